@@ -1,0 +1,90 @@
+"""A client: a torch module that owns a model, a loss and its own data loader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+
+from fedpriv.errors import DataError
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class Client(nn.Module):
+    """One data owner.
+
+    Args:
+        model: Maps a batch of inputs ``[b, ...]`` to outputs ``[b, ...]``. It must treat each example on its own.
+        loss: Maps (outputs, targets) of a batch to a scalar; it is only ever called on one example at a time.
+        loader: The client's own training data, as (input, target) pairs. fedpriv reads each example once through the
+            loader's data set and ``collate_fn`` and draws its own batches: the privacy analysis needs to know how
+            they are drawn, so the loader's batch size and shuffling are not used.
+
+    Raises:
+        DataError: the loader streams (no length, no index) or is empty.
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss, loader: DataLoader[Any]) -> None:
+        super().__init__()
+        if isinstance(loader.dataset, IterableDataset):
+            raise DataError(
+                "a client's loader must have a map-style data set: a streaming one has no public size, and private "
+                "batches are drawn by index. Collect the examples into a TensorDataset first"
+            )
+        self.model = model
+        self.loss = loss
+        self.loader = loader
+        if len(self) == 0:
+            raise DataError("a client has no examples: leave it out, or give it at least one")
+
+    def __len__(self) -> int:
+        """The number of examples, which fedpriv treats as public."""
+        return len(cast("TensorDataset", self.loader.dataset))
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Loss of a batch: ``[b, ...], [b, ...] -> []``."""
+        return self.loss(self.model(inputs), targets)
+
+    def examples(self) -> tuple[Tensor, Tensor]:
+        """Read all examples in order: inputs ``[m, ...]`` and targets ``[m, ...]``.
+
+        Raises:
+            DataError: an item is not an (input, target) pair of tensors, or an input is not finite.
+        """
+        inputs, targets = _read(self.loader)
+        if inputs.is_floating_point() and not torch.isfinite(inputs).all():
+            row = int(torch.isfinite(inputs.flatten(1)).all(1).logical_not().nonzero()[0])
+            raise DataError(f"input {row} of a client is not finite (NaN or infinity): clean or drop that example")
+        return inputs, targets
+
+
+def _read(loader: DataLoader[Any]) -> tuple[Tensor, Tensor]:
+    ready = _tensors(loader.dataset)
+    if ready is not None:
+        return ready
+    once = DataLoader(loader.dataset, batch_size=256, num_workers=loader.num_workers, collate_fn=loader.collate_fn)
+    pairs: list[tuple[Tensor, Tensor]] = []
+    for batch in once:
+        if not (isinstance(batch, (tuple, list)) and len(batch) == 2 and all(torch.is_tensor(part) for part in batch)):
+            raise DataError(
+                f"a loader gave a {type(batch).__name__}; fedpriv needs batches of (input, target) tensors: "
+                "use a collate_fn that returns such a pair"
+            )
+        pairs.append((batch[0], batch[1]))
+    return torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
+
+
+def _tensors(dataset: Dataset[Any]) -> tuple[Tensor, Tensor] | None:
+    """The tensors of a (subset of a) TensorDataset, without reading it item by item."""
+    if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
+        return dataset.tensors[0], dataset.tensors[1]
+    if isinstance(dataset, Subset):
+        whole = _tensors(cast("Subset[Any]", dataset).dataset)
+        if whole is not None:
+            index = torch.as_tensor(dataset.indices)
+            return whole[0][index], whole[1][index]
+    return None

@@ -1,0 +1,115 @@
+"""What a data set is to fedpriv: a checked pair of train and test examples."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, TensorDataset
+
+from fedpriv.errors import ConfigError, DataError
+
+Normalize = Literal["none", "unit"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Train and test examples of one classification task. One that exists has passed `check_dataset`.
+
+    Args:
+        train: Examples `(x, y)`, to be divided among the clients.
+        test: Examples `(x, y)`, taken as public.
+        n_classes: Labels are in `[0, n_classes)`.
+        writers: int64 `[n_train]`, who wrote each train example; None if the data do not tell.
+        description: One line: what and how many.
+
+    Raises:
+        DataError: an example cannot be used, or `writers` does not fit `train`.
+    """
+
+    train: Dataset[Any]
+    test: Dataset[Any]
+    n_classes: int
+    writers: Tensor | None
+    description: str
+
+    def __post_init__(self) -> None:
+        check_dataset(self.train, self.n_classes, name="train")
+        check_dataset(self.test, self.n_classes, name="test")
+        if self.writers is not None and len(self.writers) != size(self.train):
+            raise DataError(f"writers has {len(self.writers)} entries for {size(self.train)} train examples")
+
+
+def size(dataset: Dataset[Any]) -> int:
+    """Number of examples.
+
+    Raises:
+        DataError: the data set has no `__len__`.
+    """
+    if not isinstance(dataset, Sized):
+        raise DataError(f"{type(dataset).__name__} has no length: give a map-style torch Dataset")
+    return len(dataset)
+
+
+def labels_of(dataset: Dataset[Any]) -> Tensor:
+    """The labels, int64 `[n]`; a data set that is not a `TensorDataset` is read once in full."""
+    if isinstance(dataset, TensorDataset):
+        return dataset.tensors[1]
+    return torch.tensor([int(dataset[index][1]) for index in range(size(dataset))], dtype=torch.int64)
+
+
+def check_dataset(dataset: Dataset[Any], n_classes: int, *, name: str = "dataset") -> None:
+    """Refuse examples that would break training silently; reads every example once.
+
+    Args:
+        dataset: Map-style examples `(x, y)`: x a tensor, y a class number.
+        n_classes: Labels must be in `[0, n_classes)`.
+        name: What to call the data in an error.
+
+    Raises:
+        DataError: no examples, an input that is not a finite tensor, or a label that is no class (names the index).
+    """
+    if size(dataset) == 0:
+        raise DataError(f"{name} is empty: give at least one example")
+    if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
+        _check_examples(*dataset.tensors, n_classes, name, first=0)
+        return
+    for index in range(size(dataset)):
+        example = dataset[index]
+        if not (isinstance(example, tuple) and len(example) == 2 and isinstance(example[0], Tensor)):
+            raise DataError(f"{name}[{index}] is a {type(example).__name__}: give pairs (tensor, label)")
+        _check_examples(example[0][None], torch.as_tensor(example[1]).reshape(1), n_classes, name, first=index)
+
+
+def as_inputs(pixels: Tensor, *, flat: bool, normalize: Normalize) -> Tensor:
+    """Images as model inputs.
+
+    Args:
+        pixels: float32 `[n, channels, height, width]` in [0, 1].
+        flat: Give `[n, channels * height * width]` instead.
+        normalize: `none`, or `unit`: scale each image to l2 norm 1 (a blank one stays zero). Public, as it looks at one
+            image at a time.
+    """
+    if normalize not in ("none", "unit"):
+        raise ConfigError("data.normalize", normalize, "choose 'none' or 'unit'")
+    if normalize == "unit":
+        norms = torch.linalg.vector_norm(pixels, dim=(1, 2, 3), keepdim=True)
+        pixels = pixels / norms.clamp_min(torch.finfo(pixels.dtype).tiny)
+    return pixels.flatten(1) if flat else pixels  # [n, c, h, w] -> [n, c*h*w]
+
+
+def _check_examples(inputs: Tensor, labels: Tensor, n_classes: int, name: str, *, first: int) -> None:
+    finite = torch.isfinite(inputs).flatten(1).all(1) if inputs.dim() > 1 else torch.isfinite(inputs)
+    if not finite.all():
+        index = int((~finite).nonzero()[0, 0])
+        raise DataError(f"{name}[{first + index}] has an input that is NaN or infinite: drop or repair that example")
+    if labels.is_floating_point() or labels.dim() != 1:
+        raise DataError(f"{name} has labels of {labels.dtype} and shape {tuple(labels.shape)}: give int64 [n]")
+    wrong = (labels < 0) | (labels >= n_classes)
+    if wrong.any():
+        index = int(wrong.nonzero()[0, 0])
+        label = int(labels[index])
+        raise DataError(f"{name}[{first + index}] has label {label}, not in [0, {n_classes}): renumber, or set n_classes")

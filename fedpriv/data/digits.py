@@ -1,0 +1,38 @@
+"""Scikit-learn's embedded digits: 1797 images of 8x8, no file and no network needed."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch.utils.data import TensorDataset
+
+from fedpriv.data.base import Normalize, Split, as_inputs
+
+
+def digits(*, flat: bool = False, normalize: Normalize = "none", seed: int = 0) -> Split:
+    """Digits, 10 classes, split 80/20 with the class shares kept.
+
+    Args:
+        flat: `[n, 64]` instead of `[n, 1, 8, 8]`.
+        normalize: See `as_inputs`. Pixels are in [0, 1] before it.
+        seed: Of the split.
+
+    Source: Alpaydin & Kaynak (1998), UCI optical recognition of handwritten digits (its test part).
+    """
+    from sklearn.datasets import load_digits  # slow to import
+    from sklearn.model_selection import train_test_split
+
+    pixels, labels = load_digits(return_X_y=True)
+    order = np.arange(len(labels))
+    train_rows, test_rows = train_test_split(order, test_size=0.2, stratify=labels, random_state=seed)
+    # [n, 64] -> [n, 1, 8, 8]
+    images = torch.from_numpy(np.asarray(pixels, dtype=np.float32) / 16).reshape(-1, 1, 8, 8)
+    x = as_inputs(images, flat=flat, normalize=normalize)
+    y = torch.from_numpy(np.asarray(labels, dtype=np.int64))
+    return Split(
+        train=TensorDataset(x[train_rows], y[train_rows]),
+        test=TensorDataset(x[test_rows], y[test_rows]),
+        n_classes=10,
+        writers=None,
+        description=f"digits: {len(train_rows)} train and {len(test_rows)} test images of 8x8, 10 classes",
+    )

@@ -1,0 +1,109 @@
+"""MNIST from local idx files (plain or gzip), downloaded by torchvision on request."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from fedpriv.data.base import Normalize, Split, as_inputs
+from fedpriv.data.torchvision_compat import import_torchvision
+from fedpriv.errors import DataError
+
+_PARTS = {"train": "train", "test": "t10k"}
+_FILES = [f"{part}-{kind}-ubyte" for part in _PARTS.values() for kind in ("images-idx3", "labels-idx1")]
+_LAYOUT = "the four idx files (.gz or not), directly or under MNIST/raw"
+
+
+def mnist(
+    *, root: str | None = None, download: bool = False, flat: bool = False, normalize: Normalize = "none"
+) -> Split:
+    """MNIST, 60000 / 10000 images of 28x28 in file order, 10 classes, black background, ink 1.
+
+    Args:
+        root: Folder with the four idx files, or with torchvision's `MNIST/raw`. None looks in `$FEDPRIV_DATA/mnist`,
+            then in `~/.cache/fedpriv`.
+        download: Let torchvision fetch what is missing, into `root` or `~/.cache/fedpriv`.
+        flat: `[n, 784]` instead of `[n, 1, 28, 28]`.
+        normalize: See `as_inputs`. Pixels are in [0, 1] before it.
+
+    Raises:
+        DataError: a file is missing, truncated or not idx, or images and labels differ in number.
+
+    Source: LeCun, Cortes, Burges. Any data set in the same four files (Fashion-MNIST) loads too.
+    """
+    folder = _folder(root, download=download)
+    parts: dict[str, TensorDataset] = {}
+    for name, prefix in _PARTS.items():
+        pixels = read_idx(_find(folder, f"{prefix}-images-idx3-ubyte"), n_axes=3)
+        labels = read_idx(_find(folder, f"{prefix}-labels-idx1-ubyte"), n_axes=1)
+        if len(pixels) != len(labels) or pixels.shape[1:] != (28, 28):
+            fix = "take all four files from one source"
+            raise DataError(f"{folder}: {name} has images {list(pixels.shape)} and {len(labels)} labels: {fix}")
+        images = pixels[:, None].float() / 255  # [n, 28, 28] -> [n, 1, 28, 28]
+        parts[name] = TensorDataset(as_inputs(images, flat=flat, normalize=normalize), labels.long())
+    sizes = f"{len(parts['train'])} train and {len(parts['test'])} test images"
+    return Split(**parts, n_classes=10, writers=None, description=f"MNIST: {sizes} of 28x28, 10 classes")
+
+
+def read_idx(path: Path, *, n_axes: int) -> Tensor:
+    """An idx file of unsigned bytes as uint8 with `n_axes` axes.
+
+    Raises:
+        DataError: the file is unreadable, a broken gzip, not such an idx file, or of another length than it says.
+    """
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            content = file.read()
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read ({error}): fetch this file again") from error
+    header = 4 + 4 * n_axes
+    magic = bytes([0, 0, 8, n_axes])  # 8: unsigned byte
+    if len(content) < header or content[:4] != magic:
+        found = content[:4].hex() or "an empty file"
+        raise DataError(f"{path}: starts with {found}, not with idx magic {magic.hex()}: fetch this file again")
+    shape = np.frombuffer(content, dtype=">u4", count=n_axes, offset=4).tolist()
+    if len(content) - header != prod(shape):
+        fix = "fetch this file again"
+        raise DataError(f"{path}: holds {len(content) - header} bytes where its header says {shape}: {fix}")
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=header).reshape(shape)
+
+
+def _folder(root: str | None, *, download: bool) -> Path:
+    cache = Path.home() / ".cache" / "fedpriv"
+    shared = os.environ.get("FEDPRIV_DATA")
+    places = [Path(root)] if root else [Path(shared) / "mnist", cache] if shared else [cache]
+    for place in places:
+        if all(_candidates(place, name) for name in _FILES):
+            return place
+    if download:
+        return _download(places[-1])
+    missing = {str(place): next(name for name in _FILES if not _candidates(place, name)) for place in places}
+    found = "; ".join(f"no {name} in {place}" for place, name in missing.items())
+    raise DataError(f"MNIST: {found}. Set root to a folder that holds {_LAYOUT}, or download=True")
+
+
+def _download(folder: Path) -> Path:
+    datasets = import_torchvision("datasets")
+    try:
+        datasets.MNIST(str(folder), download=True)
+    except (OSError, RuntimeError) as error:
+        fix = f"set root to a folder that you can write to, or put {_LAYOUT}"
+        raise DataError(f"MNIST: download into {folder} failed ({error}): {fix}") from error
+    return folder
+
+
+def _candidates(folder: Path, name: str) -> list[Path]:
+    places = (folder, folder / "MNIST" / "raw")
+    return [path for place in places for path in (place / name, place / f"{name}.gz") if path.is_file()]
+
+
+def _find(folder: Path, name: str) -> Path:
+    return _candidates(folder, name)[0]

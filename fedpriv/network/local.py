@@ -1,0 +1,98 @@
+"""The network of one process: exchanges are a mean and a matrix product."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedpriv.errors import ConfigError
+from fedpriv.privacy.randomness import Randomness
+
+
+@dataclass(frozen=True)
+class Everyone:
+    """All clients take part in every round."""
+
+    def draw(self, n_clients: int, round_index: int, randomness: Randomness) -> Tensor:
+        """All indices."""
+        return torch.arange(n_clients)
+
+    def expected(self, n_clients: int) -> float:
+        """``n_clients``."""
+        return float(n_clients)
+
+
+@dataclass(frozen=True)
+class PoissonCohort:
+    """Each client takes part with probability ``rate``, on its own."""
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate <= 1:
+            raise ConfigError("network.cohort.rate", self.rate, "a participation probability lies in (0, 1]")
+
+    def draw(self, n_clients: int, round_index: int, randomness: Randomness) -> Tensor:
+        """A fresh cohort without repeats; it may be empty."""
+        chosen = randomness.stream("cohort", round_index).random(n_clients) < self.rate
+        return torch.from_numpy(chosen.nonzero()[0])
+
+    def expected(self, n_clients: int) -> float:
+        """Mean cohort size, the public divisor of sums."""
+        return self.rate * n_clients
+
+
+@dataclass(frozen=True)
+class FixedCohort:
+    """A uniform cohort of fixed size, without repeats."""
+
+    size: int
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ConfigError("network.cohort.size", self.size, "a cohort needs at least one client")
+
+    def draw(self, n_clients: int, round_index: int, randomness: Randomness) -> Tensor:
+        """``size`` distinct indices, sorted."""
+        if self.size > n_clients:
+            raise ConfigError("network.cohort.size", self.size, f"there are only {n_clients} clients")
+        chosen = randomness.stream("cohort", round_index).choice(n_clients, self.size, replace=False)
+        return torch.from_numpy(chosen).sort().values
+
+    def expected(self, n_clients: int) -> float:
+        """``size``."""
+        return float(self.size)
+
+
+Cohort = Everyone | PoissonCohort | FixedCohort
+
+
+class Star:
+    """Clients around a server, in one process.
+
+    Args:
+        n_clients: Number of clients.
+        cohort: Who takes part in a round.
+    """
+
+    def __init__(self, n_clients: int, cohort: Cohort | None = None) -> None:
+        self.n_clients = n_clients
+        self.cohort = cohort or Everyone()
+
+    def participants(self, round_index: int, randomness: Randomness) -> Tensor:
+        """The clients of this round, sorted, ``[k]``."""
+        return self.cohort.draw(self.n_clients, round_index, randomness)
+
+    def mean(self, rows: Tensor) -> Tensor:
+        """Sum of the rows over the expected number of participants, given to all: ``[k, dim] -> [n, dim]``."""
+        return (rows.sum(0) / self.cohort.expected(self.n_clients)).expand(self.n_clients, -1)
+
+    def mix(self, rows: Tensor) -> Tensor:
+        """On a star everyone hears everyone: the same as the mean."""
+        return self.mean(rows)
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """All rows, as they are."""
+        return rows

@@ -1,0 +1,156 @@
+"""The clients' parameters as one tensor, and their data as cohort batches.
+
+``params [n_clients, dim]`` holds every client's model; each module's parameters are views of its row, so an algorithm
+works on one tensor and a user still has torch modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from fedpriv.batch import Batch
+from fedpriv.client import Client, Loss
+from fedpriv.errors import ConfigError, DataError
+
+
+class Population:
+    """The clients of a run.
+
+    Args:
+        clients: At least one client; all models must have the same parameters by name and shape.
+        device: Where parameters and data live.
+        dtype: Floating point type of parameters and inputs.
+        chunk: Largest number of examples (padding included) in one batch; bounds the memory of a step.
+
+    Raises:
+        ConfigError: no client, or models that differ.
+        DataError: the data of a client cannot be used; the client is named.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[Client],
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype = torch.float32,
+        chunk: int = 8192,
+    ) -> None:
+        if not clients:
+            raise ConfigError("clients", [], "a population needs at least one client")
+        self.clients = tuple(clients)
+        self.chunk = chunk
+        self.device = torch.device(device)
+        self.model: nn.Module = clients[0].model.to(self.device, dtype)
+        self.loss: Loss = clients[0].loss
+        self.params = self._adopt_parameters(dtype)
+        data = [_examples(index, client) for index, client in enumerate(clients)]
+        self.sizes = torch.tensor([len(y) for _, y in data])
+        self.inputs = torch.cat([x for x, _ in data]).to(self.device)
+        if self.inputs.is_floating_point():
+            self.inputs = self.inputs.to(dtype)
+        self.targets = torch.cat([y for _, y in data]).to(self.device)
+        if self.targets.is_floating_point():
+            self.targets = self.targets.to(dtype)
+        self.starts = torch.cat([torch.zeros(1, dtype=torch.long), self.sizes.cumsum(0)])[:-1]
+
+    def __len__(self) -> int:
+        """Number of clients."""
+        return len(self.clients)
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters of one model."""
+        return self.params.shape[1]
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """Weight of each client when every example counts the same: ``n m_i / sum(m)``, mean 1, ``[n_clients]``."""
+        return (self.sizes / self.sizes.double().mean()).to(self.params)
+
+    def _adopt_parameters(self, dtype: torch.dtype) -> Tensor:
+        names = {name: p.shape for name, p in self.model.named_parameters()}
+        params = torch.empty(len(self.clients), sum(s.numel() for s in names.values()), device=self.device, dtype=dtype)
+        for index, client in enumerate(self.clients):
+            if {name: p.shape for name, p in client.model.named_parameters()} != names:
+                raise ConfigError(f"clients[{index}].model", type(client.model).__name__, "all models must be alike")
+            client.model.to(self.device, dtype)
+            offset = 0
+            for parameter in client.model.parameters():
+                view = params[index, offset : offset + parameter.numel()].view_as(parameter)
+                view.copy_(parameter.detach())
+                parameter.data = view
+                offset += parameter.numel()
+        return params
+
+    def full_batches(self, cohort: Tensor) -> Iterator[Batch]:
+        """All examples of the clients in ``cohort [k]``, in batches of at most ``chunk`` examples.
+
+        The batches of the whole population are kept: a full-batch run reads them every round.
+        """
+        if len(cohort) == len(self):
+            yield from self._all_batches
+        else:
+            yield from self._batches(cohort, [torch.arange(int(m)) for m in self.sizes[cohort]])
+
+    @cached_property
+    def _all_batches(self) -> list[Batch]:
+        everyone = torch.arange(len(self))
+        return list(self._batches(everyone, [torch.arange(int(m)) for m in self.sizes]))
+
+    def drawn_batches(self, cohort: Tensor, chosen: Sequence[Tensor]) -> Iterator[Batch]:
+        """The examples ``chosen[i]`` (indices within the client) of each client of ``cohort``."""
+        yield from self._batches(cohort, list(chosen))
+
+    def _batches(self, cohort: Tensor, chosen: list[Tensor]) -> Iterator[Batch]:
+        for rows, low, high in _blocks([len(c) for c in chosen], self.chunk):
+            width = max(len(chosen[r][low:high]) for r in rows)
+            index = torch.zeros(len(rows), width, dtype=torch.long)
+            mask = torch.zeros(len(rows), width, dtype=torch.bool)
+            for i, r in enumerate(rows):
+                part = chosen[r][low:high]
+                index[i, : len(part)] = self.starts[cohort[r]] + part
+                mask[i, : len(part)] = True
+            inputs, targets = self._take(index, mask)
+            yield Batch(torch.tensor(rows, device=self.device), inputs, targets, mask.to(self.device))
+
+    def _take(self, index: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        first, count = int(index[0, 0]), index.numel()
+        if mask.all() and torch.equal(index.flatten(), torch.arange(first, first + count)):
+            # neighbours in memory: a view instead of a copy of the data
+            shape = index.shape
+            return self.inputs[first : first + count].unflatten(0, shape), self.targets[first : first + count].unflatten(
+                0, shape
+            )
+        at = index.to(self.device)
+        return self.inputs[at], self.targets[at]
+
+
+def _examples(index: int, client: Client) -> tuple[Tensor, Tensor]:
+    try:
+        return client.examples()
+    except DataError as error:
+        raise DataError(f"client {index}: {error}") from error
+
+
+def _blocks(lengths: Sequence[int], chunk: int) -> Iterator[tuple[list[int], int, int]]:
+    """Cut rows of these lengths into blocks ``(rows, low, high)`` of at most ``chunk`` cells with little padding.
+
+    Rows of similar length go together; a row longer than ``chunk`` is cut along its examples.
+    """
+    order = sorted((r for r in range(len(lengths)) if lengths[r] > 0), key=lambda r: -lengths[r])
+    while order:
+        width = lengths[order[0]]
+        if width >= chunk:
+            row = order.pop(0)
+            for low in range(0, width, chunk):
+                yield [row], low, min(low + chunk, width)
+            continue
+        # a block ends when it is full or when the next row would be padded by more than a quarter
+        take = 1
+        while take < len(order) and (take + 1) * width <= chunk and lengths[order[take]] * 4 >= width * 3:
+            take += 1
+        yield sorted(order[:take]), 0, width
+        order = order[take:]

@@ -1,0 +1,62 @@
+"""Clipping: the one place where a client's contribution becomes bounded.
+
+A row that is not finite is replaced by zero inside the clip, so one broken example or client can neither destroy the
+model nor escape the bound.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedpriv.errors import ConfigError
+
+NormName = Literal["l1", "l2"]
+_ORDER = {"l1": 1.0, "l2": 2.0}
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Scale a vector down until its ``norm`` is at most ``bound``.
+
+    Args:
+        bound: Largest norm of one unit's contribution, in the units of the clipped quantity; positive and finite.
+        norm: ``"l2"`` (for Gaussian noise) or ``"l1"`` (for Laplace noise).
+
+    Raises:
+        ConfigError: the bound is not a positive finite number, or the norm is unknown.
+    """
+
+    bound: float
+    norm: NormName = "l2"
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.bound) and self.bound > 0):
+            raise ConfigError("clip.bound", self.bound, "a clip bound must be positive and finite, e.g. 1.0")
+        if self.norm not in _ORDER:
+            raise ConfigError("clip.norm", self.norm, "choose 'l1' or 'l2'")
+
+    def norms(self, rows: Tensor) -> Tensor:
+        """Norm of each row: ``[..., dim] -> [...]``."""
+        return torch.linalg.vector_norm(rows, ord=_ORDER[self.norm], dim=-1)
+
+    def factors(self, norms: Tensor) -> Tensor:
+        """Factor in [0, 1] that brings a row of that norm inside the bound; 0 for a norm that is not finite."""
+        factors = (self.bound / norms.clamp_min(torch.finfo(norms.dtype).tiny)).clamp_max(1.0)
+        return torch.where(torch.isfinite(norms), factors, torch.zeros_like(factors))
+
+    def rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Clip each row.
+
+        Returns:
+            The clipped rows ``[..., dim]`` and a boolean ``[...]`` that marks the rows that were not finite.
+        """
+        norms = self.norms(rows)
+        broken = ~torch.isfinite(norms)
+        # 0 * inf is nan, so the broken rows are zeroed before the product
+        safe = torch.where(broken.unsqueeze(-1), torch.zeros_like(rows), rows)
+        return safe * self.factors(norms).unsqueeze(-1), broken

@@ -1,0 +1,226 @@
+"""The ledger: one record for every release, written before the value is handed out.
+
+``Ledger.open`` is the only way to get at the tensor inside a ``Release``. On disk the ledger is append-only JSON lines,
+flushed before the value is used: a crash can over-count what was spent, never forget it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from torch import Tensor
+
+from fedpriv.errors import LedgerError
+
+MechanismName = Literal["gaussian", "laplace", "none"]
+SamplingName = Literal["full", "poisson", "without_replacement"]
+Unit = Literal["sample", "client"]
+Relation = Literal["replace_one", "add_remove"]
+PerClient = float | tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one release was, never what it said.
+
+    Attributes:
+        round: Round of the run, from 0.
+        query: ``"gradient"``, ``"gradient_difference"``, ``"statistic:<name>"`` or ``"message"``.
+        index: Which release of this round, from 0.
+        clients: The clients that answered; None means all of them.
+        mechanism: Law of the noise. ``"none"`` is an exact answer and has ``non_private`` set.
+        norm: Norm in which a unit's contribution was clipped.
+        bound: That norm's bound C.
+        noise_multiplier: Noise scale (standard deviation of a Gaussian, b of a Laplace) over sensitivity, where the
+            sensitivity is C (add_remove) or 2C (replace_one). One number, or one for each of ``clients``.
+        sampling: How the unit was selected into the answer.
+        rate: Probability (poisson) or fraction (without_replacement) of the selection; 1 when full.
+        unit: Whose privacy the record prices.
+        relation: Which data sets count as neighbours.
+        trust: Who is trusted, as printed, e.g. ``"local"``.
+        non_private: Why the release has no finite price; None when it has one.
+        digest: Checksum of the released value, to recognise a replay after a crash.
+    """
+
+    round: int
+    query: str
+    index: int
+    mechanism: MechanismName
+    noise_multiplier: PerClient
+    unit: Unit
+    relation: Relation
+    clients: tuple[int, ...] | None = None
+    norm: Literal["l1", "l2"] = "l2"
+    bound: float = 1.0
+    sampling: SamplingName = "full"
+    rate: PerClient = 1.0
+    trust: str = "local"
+    non_private: str | None = None
+    digest: str | None = None
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @staticmethod
+    def from_json(line: str) -> Record:
+        """Read one line back.
+
+        Raises:
+            ValueError: the line is not a record.
+        """
+        raw: Any = json.loads(line)
+        if not isinstance(raw, dict) or set(raw) != {f.name for f in fields(Record)}:
+            raise ValueError("not a ledger record")
+        return Record(**{name: tuple(v) if isinstance(v, list) else v for name, v in raw.items()})
+
+
+@dataclass(frozen=True)
+class Release:
+    """A noised value and its record, made together. Only a ledger opens it."""
+
+    record: Record
+    _value: Tensor
+
+
+class Guard(Protocol):
+    """What a ledger asks before it admits a record: an accountant with a limit."""
+
+    def admit(self, record: Record) -> None:
+        """Count the record, or raise ``BudgetExhausted`` and count nothing."""
+        ...
+
+
+class Ledger:
+    """Append-only list of releases.
+
+    Args:
+        guard: Accountant that counts every record and refuses the one that would overspend.
+        path: File to append to; None keeps the ledger in memory.
+        header: Public facts of the run, the first line of the file.
+
+    Raises:
+        LedgerError: the file exists (use ``Ledger.resume``) or cannot be written.
+    """
+
+    def __init__(self, guard: Guard, path: Path | None = None, header: dict[str, Any] | None = None) -> None:
+        self._guard = guard
+        self._path = path
+        self._records: list[Record] = []
+        self._replay: list[Record] = []
+        if path is not None:
+            if path.exists():
+                raise LedgerError(f"{path} holds the ledger of another run; choose a new folder or resume that run")
+            self._append(json.dumps({"fedpriv_ledger": 1, **(header or {})}))
+
+    @property
+    def records(self) -> Sequence[Record]:
+        """Everything released so far, in order."""
+        return self._records
+
+    def open(self, release: Release) -> Tensor:
+        """Write the record, then hand out the value.
+
+        Raises:
+            BudgetExhausted: the release would overspend; nothing was written or handed out.
+            LedgerError: the record could not be written, or a replayed answer differs from the one on record.
+        """
+        record, value = release.record, release._value
+        if self._path is not None:
+            record = replace(record, digest=f"{zlib.crc32(value.detach().contiguous().cpu().numpy()):08x}")
+        if self._replay:
+            self._check_replay(record)
+        self._guard.admit(record)
+        if self._replay:
+            self._replay.pop(0)
+        elif self._path is not None:
+            self._append(record.to_json())
+        self._records.append(record)
+        return value
+
+    def _check_replay(self, record: Record) -> None:
+        if record != self._replay[0]:
+            raise LedgerError(
+                f"round {record.round}, {record.query}: the repeated answer differs from the one on record "
+                f"({record.digest} against {self._replay[0].digest}). The data, the settings or the software changed "
+                "since; releasing both would reveal their difference. Resume with fresh noise (--fresh-noise), which "
+                "charges the repeated rounds again, or start a new run"
+            )
+
+    def _append(self, line: str) -> None:
+        assert self._path is not None
+        start = self._path.stat().st_size if self._path.exists() else 0
+        try:
+            with self._path.open("ab") as file:
+                file.write(line.encode() + b"\n")
+        except OSError as error:
+            _cut(self._path, start)
+            raise LedgerError(
+                f"{self._path} could not be written ({error.strerror}); the answer was not released. "
+                "Free some space and resume the run"
+            ) from error
+
+    @staticmethod
+    def resume(path: Path, guard: Guard, keep: int, *, fresh_noise: bool = False) -> Ledger:
+        """Open the ledger of a stopped run.
+
+        Args:
+            path: The ledger file.
+            guard: A fresh accountant; every kept record is counted again.
+            keep: Number of records that the checkpoint has seen.
+            fresh_noise: Charge the records past the checkpoint and go on with new noise, instead of replaying them.
+
+        Raises:
+            LedgerError: the file is missing, damaged, or holds fewer records than the checkpoint has seen.
+        """
+        records = read_ledger(path, repair=True)
+        if len(records) < keep:
+            raise LedgerError(
+                f"{path} holds {len(records)} records but the checkpoint has seen {keep}: part of the ledger is lost, "
+                "so what was spent is unknown. Restore the file; without it the run has no epsilon"
+            )
+        ledger = Ledger.__new__(Ledger)
+        ledger._guard, ledger._path = guard, path
+        counted = len(records) if fresh_noise else keep
+        ledger._records, ledger._replay = list(records[:counted]), list(records[counted:])
+        for record in ledger._records:
+            guard.admit(record)
+        return ledger
+
+
+def read_ledger(path: Path, *, repair: bool = False) -> list[Record]:
+    """Read a ledger file.
+
+    Args:
+        path: The file.
+        repair: Cut a torn last line off the file. Its value was never handed out, for the line comes first.
+
+    Raises:
+        LedgerError: the file is missing, or a line in it is damaged.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError as error:
+        raise LedgerError(f"{path} does not exist: a run without its ledger has no epsilon") from error
+    torn = lines.pop()
+    if torn and repair:
+        _cut(path, path.stat().st_size - len(torn))
+    records: list[Record] = []
+    for number, line in enumerate(lines[1:], start=2):
+        try:
+            records.append(Record.from_json(line.decode()))
+        except (ValueError, TypeError) as error:
+            raise LedgerError(f"{path}, line {number} is damaged; restore the file from a copy") from error
+    return records
+
+
+def _cut(path: Path, size: int) -> None:
+    """Shorten a file, if the disk lets us."""
+    if path.exists():
+        os.truncate(path, size)

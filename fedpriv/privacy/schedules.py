@@ -1,0 +1,63 @@
+"""How the privacy budget is shared over the rounds of a run.
+
+A schedule gives round ``k`` a relative share ``s_k > 0``; the noise multiplier of that round is ``base / s_k``. Only the
+ratios matter: calibration finds the base. Shares are public, so any schedule works with any strategy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from fedpriv.errors import ConfigError
+
+
+class Schedule(Protocol):
+    """Relative budget share of a round."""
+
+    def share(self, round_index: int) -> float:
+        """Positive share of round ``round_index`` (from 0)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Every round costs the same."""
+
+    def share(self, round_index: int) -> float:
+        """Return 1."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Geometric:
+    """Shares ``ratio**k``: with ``ratio < 1`` the total of pure epsilons stays finite over an infinite horizon.
+
+    ``Geometric(q1 / q2)`` is the decaying Laplace noise of Xie, Liu, Chai (2025) seen at the gradient.
+    """
+
+    ratio: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.ratio) and self.ratio > 0):
+            raise ConfigError("privacy.schedule.ratio", self.ratio, "the ratio must be positive and finite, e.g. 0.99")
+
+    def share(self, round_index: int) -> float:
+        """Return ``ratio**round_index``."""
+        return self.ratio**round_index
+
+
+@dataclass(frozen=True)
+class Custom:
+    """A user's own public function of the round. It must not look at data."""
+
+    function: Callable[[int], float]
+
+    def share(self, round_index: int) -> float:
+        """Return the user's share, checked."""
+        share = float(self.function(round_index))
+        if not (math.isfinite(share) and share > 0):
+            raise ConfigError("privacy.schedule.function", share, f"the share of round {round_index} must be positive")
+        return share

@@ -1,0 +1,173 @@
+"""What an algorithm is: a local step and an aggregator that speak to each other, on rows ``[n, dim]``.
+
+Both are pure: state in, state out. State is a dict of tensors, either one row a client (``[n, ...]``) or a public scalar
+(``[]``), so it can be stored, sent, resumed and restricted to a cohort. A strategy never sees data: it asks an
+``Oracle``, whose answers are already private, so any strategy, ours or a user's, is private by construction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, Protocol
+
+from torch import Tensor
+
+from fedpriv.errors import ConfigError
+
+State = dict[str, Tensor]
+Memory = Literal["none", "linear", "private"]
+
+
+class Oracle(Protocol):
+    """Private answers about the clients' data; row i is client i of the round's cohort."""
+
+    @property
+    def n_clients(self) -> int:
+        """Number of clients in the population (public)."""
+        ...
+
+    def gradient(self, params: Tensor) -> Tensor:
+        """Private gradient of each client's objective at its row, on a fresh batch: ``[k, dim] -> [k, dim]``.
+
+        Client i's objective is ``F_i = n m_i / sum(m)`` times its mean loss, so ``mean_i F_i`` is the loss over all examples.
+        """
+        ...
+
+
+class Network(Protocol):
+    """The only exchanges between clients."""
+
+    def mean(self, rows: Tensor) -> Tensor:
+        """Mean over the round's participants, given to all: ``[k, dim] -> [n, dim]``."""
+        ...
+
+    def mix(self, rows: Tensor) -> Tensor:
+        """One gossip step with the round's mixing matrix: ``[n, dim] -> [n, dim]``."""
+        ...
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """All rows in one place: ``[n, dim] -> [n, dim]``."""
+        ...
+
+
+class LocalStep(Protocol):
+    """What each client does in a round.
+
+    Attributes:
+        hears: Names of what it takes from the aggregator.
+        says: Names of what it sends.
+        memory: What a client keeps between rounds beyond what was released. ``"none"``: nothing, its message is a
+            function of what it received and of this round's answers. ``"linear"``: its messages are linear in all its
+            answers with the same public coefficients for every client, and it asks only at what it received.
+            ``"private"``: anything else; then each answer must be noised in full.
+    """
+
+    hears: ClassVar[tuple[str, ...]]
+    says: ClassVar[tuple[str, ...]]
+
+    @property
+    def memory(self) -> Memory:
+        """See the class."""
+        ...
+
+    def init(self, params: Tensor) -> State:
+        """State before round 0 from the initial parameters ``[n, dim]``."""
+        ...
+
+    def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
+        """One round: ``received [k, dim]`` to a message ``[k, dim]`` and the new state."""
+        ...
+
+
+class Aggregator(Protocol):
+    """What becomes of the messages.
+
+    Attributes:
+        is_sum: It uses the messages only through their (weighted) sum, so secure aggregation can serve it.
+    """
+
+    hears: ClassVar[tuple[str, ...]]
+    says: ClassVar[tuple[str, ...]]
+    is_sum: ClassVar[bool]
+
+    def init(self, params: Tensor) -> tuple[Tensor, State]:
+        """What clients receive in round 0, ``[n, dim]``, and the state."""
+        ...
+
+    def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
+        """Messages ``[k, dim]`` to what clients receive next ``[n, dim]`` and the new state."""
+        ...
+
+
+class Output(Protocol):
+    """The model that a run reports, from what was received (released values only)."""
+
+    def init(self, received: Tensor) -> State:
+        """State before round 0."""
+        ...
+
+    def __call__(self, received: Tensor, state: State) -> tuple[Tensor, State]:
+        """The reported models ``[n, dim]`` after this round."""
+        ...
+
+
+@dataclass(frozen=True)
+class Last:
+    """Report the last iterate."""
+
+    def init(self, received: Tensor) -> State:
+        """No state."""
+        return {}
+
+    def __call__(self, received: Tensor, state: State) -> tuple[Tensor, State]:
+        """Return what was received."""
+        return received, state
+
+
+@dataclass(frozen=True)
+class Averaged:
+    """Report the weighted average of the iterates, weight ``t**power`` for round ``t`` = 1, 2, ...
+
+    Averaging released iterates is post-processing and costs no privacy. ``power = 0`` is Polyak-Ruppert averaging;
+    larger powers forget the first rounds faster (Shamir and Zhang, 2013, polynomial-decay averaging).
+    """
+
+    power: float = 0.0
+
+    def init(self, received: Tensor) -> State:
+        """The running average, the sum of the weights and the round."""
+        return {"average": received[:1] * 0, "weight": received.new_zeros(()), "round": received.new_zeros(())}
+
+    def __call__(self, received: Tensor, state: State) -> tuple[Tensor, State]:
+        """Fold the round in. Written for rows that are all alike (a star) or not (a graph)."""
+        round_number = state["round"] + 1
+        share = round_number**self.power
+        weight = state["weight"] + share
+        average = state["average"] + (share / weight) * (received - state["average"])
+        return average, {"average": average, "weight": weight, "round": round_number}
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """An algorithm: a local step and an aggregator that fit, and which model is reported.
+
+    Raises:
+        ConfigError: what one says is not what the other hears.
+    """
+
+    local_step: LocalStep
+    aggregator: Aggregator
+    output: Output = field(default_factory=Last)
+
+    def __post_init__(self) -> None:
+        step, aggregator = self.local_step, self.aggregator
+        for speaker, says, listener, hears in (
+            (step, step.says, aggregator, aggregator.hears),
+            (aggregator, aggregator.says, step, step.hears),
+        ):
+            if says != hears:
+                raise ConfigError(
+                    "strategy",
+                    f"{type(step).__name__} + {type(aggregator).__name__}",
+                    f"{type(speaker).__name__} says {says} but {type(listener).__name__} hears {hears}",
+                )
