@@ -1,0 +1,69 @@
+# Every command that a developer needs. `make help` lists them.
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+JOBS ?= 2
+OUT ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test check format format-check lint types layers docs coverage bench clean
+
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(STAMP) ## create or update .venv (Python 3.11 to 3.13, versions of constraints.txt)
+
+$(STAMP): pyproject.toml constraints.txt
+	@set -e; \
+	test -x $(BIN)/python || for candidate in "$(PYTHON)" python3.11 python3.12 python3.13 python3 python; do \
+	  if test -n "$$candidate" && "$$candidate" -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; then \
+	    echo "creating $(VENV) with $$("$$candidate" --version)"; \
+	    "$$candidate" -m venv $(VENV); \
+	    break; \
+	  fi; \
+	done; \
+	test -x $(BIN)/python || { \
+	  echo "error: no Python 3.11, 3.12 or 3.13 with its venv module was found." >&2; \
+	  echo "Install one (on Debian and Ubuntu: python3.12 python3.12-venv), or name it: make venv PYTHON=/path/to/python3.12" >&2; \
+	  exit 1; \
+	}; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,docs]'; \
+	touch $(STAMP)
+
+demo: venv ## train on scikit-learn's digits; prints accuracy, epsilon and where the pictures are (under a minute)
+	$(BIN)/fedpriv train configs/digits_iadmm.yaml --out $(OUT)
+
+test: venv ## run the tests
+	$(BIN)/python -m pytest -n $(JOBS)
+
+check: format-check lint types layers docs coverage ## everything that must pass before a change is merged
+
+format: venv ## rewrite the code in the project's format, with the safe fixes of the linter
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+format-check: venv
+	$(BIN)/ruff format --check
+
+lint: venv ## ruff
+	$(BIN)/ruff check
+
+types: venv ## pyright, strict on fedpriv/
+	$(BIN)/pyright
+
+layers: venv ## import-linter: who may import whom
+	$(BIN)/lint-imports --no-logo
+
+docs: venv ## build the documentation into site/, warnings are errors
+	$(BIN)/mkdocs build --strict --quiet
+
+coverage: venv ## the tests, with at least 95 % of fedpriv/privacy covered
+	$(BIN)/python -m pytest -n $(JOBS) --cov=fedpriv.privacy --cov-report=term --cov-fail-under=95
+
+bench: venv ## speed and memory against the peers
+	$(BIN)/python benchmarks/speed/run.py
+
+clean: ## remove what the tools made; keeps .venv and runs
+	rm -rf build dist site htmlcov .coverage .coverage.* .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find fedpriv tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,178 @@
+"""Rules of the source that neither the linter nor import-linter can state."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "fedpriv"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+STRATEGIES = sorted(path for path in (PACKAGE / "strategies").glob("*.py") if path.name != "__init__.py")
+
+# who may do what, as paths inside the package
+OPENS_RELEASES = {"oracle.py", "simulation.py"}
+MAKES_RELEASES = {"oracle.py", "privacy/mechanisms.py"}
+READS_RELEASES = {"privacy/ledger.py"}
+# torch functions that draw from its hidden global generator when no generator is given
+DRAWS = {
+    "rand",
+    "randn",
+    "randint",
+    "randperm",
+    "normal",
+    "bernoulli",
+    "multinomial",
+    "poisson",
+    "rand_like",
+    "randn_like",
+}
+
+
+def inside(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), filename=str(path))
+
+
+def where(path: Path, node: ast.AST) -> str:
+    return f"fedpriv/{inside(path)}:{getattr(node, 'lineno', 1)}"
+
+
+def calls(path: Path) -> Iterator[tuple[ast.Call, str, str]]:
+    """Every call, the name called, and the source of what stands before its last dot."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            yield node, node.func.attr, ast.unparse(node.func.value)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            yield node, node.func.id, ""
+
+
+def public_definitions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+    """Functions, classes and methods without a leading underscore, at any depth of public classes."""
+    pending: list[ast.AST] = [tree(path)]
+    while pending:
+        for node in ast.iter_child_nodes(pending.pop()):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.name.startswith(
+                "_"
+            ):
+                yield node
+                if isinstance(node, ast.ClassDef):
+                    pending.append(node)
+
+
+def test_only_a_ledger_looks_into_a_release():
+    """A value without a price must be impossible: `Release._value` is read where its record is written."""
+    found = [
+        where(path, node)
+        for path in SOURCES
+        if inside(path) not in READS_RELEASES
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Attribute) and node.attr == "_value"
+    ]
+    assert not found, f"only privacy/ledger.py may read Release._value: {found}"
+
+
+def test_only_oracle_and_simulation_open_releases():
+    found = [
+        where(path, call)
+        for path in SOURCES
+        if inside(path) not in OPENS_RELEASES
+        for call, name, receiver in calls(path)
+        if name == "open" and "ledger" in receiver.lower().split(".")[-1]
+    ]
+    assert not found, f"Ledger.open is for oracle.py and simulation.py: {found}"
+
+
+@pytest.mark.parametrize("maker", ["Release", "add_noise"])
+def test_releases_are_made_next_to_the_query(maker: str):
+    found = [
+        where(path, call)
+        for path in SOURCES
+        if inside(path) not in MAKES_RELEASES
+        for call, name, _ in calls(path)
+        if name == maker
+    ]
+    assert not found, f"{maker}(...) is called in {sorted(MAKES_RELEASES)} only: {found}"
+
+
+def test_no_hidden_randomness():
+    """Every draw has a named stream: a draw from torch's global generator could repeat another one's noise."""
+    found = [
+        where(path, call)
+        for path in SOURCES
+        for call, name, receiver in calls(path)
+        if name in DRAWS and receiver == "torch" and not any(k.arg == "generator" for k in call.keywords)
+    ]
+    assert not found, f"pass generator=..., or use fedpriv.privacy.randomness: {found}"
+
+
+@pytest.mark.parametrize("path", STRATEGIES, ids=inside)
+def test_a_strategy_file_is_short_and_opens_with_its_source(path: Path):
+    """One family, one file, readable in one sitting."""
+    lines = len(path.read_text().splitlines())
+    assert lines <= 300, (
+        f"{where(path, tree(path))} has {lines} lines; a family that needs more than 300 is two families"
+    )
+    assert ast.get_docstring(tree(path)), "a strategy file opens with the citation and the update equations"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=inside)
+def test_public_names_are_documented(path: Path):
+    """The linter checks style; this also covers what a package re-exports. `forward` is described by its module."""
+    if path.name != "__init__.py":
+        assert ast.get_docstring(tree(path)), f"{inside(path)} needs a first line that says what it is for"
+    bare = [
+        f"{where(path, node)} {node.name}"
+        for node in public_definitions(path)
+        if not ast.get_docstring(node) and node.name != "forward"
+    ]
+    assert not bare, f"undocumented: {bare}"
+
+
+def test_privacy_knows_nothing_of_models():
+    """Accountants are functions of the ledger alone, so delta or adversary can change without training again."""
+    found = [
+        where(path, node)
+        for path in sorted((PACKAGE / "privacy").glob("*.py"))
+        for node in ast.walk(tree(path))
+        if (isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch.nn"))
+        or (isinstance(node, ast.ImportFrom) and node.module == "torch" and any(n.name == "nn" for n in node.names))
+    ]
+    assert not found, f"torch.nn inside fedpriv/privacy: {found}"
+
+
+def test_one_config_for_every_tool():
+    """pyproject.toml configures all tools: a second file would silently win over it."""
+    rivals = [
+        "setup.cfg",
+        "tox.ini",
+        "pytest.ini",
+        ".flake8",
+        "ruff.toml",
+        ".ruff.toml",
+        "pyrightconfig.json",
+        ".coveragerc",
+    ]
+    assert not [name for name in rivals if (ROOT / name).exists()]
+
+
+def test_constraints_pin_every_dependency():
+    """`make venv` is reproducible as long as each direct dependency has its line."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    names = {requirement_name(line) for line in wanted}
+    pinned = {requirement_name(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
+    assert names <= pinned, f"add to constraints.txt: {sorted(names - pinned)}"
+
+
+def requirement_name(requirement: str) -> str:
+    for end in "[<>=~! ":
+        requirement = requirement.split(end)[0]
+    return requirement.lower().replace("_", "-")

@@ -1,0 +1,97 @@
+"""What the documentation says, done: its Python runs, its commands exist, its links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@dataclass(frozen=True)
+class Section:
+    """The blocks of one language under one second-level heading; they share their names, as a reader expects."""
+
+    page: str
+    title: str
+    code: str
+
+    def __str__(self) -> str:
+        return f"{self.page}: {self.title}"
+
+
+def sections(language: str) -> list[Section]:
+    found: list[Section] = []
+    for page in PAGES:
+        for chapter in re.split(r"^## ", page.read_text(), flags=re.MULTILINE):
+            blocks = re.findall(rf"^```{language}\n(.*?)^```$", chapter, flags=re.MULTILINE | re.DOTALL)
+            if blocks:
+                title = chapter.splitlines()[0].lstrip("# ")
+                found.append(Section(page.relative_to(ROOT).as_posix(), title, "\n".join(blocks)))
+    return found
+
+
+def shell_lines() -> list[str]:
+    """Commands of all console blocks, without their prompt, comments and output."""
+    blocks = "\n".join(section.code for section in sections("console"))
+    joined = re.sub(r"\\\n\s*", " ", blocks)
+    return [line[2:].split(" #")[0].strip() for line in joined.splitlines() if line.startswith("$ ")]
+
+
+@pytest.mark.parametrize("section", sections("python"), ids=str)
+def test_python_runs(section: Section, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    exec(compile(section.code, str(section), "exec"), {"__name__": "__main__"})
+
+
+def test_readme_example_is_short():
+    first = next(section for section in sections("python") if section.page == "README.md")
+    code = [line for line in first.code.splitlines() if line.strip()]
+    assert len(code) <= 12, f"the first example has {len(code)} lines"
+
+
+@pytest.mark.parametrize("line", [line for line in shell_lines() if line.startswith("make ")])
+def test_make_targets_exist(line: str):
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    assert line.split()[1] in targets
+
+
+@pytest.mark.parametrize("line", [line for line in shell_lines() if line.startswith("fedpriv ")])
+def test_cli_commands_exist(line: str):
+    """The command takes the options that the text shows, and the files that it names are there."""
+    words = line.split()
+    done = subprocess.run(
+        [sys.executable, "-m", "fedpriv", words[1], "--help"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"COLUMNS": "200", "PATH": "", "NO_COLOR": "1", "TERM": "dumb"},
+    )
+    assert done.returncode == 0, done.stderr
+    for word in words[2:]:
+        if word.startswith("--"):
+            assert word.split("=")[0] in done.stdout, f"{words[1]} has no {word}"
+        elif word.startswith("configs/"):
+            assert (ROOT / word).is_file()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page: Path):
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    targets = re.findall(r"\]\(([^)#\s]+)", text) + re.findall(r'src="([^"]+)"', text)
+    broken = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
+    assert not broken
+
+
+@pytest.mark.parametrize("picture", sorted((ROOT / "docs").rglob("*.svg")), ids=lambda path: path.name)
+def test_pictures_are_well_formed(picture: Path):
+    assert ElementTree.parse(picture).getroot().tag.endswith("svg")
