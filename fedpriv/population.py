@@ -67,8 +67,8 @@ class Population:
 
     @cached_property
     def weights(self) -> Tensor:
-        """Weight of each client when every example counts the same: ``n m_i / sum(m)``, mean 1, ``[n_clients]``."""
-        return (self.sizes / self.sizes.double().mean()).to(self.params)
+        """Weight of each client when every example counts the same: ``n m_i / sum(m)``, mean 1, ``[n_clients]`` float64 on the CPU."""
+        return self.sizes / self.sizes.double().mean()
 
     def _adopt_parameters(self, dtype: torch.dtype) -> Tensor:
         names = {name: p.shape for name, p in self.model.named_parameters()}
@@ -121,9 +121,9 @@ class Population:
         if mask.all() and torch.equal(index.flatten(), torch.arange(first, first + count)):
             # neighbours in memory: a view instead of a copy of the data
             shape = index.shape
-            return self.inputs[first : first + count].unflatten(0, shape), self.targets[first : first + count].unflatten(
-                0, shape
-            )
+            return self.inputs[first : first + count].unflatten(0, shape), self.targets[
+                first : first + count
+            ].unflatten(0, shape)
         at = index.to(self.device)
         return self.inputs[at], self.targets[at]
 

@@ -1,0 +1,64 @@
+"""Metrics of reported models on public test data.
+
+A reported model is a function of releases and test data are assumed public, so these cost no privacy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from fedpriv.client import Loss
+from fedpriv.errors import DataError
+
+
+class Evaluator:
+    """Test loss, and accuracy where targets are classes.
+
+    Args:
+        model: Template; its own parameters are left alone.
+        loss: Maps (outputs, targets) of a batch to their mean loss.
+        test: Public test examples, as (input, target).
+        batch_size: Examples at a time.
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss, test: Dataset[Any], batch_size: int = 2048) -> None:
+        self._model, self._loss = model, loss
+        parameter = next(model.parameters())
+        self._batches = [(_like(x, parameter), _like(y, parameter)) for x, y in DataLoader(test, batch_size=batch_size)]
+        if not self._batches:
+            raise DataError("the test data are empty: give at least one example, or leave test data out")
+
+    @torch.no_grad()
+    def __call__(self, params: Tensor) -> dict[str, float]:
+        """``{"test_loss": ..., "test_accuracy": ...}`` of one model ``[dim]``; accuracy is a fraction."""
+        training = self._model.training
+        self._model.eval()
+        state = dict(_named_views(self._model, params))
+        loss, right, count = 0.0, 0, 0
+        classes = False
+        for inputs, targets in self._batches:
+            outputs = torch.func.functional_call(self._model, state, (inputs,))
+            loss += float(self._loss(outputs, targets)) * len(targets)
+            count += len(targets)
+            classes = outputs.ndim == 2 and outputs.shape[1] > 1 and not targets.is_floating_point()
+            if classes:
+                right += int((outputs.argmax(1) == targets).sum())
+        self._model.train(training)
+        metrics = {"test_loss": loss / count}
+        return {**metrics, "test_accuracy": right / count} if classes else metrics
+
+
+def _like(values: Tensor, parameter: Tensor) -> Tensor:
+    return values.to(parameter) if values.is_floating_point() else values.to(parameter.device)
+
+
+def _named_views(model: nn.Module, params: Tensor) -> Iterator[tuple[str, Tensor]]:
+    offset = 0
+    for name, parameter in model.named_parameters():
+        yield name, params[offset : offset + parameter.numel()].view_as(parameter)
+        offset += parameter.numel()

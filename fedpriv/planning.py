@@ -1,0 +1,87 @@
+"""What a run will cost in privacy, before it touches data.
+
+A plan runs the strategy against an oracle that has no data (zeros, one parameter), lists the releases and prices them.
+Any strategy can be planned this way, a user's own too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from fedpriv.oracle import DryOracle, Pricing
+from fedpriv.privacy.accountant import account
+from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.ledger import Record
+from fedpriv.privacy.randomness import Randomness
+from fedpriv.privacy.settings import Privacy
+from fedpriv.privacy.spent import Spent
+from fedpriv.simulation import RoundNetwork, begin, check_fit, simulate
+from fedpriv.strategies.base import Strategy
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run's releases and the noise that they need.
+
+    Attributes:
+        privacy: The settings with their noise multiplier filled in.
+        records: The planned releases, in order.
+        n_clients: Number of clients.
+    """
+
+    privacy: Privacy
+    records: tuple[Record, ...]
+    n_clients: int
+
+    def spent(self) -> Spent:
+        """What the whole run would spend, tightly."""
+        return account(self.records, self.n_clients, self.privacy.delta)
+
+
+def make_plan(
+    strategy: Strategy,
+    privacy: Privacy,
+    sizes: Sequence[int],
+    network: RoundNetwork,
+    *,
+    rounds: int,
+    seed: int = 0,
+    cohort_rate: float = 1.0,
+) -> Plan:
+    """List a run's releases and calibrate their noise to the target.
+
+    Args:
+        strategy: The algorithm.
+        privacy: The promise; with a target ``epsilon`` the noise is calibrated.
+        sizes: Public number of examples of each client.
+        network: Decides who takes part in a round.
+        rounds: Number of rounds.
+        seed: The run's seed: cohorts are those of the run itself.
+        cohort_rate: Probability that a client takes part in a round.
+
+    Raises:
+        ConfigError: settings that do not fit the strategy, or a target that cannot be reached.
+    """
+    check_fit(strategy, privacy)
+    relative = replace(privacy, epsilon=None, noise_multiplier=1.0) if privacy.private else privacy
+    oracle = DryOracle(Pricing(relative, sizes, cohort_rate), relative, len(sizes))
+    progress = begin(strategy, torch.zeros(len(sizes), 1))
+    for _ in simulate(strategy, oracle, network, progress, Randomness(seed), rounds=rounds):
+        pass
+    if not privacy.private:
+        return Plan(privacy, tuple(oracle.records), len(sizes))
+    factor = privacy.noise_multiplier
+    if factor is None:
+        assert privacy.epsilon is not None
+        factor = calibrate(oracle.records, len(sizes), privacy.epsilon, privacy.delta)
+    records = tuple(_scaled(record, factor) for record in oracle.records)
+    return Plan(replace(privacy, noise_multiplier=factor), records, len(sizes))
+
+
+def _scaled(record: Record, factor: float) -> Record:
+    multiplier = record.noise_multiplier
+    scaled = tuple(m * factor for m in multiplier) if isinstance(multiplier, tuple) else multiplier * factor
+    return replace(record, noise_multiplier=scaled)

@@ -1,0 +1,182 @@
+"""What a run promises: every privacy setting, and nothing that is about speed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from fedpriv.errors import ConfigError
+from fedpriv.privacy.clipping import Clip
+from fedpriv.privacy.ledger import Relation, Unit
+from fedpriv.privacy.mechanisms import Gaussian, Laplace
+from fedpriv.privacy.schedules import Schedule, Uniform
+
+At = Literal["gradient", "message", "none"]
+
+
+@dataclass(frozen=True)
+class FullBatch:
+    """Every answer uses all of a client's examples."""
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """Each example is in the batch with probability ``rate``, on its own; batches may be empty.
+
+    The batch is secret, which lowers the price of an answer about a sample. It says nothing about a whole client.
+    """
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate <= 1:
+            raise ConfigError("privacy.sampling.rate", self.rate, "a sampling probability lies in (0, 1]")
+
+
+@dataclass(frozen=True)
+class FixedSize:
+    """Exactly ``size`` examples without replacement (all of them, where a client has fewer)."""
+
+    size: int
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ConfigError("privacy.sampling.size", self.size, "a batch needs at least one example")
+
+
+Sampling = FullBatch | Poisson | FixedSize
+
+
+@dataclass(frozen=True)
+class Local:
+    """Nobody is trusted: each client's every message is seen on its own."""
+
+    def __str__(self) -> str:
+        return "local"
+
+
+@dataclass(frozen=True)
+class SecureAggregation:
+    """Only sums over a round's participants are seen. Simulated: fedpriv adds the shares but runs no cryptography.
+
+    Args:
+        min_honest: So many participants follow the protocol; each adds a share of the noise that is large enough for
+            that many. A round with fewer participants is not released.
+    """
+
+    min_honest: int
+
+    def __post_init__(self) -> None:
+        if self.min_honest < 1:
+            raise ConfigError("privacy.trust.min_honest", self.min_honest, "at least one client must be honest")
+
+    def __str__(self) -> str:
+        return f"secure_aggregation(min_honest={self.min_honest}, simulated)"
+
+
+Trust = Local | SecureAggregation
+
+
+@dataclass(frozen=True)
+class Published:
+    """Noise as Ryu and Kim (2022) publish it, for reproduction. It is not private and is recorded so.
+
+    Args:
+        epsilon_bar: Nominal epsilon of every round; ``inf`` means no noise.
+        law: ``"laplace"``: eq 20, scale = largest l1 norm among the client's own per-sample gradients over
+            ``epsilon_bar``. ``"gaussian"``: the baseline of Huang et al. (2020) with ``gradient_bound`` assumed, not
+            enforced.
+        delta_bar: Nominal delta of the Gaussian law.
+        gradient_bound: Assumed bound on per-sample gradients (Gaussian law).
+    """
+
+    epsilon_bar: float
+    law: Literal["laplace", "gaussian"] = "laplace"
+    delta_bar: float = 1e-6
+    gradient_bound: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.epsilon_bar > 0:
+            raise ConfigError("privacy.published.epsilon_bar", self.epsilon_bar, "must be positive (inf: no noise)")
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """The promise of a run.
+
+    Give ``epsilon`` (a target for the whole run, turned into noise by calibration and enforced) or
+    ``noise_multiplier`` (the noise; epsilon follows), not both.
+
+    Args:
+        epsilon: Target for the whole run.
+        delta: Failure probability; 0 for pure epsilon (Laplace only).
+        noise_multiplier: Noise scale over sensitivity in a round of share 1.
+        clip: Bound on one unit's contribution.
+        mechanism: Law of the noise.
+        unit: ``"sample"`` protects one example, ``"client"`` everything a client has.
+        relation: ``"replace_one"``: neighbours differ in one unit's value. ``"add_remove"``: in its presence, with
+            sizes public.
+        at: Where the boundary stands: ``"gradient"``, ``"message"`` or ``"none"`` (no privacy).
+        trust: Who is trusted.
+        sampling: How batches are drawn.
+        schedule: How the budget is shared over rounds.
+        secure: Draw noise and batches from the operating system's randomness: not reproducible.
+        published: As-published noise instead (not private).
+
+    Raises:
+        ConfigError: settings that are out of range or contradict each other.
+    """
+
+    epsilon: float | None = None
+    delta: float = 1e-5
+    noise_multiplier: float | None = None
+    clip: Clip = field(default_factory=lambda: Clip(1.0))
+    mechanism: Gaussian | Laplace = field(default_factory=Gaussian)
+    unit: Unit = "sample"
+    relation: Relation = "replace_one"
+    at: At = "gradient"
+    trust: Trust = field(default_factory=Local)
+    sampling: Sampling = field(default_factory=FullBatch)
+    schedule: Schedule = field(default_factory=Uniform)
+    secure: bool = False
+    published: Published | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.delta < 1:
+            raise ConfigError("privacy.delta", self.delta, "delta lies in [0, 1), e.g. 1e-5")
+        if self.unit not in ("sample", "client") or self.relation not in ("replace_one", "add_remove"):
+            raise ConfigError(
+                "privacy", (self.unit, self.relation), "unit: sample|client, relation: replace_one|add_remove"
+            )
+        if self.private:
+            self._check_amount()
+        if self.at == "message" and self.unit != "client":
+            raise ConfigError("privacy.unit", self.unit, "at: message clips whole messages, so the unit must be client")
+        if isinstance(self.sampling, FixedSize) and self.relation == "add_remove" and self.unit == "sample":
+            raise ConfigError(
+                "privacy.sampling", "fixed_size", "has no sound add/remove price; use replace_one or poisson"
+            )
+
+    def _check_amount(self) -> None:
+        if (self.epsilon is None) == (self.noise_multiplier is None):
+            raise ConfigError("privacy.epsilon", self.epsilon, "give either a target epsilon or a noise_multiplier")
+        for name, value in (("epsilon", self.epsilon), ("noise_multiplier", self.noise_multiplier)):
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ConfigError(f"privacy.{name}", value, "must be positive and finite; use at: none for no noise")
+        if self.delta == 0 and isinstance(self.mechanism, Gaussian):
+            raise ConfigError(
+                "privacy.delta", 0, "Gaussian noise needs delta > 0; use mechanism: laplace with an l1 clip"
+            )
+        if self.delta == 0 and self.clip.norm == "l2":
+            raise ConfigError("privacy.clip.norm", "l2", "pure epsilon needs an l1 clip")
+
+    @property
+    def private(self) -> bool:
+        """Whether the run makes any promise at all."""
+        return self.at != "none" and self.published is None
+
+    @property
+    def sensitivity(self) -> float:
+        """Largest change of a clipped sum between neighbours, in the clip's norm: C (add_remove) or 2C (replace_one)."""
+        return self.clip.bound * (1.0 if self.relation == "add_remove" else 2.0)

@@ -1,0 +1,175 @@
+"""The round, on half a screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedpriv.errors import BudgetExhausted, ConfigError
+from fedpriv.population import Population
+from fedpriv.privacy.randomness import Randomness
+from fedpriv.privacy.settings import Privacy, SecureAggregation
+from fedpriv.strategies.base import Network, Oracle, State, Strategy
+
+
+class RoundOracle(Oracle, Protocol):
+    """An oracle that is told which round it is and who takes part."""
+
+    def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> None:
+        """Start a round."""
+        ...
+
+    def release_message(self, message: Tensor) -> Tensor:
+        """Clip, noise and record messages when the boundary is there."""
+        ...
+
+
+class RoundNetwork(Network, Protocol):
+    """A network that says who takes part in a round."""
+
+    def participants(self, round_index: int, randomness: Randomness) -> Tensor:
+        """Sorted indices of this round's clients, ``[k]``."""
+        ...
+
+
+@dataclass(frozen=True)
+class Progress:
+    """All that a run carries from one round to the next: what a checkpoint holds.
+
+    Attributes:
+        round: Number of finished rounds.
+        received: What the clients hear next, ``[n, dim]``.
+        local: State of the local steps: rows ``[n, ...]`` and public scalars.
+        server: State of the aggregator.
+        output: State of the output.
+        models: The reported models, ``[n, dim]`` or ``[1, dim]`` when all are alike. Functions of releases only.
+    """
+
+    round: int
+    received: Tensor
+    local: State
+    server: State
+    output: State
+    models: Tensor
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a finished round looks like from outside. Everything in it was released or is public.
+
+    Attributes:
+        index: The round, from 0.
+        participants: Indices of its clients, ``[k]``.
+        progress: The run after this round.
+    """
+
+    index: int
+    participants: Tensor
+    progress: Progress
+
+
+def begin(strategy: Strategy, params: Tensor) -> Progress:
+    """The state before round 0 from initial parameters ``[n, dim]``."""
+    received, server = strategy.aggregator.init(params)
+    output = strategy.output.init(received)
+    return Progress(0, received, strategy.local_step.init(params), server, output, received)
+
+
+def simulate(
+    strategy: Strategy,
+    oracle: RoundOracle,
+    network: RoundNetwork,
+    progress: Progress,
+    randomness: Randomness,
+    *,
+    rounds: int,
+) -> Iterator[Round]:
+    """Run rounds until ``rounds`` are done or the budget is.
+
+    Args:
+        strategy: The algorithm.
+        oracle: Answers its questions.
+        network: Exchanges its messages.
+        progress: Where to start: ``begin(...)``, or a checkpoint.
+        randomness: The run's streams (cohorts; dropout).
+        rounds: Total number of rounds of the run.
+
+    Yields:
+        Each finished round. The generator ends early, cleanly, when the next release would overspend the budget.
+    """
+    if rounds < 1:
+        raise ConfigError("rounds", rounds, "a run needs at least one round")
+    for index in range(progress.round, rounds):
+        cohort = network.participants(index, randomness)
+        # user models may draw from torch's own generator (dropout); name its state so that a resumed run repeats it
+        torch.manual_seed(randomness.torch_seed("init", index))
+        try:
+            progress = _step(strategy, oracle, network, progress, cohort)
+        except BudgetExhausted:
+            return
+        yield Round(index, cohort, progress)
+
+
+def _step(
+    strategy: Strategy, oracle: RoundOracle, network: RoundNetwork, progress: Progress, cohort: Tensor
+) -> Progress:
+    n = len(progress.received)
+    everyone = len(cohort) == n
+    heard = progress.received if everyone else progress.received[cohort]
+    oracle.begin_round(progress.round, cohort, heard)
+    state = progress.local if everyone else _take(progress.local, cohort)
+    message, state = strategy.local_step(heard, state, oracle)
+    message = oracle.release_message(message)
+    received, server = strategy.aggregator(message, network, progress.server)
+    models, output = strategy.output(received, progress.output)
+    local = state if everyone else _put(progress.local, cohort, state)
+    return Progress(progress.round + 1, received, local, server, output, models)
+
+
+def _take(state: State, cohort: Tensor) -> State:
+    return {name: value[cohort] if value.ndim else value for name, value in state.items()}
+
+
+def _put(old: State, cohort: Tensor, new: State) -> State:
+    return {
+        name: value.index_copy(0, cohort.to(value.device), new[name]) if value.ndim else new[name]
+        for name, value in old.items()
+    }
+
+
+def check_fit(strategy: Strategy, privacy: Privacy) -> None:
+    """Refuse a strategy whose state or aggregation the privacy settings do not cover.
+
+    Raises:
+        ConfigError: the strategy keeps unreleased state where only messages are noised, or secure aggregation is asked
+            of an aggregator that needs single messages.
+    """
+    name = type(strategy.local_step).__name__
+    memory = strategy.local_step.memory
+    if privacy.at == "message" and memory != "none":
+        raise ConfigError(
+            "privacy.at",
+            "message",
+            f"{name} keeps state that is not a function of released messages, which would enter later messages un-noised; "
+            "use at: gradient",
+        )
+    if isinstance(privacy.trust, SecureAggregation):
+        if not strategy.aggregator.is_sum:
+            raise ConfigError(
+                "privacy.trust", str(privacy.trust), f"{type(strategy.aggregator).__name__} needs single messages"
+            )
+        if memory == "private":
+            raise ConfigError(
+                "privacy.trust",
+                str(privacy.trust),
+                f"{name} keeps answers that only secure sums would cover; use trust: local",
+            )
+
+
+def adopt(population: Population, progress: Progress) -> None:
+    """Write the reported models into the clients' modules."""
+    population.params.copy_(progress.models.expand_as(population.params))

@@ -1,0 +1,301 @@
+"""A run from settings to result: plan, calibrate, simulate, checkpoint, report."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from fedpriv.backends import choose
+from fedpriv.checkpoint import Checkpoint
+from fedpriv.client import Client, Loss
+from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.metrics import Evaluator
+from fedpriv.models import validate_model
+from fedpriv.network.local import PoissonCohort, Star
+from fedpriv.oracle import PrivateOracle
+from fedpriv.planning import Plan, make_plan
+from fedpriv.population import Population
+from fedpriv.privacy.accountant import Accountant
+from fedpriv.privacy.ledger import Ledger
+from fedpriv.privacy.randomness import Randomness
+from fedpriv.privacy.settings import Privacy
+from fedpriv.privacy.spent import Spent
+from fedpriv.simulation import adopt, begin, simulate
+from fedpriv.strategies.base import Strategy
+
+
+@dataclass(frozen=True)
+class Compute:
+    """How fast, never how private.
+
+    Args:
+        backend: ``"auto"`` takes the closed form for linear models and vmap otherwise.
+        device: A torch device, or ``"auto"`` for a GPU if there is one.
+        dtype: ``"float32"`` or ``"float64"``.
+        chunk: Largest number of examples in one batch of a backend.
+    """
+
+    backend: Literal["auto", "loop", "vmap", "linear"] = "auto"
+    device: str = "auto"
+    dtype: Literal["float32", "float64"] = "float32"
+    chunk: int = 16384
+
+    def torch_device(self) -> torch.device:
+        """The device, resolved."""
+        if self.device != "auto":
+            return torch.device(self.device)
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What sinks see of a round. Nothing in it is computed on clients' data un-noised.
+
+    Attributes:
+        round: Number of finished rounds.
+        rounds: Number of rounds of the whole run.
+        metrics: Values on public test data (``test_...``); empty on rounds without an evaluation.
+        epsilon: Quick upper bound on what has been spent so far (the largest over clients).
+        target: The target epsilon, or None.
+        seconds: Time spent so far.
+    """
+
+    round: int
+    rounds: int
+    metrics: dict[str, float]
+    epsilon: float
+    target: float | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """The end of a run; ``to_json`` is ``result.json``."""
+
+    strategy: str
+    rounds: int
+    planned_rounds: int
+    test_accuracy: float | None
+    test_loss: float | None
+    spent: Spent
+    seconds: float
+    params_l2: float
+    noise_multiplier: float | None
+    params: Tensor = field(repr=False)
+    model: nn.Module = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values. An infinite epsilon is the string ``"inf"``, for JSON has no infinity."""
+        spent = asdict(self.spent)
+        flat = {
+            "strategy": self.strategy,
+            "rounds": self.rounds,
+            "planned_rounds": self.planned_rounds,
+            "test_accuracy": self.test_accuracy,
+            "test_loss": self.test_loss,
+            **{name: spent[name] for name in ("epsilon", "delta", "unit", "relation", "trust", "accountant")},
+            "per_client_epsilon": list(self.spent.per_client),
+            "non_private": list(self.spent.non_private),
+            "noise_multiplier": self.noise_multiplier,
+            "seconds": round(self.seconds, 3),
+            "params_l2": self.params_l2,
+        }
+        return json.loads(json.dumps(flat).replace("Infinity", '"inf"'))
+
+    def __str__(self) -> str:
+        accuracy = "" if self.test_accuracy is None else f"test accuracy {self.test_accuracy:.2%}, "
+        return f"{self.strategy}: {accuracy}{self.rounds} rounds, {self.spent}"
+
+
+class Sink(Protocol):
+    """Something that takes reports: a progress line, a file, TensorBoard."""
+
+    def write(self, report: RoundReport) -> None:
+        """Take one round."""
+        ...
+
+    def close(self) -> None:
+        """The run is over."""
+        ...
+
+
+def make_clients(model: nn.Module, loss: Loss, datasets: Sequence[Dataset[Any]]) -> list[Client]:
+    """One client for each data set, each with its own copy of ``model``."""
+    return [Client(copy.deepcopy(model), loss, DataLoader(d, batch_size=256)) for d in datasets]
+
+
+class Training:
+    """One run. Iterate over it to train; it can be iterated once.
+
+    Args:
+        clients: The data owners. All start from the first client's parameters.
+        strategy: The algorithm.
+        privacy: The promise.
+        rounds: Number of rounds.
+        seed: Seed of batches, noise and cohorts. Keep it as secret as the data.
+        network: Who hears whom; a star of everyone by default.
+        test: Public test data for metrics.
+        compute: Speed settings.
+        evaluate_every: Rounds between evaluations on the test data; the last round is always evaluated.
+        checkpoint_every: Rounds between checkpoints (with a folder).
+        folder: Where ledger and checkpoint go; None keeps the run in memory.
+        settings: Fingerprint of the configuration, checked on resume.
+        resume: Go on from the folder's checkpoint.
+        fresh_noise: On resume, charge the releases past the checkpoint and draw new noise instead of replaying.
+
+    Raises:
+        ConfigError: settings that cannot work, before any data is touched.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[Client],
+        strategy: Strategy,
+        privacy: Privacy,
+        *,
+        rounds: int,
+        seed: int = 0,
+        network: Star | None = None,
+        test: Dataset[Any] | None = None,
+        compute: Compute | None = None,
+        evaluate_every: int = 1,
+        checkpoint_every: int = 10,
+        folder: Path | None = None,
+        settings: str = "",
+        resume: bool = False,
+        fresh_noise: bool = False,
+    ) -> None:
+        compute = compute or Compute()
+        if not clients:
+            raise ConfigError("clients", [], "a run needs at least one client")
+        validate_model(clients[0].model)
+        self.strategy, self.rounds, self._folder, self._settings = strategy, rounds, folder, settings
+        self.network = network or Star(len(clients))
+        self._every, self._save_every = evaluate_every, checkpoint_every
+        rate = self.network.cohort.rate if isinstance(self.network.cohort, PoissonCohort) else 1.0
+        sizes = [len(client) for client in clients]
+        self.plan: Plan = make_plan(strategy, privacy, sizes, self.network, rounds=rounds, seed=seed, cohort_rate=rate)
+        self.population = Population(clients, compute.torch_device(), getattr(torch, compute.dtype), compute.chunk)
+        self.population.params.copy_(self.population.params[0].clone())
+        self._guard = Accountant(len(clients), privacy.delta, privacy.epsilon if privacy.private else None)
+        self._evaluate = None if test is None else Evaluator(self.population.model, self.population.loss, test)
+        self._seconds, self._metrics = 0.0, dict[str, float]()
+        self._open(seed, resume=resume, fresh_noise=fresh_noise)
+        backend = choose(compute.backend, self.population.model, self.population.loss)
+        self.oracle = PrivateOracle(self.population, backend, self.plan.privacy, self.ledger, self._randomness, rate)
+
+    def _open(self, seed: int, *, resume: bool, fresh_noise: bool) -> None:
+        ledger_path = None if self._folder is None else self._folder / "ledger.jsonl"
+        attempt = 0
+        if not resume:
+            header = {"n_clients": len(self.population), "delta": self.plan.privacy.delta}
+            self.ledger = Ledger(self._guard, ledger_path, header)
+            self.progress = begin(self.strategy, self.population.params.clone())
+        else:
+            assert ledger_path is not None and self._folder is not None
+            saved = Checkpoint.load(self._folder / "checkpoint.pt", self.population.device)
+            if saved.settings != self._settings:
+                raise FedprivError(f"{self._folder} was made with other settings; resume with its own config.yaml")
+            self.ledger = Ledger.resume(ledger_path, self._guard, saved.records, fresh_noise=fresh_noise)
+            self.progress, self._seconds = saved.progress, saved.seconds
+            # new noise after every restart that asks for it: the number of spent records names the attempt
+            attempt = len(self.ledger.records) if fresh_noise else 0
+        self._randomness = Randomness(seed, self.plan.privacy.secure, attempt)
+
+    def __iter__(self) -> Iterator[RoundReport]:
+        """Train, round by round."""
+        start = time.monotonic() - self._seconds
+        rounds = simulate(self.strategy, self.oracle, self.network, self.progress, self._randomness, rounds=self.rounds)
+        for done in rounds:
+            self.progress = done.progress
+            last = done.progress.round == self.rounds
+            fresh = self._evaluate is not None and (last or done.progress.round % self._every == 0)
+            metrics = self._evaluate(self._reported()) if fresh and self._evaluate else {}
+            self._metrics = metrics or self._metrics
+            self._seconds = time.monotonic() - start
+            if last or done.progress.round % self._save_every == 0:
+                self.save()
+            epsilon = float(self._guard.epsilon().max())
+            yield RoundReport(
+                done.progress.round, self.rounds, metrics, epsilon, self.plan.privacy.epsilon, self._seconds
+            )
+        adopt(self.population, self.progress)
+
+    def save(self) -> None:
+        """Write a checkpoint now (with a folder)."""
+        if self._folder is not None:
+            checkpoint = Checkpoint(self.progress, len(self.ledger.records), self._seconds, self._settings)
+            checkpoint.save(self._folder / "checkpoint.pt")
+
+    def _reported(self) -> Tensor:
+        """The run's one model: the mean of the reported ones, ``[dim]``."""
+        models = self.progress.models
+        return models[0] if models.stride(0) == 0 or len(models) == 1 else models.mean(0)
+
+    def result(self) -> Result:
+        """Where the run stands, tightly accounted."""
+        params = self._reported()
+        metrics = self._evaluate(params) if self._evaluate is not None else {}
+        model = copy.deepcopy(self.population.model)
+        torch.nn.utils.vector_to_parameters(params, model.parameters())
+        return Result(
+            strategy=type(self.strategy.local_step).__name__,
+            rounds=self.progress.round,
+            planned_rounds=self.rounds,
+            test_accuracy=metrics.get("test_accuracy"),
+            test_loss=metrics.get("test_loss"),
+            spent=self._guard.spent(),
+            seconds=self._seconds,
+            params_l2=float(params.double().norm()),
+            noise_multiplier=self.plan.privacy.noise_multiplier,
+            params=params.clone(),
+            model=model,
+        )
+
+
+def train(
+    clients: Sequence[Client],
+    strategy: Strategy,
+    privacy: Privacy,
+    *,
+    rounds: int,
+    seed: int = 0,
+    test: Dataset[Any] | None = None,
+    network: Star | None = None,
+    compute: Compute | None = None,
+    sinks: Sequence[Sink] = (),
+) -> Result:
+    """Train in memory and return the result.
+
+    Args:
+        clients: The data owners (see ``make_clients``).
+        strategy: The algorithm, e.g. ``fedpriv.inexact_admm()``.
+        privacy: The promise, e.g. ``fedpriv.Privacy(epsilon=3, delta=1e-5)``.
+        rounds: Number of rounds.
+        seed: Seed of batches, noise and cohorts.
+        test: Public test data.
+        network: A star by default.
+        compute: Speed settings.
+        sinks: Take a report every round.
+
+    Returns:
+        The result: its ``spent`` is an upper bound, its ``model`` the trained module.
+    """
+    training = Training(
+        clients, strategy, privacy, rounds=rounds, seed=seed, test=test, network=network, compute=compute
+    )
+    for report in training:
+        for sink in sinks:
+            sink.write(report)
+    for sink in sinks:
+        sink.close()
+    return training.result()
