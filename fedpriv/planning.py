@@ -10,16 +10,57 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
-from fedpriv.oracle import DryOracle, Pricing
 from fedpriv.privacy.accountant import account
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.ledger import Record
+from fedpriv.privacy.pricing import Pricing
 from fedpriv.privacy.randomness import Randomness
 from fedpriv.privacy.settings import Privacy
 from fedpriv.privacy.spent import Spent
 from fedpriv.simulation import RoundNetwork, begin, check_fit, simulate
 from fedpriv.strategies.base import Strategy
+
+
+class DryOracle:
+    """An oracle without data: answers zeros and lists what would be released.
+
+    It prices any strategy, a user's own too, before data is touched. A strategy whose number of questions depends on
+    the (private) answers may ask differently in earnest; the budget's filter covers that.
+    """
+
+    def __init__(self, pricing: Pricing, privacy: Privacy, n_clients: int) -> None:
+        self.records: list[Record] = []
+        self.n_clients = n_clients
+        self._pricing, self._privacy = pricing, privacy
+        self.begin_round(0, torch.arange(n_clients))
+
+    def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> None:
+        """Start a round."""
+        self._round, self._index, self._clients = round_index, 0, cohort.tolist()
+
+    def gradient(self, params: Tensor) -> Tensor:
+        """Zeros."""
+        return self._answer("gradient", params)
+
+    def gradient_difference(self, params: Tensor, anchor: Tensor) -> Tensor:
+        """Zeros."""
+        return self._answer("gradient_difference", params)
+
+    def release_message(self, message: Tensor) -> Tensor:
+        """The message, listed when the boundary is there."""
+        return self._answer("message", message) if self._privacy.at == "message" else message
+
+    def _answer(self, query: str, params: Tensor) -> Tensor:
+        privacy = self._privacy
+        if privacy.private and (privacy.at == "gradient" or query == "message"):
+            record, _ = self._pricing.price(self._round, self._index, query, self._clients, [1.0] * len(self._clients))
+            self.records.append(record)
+        elif not privacy.private:
+            self.records.append(self._pricing.exact(self._round, self._index, query, self._clients))
+        self._index += 1
+        return torch.zeros_like(params)
 
 
 @dataclass(frozen=True)

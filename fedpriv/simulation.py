@@ -154,7 +154,7 @@ def check_fit(strategy: Strategy, privacy: Privacy) -> None:
         raise ConfigError(
             "privacy.at",
             "message",
-            f"{name} keeps state that is not a function of released messages, which would enter later messages un-noised; "
+            f"{name} keeps state that is not a function of released messages and would enter later messages un-noised; "
             "use at: gradient",
         )
     if isinstance(privacy.trust, SecureAggregation):

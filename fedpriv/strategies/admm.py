@@ -2,14 +2,13 @@
 
 Problem: min_w sum_p f_p(w) with f_p = (1/I) sum of client p's sample losses. Round t = 1, 2, ...:
 
-    w      = mean_p(z_p) - mean_p(lambda_p) / rho_t                                           (4a)
-    z_p    = argmin_{z in W} <g~_p, z> + rho_t/2 ||w - z + lambda_p/rho_t||^2 + step term      (8), (9)
-    lambda_p += rho_t (w - z_p)                                                               (4c)
+    w      = mean_p(z_p) - mean_p(lambda_p) / rho_t    (4a)
+    z_p    = argmin_{z in W} <g~_p, z> + rho_t/2 ||w - z + lambda_p/rho_t||^2 + step term    (8), (9)
+    lambda_p += rho_t (w - z_p)    (4c)
 
-The step term is what tells the family's members apart: ``Prox`` adds ||z - z_p||^2 / (2 eta_t), ``Trust`` keeps z within
-radius delta_t of z_p. Perturbing the objective by <xi, z> is the same as noise xi on the gradient g~_p; the baseline's
-noise xi on z_p is noise (rho_t + 1/eta_t) xi on g~_p (``OutputNoise``). So the noise stands in the oracle, and one class
-serves all three.
+The step term tells the family's members apart: ``Prox`` adds ||z - z_p||^2 / (2 eta_t), ``Trust`` keeps z within radius
+delta_t of z_p. Perturbing the objective by <xi, z> is noise xi on the gradient g~_p; the baseline's noise xi on z_p is
+noise (rho_t + 1/eta_t) xi on g~_p (``OutputNoise``). So the noise stands in the oracle, and one class serves all three.
 """
 
 from __future__ import annotations
@@ -148,7 +147,7 @@ class AdmmStep:
 
     @property
     def memory(self) -> Memory:
-        """The prox step without constraints is linear in the answers; asked at w, sums of messages are sums of answers."""
+        """The free prox step is linear in the answers: asked at w, sums of messages are sums of answers."""
         linear = (
             isinstance(self.step, Prox) and isinstance(self.feasible, Everywhere) and self.linearize_at == "received"
         )

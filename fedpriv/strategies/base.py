@@ -1,7 +1,7 @@
 """What an algorithm is: a local step and an aggregator that speak to each other, on rows ``[n, dim]``.
 
-Both are pure: state in, state out. State is a dict of tensors, either one row a client (``[n, ...]``) or a public scalar
-(``[]``), so it can be stored, sent, resumed and restricted to a cohort. A strategy never sees data: it asks an
+Both are pure: state in, state out. State is a dict of tensors, either one row a client (``[n, ...]``) or a public
+scalar (``[]``), so it can be stored, sent, resumed and restricted to a cohort. A strategy never sees data: it asks an
 ``Oracle``, whose answers are already private, so any strategy, ours or a user's, is private by construction.
 """
 
@@ -29,7 +29,8 @@ class Oracle(Protocol):
     def gradient(self, params: Tensor) -> Tensor:
         """Private gradient of each client's objective at its row, on a fresh batch: ``[k, dim] -> [k, dim]``.
 
-        Client i's objective is ``F_i = n m_i / sum(m)`` times its mean loss, so ``mean_i F_i`` is the loss over all examples.
+        Client i's objective is ``F_i = n m_i / sum(m)`` times its mean loss: ``mean_i F_i`` is the mean loss of all
+        examples.
         """
         ...
 
@@ -139,7 +140,8 @@ class Averaged:
         return {"average": received[:1] * 0, "weight": received.new_zeros(()), "round": received.new_zeros(())}
 
     def __call__(self, received: Tensor, state: State) -> tuple[Tensor, State]:
-        """Fold the round in. Written for rows that are all alike (a star) or not (a graph)."""
+        """Fold the round in. Rows that are all one (a star's) stay one."""
+        received = received[:1] if received.stride(0) == 0 else received
         round_number = state["round"] + 1
         share = round_number**self.power
         weight = state["weight"] + share

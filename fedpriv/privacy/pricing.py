@@ -1,0 +1,86 @@
+"""Records and noise scales of answers. All of it is public, so a plan prices a run without data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fedpriv.errors import ConfigError
+from fedpriv.privacy.ledger import PerClient, Record
+from fedpriv.privacy.settings import FixedSize, Poisson, Privacy, SecureAggregation
+
+
+class Pricing:
+    """What answers cost under some privacy settings.
+
+    Args:
+        privacy: The promise.
+        sizes: Public number of examples of each client.
+        cohort_rate: Probability that a client takes part.
+    """
+
+    def __init__(self, privacy: Privacy, sizes: Sequence[int], cohort_rate: float = 1.0) -> None:
+        self._privacy, self._sizes, self._cohort_rate = privacy, sizes, cohort_rate
+        trust = privacy.trust
+        self.parties = trust.min_honest if isinstance(trust, SecureAggregation) else 1
+
+    def price(
+        self, round_index: int, index: int, query: str, clients: Sequence[int], factors: Sequence[float]
+    ) -> tuple[Record, list[float]]:
+        """The record of a noised answer and the noise scale of each row.
+
+        Args:
+            round_index: The round.
+            index: Which answer of the round.
+            query: What was asked.
+            clients: Who answers.
+            factors: Public factor of each row; row i's sensitivity is ``factors[i] * privacy.sensitivity``.
+
+        Under secure aggregation only the sum is seen, so each client's share is scaled to the largest sensitivity in
+        the cohort: noise scaled to a neighbour's smaller one would not cover it.
+        """
+        privacy = self._privacy
+        if privacy.noise_multiplier is None:
+            raise ConfigError("privacy.noise_multiplier", None, "calibrate the run first (fedpriv.train does)")
+        multiplier = privacy.noise_multiplier / privacy.schedule.share(round_index)
+        largest = max(factors, default=1.0)
+        reference = [largest] * len(factors) if self.parties > 1 else list(factors)
+        scales = [multiplier * privacy.sensitivity * r for r in reference]
+        return self._record(round_index, index, query, clients, multiplier), scales
+
+    def exact(self, round_index: int, index: int, query: str, clients: Sequence[int]) -> Record:
+        """The record of an answer that is not private."""
+        record = self._record(round_index, index, query, clients, 0.0)
+        return replace(record, mechanism="none", sampling="full", rate=1.0, non_private="exact answers, no noise")
+
+    def _record(self, round_index: int, index: int, query: str, clients: Sequence[int], multiplier: float) -> Record:
+        privacy, sampling = self._privacy, self._privacy.sampling
+        kind, rate = "full", 1.0
+        if privacy.unit == "sample" and isinstance(sampling, Poisson) and query != "message":
+            kind, rate = "poisson", sampling.rate
+        elif privacy.unit == "sample" and isinstance(sampling, FixedSize) and query != "message":
+            kind, rate = "without_replacement", _compact([min(1.0, sampling.size / self._sizes[c]) for c in clients])
+        everyone = len(clients) == len(self._sizes)
+        hidden_cohort = privacy.unit == "client" and isinstance(privacy.trust, SecureAggregation)
+        if hidden_cohort and self._cohort_rate < 1:
+            # whoever was not drawn is covered as well: the record prices every client
+            kind, rate, everyone = "poisson", self._cohort_rate, True
+        return Record(
+            round=round_index,
+            query=query,
+            index=index,
+            mechanism=privacy.mechanism.name,
+            noise_multiplier=multiplier,
+            unit=privacy.unit,
+            relation=privacy.relation,
+            clients=None if everyone else tuple(clients),
+            norm=privacy.clip.norm,
+            bound=privacy.clip.bound,
+            sampling=kind,
+            rate=rate,
+            trust=str(privacy.trust),
+        )
+
+
+def _compact(values: Sequence[float]) -> PerClient:
+    return values[0] if len(set(values)) == 1 else tuple(values)

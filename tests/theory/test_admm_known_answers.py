@@ -1,0 +1,101 @@
+"""Inexact ADMM against iterates computed by hand, and against its own fixed points."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import fedpriv as fp
+from fedpriv.models import SoftmaxRegression
+
+X = ([[1, 0, 0.5], [0, 1, 0.25], [0.5, 0.5, 1]], [[0.2, 0.8, 0], [1, 1, 0], [0, 0.4, 0.6]])
+Y = ([0, 1, 1], [1, 0, 0])
+
+# column 0 of w in rounds 1..4 (column 1 is its negative), rho = 1, no noise
+PROX = [
+    (0, 0, 0),
+    (0.0541666667, -0.0375, -0.00625),
+    (0.0704794711, -0.0495874559, -0.0065082796),
+    (0.0863651923, -0.0607961069, -0.0080518029),
+]
+TRUST = [
+    (0, 0, 0),
+    (0.1083333333, -0.075, -0.0125),
+    (0.1553902251, -0.1114290625, -0.0101221091),
+    (0.2030655041, -0.1412345502, -0.0238977271),
+]
+
+
+def tiny_run(strategy: fp.Strategy, rounds: int, backend: str = "linear") -> list[torch.Tensor]:
+    """What the clients hear in each round, [rounds, 3, 2]."""
+    data = [
+        TensorDataset(torch.tensor(x, dtype=torch.float64), torch.tensor(y)) for x, y in zip(X, Y, strict=True)
+    ]
+    clients = fp.make_clients(SoftmaxRegression(3, 2), nn.CrossEntropyLoss(), data)
+    training = fp.Training(
+        clients,
+        strategy,
+        fp.Privacy(at="none"),
+        rounds=rounds,
+        compute=fp.Compute(backend=backend, dtype="float64", device="cpu"),
+    )
+    heard = [training.progress.received[0]]
+    heard += [training.progress.received[0] for _ in training]
+    return [w.view(2, 3).T for w in heard]
+
+
+@pytest.mark.parametrize("backend", ["loop", "vmap", "linear"])
+@pytest.mark.parametrize(("step", "expected"), [(fp.Prox(), PROX), (fp.Trust(), TRUST)], ids=["prox", "trust"])
+def test_tiny_problem_iterates(step: fp.Prox | fp.Trust, expected: list[tuple[float, ...]], backend: str) -> None:
+    heard = tiny_run(fp.inexact_admm(step, fp.Penalty(scale=1.0)), rounds=3, backend=backend)
+    for w, column in zip(heard, expected, strict=True):
+        torch.testing.assert_close(w[:, 0], torch.tensor(column, dtype=torch.float64), rtol=0, atol=1e-8)
+        torch.testing.assert_close(w[:, 1], -w[:, 0], rtol=0, atol=1e-12)
+
+
+def test_paper_radius_freezes_the_method() -> None:
+    """The radius 1/t^2 of the paper sums to pi^2/6: no coordinate of z can ever leave that ball."""
+    strategy = fp.inexact_admm(fp.Trust(fp.Decay(0.01, 2.0)), fp.Penalty(scale=0.01))
+    heard = tiny_run(strategy, rounds=200)
+    free = tiny_run(fp.inexact_admm(fp.Trust(), fp.Penalty(scale=0.01)), rounds=200)
+    assert heard[-1].abs().max() < 0.3
+    assert free[-1].abs().max() > 1
+
+
+@pytest.mark.parametrize("feasible", [fp.Box(0.05), fp.Ball(0.08)])
+def test_projection_reaches_the_constrained_optimum(feasible: fp.Box | fp.Ball) -> None:
+    strategy = fp.inexact_admm(fp.Prox(fp.Decay(5.0, 0.0)), fp.Penalty(scale=0.2), feasible=feasible)
+    w = tiny_run(strategy, rounds=3000)[-1]
+    x, y = torch.tensor(X).flatten(0, 1).double(), torch.tensor(Y).flatten()
+    best = torch.zeros(3, 2, dtype=torch.float64)
+    for _ in range(20000):  # projected gradient descent, independent of the library
+        residual = torch.softmax(x @ best, 1) - nn.functional.one_hot(y, 2)
+        best = feasible.project((best - 0.5 * x.T @ residual / len(y)).T.flatten().unsqueeze(0)).view(2, 3).T
+    torch.testing.assert_close(w, best, rtol=0, atol=1e-5)
+
+
+def test_weight_decay_moves_the_optimum_as_it_should() -> None:
+    """At the optimum of (1/I) sum l + beta ||w||^2 the data gradient is -2 beta w."""
+    beta = 0.1
+    strategy = fp.inexact_admm(fp.Prox(fp.Decay(5.0, 0.0)), fp.Penalty(scale=0.2), weight_decay=beta)
+    w = tiny_run(strategy, rounds=2000)[-1]
+    x, y = torch.tensor(X).flatten(0, 1).double(), torch.tensor(Y).flatten()
+    residual = torch.softmax(x @ w, 1) - nn.functional.one_hot(y, 2)
+    torch.testing.assert_close(x.T @ residual / len(y), -2 * beta * w, rtol=0, atol=1e-6)
+
+
+def test_mismatched_parts_are_refused() -> None:
+    from fedpriv.strategies.admm import AdmmServer, AdmmStep
+
+    class Deaf(AdmmServer):
+        hears = ("gradient",)
+
+    with pytest.raises(fp.ConfigError, match="says .* hears"):
+        fp.Strategy(AdmmStep(fp.Prox(), fp.Penalty()), Deaf())
+
+
+def test_trust_region_and_ball_are_refused_together() -> None:
+    with pytest.raises(fp.ConfigError, match="linf trust region"):
+        fp.inexact_admm(fp.Trust(), feasible=fp.Ball(1.0))
