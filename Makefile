@@ -56,7 +56,7 @@ layers: venv ## import-linter: who may import whom
 	$(BIN)/lint-imports --no-logo
 
 docs: venv ## build the documentation into site/, warnings are errors
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 coverage: venv ## the tests, with at least 95 % of fedpriv/privacy covered
 	$(BIN)/python -m pytest -n $(JOBS) --cov=fedpriv.privacy --cov-report=term --cov-fail-under=95
