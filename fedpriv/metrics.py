@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from fedpriv.client import Loss
 from fedpriv.errors import DataError
+from fedpriv.models import predict
 
 
 class Evaluator:
@@ -45,9 +46,9 @@ class Evaluator:
             outputs = torch.func.functional_call(self._model, state, (inputs,))
             loss += float(self._loss(outputs, targets)) * len(targets)
             count += len(targets)
-            classes = outputs.ndim == 2 and outputs.shape[1] > 1 and not targets.is_floating_point()
+            classes = outputs.ndim == 2 and not targets.is_floating_point()
             if classes:
-                right += int((outputs.argmax(1) == targets).sum())
+                right += int((predict(outputs) == targets).sum())
         self._model.train(training)
         metrics = {"test_loss": loss / count}
         return {**metrics, "test_accuracy": right / count} if classes else metrics

@@ -248,7 +248,7 @@ class Training:
         model = copy.deepcopy(self.population.model)
         torch.nn.utils.vector_to_parameters(params, model.parameters())
         return Result(
-            strategy=type(self.strategy.local_step).__name__,
+            strategy=self.strategy.name,
             rounds=self.progress.round,
             planned_rounds=self.rounds,
             test_accuracy=metrics.get("test_accuracy"),

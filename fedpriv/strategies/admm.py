@@ -234,4 +234,5 @@ def inexact_admm(
         raise ConfigError("strategy.feasible", feasible, "only an linf trust region joins with a box; use step: prox")
     output: Output = Last() if average is None else Averaged(average)
     local = AdmmStep(step, rho or Penalty(), feasible, weight_decay, linearize_at)
-    return Strategy(local, AdmmServer(), output)
+    name = "iadmm_prox" if isinstance(step, Prox) else "iadmm_trust"
+    return Strategy(local, AdmmServer(), output, name)

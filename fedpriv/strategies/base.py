@@ -151,7 +151,7 @@ class Averaged:
 
 @dataclass(frozen=True)
 class Strategy:
-    """An algorithm: a local step and an aggregator that fit, and which model is reported.
+    """An algorithm: a local step and an aggregator that fit, which model is reported, and under which name.
 
     Raises:
         ConfigError: what one says is not what the other hears.
@@ -160,6 +160,7 @@ class Strategy:
     local_step: LocalStep
     aggregator: Aggregator
     output: Output = field(default_factory=Last)
+    name: str = "custom"
 
     def __post_init__(self) -> None:
         step, aggregator = self.local_step, self.aggregator

@@ -88,4 +88,5 @@ def fedavg(
         The strategy.
     """
     output = Last() if average is None else Averaged(average)
-    return Strategy(LocalSteps(learning_rate, local_steps), AddMeanUpdate(server_learning_rate), output)
+    local = LocalSteps(learning_rate, local_steps)
+    return Strategy(local, AddMeanUpdate(server_learning_rate), output, "fedavg")
