@@ -12,10 +12,10 @@ class Batch:
     """Examples of some clients, padded to one length.
 
     Attributes:
-        rows: Position in the cohort of each row, ``[k]``.
-        inputs: ``[k, b, ...]``.
-        targets: ``[k, b, ...]``.
-        mask: ``[k, b]``, False where padded.
+        rows: Position in the cohort of each row, `[k]`.
+        inputs: `[k, b, ...]`.
+        targets: `[k, b, ...]`.
+        mask: `[k, b]`, False where padded.
     """
 
     rows: Tensor

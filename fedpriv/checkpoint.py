@@ -30,7 +30,7 @@ class Checkpoint:
     settings: str
 
     def save(self, path: Path) -> None:
-        """Write beside ``path``, flush to disk, then rename over it: a crash leaves the old file or the new one."""
+        """Write beside `path`, flush to disk, then rename over it: a crash leaves the old file or the new one."""
         progress = {name: getattr(self.progress, name) for name in Progress.__dataclass_fields__}
         payload = {**asdict(self, dict_factory=_without_progress), "progress": progress}
         new = path.with_suffix(".new")

@@ -18,10 +18,10 @@ class Client(nn.Module):
     """One data owner.
 
     Args:
-        model: Maps a batch of inputs ``[b, ...]`` to outputs ``[b, ...]``. It must treat each example on its own.
+        model: Maps a batch of inputs `[b, ...]` to outputs `[b, ...]`. It must treat each example on its own.
         loss: Maps (outputs, targets) of a batch to a scalar; it is only ever called on one example at a time.
         loader: The client's own training data, as (input, target) pairs. fedpriv reads each example once through the
-            loader's data set and ``collate_fn`` and draws its own batches: the privacy analysis needs to know how
+            loader's data set and `collate_fn` and draws its own batches: the privacy analysis needs to know how
             they are drawn, so the loader's batch size and shuffling are not used.
 
     Raises:
@@ -46,11 +46,11 @@ class Client(nn.Module):
         return len(cast("TensorDataset", self.loader.dataset))
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Loss of a batch: ``[b, ...], [b, ...] -> []``."""
+        """Loss of a batch: `[b, ...], [b, ...] -> []`."""
         return self.loss(self.model(inputs), targets)
 
     def examples(self) -> tuple[Tensor, Tensor]:
-        """Read all examples in order: inputs ``[m, ...]`` and targets ``[m, ...]``.
+        """Read all examples in order: inputs `[m, ...]` and targets `[m, ...]`.
 
         Raises:
             DataError: an item is not an (input, target) pair of tensors, or an input is not finite.

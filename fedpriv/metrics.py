@@ -36,7 +36,7 @@ class Evaluator:
 
     @torch.no_grad()
     def __call__(self, params: Tensor) -> dict[str, float]:
-        """``{"test_loss": ..., "test_accuracy": ...}`` of one model ``[dim]``; accuracy is a fraction."""
+        """`{"test_loss": ..., "test_accuracy": ...}` of one model `[dim]`; accuracy is a fraction."""
         training = self._model.training
         self._model.eval()
         state = dict(_named_views(self._model, params))

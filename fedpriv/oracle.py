@@ -23,13 +23,13 @@ from fedpriv.privacy.settings import FixedSize, FullBatch, Poisson, Privacy, Sec
 class PrivateOracle:
     """Answers about the clients' data. What leaves it has been clipped, noised and written down.
 
-    Guarantee: every tensor that a method returns (but for ``at: none``, ``at: message`` and ``published``, which the
+    Guarantee: every tensor that a method returns (but for `at: none`, `at: message` and `published`, which the
     ledger says) is a Gaussian or Laplace mechanism whose sensitivity follows from how its sum was clipped.
 
     Args:
         population: The clients.
         backend: Computes clipped sums.
-        privacy: The promise; ``noise_multiplier`` must be set (calibrated) when the run is private.
+        privacy: The promise; `noise_multiplier` must be set (calibrated) when the run is private.
         ledger: Opens releases.
         randomness: The run's streams.
         cohort_rate: Probability that a client takes part in a round. It amplifies only when nobody sees who took part,
@@ -58,19 +58,19 @@ class PrivateOracle:
         return len(self._population)
 
     def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> None:
-        """Start a round: rows of queries now belong to the clients of ``cohort [k]``."""
+        """Start a round: rows of queries now belong to the clients of `cohort [k]`."""
         self._round, self._index, self._cohort, self._received = round_index, 0, cohort, received
 
     def gradient(self, params: Tensor) -> Tensor:
-        """Private gradient of each client's objective, on a fresh batch: ``[k, dim] -> [k, dim]``."""
+        """Private gradient of each client's objective, on a fresh batch: `[k, dim] -> [k, dim]`."""
         return self._answer("gradient", params, None)
 
     def gradient_difference(self, params: Tensor, anchor: Tensor) -> Tensor:
-        """Private difference of the gradients at two points, clipped example by example: ``[k, dim] -> [k, dim]``."""
+        """Private difference of the gradients at two points, clipped example by example: `[k, dim] -> [k, dim]`."""
         return self._answer("gradient_difference", params, anchor)
 
     def release_message(self, message: Tensor) -> Tensor:
-        """Clip, noise and record whole messages ``[k, dim]`` when the boundary is ``at: message``; else pass them on.
+        """Clip, noise and record whole messages `[k, dim]` when the boundary is `at: message`; else pass them on.
 
         Raises:
             BudgetExhausted: the release would overspend.
@@ -101,7 +101,7 @@ class PrivateOracle:
         return value
 
     def _noised(self, query: str, bounded: Tensor, factors: Sequence[float]) -> Release:
-        """Noise ``bounded`` and multiply row i by the public ``factors[i]``."""
+        """Noise `bounded` and multiply row i by the public `factors[i]`."""
         clients = self._clients()
         record, scales = self._pricing.price(self._round, self._index, query, clients, factors)
         parties = self._pricing.parties

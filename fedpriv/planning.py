@@ -96,7 +96,7 @@ def make_plan(
 
     Args:
         strategy: The algorithm.
-        privacy: The promise; with a target ``epsilon`` the noise is calibrated.
+        privacy: The promise; with a target `epsilon` the noise is calibrated.
         sizes: Public number of examples of each client.
         network: Decides who takes part in a round.
         rounds: Number of rounds.

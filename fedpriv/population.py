@@ -1,6 +1,6 @@
 """The clients' parameters as one tensor, and their data as cohort batches.
 
-``params [n_clients, dim]`` holds every client's model; each module's parameters are views of its row, so an algorithm
+`params [n_clients, dim]` holds every client's model; each module's parameters are views of its row, so an algorithm
 works on one tensor and a user still has torch modules.
 """
 
@@ -67,7 +67,7 @@ class Population:
 
     @cached_property
     def weights(self) -> Tensor:
-        """Weight of each client when every example counts the same: ``n m_i / sum(m)``, mean 1, ``[n_clients]`` float64 on the CPU."""
+        """Weight of each client when every example counts the same: `n m_i / sum(m)`, mean 1, `[n_clients]` float64 on the CPU."""
         return self.sizes / self.sizes.double().mean()
 
     def _adopt_parameters(self, dtype: torch.dtype) -> Tensor:
@@ -86,7 +86,7 @@ class Population:
         return params
 
     def full_batches(self, cohort: Tensor) -> Iterator[Batch]:
-        """All examples of the clients in ``cohort [k]``, in batches of at most ``chunk`` examples.
+        """All examples of the clients in `cohort [k]`, in batches of at most `chunk` examples.
 
         The batches of the whole population are kept: a full-batch run reads them every round.
         """
@@ -101,7 +101,7 @@ class Population:
         return list(self._batches(everyone, [torch.arange(int(m)) for m in self.sizes]))
 
     def drawn_batches(self, cohort: Tensor, chosen: Sequence[Tensor]) -> Iterator[Batch]:
-        """The examples ``chosen[i]`` (indices within the client) of each client of ``cohort``."""
+        """The examples `chosen[i]` (indices within the client) of each client of `cohort`."""
         yield from self._batches(cohort, list(chosen))
 
     def _batches(self, cohort: Tensor, chosen: list[Tensor]) -> Iterator[Batch]:
@@ -136,9 +136,9 @@ def _examples(index: int, client: Client) -> tuple[Tensor, Tensor]:
 
 
 def _blocks(lengths: Sequence[int], chunk: int) -> Iterator[tuple[list[int], int, int]]:
-    """Cut rows of these lengths into blocks ``(rows, low, high)`` of at most ``chunk`` cells with little padding.
+    """Cut rows of these lengths into blocks `(rows, low, high)` of at most `chunk` cells with little padding.
 
-    Rows of similar length go together; a row longer than ``chunk`` is cut along its examples.
+    Rows of similar length go together; a row longer than `chunk` is cut along its examples.
     """
     order = sorted((r for r in range(len(lengths)) if lengths[r] > 0), key=lambda r: -lengths[r])
     while order:

@@ -32,7 +32,7 @@ class RoundNetwork(Network, Protocol):
     """A network that says who takes part in a round."""
 
     def participants(self, round_index: int, randomness: Randomness) -> Tensor:
-        """Sorted indices of this round's clients, ``[k]``."""
+        """Sorted indices of this round's clients, `[k]`."""
         ...
 
 
@@ -42,11 +42,11 @@ class Progress:
 
     Attributes:
         round: Number of finished rounds.
-        received: What the clients hear next, ``[n, dim]``.
-        local: State of the local steps: rows ``[n, ...]`` and public scalars.
+        received: What the clients hear next, `[n, dim]`.
+        local: State of the local steps: rows `[n, ...]` and public scalars.
         server: State of the aggregator.
         output: State of the output.
-        models: The reported models, ``[n, dim]`` or ``[1, dim]`` when all are alike. Functions of releases only.
+        models: The reported models, `[n, dim]` or `[1, dim]` when all are alike. Functions of releases only.
     """
 
     round: int
@@ -63,7 +63,7 @@ class Round:
 
     Attributes:
         index: The round, from 0.
-        participants: Indices of its clients, ``[k]``.
+        participants: Indices of its clients, `[k]`.
         progress: The run after this round.
     """
 
@@ -73,7 +73,7 @@ class Round:
 
 
 def begin(strategy: Strategy, params: Tensor) -> Progress:
-    """The state before round 0 from initial parameters ``[n, dim]``."""
+    """The state before round 0 from initial parameters `[n, dim]`."""
     received, server = strategy.aggregator.init(params)
     output = strategy.output.init(received)
     return Progress(0, received, strategy.local_step.init(params), server, output, received)
@@ -88,13 +88,13 @@ def simulate(
     *,
     rounds: int,
 ) -> Iterator[Round]:
-    """Run rounds until ``rounds`` are done or the budget is.
+    """Run rounds until `rounds` are done or the budget is.
 
     Args:
         strategy: The algorithm.
         oracle: Answers its questions.
         network: Exchanges its messages.
-        progress: Where to start: ``begin(...)``, or a checkpoint.
+        progress: Where to start: `begin(...)`, or a checkpoint.
         randomness: The run's streams (cohorts; dropout).
         rounds: Total number of rounds of the run.
 

@@ -38,9 +38,9 @@ class Compute:
     """How fast, never how private.
 
     Args:
-        backend: ``"auto"`` takes the closed form for linear models and vmap otherwise.
-        device: A torch device, or ``"auto"`` for a GPU if there is one.
-        dtype: ``"float32"`` or ``"float64"``.
+        backend: `"auto"` takes the closed form for linear models and vmap otherwise.
+        device: A torch device, or `"auto"` for a GPU if there is one.
+        dtype: `"float32"` or `"float64"`.
         chunk: Largest number of examples in one batch of a backend.
     """
 
@@ -63,7 +63,7 @@ class RoundReport:
     Attributes:
         round: Number of finished rounds.
         rounds: Number of rounds of the whole run.
-        metrics: Values on public test data (``test_...``); empty on rounds without an evaluation.
+        metrics: Values on public test data (`test_...`); empty on rounds without an evaluation.
         epsilon: Quick upper bound on what has been spent so far (the largest over clients).
         target: The target epsilon, or None.
         seconds: Time spent so far.
@@ -79,7 +79,7 @@ class RoundReport:
 
 @dataclass(frozen=True)
 class Result:
-    """The end of a run; ``to_json`` is ``result.json``."""
+    """The end of a run; `to_json` is `result.json`."""
 
     strategy: str
     rounds: int
@@ -94,7 +94,7 @@ class Result:
     model: nn.Module = field(repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values. An infinite epsilon is the string ``"inf"``, for JSON has no infinity."""
+        """Plain values. An infinite epsilon is the string `"inf"`, for JSON has no infinity."""
         spent = asdict(self.spent)
         flat = {
             "strategy": self.strategy,
@@ -129,7 +129,7 @@ class Sink(Protocol):
 
 
 def make_clients(model: nn.Module, loss: Loss, datasets: Sequence[Dataset[Any]]) -> list[Client]:
-    """One client for each data set, each with its own copy of ``model``."""
+    """One client for each data set, each with its own copy of `model`."""
     return [Client(copy.deepcopy(model), loss, DataLoader(d, batch_size=256)) for d in datasets]
 
 
@@ -237,7 +237,7 @@ class Training:
             checkpoint.save(self._folder / "checkpoint.pt")
 
     def _reported(self) -> Tensor:
-        """The run's one model: the mean of the reported ones, ``[dim]``."""
+        """The run's one model: the mean of the reported ones, `[dim]`."""
         models = self.progress.models
         return models[0] if models.stride(0) == 0 or len(models) == 1 else models.mean(0)
 
@@ -277,9 +277,9 @@ def train(
     """Train in memory and return the result.
 
     Args:
-        clients: The data owners (see ``make_clients``).
-        strategy: The algorithm, e.g. ``fedpriv.inexact_admm()``.
-        privacy: The promise, e.g. ``fedpriv.Privacy(epsilon=3, delta=1e-5)``.
+        clients: The data owners (see `make_clients`).
+        strategy: The algorithm, e.g. `fedpriv.inexact_admm()`.
+        privacy: The promise, e.g. `fedpriv.Privacy(epsilon=3, delta=1e-5)`.
         rounds: Number of rounds.
         seed: Seed of batches, noise and cohorts.
         test: Public test data.
@@ -288,7 +288,7 @@ def train(
         sinks: Take a report every round.
 
     Returns:
-        The result: its ``spent`` is an upper bound, its ``model`` the trained module.
+        The result: its `spent` is an upper bound, its `model` the trained module.
     """
     training = Training(
         clients, strategy, privacy, rounds=rounds, seed=seed, test=test, network=network, compute=compute

@@ -20,13 +20,13 @@ class Everyone:
         return torch.arange(n_clients)
 
     def expected(self, n_clients: int) -> float:
-        """``n_clients``."""
+        """`n_clients`."""
         return float(n_clients)
 
 
 @dataclass(frozen=True)
 class PoissonCohort:
-    """Each client takes part with probability ``rate``, on its own."""
+    """Each client takes part with probability `rate`, on its own."""
 
     rate: float
 
@@ -55,14 +55,14 @@ class FixedCohort:
             raise ConfigError("network.cohort.size", self.size, "a cohort needs at least one client")
 
     def draw(self, n_clients: int, round_index: int, randomness: Randomness) -> Tensor:
-        """``size`` distinct indices, sorted."""
+        """`size` distinct indices, sorted."""
         if self.size > n_clients:
             raise ConfigError("network.cohort.size", self.size, f"there are only {n_clients} clients")
         chosen = randomness.stream("cohort", round_index).choice(n_clients, self.size, replace=False)
         return torch.from_numpy(chosen).sort().values
 
     def expected(self, n_clients: int) -> float:
-        """``size``."""
+        """`size`."""
         return float(self.size)
 
 
@@ -82,11 +82,11 @@ class Star:
         self.cohort = cohort or Everyone()
 
     def participants(self, round_index: int, randomness: Randomness) -> Tensor:
-        """The clients of this round, sorted, ``[k]``."""
+        """The clients of this round, sorted, `[k]`."""
         return self.cohort.draw(self.n_clients, round_index, randomness)
 
     def mean(self, rows: Tensor) -> Tensor:
-        """Sum of the rows over the expected number of participants, given to all: ``[k, dim] -> [n, dim]``."""
+        """Sum of the rows over the expected number of participants, given to all: `[k, dim] -> [n, dim]`."""
         return (rows.sum(0) / self.cohort.expected(self.n_clients)).expand(self.n_clients, -1)
 
     def mix(self, rows: Tensor) -> Tensor:

@@ -21,11 +21,11 @@ _ORDER = {"l1": 1.0, "l2": 2.0}
 
 @dataclass(frozen=True)
 class Clip:
-    """Scale a vector down until its ``norm`` is at most ``bound``.
+    """Scale a vector down until its `norm` is at most `bound`.
 
     Args:
         bound: Largest norm of one unit's contribution, in the units of the clipped quantity; positive and finite.
-        norm: ``"l2"`` (for Gaussian noise) or ``"l1"`` (for Laplace noise).
+        norm: `"l2"` (for Gaussian noise) or `"l1"` (for Laplace noise).
 
     Raises:
         ConfigError: the bound is not a positive finite number, or the norm is unknown.
@@ -41,7 +41,7 @@ class Clip:
             raise ConfigError("clip.norm", self.norm, "choose 'l1' or 'l2'")
 
     def norms(self, rows: Tensor) -> Tensor:
-        """Norm of each row: ``[..., dim] -> [...]``."""
+        """Norm of each row: `[..., dim] -> [...]`."""
         return torch.linalg.vector_norm(rows, ord=_ORDER[self.norm], dim=-1)
 
     def factors(self, norms: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ class Clip:
         """Clip each row.
 
         Returns:
-            The clipped rows ``[..., dim]`` and a boolean ``[...]`` that marks the rows that were not finite.
+            The clipped rows `[..., dim]` and a boolean `[...]` that marks the rows that were not finite.
         """
         norms = self.norms(rows)
         broken = ~torch.isfinite(norms)

@@ -1,6 +1,6 @@
 """The ledger: one record for every release, written before the value is handed out.
 
-``Ledger.open`` is the only way to get at the tensor inside a ``Release``. On disk the ledger is append-only JSON lines,
+`Ledger.open` is the only way to get at the tensor inside a `Release`. On disk the ledger is append-only JSON lines,
 flushed before the value is used: a crash can over-count what was spent, never forget it.
 """
 
@@ -31,19 +31,19 @@ class Record:
 
     Attributes:
         round: Round of the run, from 0.
-        query: ``"gradient"``, ``"gradient_difference"``, ``"statistic:<name>"`` or ``"message"``.
+        query: `"gradient"`, `"gradient_difference"`, `"statistic:<name>"` or `"message"`.
         index: Which release of this round, from 0.
         clients: The clients that answered; None means all of them.
-        mechanism: Law of the noise. ``"none"`` is an exact answer and has ``non_private`` set.
+        mechanism: Law of the noise. `"none"` is an exact answer and has `non_private` set.
         norm: Norm in which a unit's contribution was clipped.
         bound: That norm's bound C.
         noise_multiplier: Noise scale (standard deviation of a Gaussian, b of a Laplace) over sensitivity, where the
-            sensitivity is C (add_remove) or 2C (replace_one). One number, or one for each of ``clients``.
+            sensitivity is C (add_remove) or 2C (replace_one). One number, or one for each of `clients`.
         sampling: How the unit was selected into the answer.
         rate: Probability (poisson) or fraction (without_replacement) of the selection; 1 when full.
         unit: Whose privacy the record prices.
         relation: Which data sets count as neighbours.
-        trust: Who is trusted, as printed, e.g. ``"local"``.
+        trust: Who is trusted, as printed, e.g. `"local"`.
         non_private: Why the release has no finite price; None when it has one.
         digest: Checksum of the released value, to recognise a replay after a crash.
     """
@@ -93,7 +93,7 @@ class Guard(Protocol):
     """What a ledger asks before it admits a record: an accountant with a limit."""
 
     def admit(self, record: Record) -> None:
-        """Count the record, or raise ``BudgetExhausted`` and count nothing."""
+        """Count the record, or raise `BudgetExhausted` and count nothing."""
         ...
 
 
@@ -106,7 +106,7 @@ class Ledger:
         header: Public facts of the run, the first line of the file.
 
     Raises:
-        LedgerError: the file exists (use ``Ledger.resume``) or cannot be written.
+        LedgerError: the file exists (use `Ledger.resume`) or cannot be written.
     """
 
     def __init__(self, guard: Guard, path: Path | None = None, header: dict[str, Any] | None = None) -> None:

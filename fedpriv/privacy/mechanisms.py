@@ -24,7 +24,7 @@ class Mechanism(Protocol):
         ...
 
     def draw(self, randomness: Randomness, at: Address, dim: int, parties: int) -> Tensor:
-        """One party's share of unit noise, ``[dim]`` in float64: the shares of ``parties`` add up to the law itself."""
+        """One party's share of unit noise, `[dim]` in float64: the shares of `parties` add up to the law itself."""
         ...
 
 
@@ -43,11 +43,11 @@ class Gaussian:
 
     @property
     def name(self) -> MechanismName:
-        """``"gaussian"``."""
+        """`"gaussian"`."""
         return "gaussian"
 
     def draw(self, randomness: Randomness, at: Address, dim: int, parties: int) -> Tensor:
-        """Normal draws of variance ``1 / parties``."""
+        """Normal draws of variance `1 / parties`."""
         return normal(randomness.stream("noise", at.round, at.index, at.client), dim) / math.sqrt(parties)
 
 
@@ -57,7 +57,7 @@ class Laplace:
 
     @property
     def name(self) -> MechanismName:
-        """``"laplace"``."""
+        """`"laplace"`."""
         return "laplace"
 
     def draw(self, randomness: Randomness, at: Address, dim: int, parties: int) -> Tensor:
@@ -81,10 +81,10 @@ def add_noise(
     """Add noise to bounded sums and make the release.
 
     Args:
-        bounded: ``[k, dim]``, row i within its sensitivity.
-        scales: Noise scale of each row, in the units of ``bounded``.
+        bounded: `[k, dim]`, row i within its sensitivity.
+        scales: Noise scale of each row, in the units of `bounded`.
         mechanism: The law.
-        record: What the release is; it must state the noise multiplier that ``scales`` amount to.
+        record: What the release is; it must state the noise multiplier that `scales` amount to.
         randomness: The run's streams.
         clients: Population index of each row.
         parties: In how many shares the noise is drawn (secure aggregation); 1 when each row is seen alone.
@@ -92,7 +92,7 @@ def add_noise(
     Returns:
         The release; only a ledger opens it.
 
-    Noise is drawn and added in float64 and the sum rounded to a grid of ``2**-20`` of the scale's power of two. Noise
+    Noise is drawn and added in float64 and the sum rounded to a grid of `2**-20` of the scale's power of two. Noise
     drawn in float32 betrays the value under it (Mironov, 2012); this is a mitigation, not a proof.
     """
     if any(not (math.isfinite(s) and s > 0) for s in scales):

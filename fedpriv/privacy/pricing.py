@@ -34,7 +34,7 @@ class Pricing:
             index: Which answer of the round.
             query: What was asked.
             clients: Who answers.
-            factors: Public factor of each row; row i's sensitivity is ``factors[i] * privacy.sensitivity``.
+            factors: Public factor of each row; row i's sensitivity is `factors[i] * privacy.sensitivity`.
 
         Under secure aggregation only the sum is seen, so each client's share is scaled to the largest sensitivity in
         the cohort: noise scaled to a neighbour's smaller one would not cover it.

@@ -33,7 +33,7 @@ class Randomness:
     attempt: int = 0
 
     def stream(self, purpose: Purpose, round_index: int = 0, index: int = 0, client: int = 0) -> np.random.Generator:
-        """Open the stream of that name. The same name gives the same numbers, unless ``secure``."""
+        """Open the stream of that name. The same name gives the same numbers, unless `secure`."""
         return np.random.Generator(np.random.SFC64(self._key(purpose, round_index, index, client)))
 
     def _key(self, purpose: Purpose, round_index: int, index: int, client: int) -> int:
@@ -48,16 +48,16 @@ class Randomness:
 
 
 def normal(stream: np.random.Generator, dim: int) -> Tensor:
-    """``dim`` standard normal draws in float64."""
+    """`dim` standard normal draws in float64."""
     return torch.from_numpy(stream.standard_normal(dim))
 
 
 def laplace(stream: np.random.Generator, dim: int) -> Tensor:
-    """``dim`` draws of Laplace(1) in float64: the difference of two exponentials."""
+    """`dim` draws of Laplace(1) in float64: the difference of two exponentials."""
     return torch.from_numpy(stream.standard_exponential(dim) - stream.standard_exponential(dim))
 
 
 def laplace_share(stream: np.random.Generator, dim: int, parties: int) -> Tensor:
-    """``dim`` draws whose sum over ``parties`` is exactly Laplace(1): a difference of two Gamma(1/parties) draws."""
+    """`dim` draws whose sum over `parties` is exactly Laplace(1): a difference of two Gamma(1/parties) draws."""
     gamma = stream.standard_gamma
     return torch.from_numpy(gamma(1 / parties, dim) - gamma(1 / parties, dim))

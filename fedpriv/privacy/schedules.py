@@ -1,6 +1,6 @@
 """How the privacy budget is shared over the rounds of a run.
 
-A schedule gives round ``k`` a relative share ``s_k > 0``; the noise multiplier of that round is ``base / s_k``. Only the
+A schedule gives round `k` a relative share `s_k > 0`; the noise multiplier of that round is `base / s_k`. Only the
 ratios matter: calibration finds the base. Shares are public, so any schedule works with any strategy.
 """
 
@@ -18,7 +18,7 @@ class Schedule(Protocol):
     """Relative budget share of a round."""
 
     def share(self, round_index: int) -> float:
-        """Positive share of round ``round_index`` (from 0)."""
+        """Positive share of round `round_index` (from 0)."""
         ...
 
 
@@ -33,9 +33,9 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Geometric:
-    """Shares ``ratio**k``: with ``ratio < 1`` the total of pure epsilons stays finite over an infinite horizon.
+    """Shares `ratio**k`: with `ratio < 1` the total of pure epsilons stays finite over an infinite horizon.
 
-    ``Geometric(q1 / q2)`` is the decaying Laplace noise of Xie, Liu, Chai (2025) seen at the gradient.
+    `Geometric(q1 / q2)` is the decaying Laplace noise of Xie, Liu, Chai (2025) seen at the gradient.
     """
 
     ratio: float
@@ -45,7 +45,7 @@ class Geometric:
             raise ConfigError("privacy.schedule.ratio", self.ratio, "the ratio must be positive and finite, e.g. 0.99")
 
     def share(self, round_index: int) -> float:
-        """Return ``ratio**round_index``."""
+        """Return `ratio**round_index`."""
         return self.ratio**round_index
 
 

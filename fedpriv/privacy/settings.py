@@ -22,7 +22,7 @@ class FullBatch:
 
 @dataclass(frozen=True)
 class Poisson:
-    """Each example is in the batch with probability ``rate``, on its own; batches may be empty.
+    """Each example is in the batch with probability `rate`, on its own; batches may be empty.
 
     The batch is secret, which lowers the price of an answer about a sample. It says nothing about a whole client.
     """
@@ -36,7 +36,7 @@ class Poisson:
 
 @dataclass(frozen=True)
 class FixedSize:
-    """Exactly ``size`` examples without replacement (all of them, where a client has fewer)."""
+    """Exactly `size` examples without replacement (all of them, where a client has fewer)."""
 
     size: int
 
@@ -83,9 +83,9 @@ class Published:
     """Noise as Ryu and Kim (2022) publish it, for reproduction. It is not private and is recorded so.
 
     Args:
-        epsilon_bar: Nominal epsilon of every round; ``inf`` means no noise.
-        law: ``"laplace"``: eq 20, scale = largest l1 norm among the client's own per-sample gradients over
-            ``epsilon_bar``. ``"gaussian"``: the baseline of Huang et al. (2020) with ``gradient_bound`` assumed, not
+        epsilon_bar: Nominal epsilon of every round; `inf` means no noise.
+        law: `"laplace"`: eq 20, scale = largest l1 norm among the client's own per-sample gradients over
+            `epsilon_bar`. `"gaussian"`: the baseline of Huang et al. (2020) with `gradient_bound` assumed, not
             enforced.
         delta_bar: Nominal delta of the Gaussian law.
         gradient_bound: Assumed bound on per-sample gradients (Gaussian law).
@@ -105,8 +105,8 @@ class Published:
 class Privacy:
     """The promise of a run.
 
-    Give ``epsilon`` (a target for the whole run, turned into noise by calibration and enforced) or
-    ``noise_multiplier`` (the noise; epsilon follows), not both.
+    Give `epsilon` (a target for the whole run, turned into noise by calibration and enforced) or
+    `noise_multiplier` (the noise; epsilon follows), not both.
 
     Args:
         epsilon: Target for the whole run.
@@ -114,10 +114,10 @@ class Privacy:
         noise_multiplier: Noise scale over sensitivity in a round of share 1.
         clip: Bound on one unit's contribution.
         mechanism: Law of the noise.
-        unit: ``"sample"`` protects one example, ``"client"`` everything a client has.
-        relation: ``"replace_one"``: neighbours differ in one unit's value. ``"add_remove"``: in its presence, with
+        unit: `"sample"` protects one example, `"client"` everything a client has.
+        relation: `"replace_one"`: neighbours differ in one unit's value. `"add_remove"`: in its presence, with
             sizes public.
-        at: Where the boundary stands: ``"gradient"``, ``"message"`` or ``"none"`` (no privacy).
+        at: Where the boundary stands: `"gradient"`, `"message"` or `"none"` (no privacy).
         trust: Who is trusted.
         sampling: How batches are drawn.
         schedule: How the budget is shared over rounds.

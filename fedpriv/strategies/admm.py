@@ -6,9 +6,9 @@ Problem: min_w sum_p f_p(w) with f_p = (1/I) sum of client p's sample losses. Ro
     z_p    = argmin_{z in W} <g~_p, z> + rho_t/2 ||w - z + lambda_p/rho_t||^2 + step term    (8), (9)
     lambda_p += rho_t (w - z_p)    (4c)
 
-The step term tells the family's members apart: ``Prox`` adds ||z - z_p||^2 / (2 eta_t), ``Trust`` keeps z within radius
+The step term tells the family's members apart: `Prox` adds ||z - z_p||^2 / (2 eta_t), `Trust` keeps z within radius
 delta_t of z_p. Perturbing the objective by <xi, z> is noise xi on the gradient g~_p; the baseline's noise xi on z_p is
-noise (rho_t + 1/eta_t) xi on g~_p (``OutputNoise``). So the noise stands in the oracle, and one class serves all three.
+noise (rho_t + 1/eta_t) xi on g~_p (`OutputNoise`). So the noise stands in the oracle, and one class serves all three.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedpriv.strategies.base import Averaged, Last, Memory, Network, Oracle, Out
 
 @dataclass(frozen=True)
 class Penalty:
-    """Penalty parameter ``rho_t = min(1e9, scale * growth**floor(t / period) + offset)``, eq 21."""
+    """Penalty parameter `rho_t = min(1e9, scale * growth**floor(t / period) + offset)`, eq 21."""
 
     scale: float = 2.0
     offset: float = 0.0
@@ -34,19 +34,19 @@ class Penalty:
     period: float = 1e4
 
     def __call__(self, t: int) -> float:
-        """``rho_t`` for round ``t`` = 1, 2, ..."""
+        """`rho_t` for round `t` = 1, 2, ..."""
         return min(1e9, self.scale * self.growth ** (t // self.period) + self.offset)
 
 
 @dataclass(frozen=True)
 class Decay:
-    """A positive sequence ``scale / t**power``; ``scale = inf`` switches the term off."""
+    """A positive sequence `scale / t**power`; `scale = inf` switches the term off."""
 
     scale: float = 1.0
     power: float = 0.5
 
     def __call__(self, t: int) -> float:
-        """Value for round ``t`` = 1, 2, ..."""
+        """Value for round `t` = 1, 2, ..."""
         return self.scale / t**self.power
 
 
@@ -54,13 +54,13 @@ class Step(Protocol):
     """Solves the local subproblem in closed form."""
 
     def solve(self, w: Tensor, z: Tensor, dual: Tensor, gradient: Tensor, rho: float, t: int) -> Tensor:
-        """New ``z [k, dim]``."""
+        """New `z [k, dim]`."""
         ...
 
 
 @dataclass(frozen=True)
 class Prox:
-    """Proximal step, eq 8: ``z = (rho w + lambda - g~ + z_p / eta) / (rho + 1 / eta)``."""
+    """Proximal step, eq 8: `z = (rho w + lambda - g~ + z_p / eta) / (rho + 1 / eta)`."""
 
     eta: Decay = field(default_factory=Decay)
 
@@ -72,9 +72,9 @@ class Prox:
 
 @dataclass(frozen=True)
 class Trust:
-    """Trust-region step, eq 9: ``w + (lambda - g~) / rho`` projected on the ball of radius ``delta_t`` around ``z_p``.
+    """Trust-region step, eq 9: `w + (lambda - g~) / rho` projected on the ball of radius `delta_t` around `z_p`.
 
-    The paper's radius 1/t^2 freezes the method; its curves come from a constant radius (``power = 0``).
+    The paper's radius 1/t^2 freezes the method; its curves come from a constant radius (`power = 0`).
     """
 
     radius: Decay = field(default_factory=lambda: Decay(math.inf, 0.0))
@@ -103,7 +103,7 @@ class Everywhere:
 
 @dataclass(frozen=True)
 class Box:
-    """``W = [-bound, bound]^dim``."""
+    """`W = [-bound, bound]^dim`."""
 
     bound: float
 
@@ -114,7 +114,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Ball:
-    """``W = {z : ||z||_2 <= radius}``."""
+    """`W = {z : ||z||_2 <= radius}`."""
 
     radius: float
 
@@ -128,12 +128,12 @@ class AdmmStep:
     """The local part of a round.
 
     Args:
-        step: ``Prox`` or ``Trust``.
+        step: `Prox` or `Trust`.
         rho: Penalty sequence.
-        feasible: The set W; a projection after the step (exact for ``Prox`` on any of the sets, and for boxes).
-        weight_decay: ``beta`` of the regulariser ``beta ||w||^2`` (in all clients together).
-        linearize_at: Where the gradient is asked for: at the client's ``"local"`` z_p as in the paper, or at the
-            ``"received"`` w. Only the latter fits secure aggregation.
+        feasible: The set W; a projection after the step (exact for `Prox` on any of the sets, and for boxes).
+        weight_decay: `beta` of the regulariser `beta ||w||^2` (in all clients together).
+        linearize_at: Where the gradient is asked for: at the client's `"local"` z_p as in the paper, or at the
+            `"received"` w. Only the latter fits secure aggregation.
     """
 
     hears: ClassVar[tuple[str, ...]] = ("consensus",)
@@ -154,11 +154,11 @@ class AdmmStep:
         return "linear" if linear else "private"
 
     def init(self, params: Tensor) -> State:
-        """``z_p`` starts at the initial parameters (zero in the paper), the duals at zero."""
+        """`z_p` starts at the initial parameters (zero in the paper), the duals at zero."""
         return {"z": params.clone(), "dual": torch.zeros_like(params), "t": torch.zeros((), dtype=torch.long)}
 
     def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
-        """One round; the message ``z_p - lambda_p / rho_{t+1}`` is all that eq 4a needs of a client."""
+        """One round; the message `z_p - lambda_p / rho_{t+1}` is all that eq 4a needs of a client."""
         w, z, dual = received, state["z"], state["dual"]
         t = int(state["t"]) + 1
         rho, n = self.rho(t), oracle.n_clients
@@ -172,7 +172,7 @@ class AdmmStep:
 
 @dataclass(frozen=True)
 class AdmmServer:
-    """``w = mean_p(z_p - lambda_p / rho)``, eq 4a: a plain mean of the messages."""
+    """`w = mean_p(z_p - lambda_p / rho)`, eq 4a: a plain mean of the messages."""
 
     hears: ClassVar[tuple[str, ...]] = ("shifted_primal",)
     says: ClassVar[tuple[str, ...]] = ("consensus",)
@@ -189,13 +189,13 @@ class AdmmServer:
 
 @dataclass(frozen=True)
 class OutputNoise:
-    """Budget shares that make the noise on ``z_p`` constant: share ``1 / (rho_t + 1/eta_t)`` at the gradient."""
+    """Budget shares that make the noise on `z_p` constant: share `1 / (rho_t + 1/eta_t)` at the gradient."""
 
     rho: Penalty
     eta: Decay
 
     def share(self, round_index: int) -> float:
-        """Share of round ``round_index`` (from 0)."""
+        """Share of round `round_index` (from 0)."""
         t = round_index + 1
         return 1 / (self.rho(t) + 1 / self.eta(t))
 
@@ -212,16 +212,16 @@ def inexact_admm(
     """Inexact ADMM on a star.
 
     Args:
-        step: ``Prox()`` (default) or ``Trust()``.
+        step: `Prox()` (default) or `Trust()`.
         rho: Penalty sequence.
         feasible: Compact set W.
-        weight_decay: ``beta`` of ``beta ||w||^2``.
-        linearize_at: ``"local"`` or ``"received"``.
-        average: None reports the last w; a power p reports the average of w weighted by ``t**p`` (the paper's theorem
+        weight_decay: `beta` of `beta ||w||^2`.
+        linearize_at: `"local"` or `"received"`.
+        average: None reports the last w; a power p reports the average of w weighted by `t**p` (the paper's theorem
             is about the plain average, p = 0).
 
     Returns:
-        The strategy. Whatever the oracle's privacy is, it holds: see ``AdmmStep.memory`` for where it fits.
+        The strategy. Whatever the oracle's privacy is, it holds: see `AdmmStep.memory` for where it fits.
 
     Raises:
         ConfigError: a trust region and a set W whose joint projection is not one after the other.

@@ -1,8 +1,8 @@
-"""What an algorithm is: a local step and an aggregator that speak to each other, on rows ``[n, dim]``.
+"""What an algorithm is: a local step and an aggregator that speak to each other, on rows `[n, dim]`.
 
-Both are pure: state in, state out. State is a dict of tensors, either one row a client (``[n, ...]``) or a public
-scalar (``[]``), so it can be stored, sent, resumed and restricted to a cohort. A strategy never sees data: it asks an
-``Oracle``, whose answers are already private, so any strategy, ours or a user's, is private by construction.
+Both are pure: state in, state out. State is a dict of tensors, either one row a client (`[n, ...]`) or a public
+scalar (`[]`), so it can be stored, sent, resumed and restricted to a cohort. A strategy never sees data: it asks an
+`Oracle`, whose answers are already private, so any strategy, ours or a user's, is private by construction.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Oracle(Protocol):
         ...
 
     def gradient(self, params: Tensor) -> Tensor:
-        """Private gradient of each client's objective at its row, on a fresh batch: ``[k, dim] -> [k, dim]``.
+        """Private gradient of each client's objective at its row, on a fresh batch: `[k, dim] -> [k, dim]`.
 
-        Client i's objective is ``F_i = n m_i / sum(m)`` times its mean loss: ``mean_i F_i`` is the mean loss of all
+        Client i's objective is `F_i = n m_i / sum(m)` times its mean loss: `mean_i F_i` is the mean loss of all
         examples.
         """
         ...
@@ -39,15 +39,15 @@ class Network(Protocol):
     """The only exchanges between clients."""
 
     def mean(self, rows: Tensor) -> Tensor:
-        """Mean over the round's participants, given to all: ``[k, dim] -> [n, dim]``."""
+        """Mean over the round's participants, given to all: `[k, dim] -> [n, dim]`."""
         ...
 
     def mix(self, rows: Tensor) -> Tensor:
-        """One gossip step with the round's mixing matrix: ``[n, dim] -> [n, dim]``."""
+        """One gossip step with the round's mixing matrix: `[n, dim] -> [n, dim]`."""
         ...
 
     def gather(self, rows: Tensor) -> Tensor:
-        """All rows in one place: ``[n, dim] -> [n, dim]``."""
+        """All rows in one place: `[n, dim] -> [n, dim]`."""
         ...
 
 
@@ -57,10 +57,10 @@ class LocalStep(Protocol):
     Attributes:
         hears: Names of what it takes from the aggregator.
         says: Names of what it sends.
-        memory: What a client keeps between rounds beyond what was released. ``"none"``: nothing, its message is a
-            function of what it received and of this round's answers. ``"linear"``: its messages are linear in all its
+        memory: What a client keeps between rounds beyond what was released. `"none"`: nothing, its message is a
+            function of what it received and of this round's answers. `"linear"`: its messages are linear in all its
             answers with the same public coefficients for every client, and it asks only at what it received.
-            ``"private"``: anything else; then each answer must be noised in full.
+            `"private"`: anything else; then each answer must be noised in full.
     """
 
     hears: ClassVar[tuple[str, ...]]
@@ -72,11 +72,11 @@ class LocalStep(Protocol):
         ...
 
     def init(self, params: Tensor) -> State:
-        """State before round 0 from the initial parameters ``[n, dim]``."""
+        """State before round 0 from the initial parameters `[n, dim]`."""
         ...
 
     def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
-        """One round: ``received [k, dim]`` to a message ``[k, dim]`` and the new state."""
+        """One round: `received [k, dim]` to a message `[k, dim]` and the new state."""
         ...
 
 
@@ -92,11 +92,11 @@ class Aggregator(Protocol):
     is_sum: ClassVar[bool]
 
     def init(self, params: Tensor) -> tuple[Tensor, State]:
-        """What clients receive in round 0, ``[n, dim]``, and the state."""
+        """What clients receive in round 0, `[n, dim]`, and the state."""
         ...
 
     def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
-        """Messages ``[k, dim]`` to what clients receive next ``[n, dim]`` and the new state."""
+        """Messages `[k, dim]` to what clients receive next `[n, dim]` and the new state."""
         ...
 
 
@@ -108,7 +108,7 @@ class Output(Protocol):
         ...
 
     def __call__(self, received: Tensor, state: State) -> tuple[Tensor, State]:
-        """The reported models ``[n, dim]`` after this round."""
+        """The reported models `[n, dim]` after this round."""
         ...
 
 
@@ -127,9 +127,9 @@ class Last:
 
 @dataclass(frozen=True)
 class Averaged:
-    """Report the weighted average of the iterates, weight ``t**power`` for round ``t`` = 1, 2, ...
+    """Report the weighted average of the iterates, weight `t**power` for round `t` = 1, 2, ...
 
-    Averaging released iterates is post-processing and costs no privacy. ``power = 0`` is Polyak-Ruppert averaging;
+    Averaging released iterates is post-processing and costs no privacy. `power = 0` is Polyak-Ruppert averaging;
     larger powers forget the first rounds faster (Shamir and Zhang, 2013, polynomial-decay averaging).
     """
 

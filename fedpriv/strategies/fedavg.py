@@ -1,12 +1,12 @@
 """Federated averaging (McMahan et al., 2017).
 
-Each participant starts at the server's model w, makes ``local_steps`` gradient steps and sends what it changed; the
+Each participant starts at the server's model w, makes `local_steps` gradient steps and sends what it changed; the
 server adds the mean change:
 
     x_p = w;  x_p -= lr g~_p(x_p)  (local_steps times);  u_p = x_p - w
     w  += server_lr mean_p(u_p)
 
-With one local step it is distributed gradient descent (FedSGD). With the boundary ``at: message`` it is the
+With one local step it is distributed gradient descent (FedSGD). With the boundary `at: message` it is the
 client-level DP-FedAvg of McMahan et al. (2018): u_p is clipped and noised.
 """
 
@@ -54,7 +54,7 @@ class LocalSteps:
 
 @dataclass(frozen=True)
 class AddMeanUpdate:
-    """``w += server_lr mean(u)``."""
+    """`w += server_lr mean(u)`."""
 
     hears: ClassVar[tuple[str, ...]] = ("update",)
     says: ClassVar[tuple[str, ...]] = ("model",)
@@ -82,7 +82,7 @@ def fedavg(
         learning_rate: Step of the clients.
         local_steps: Gradient steps per round; each asks the oracle once, so each is paid for.
         server_learning_rate: Step of the server along the mean update.
-        average: None reports the last model; a power p the average weighted by ``t**p``.
+        average: None reports the last model; a power p the average weighted by `t**p`.
 
     Returns:
         The strategy.
