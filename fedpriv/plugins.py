@@ -77,6 +77,7 @@ def build(
     Raises:
         ConfigError: unknown name or option, or a missing option.
     """
+    builder: Callable[..., T]
     if reference in registry:
         builder = registry[reference].build
     elif ":" in reference:

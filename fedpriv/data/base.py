@@ -79,7 +79,7 @@ def check_dataset(dataset: Dataset[Any], n_classes: int, *, name: str = "dataset
         return
     for index in range(size(dataset)):
         example = dataset[index]
-        if not (isinstance(example, tuple) and len(example) == 2 and isinstance(example[0], Tensor)):
+        if not (isinstance(example, (tuple, list)) and len(example) == 2 and isinstance(example[0], Tensor)):
             raise DataError(f"{name}[{index}] is a {type(example).__name__}: give pairs (tensor, label)")
         _check_examples(example[0][None], torch.as_tensor(example[1]).reshape(1), n_classes, name, first=index)
 
@@ -111,5 +111,5 @@ def _check_examples(inputs: Tensor, labels: Tensor, n_classes: int, name: str, *
     wrong = (labels < 0) | (labels >= n_classes)
     if wrong.any():
         index = int(wrong.nonzero()[0, 0])
-        label = int(labels[index])
-        raise DataError(f"{name}[{first + index}] has label {label}, not in [0, {n_classes}): renumber, or set n_classes")
+        fix = "renumber the labels, or correct n_classes"
+        raise DataError(f"{name}[{first + index}] has label {int(labels[index])}, not in [0, {n_classes}): {fix}")

@@ -1,18 +1,16 @@
 """The one place that imports torchvision.
 
-The package index's torchvision is built for CUDA. Beside a CPU build of torch its C++ library cannot load, and its import
-then fails because it gives shape rules to two operators that this library would have declared. We need only its data sets,
-so declaring the two operators is enough.
+The package index's torchvision is built for CUDA. Beside a CPU build of torch its C++ library cannot load, and its
+import then fails because it gives shape rules to two operators that this library would have declared. We need only its
+data sets, so declaring the two operators is enough.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import importlib.util
+import sys
 import warnings
-from importlib.machinery import EXTENSION_SUFFIXES
-from pathlib import Path
 from types import ModuleType
 
 import torch
@@ -29,35 +27,38 @@ def import_torchvision(submodule: str) -> ModuleType:
     Raises:
         DataError: torchvision is absent, or does not work with this torch (names both versions and the fix).
     """
-    spec = importlib.util.find_spec("torchvision")
-    if spec is None or spec.origin is None:
-        raise DataError("torchvision is not installed: pip install torchvision")
-    _declare_missing_operators(Path(spec.origin).parent)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # its image library cannot load either; we read no image files with it
-            return importlib.import_module(f"torchvision.{submodule}")
+        try:
+            return _import(submodule)
+        except RuntimeError as error:
+            if "operator torchvision::" not in str(error):
+                raise
+            _declare_missing_operators()
+            return _import(submodule)
     except (ImportError, RuntimeError, AttributeError, OSError) as error:
         raise DataError(f"torchvision.{submodule} cannot be imported ({error}): {_versions_and_fix()}") from error
 
 
-def _declare_missing_operators(folder: Path) -> None:
-    """Load torchvision's C++ library if that works; declare the operators that are still unknown."""
-    for suffix in EXTENSION_SUFFIXES:
-        library = folder / f"_C{suffix}"
-        if library.is_file():
-            try:
-                torch.ops.load_library(str(library))
-                break
-            except OSError:
-                continue
+def _import(submodule: str) -> ModuleType:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its image library cannot load either; we read no image files with it
+        return importlib.import_module(f"torchvision.{submodule}")
+
+
+def _declare_missing_operators() -> None:
     for name in _OPERATORS:
         if not hasattr(torch.ops.torchvision, name):
             torch.library.define(f"torchvision::{name}", _SCHEMA)
+    # what the failed import left behind would be taken for the whole
+    for module in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+        del sys.modules[module]
 
 
 def _versions_and_fix() -> str:
-    found = importlib.metadata.version("torchvision")
+    try:
+        found = importlib.metadata.version("torchvision")
+    except importlib.metadata.PackageNotFoundError:
+        return "it is not installed; pip install torchvision"
     index = "cpu" if torch.version.cuda is None else "cu" + torch.version.cuda.replace(".", "")
-    command = f"pip install torch torchvision --upgrade --index-url https://download.pytorch.org/whl/{index}"
+    command = f"pip install --upgrade torch torchvision --index-url https://download.pytorch.org/whl/{index}"
     return f"found torch {torch.__version__} and torchvision {found}; install a matching pair: {command}"

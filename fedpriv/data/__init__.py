@@ -1,0 +1,38 @@
+"""Data sets, and how their examples are divided among clients."""
+
+from __future__ import annotations
+
+from fedpriv import plugins
+from fedpriv.data.base import Split, check_dataset, labels_of
+from fedpriv.data.digits import digits
+from fedpriv.data.femnist import femnist
+from fedpriv.data.mnist import mnist
+from fedpriv.data.partition import partition
+from fedpriv.errors import ConfigError
+
+__all__ = ["DATASETS", "DatasetEntry", "Split", "check_dataset", "labels_of", "load", "partition"]
+
+DatasetEntry = plugins.Entry[Split]
+
+DATASETS: dict[str, DatasetEntry] = {
+    "digits": DatasetEntry(digits, "scikit-learn's 8x8 digits; needs no file"),
+    "mnist": DatasetEntry(mnist, "MNIST, 28x28, 60000 train and 10000 test images"),
+    "femnist": DatasetEntry(femnist, "FEMNIST of LEAF, 28x28, 62 classes, by writer"),
+}
+
+
+def load(name: str, **options: object) -> Split:
+    """Load a data set.
+
+    Args:
+        name: A key of `DATASETS`, or `package.module:function` that returns a `Split`.
+        **options: The loader's own options.
+
+    Raises:
+        ConfigError: unknown name or option.
+        DataError: the data are missing or broken.
+    """
+    split = plugins.build(name, DATASETS, options, field="data")
+    if not isinstance(split, Split):  # pyright: ignore[reportUnnecessaryIsInstance] - a user's function may return anything
+        raise ConfigError("data", name, f"returned a {type(split).__name__}: return a fedpriv.data.Split")
+    return split

@@ -1,0 +1,186 @@
+"""FEMNIST, by writer: LEAF's json folders, or the compact npz form of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import TensorDataset
+
+from fedpriv.data.base import Normalize, Split, as_inputs
+from fedpriv.errors import ConfigError, DataError
+
+N_CLASSES = 62
+_SIDE = 28
+_NPZ_KEYS = {"images", "labels", "writers", "split"}
+
+
+@dataclass(frozen=True)
+class _Examples:
+    """Rows of one part: images float32 `[n, 28, 28]` as LEAF stores them (paper 1, ink 0), labels and writers `[n]`."""
+
+    images: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    writers: NDArray[np.int64]
+
+    def rows(self, keep: NDArray[np.bool_]) -> _Examples:
+        return _Examples(self.images[keep], self.labels[keep], self.writers[keep])
+
+
+def femnist(
+    *,
+    root: str | None = None,
+    files: Sequence[str] | None = None,
+    min_examples: int = 1,
+    max_writers: int | None = None,
+    test: Literal["chosen", "all"] = "chosen",
+    invert: bool = True,
+    flat: bool = False,
+    normalize: Normalize = "none",
+) -> Split:
+    """FEMNIST, 28x28, 62 classes (digits, upper, lower case), with the writer of each train example.
+
+    Args:
+        root: A LEAF folder (`train/*.json`, `test/*.json`) or a folder of npz files; None is `$FEDPRIV_DATA/femnist`.
+        files: Names of the npz files in `root` to use; None is all of them in order of name.
+        min_examples: Leave out writers with fewer train examples (at least 1).
+        max_writers: Of the others take the first so many, by writer number.
+        test: Test examples of the `chosen` writers, or of `all` writers.
+        invert: Make ink 1 on paper 0, as in MNIST; LEAF has it the other way round.
+        flat: `[n, 784]` instead of `[n, 1, 28, 28]`.
+        normalize: See `as_inputs`. Pixels are in [0, 1] before it.
+
+    Raises:
+        DataError: a file is missing or broken, or no writer is left.
+        ConfigError: an option is out of range.
+
+    Source: Caldas et al. (2018), LEAF, from NIST Special Database 19.
+    """
+    _check_options(min_examples, max_writers, test)
+    folder = _folder(root)
+    is_leaf = files is None and (folder / "train").is_dir()
+    train_rows, test_rows = _read_leaf(folder) if is_leaf else _read_npz_files(folder, files)
+
+    writers, counts = np.unique(train_rows.writers, return_counts=True)
+    chosen = writers[counts >= min_examples][:max_writers]
+    if len(chosen) == 0:
+        raise DataError(f"FEMNIST: no writer in {folder} has {min_examples} train examples: lower min_examples")
+    train_rows = train_rows.rows(np.isin(train_rows.writers, chosen))
+    if test == "chosen":
+        test_rows = test_rows.rows(np.isin(test_rows.writers, chosen))
+
+    def examples(rows: _Examples) -> TensorDataset:
+        pixels = torch.from_numpy(1 - rows.images if invert else rows.images)[:, None]  # [n, 28, 28] -> [n, 1, 28, 28]
+        return TensorDataset(as_inputs(pixels, flat=flat, normalize=normalize), torch.from_numpy(rows.labels))
+
+    sizes = f"{len(train_rows.labels)} train and {len(test_rows.labels)} test images of 28x28"
+    return Split(
+        train=examples(train_rows),
+        test=examples(test_rows),
+        n_classes=N_CLASSES,
+        writers=torch.from_numpy(train_rows.writers),
+        description=f"FEMNIST: {len(chosen)} writers, {sizes}, {N_CLASSES} classes",
+    )
+
+
+def _check_options(min_examples: int, max_writers: int | None, test: str) -> None:
+    if min_examples < 1:
+        raise ConfigError("data.min_examples", min_examples, "give at least 1: a client without examples cannot train")
+    if max_writers is not None and max_writers < 1:
+        raise ConfigError("data.max_writers", max_writers, "give at least 1, or none for all writers")
+    if test not in ("chosen", "all"):
+        raise ConfigError("data.test", test, "choose 'chosen' or 'all'")
+
+
+def _folder(root: str | None) -> Path:
+    shared = os.environ.get("FEDPRIV_DATA")
+    fix = "set root to LEAF's folder with train/ and test/ (made by its preprocess.sh), or to one with npz files"
+    if root is None and shared is None:
+        raise DataError(f"FEMNIST: no root given and FEDPRIV_DATA is unset: {fix}")
+    folder = Path(root) if root else Path(shared or "") / "femnist"
+    if not folder.is_dir():
+        raise DataError(f"FEMNIST: no folder {folder}: {fix}")
+    return folder
+
+
+def _read_npz_files(folder: Path, files: Sequence[str] | None) -> tuple[_Examples, _Examples]:
+    paths = [folder / name for name in files] if files is not None else sorted(folder.glob("*.npz"))
+    if not paths:
+        raise DataError(f"FEMNIST: {folder} has neither train/ and test/ with json files nor npz files: check root")
+    tables = [_read_npz(path) for path in paths]
+    ids = np.concatenate([np.unique(table["writers"]) for table in tables])
+    if len(np.unique(ids)) < len(ids):
+        raise DataError(f"FEMNIST: {', '.join(path.name for path in paths)} share writer numbers: use one of them")
+    labels = np.concatenate([table["labels"] for table in tables]).astype(np.int64)
+    writers = np.concatenate([table["writers"] for table in tables]).astype(np.int64)
+    images = np.concatenate([table["images"] for table in tables]).astype(np.float32) / np.float32(255)
+    is_test = np.concatenate([table["split"] for table in tables]) == 1
+    rows = _Examples(images, labels, writers)
+    return rows.rows(~is_test), rows.rows(is_test)
+
+
+def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
+    if not path.is_file():
+        raise DataError(f"FEMNIST: no file {path}: check root and files")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            table = {key: archive[key] for key in _NPZ_KEYS & set(archive.files)}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path}: not a readable npz file ({error}): fetch it again") from error
+    if missing := sorted(_NPZ_KEYS - set(table)):
+        raise DataError(f"{path}: lacks the arrays {missing}: it needs {sorted(_NPZ_KEYS)}")
+    n = len(table["labels"])
+    wrong = [key for key, array in table.items() if array.shape != ((n, _SIDE, _SIDE) if key == "images" else (n,))]
+    if wrong:
+        raise DataError(f"{path}: {wrong} do not fit its {n} labels: fetch it again")
+    return table
+
+
+def _read_leaf(folder: Path) -> tuple[_Examples, _Examples]:
+    parts = [_read_leaf_part(folder / name) for name in ("train", "test")]
+    users = sorted(set(parts[0]) | set(parts[1]))  # writers are numbered by the order of their LEAF names
+    number: Callable[[str], int] = {user: index for index, user in enumerate(users)}.__getitem__
+
+    def stack(part: dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]]) -> _Examples:
+        images = [np.empty((0, _SIDE, _SIDE), np.float32), *(part[user][0] for user in sorted(part))]
+        labels = [np.empty(0, np.int64), *(part[user][1] for user in sorted(part))]
+        writers = np.repeat([number(user) for user in sorted(part)], [len(part[user][1]) for user in sorted(part)])
+        return _Examples(np.concatenate(images), np.concatenate(labels), writers.astype(np.int64))
+
+    return stack(parts[0]), stack(parts[1])
+
+
+def _read_leaf_part(folder: Path) -> dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]]:
+    paths = sorted(folder.glob("*.json"))
+    if not paths:
+        raise DataError(f"FEMNIST: no json files in {folder}: LEAF's preprocess.sh makes train/ and test/")
+    part: dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]] = {}
+    for path in paths:
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            tables = {str(user): content["user_data"][user] for user in content["users"]}
+            arrays = {
+                user: (
+                    np.asarray(table["x"], np.float32).reshape(-1, _SIDE, _SIDE),
+                    np.asarray(table["y"], np.int64).reshape(-1),
+                )
+                for user, table in tables.items()
+            }
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            fix = "it needs users and user_data -> {x: rows of 784, y}"
+            raise DataError(f"{path}: not a LEAF json file ({reason}): {fix}") from error
+        for user, (images, labels) in arrays.items():
+            if len(images) != len(labels) or user in part:
+                fix = "run LEAF's preprocess.sh again"
+                raise DataError(f"{path}: {user} has {len(images)} x and {len(labels)} y, or occurs twice: {fix}")
+        part |= arrays
+    return part

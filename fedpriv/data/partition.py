@@ -1,0 +1,161 @@
+"""Who holds which train examples. Every example goes to exactly one client."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpriv.errors import ConfigError
+from fedpriv.plugins import nearest
+
+Kind = Literal["iid", "in_order", "by_label", "dirichlet", "by_writer"]
+_TRIES = 100
+
+
+def partition(
+    kind: Kind,
+    labels: Tensor,
+    n_clients: int,
+    generator: torch.Generator,
+    *,
+    labels_per_client: int = 2,
+    alpha: float = 0.5,
+    min_examples: int = 1,
+    writers: Tensor | None = None,
+) -> list[Tensor]:
+    """Divide the examples among the clients.
+
+    Args:
+        kind: The name of one of the functions below.
+        labels: int64 `[n_examples]`.
+        n_clients: Number of clients; each gets at least one example.
+        generator: Source of randomness; `in_order` draws nothing.
+        labels_per_client: For `by_label`.
+        alpha: For `dirichlet`.
+        min_examples: For `dirichlet`.
+        writers: int64 `[n_examples]`, for `by_writer`.
+
+    Returns:
+        For each client the ascending indices of its examples, int64.
+
+    Raises:
+        ConfigError: the division asked for does not exist.
+    """
+    if kind == "iid":
+        return iid(len(labels), n_clients, generator)
+    if kind == "in_order":
+        return in_order(len(labels), n_clients)
+    if kind == "by_label":
+        return by_label(labels, n_clients, generator, labels_per_client=labels_per_client)
+    if kind == "dirichlet":
+        return dirichlet(labels, n_clients, generator, alpha=alpha, min_examples=min_examples)
+    if kind != "by_writer":
+        raise ConfigError("partition.kind", kind, f"unknown{nearest(str(kind), get_args(Kind))}")
+    if writers is None or len(writers) != len(labels):
+        given = None if writers is None else len(writers)
+        fix = f"by_writer needs the writer of each of the {len(labels)} examples; femnist has them"
+        raise ConfigError("partition.writers", given, fix)
+    return by_writer(writers, n_clients, generator)
+
+
+def iid(n_examples: int, n_clients: int, generator: torch.Generator) -> list[Tensor]:
+    """Uniformly at random, in sizes that differ by at most one."""
+    _check_clients(n_clients, n_examples, "examples")
+    order = torch.randperm(n_examples, generator=generator)
+    return [part.sort().values for part in order.tensor_split(n_clients)]
+
+
+def in_order(n_examples: int, n_clients: int) -> list[Tensor]:
+    """Consecutive runs in file order, in sizes that differ by at most one."""
+    _check_clients(n_clients, n_examples, "examples")
+    return list(torch.arange(n_examples).tensor_split(n_clients))
+
+
+def by_label(labels: Tensor, n_clients: int, generator: torch.Generator, *, labels_per_client: int = 2) -> list[Tensor]:
+    """Shards of one label each; every client is dealt `labels_per_client` of them, so it sees at most that many labels.
+
+    Labels are cut into shards of sizes as equal as can be.
+
+    Source: McMahan et al. (2017), section 3, except that here no shard straddles two labels.
+    """
+    _check_clients(n_clients, len(labels), "examples")
+    n_shards = n_clients * labels_per_client
+    classes, counts = labels.unique(return_counts=True)
+    if not len(classes) <= n_shards <= len(labels) or labels_per_client < 1:
+        least, most = math.ceil(len(classes) / n_clients), len(labels) // n_clients
+        fix = f"give from {least} to {most} for {n_clients} clients, so that each label is dealt and no shard is empty"
+        raise ConfigError("partition.labels_per_client", labels_per_client, fix)
+    shards_of = torch.ones_like(counts)
+    for _ in range(n_shards - len(classes)):
+        shards_of[(counts / shards_of).argmax()] += 1  # the label with the largest shards gets one more
+    shards: list[Tensor] = []
+    for label, n in zip(classes, shards_of.tolist(), strict=True):
+        shards.extend(_shuffled((labels == label).nonzero()[:, 0], generator).tensor_split(n))
+    hands = torch.randperm(n_shards, generator=generator).reshape(n_clients, labels_per_client).tolist()
+    return [torch.cat([shards[index] for index in hand]).sort().values for hand in hands]
+
+
+def dirichlet(
+    labels: Tensor, n_clients: int, generator: torch.Generator, *, alpha: float = 0.5, min_examples: int = 1
+) -> list[Tensor]:
+    """Each label is shared out in proportions drawn from Dirichlet(alpha, ..., alpha).
+
+    Small alpha: a label sits with few clients. Large alpha: like `iid` with equal class shares. Draws that leave a
+    client fewer than `min_examples` are repeated.
+
+    Source: Yurochkin et al. (2019), section 4; Hsu et al. (2019) draw the proportions per client instead.
+    """
+    _check_clients(n_clients, len(labels), "examples")
+    if not (math.isfinite(alpha) and alpha > 0):
+        raise ConfigError("partition.alpha", alpha, "give a positive finite number, e.g. 0.5")
+    if not 1 <= min_examples <= len(labels) // n_clients:
+        fix = f"give between 1 and {len(labels) // n_clients} ({len(labels)} examples, {n_clients} clients)"
+        raise ConfigError("partition.min_examples", min_examples, fix)
+    numpy_generator = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
+    classes = [(labels == label).nonzero()[:, 0] for label in labels.unique()]
+    for _ in range(_TRIES):
+        owner = torch.empty(len(labels), dtype=torch.int64)
+        for examples in classes:
+            shares = numpy_generator.dirichlet(np.full(n_clients, alpha))
+            edges = np.round(np.cumsum(shares) * len(examples)).astype(np.int64)
+            edges[-1] = len(examples)  # the rounded sum of the shares may be off by one
+            sizes = torch.from_numpy(np.diff(edges, prepend=0))
+            owner[_shuffled(examples, generator)] = torch.arange(n_clients).repeat_interleave(sizes)
+        if int(owner.bincount(minlength=n_clients).min()) >= min_examples:
+            return _groups(owner, n_clients)
+    fix = f"{_TRIES} draws each left one of {n_clients} clients fewer than {min_examples} examples: raise alpha"
+    raise ConfigError("partition.alpha", alpha, f"{fix}, or lower n_clients or min_examples")
+
+
+def by_writer(writers: Tensor, n_clients: int, generator: torch.Generator) -> list[Tensor]:
+    """All examples of a writer go to one client.
+
+    With as many clients as writers, client i is the i-th writer by number. With fewer, the writers are dealt at random,
+    in numbers that differ by at most one.
+    """
+    ids, position = writers.unique(return_inverse=True)
+    _check_clients(n_clients, len(ids), "writers")
+    if n_clients == len(ids):
+        return _groups(position, n_clients)
+    client_of = torch.randperm(len(ids), generator=generator) % n_clients
+    return _groups(client_of[position], n_clients)
+
+
+def _check_clients(n_clients: int, available: int, unit: str) -> None:
+    if not 1 <= n_clients <= available:
+        fix = f"give between 1 and {available}, the number of {unit}: no client may be empty"
+        raise ConfigError("partition.n_clients", n_clients, fix)
+
+
+def _shuffled(rows: Tensor, generator: torch.Generator) -> Tensor:
+    return rows[torch.randperm(len(rows), generator=generator)]
+
+
+def _groups(owner: Tensor, n_clients: int) -> list[Tensor]:
+    """Indices by owner `[n_examples]` in `[0, n_clients)`, ascending."""
+    order = owner.argsort(stable=True)
+    return list(order.split(owner.bincount(minlength=n_clients).tolist()))

@@ -1,0 +1,231 @@
+import math
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, grad, vmap
+
+from fedpriv.errors import ConfigError
+from fedpriv.models import (
+    LOSSES,
+    MODELS,
+    FemnistCNN,
+    LinearSVM,
+    MnistCNN,
+    SoftmaxRegression,
+    fix_model,
+    predict,
+    resolve,
+    resolve_loss,
+    validate_model,
+)
+
+LABELS = torch.tensor([0, 1, 1, 0])
+
+
+def drawn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def n_parameters(model):
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def per_example_gradients(model, loss, x, y):
+    def one(params, x, y):
+        return loss(functional_call(model, params, (x[None],)), y[None])
+
+    return vmap(grad(one), in_dims=(None, 0, 0))(dict(model.named_parameters()), x, y)
+
+
+# --- models
+
+
+def test_softmax_regression_is_one_linear_map_that_starts_at_zero():
+    model = SoftmaxRegression(784, 10)
+    assert n_parameters(model) == 7840 and not any(p.any() for p in model.parameters())
+    assert n_parameters(SoftmaxRegression(784, 10, bias=True)) == 7850
+    torch.nn.init.normal_(model.linear.weight)
+    images = drawn(3, 1, 28, 28)
+    torch.testing.assert_close(model(images), images.reshape(3, 784) @ model.linear.weight.T)
+
+
+def test_a_two_class_svm_has_one_score():
+    assert LinearSVM(5)(drawn(4, 5)).shape == (4, 1)
+    assert LinearSVM(5, 3)(drawn(4, 5)).shape == (4, 3)
+    assert predict(torch.tensor([[-1.0], [2.0]])).tolist() == [0, 1]
+    assert predict(torch.tensor([[0.0, 1.0, 0.5], [3.0, 1.0, 0.0]])).tolist() == [1, 0]
+
+
+def test_the_sizes_that_the_docstrings_state():
+    assert n_parameters(MnistCNN()) == 29034
+    assert n_parameters(FemnistCNN()) == 59294
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_treats_examples_alone_and_is_differentiable_by_example(name):
+    n_classes = 2 if name == "logistic_regression" else 10
+    model = resolve(name, input_shape=(1, 28, 28), n_classes=n_classes)
+    validate_model(model)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.1)
+    x, y = drawn(4, 1, 28, 28), LABELS
+    torch.testing.assert_close(model(x)[:1], model(x[:1]), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(model(x), model(x.flatten(1)))
+    loss = resolve_loss("logistic" if name == "logistic_regression" else "hinge")
+    by_example = per_example_gradients(model, loss, x, y)
+    loss(model(x), y).backward()
+    for path, parameter in model.named_parameters():
+        torch.testing.assert_close(by_example[path].mean(0), parameter.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_models_are_built_by_name():
+    assert n_parameters(resolve("softmax", input_shape=(2, 3), n_classes=4, bias=True)) == 28
+    assert resolve("mnist_cnn", input_shape=(3, 32, 32), n_classes=7, channels=(4, 8, 8))(
+        drawn(2, 3, 32, 32)
+    ).shape == (2, 7)
+    own = resolve("torch.nn:Linear", input_shape=(5,), n_classes=3, in_features=5, out_features=3)
+    assert isinstance(own, nn.Linear)
+
+
+def test_wrong_models_are_refused():
+    with pytest.raises(ConfigError, match="did you mean 'softmax'"):
+        resolve("sofmax", input_shape=(4,), n_classes=2)
+    with pytest.raises(ConfigError, match=r"model\.chanels = 3.*did you mean 'channels'"):
+        resolve("mnist_cnn", input_shape=(1, 28, 28), n_classes=2, chanels=3)
+    with pytest.raises(ConfigError, match=r"input_shape = \(784,\)"):
+        resolve("mnist_cnn", input_shape=(784,), n_classes=10)
+    with pytest.raises(ConfigError, match="at least 8 pixels"):
+        resolve("femnist_cnn", input_shape=(1, 4, 4), n_classes=10)
+    with pytest.raises(ConfigError, match=r"channels = \(0, 4\)"):
+        resolve("mnist_cnn", input_shape=(1, 28, 28), n_classes=10, channels=(0, 4))
+    with pytest.raises(ConfigError, match="use softmax"):
+        resolve("logistic_regression", input_shape=(4,), n_classes=3)
+    with pytest.raises(ConfigError, match="gives a dict"):
+        resolve("builtins:dict", input_shape=(4,), n_classes=3)
+
+
+# --- losses
+
+
+def test_losses_agree_with_torch():
+    outputs, labels = drawn(6, 5), torch.tensor([0, 4, 2, 2, 1, 3])
+    peers = {"cross_entropy": nn.CrossEntropyLoss, "hinge": nn.MultiMarginLoss}
+    for name, peer in peers.items():
+        for reduction in ("mean", "sum", "none"):
+            ours = resolve_loss(name, reduction=reduction)(outputs, labels)
+            torch.testing.assert_close(ours, peer(reduction=reduction)(outputs, labels))
+    one_hot = nn.functional.one_hot(labels, 5).float()
+    torch.testing.assert_close(resolve_loss("mse")(outputs, labels), nn.MSELoss()(outputs, one_hot))
+    torch.testing.assert_close(resolve_loss("mse")(outputs, one_hot), nn.MSELoss()(outputs, one_hot))
+    scores, targets = drawn(4, 1), LABELS.float()
+    torch.testing.assert_close(resolve_loss("mse")(scores, targets), nn.MSELoss()(scores[:, 0], targets))
+    torch.testing.assert_close(resolve_loss("logistic")(scores, LABELS), nn.BCEWithLogitsLoss()(scores[:, 0], targets))
+
+
+def test_binary_losses_by_hand():
+    scores = torch.tensor([[0.5], [0.5], [-2.0], [-2.0]])
+    assert resolve_loss("hinge", reduction="none")(scores, LABELS).tolist() == [1.5, 0.5, 3.0, 0.0]
+    huge = torch.tensor([[1e4]])
+    assert resolve_loss("logistic")(huge, torch.tensor([0])).item() == 1e4, "stable"
+    zero = resolve_loss("logistic")(torch.zeros(1, 1), torch.tensor([1])).item()
+    assert zero == pytest.approx(math.log(2))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_loss_can_be_batched_without_a_fallback(name):
+    model = SoftmaxRegression(5, 1 if name == "logistic" else 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gradients = per_example_gradients(model, resolve_loss(name), drawn(4, 5), LABELS)
+    assert gradients["linear.weight"].shape[0] == 4
+
+
+def test_wrong_losses_are_refused():
+    with pytest.raises(ConfigError, match="one score"):
+        resolve_loss("logistic")(torch.zeros(2, 2), torch.tensor([0, 1]))
+    with pytest.raises(ConfigError, match=r"loss\.reduction = 'max'"):
+        resolve_loss("hinge", reduction="max")
+    with pytest.raises(ConfigError, match="did you mean 'cross_entropy'"):
+        resolve_loss("crossentropy")
+    assert isinstance(resolve_loss("torch.nn:HuberLoss", delta=2.0), nn.HuberLoss)
+
+
+# --- layers that mix examples
+
+
+def inside(layer):
+    return nn.Sequential(nn.Sequential(nn.Conv2d(3, 8, 3), layer), nn.Flatten())
+
+
+UNFIT = {
+    "BatchNorm2d": nn.BatchNorm2d(8),
+    "BatchNorm2d without parameters": nn.BatchNorm2d(8, affine=False),
+    "SyncBatchNorm": nn.SyncBatchNorm(8),
+    "InstanceNorm2d": nn.InstanceNorm2d(8, affine=True, track_running_stats=True),
+    "InstanceNorm2d without parameters": nn.InstanceNorm2d(8, track_running_stats=True),
+}
+
+
+@pytest.mark.parametrize("kind", UNFIT)
+def test_normalisation_over_the_batch_is_refused_and_repaired(kind):
+    model = inside(UNFIT[kind])
+    with pytest.raises(ConfigError, match=rf"model\.0\.1 = '{kind.split()[0]}'.*--fix-model"):
+        validate_model(model)
+    fixed = fix_model(model)
+    validate_model(fixed)
+    assert type(model[0][1]) is type(UNFIT[kind]), "the model given is left alone"
+    assert torch.equal(fixed[0][0].weight, model[0][0].weight)
+    x = drawn(4, 3, 6, 6)
+    torch.testing.assert_close(fixed(x)[:1], fixed(x[:1]))
+    before = {name: buffer.clone() for name, buffer in fixed.named_buffers()}
+    fixed(x + 5)
+    assert all(torch.equal(buffer, before[name]) for name, buffer in fixed.named_buffers())
+
+
+def test_opacus_alone_leaves_running_statistics_moving():
+    """Why `fix_model` does more than opacus: with the buffers in place torch goes on updating them."""
+    from opacus.validators import ModuleValidator
+
+    fixed = ModuleValidator.fix(UNFIT["InstanceNorm2d"])
+    before = fixed.running_mean.clone()
+    fixed(drawn(2, 8, 4, 4) + 5)
+    assert not torch.equal(before, fixed.running_mean)
+    with pytest.raises(ConfigError, match="running statistics"):
+        validate_model(fixed)
+
+
+def test_batch_norm_on_flat_features_keeps_them_apart():
+    fixed = fix_model(nn.Sequential(nn.Linear(4, 32), nn.BatchNorm1d(32)))
+    assert fixed(drawn(1, 4)).abs().sum() > 0, "one group per feature would be all zero"
+
+
+def test_a_model_that_is_one_layer():
+    with pytest.raises(ConfigError, match=r"^model = 'BatchNorm2d'"):
+        validate_model(nn.BatchNorm2d(8))
+    assert isinstance(fix_model(nn.BatchNorm2d(8)), nn.GroupNorm)
+
+
+def test_recurrent_layers_follow_opacus():
+    model = nn.ModuleDict({"rnn": nn.LSTM(3, 4)})
+    with pytest.raises(ConfigError, match=r"model\.rnn = 'LSTM'.*DPLSTM"):
+        validate_model(model)
+    fixed = fix_model(model)
+    validate_model(fixed)
+    torch.testing.assert_close(fixed["rnn"](drawn(5, 2, 3))[0], model["rnn"](drawn(5, 2, 3))[0])
+
+
+def test_harmless_layers_pass():
+    validate_model(
+        nn.Sequential(nn.GroupNorm(2, 4), nn.LayerNorm(4), nn.InstanceNorm2d(4), nn.Dropout(), nn.Embedding(3, 4))
+    )
+    validate_model(inside(nn.GroupNorm(2, 8)).eval())
+
+
+def test_what_opacus_cannot_repair_is_said():
+    class OwnNorm(nn.BatchNorm2d):
+        pass
+
+    with pytest.raises(ConfigError, match=r"model\.0\.1 = 'OwnNorm'.*by hand"):
+        fix_model(inside(OwnNorm(8)))
