@@ -186,7 +186,8 @@ class Training:
         self.plan: Plan = make_plan(strategy, privacy, sizes, self.network, rounds=rounds, seed=seed, cohort_rate=rate)
         self.population = Population(clients, compute.torch_device(), getattr(torch, compute.dtype), compute.chunk)
         self.population.params.copy_(self.population.params[0].clone())
-        self._guard = Accountant(len(clients), privacy.delta, privacy.epsilon if privacy.private else None)
+        limit = privacy.epsilon if privacy.private else None
+        self._guard = Accountant(len(clients), privacy.delta, limit, self.plan.records)
         self._evaluate = None if test is None else Evaluator(self.population.model, self.population.loss, test)
         self._seconds, self._metrics = 0.0, dict[str, float]()
         self._open(seed, resume=resume, fresh_noise=fresh_noise)

@@ -105,11 +105,11 @@ class Published:
 class Privacy:
     """The promise of a run.
 
-    Give `epsilon` (a target for the whole run, turned into noise by calibration and enforced) or
-    `noise_multiplier` (the noise; epsilon follows), not both.
+    Give `epsilon` (a limit for the whole run: calibration turns it into noise) or `noise_multiplier` (the noise; epsilon
+    follows). With both the noise is as given and the run stops before it passes the limit.
 
     Args:
-        epsilon: Target for the whole run.
+        epsilon: Limit for the whole run; the release that would pass it is refused.
         delta: Failure probability; 0 for pure epsilon (Laplace only).
         noise_multiplier: Noise scale over sensitivity in a round of share 1.
         clip: Bound on one unit's contribution.
@@ -159,8 +159,8 @@ class Privacy:
             )
 
     def _check_amount(self) -> None:
-        if (self.epsilon is None) == (self.noise_multiplier is None):
-            raise ConfigError("privacy.epsilon", self.epsilon, "give either a target epsilon or a noise_multiplier")
+        if self.epsilon is None and self.noise_multiplier is None:
+            raise ConfigError("privacy.epsilon", None, "give a target epsilon or a noise_multiplier")
         for name, value in (("epsilon", self.epsilon), ("noise_multiplier", self.noise_multiplier)):
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise ConfigError(f"privacy.{name}", value, "must be positive and finite; use at: none for no noise")
