@@ -12,6 +12,7 @@ from fedpriv.privacy.schedules import Custom, Geometric, Uniform
 from fedpriv.privacy.settings import FixedSize, FullBatch, Local, Poisson, Privacy, Published, SecureAggregation
 from fedpriv.strategies.admm import Ball, Box, Decay, OutputNoise, Penalty, Prox, Trust, inexact_admm
 from fedpriv.strategies.base import Averaged, Last, Strategy
+from fedpriv.strategies.fedavg import fedavg
 from fedpriv.training import Compute, Result, RoundReport, Training, make_clients, train
 
 __version__ = "0.1.0"
