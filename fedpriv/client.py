@@ -38,6 +38,8 @@ class Client(nn.Module):
         self.model = model
         self.loss = loss
         self.loader = loader
+        # what the parameters have cost so far, once a run has written its result into them
+        self.outcome_of: str | None = None
         if len(self) == 0:
             raise DataError("a client has no examples: leave it out, or give it at least one")
 

@@ -41,6 +41,7 @@ class Population:
         if not clients:
             raise ConfigError("clients", [], "a population needs at least one client")
         self.clients = tuple(clients)
+        self._check_fresh()
         self.chunk = chunk
         self.device = torch.device(device)
         self.model: nn.Module = clients[0].model.to(self.device, dtype)
@@ -69,6 +70,16 @@ class Population:
     def weights(self) -> Tensor:
         """Weight of each client when every example counts the same: `n m_i / sum(m)`, mean 1, `[n_clients]` float64 on the CPU."""
         return self.sizes / self.sizes.double().mean()
+
+    def _check_fresh(self) -> None:
+        for index, client in enumerate(self.clients):
+            if client.outcome_of is not None:
+                raise ConfigError(
+                    f"clients[{index}]",
+                    client.outcome_of,
+                    "holds the result of an earlier run, whose price this run would not count; make fresh clients. To go "
+                    "on from a released model on purpose, copy its parameters and add up the prices",
+                )
 
     def _adopt_parameters(self, dtype: torch.dtype) -> Tensor:
         names = {name: p.shape for name, p in self.model.named_parameters()}

@@ -170,6 +170,8 @@ def check_fit(strategy: Strategy, privacy: Privacy) -> None:
             )
 
 
-def adopt(population: Population, progress: Progress) -> None:
-    """Write the reported models into the clients' modules."""
+def adopt(population: Population, progress: Progress, price: str) -> None:
+    """Write the reported models, and what they have cost, into the clients' modules."""
     population.params.copy_(progress.models.expand_as(population.params))
+    for client in population.clients:
+        client.outcome_of = price

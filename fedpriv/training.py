@@ -189,7 +189,8 @@ class Training:
         limit = privacy.epsilon if privacy.private else None
         self._guard = Accountant(len(clients), privacy.delta, limit, self.plan.records)
         self._evaluate = None if test is None else Evaluator(self.population.model, self.population.loss, test)
-        self._seconds, self._metrics = 0.0, dict[str, float]()
+        self._seconds = 0.0
+        self._spent: tuple[int, Spent] | None = None
         self._open(seed, resume=resume, fresh_noise=fresh_noise)
         backend = choose(compute.backend, self.population.model, self.population.loss)
         self.oracle = PrivateOracle(self.population, backend, self.plan.privacy, self.ledger, self._randomness, rate)
@@ -221,7 +222,6 @@ class Training:
             last = done.progress.round == self.rounds
             fresh = self._evaluate is not None and (last or done.progress.round % self._every == 0)
             metrics = self._evaluate(self._reported()) if fresh and self._evaluate else {}
-            self._metrics = metrics or self._metrics
             self._seconds = time.monotonic() - start
             if last or done.progress.round % self._save_every == 0:
                 self.save()
@@ -229,13 +229,19 @@ class Training:
             yield RoundReport(
                 done.progress.round, self.rounds, metrics, epsilon, self.plan.privacy.epsilon, self._seconds
             )
-        adopt(self.population, self.progress)
+        adopt(self.population, self.progress, str(self.spent()))
 
     def save(self) -> None:
         """Write a checkpoint now (with a folder)."""
         if self._folder is not None:
             checkpoint = Checkpoint(self.progress, len(self.ledger.records), self._seconds, self._settings)
             checkpoint.save(self._folder / "checkpoint.pt")
+
+    def spent(self) -> Spent:
+        """What has been spent so far, by the tightest bound."""
+        if self._spent is None or self._spent[0] != len(self.ledger.records):
+            self._spent = len(self.ledger.records), self._guard.spent()
+        return self._spent[1]
 
     def _reported(self) -> Tensor:
         """The run's one model: the mean of the reported ones, `[dim]`."""
@@ -254,7 +260,7 @@ class Training:
             planned_rounds=self.rounds,
             test_accuracy=metrics.get("test_accuracy"),
             test_loss=metrics.get("test_loss"),
-            spent=self._guard.spent(),
+            spent=self.spent(),
             seconds=self._seconds,
             params_l2=float(params.double().norm()),
             noise_multiplier=self.plan.privacy.noise_multiplier,

@@ -1,0 +1,55 @@
+"""Runs as users start them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Subset
+
+import fedpriv as fp
+from fedpriv.data import labels_of, load, partition
+from fedpriv.models import SoftmaxRegression
+
+
+def digits_clients(n_clients: int = 5) -> list[fp.Client]:
+    train = load("digits").train
+    parts = partition("iid", labels_of(train), n_clients, torch.Generator().manual_seed(0))
+    return fp.make_clients(SoftmaxRegression(64, 10), nn.CrossEntropyLoss(), [Subset(train, p.tolist()) for p in parts])
+
+
+def test_a_second_run_on_the_same_clients_is_refused() -> None:
+    """It would start at the first run's result without counting what that has cost."""
+    clients = digits_clients()
+    fp.train(clients, fp.fedavg(1.0), fp.Privacy(epsilon=1), rounds=2)
+    with pytest.raises(fp.ConfigError, match=r"clients\[0\].*epsilon=1 .*fresh clients"):
+        fp.train(clients, fp.fedavg(1.0), fp.Privacy(epsilon=1), rounds=2)
+
+
+def test_training_writes_the_reported_model_into_every_client() -> None:
+    clients = digits_clients()
+    result = fp.train(clients, fp.fedavg(1.0), fp.Privacy(epsilon=3), rounds=3)
+    for client in clients:
+        row = torch.nn.utils.parameters_to_vector(client.model.parameters())
+        torch.testing.assert_close(row, result.params)
+
+
+@pytest.mark.parametrize("backend", ["vmap", "linear"])
+def test_same_seed_same_run_other_seed_other_noise(backend: str) -> None:
+    def run(seed: int) -> torch.Tensor:
+        return fp.train(
+            digits_clients(), fp.fedavg(1.0), fp.Privacy(epsilon=3), rounds=3, seed=seed, compute=fp.Compute(backend)
+        ).params
+
+    assert torch.equal(run(1), run(1))
+    assert not torch.allclose(run(1), run(2))
+
+
+def test_the_budget_ends_a_run_cleanly() -> None:
+    """Noise for ten rounds, a hundred asked for: the run stops in time and its epsilon stays within the limit."""
+    noise = fp.Training(digits_clients(), fp.fedavg(1.0), fp.Privacy(epsilon=2), rounds=10).plan.privacy.noise_multiplier
+    result = fp.train(
+        digits_clients(), fp.fedavg(1.0), fp.Privacy(epsilon=2, noise_multiplier=noise), rounds=100
+    )
+    assert result.rounds == 10
+    assert 1.99 < result.spent.epsilon <= 2
