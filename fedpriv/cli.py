@@ -1,0 +1,285 @@
+"""The command line: train, plan, resume, show, list."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    import click
+
+    from fedpriv.config import Config, Forecast
+    from fedpriv.training import Result, Training
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+class _Commands(TyperGroup):
+    """Errors that fedpriv raises on purpose are one line and exit code 2; anything else is a bug and shows itself."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        from fedpriv.errors import FedprivError
+
+        sys.path.append(os.getcwd())  # where `package.module:Name` of the user's own is looked for, after all else
+        try:
+            return super().invoke(ctx)
+        except (FedprivError, OSError) as error:
+            err.print(f"[bold red]error:[/] {escape(str(error))}")
+            raise typer.Exit(2) from error
+
+
+app = typer.Typer(
+    cls=_Commands,
+    help="Differentially private federated learning: the epsilon that it prints is counted, not claimed.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file of the run.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[SECTION.FIELD=VALUE]...", help="Settings to change, values as YAML.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object to standard output.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
+
+
+@app.command()
+def train(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    folder: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Folder of the run; a new one in runs/ if left out.")
+    ] = None,
+    fix_model: Annotated[
+        bool, typer.Option("--fix-model", help="Replace BatchNorm and the like by GroupNorm.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train; everything about the run goes to its folder."""
+    from fedpriv.config import load_config
+
+    settings = load_config(config, [*(overrides or []), *(["model.fix=true"] if fix_model else [])])
+    _run(settings, _claim_folder(folder, config.stem), as_json=as_json)
+
+
+@app.command()
+def resume(
+    run: RunFolder,
+    fresh_noise: Annotated[
+        bool,
+        typer.Option("--fresh-noise", help="Draw new noise for rounds past the checkpoint and pay for them again."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a run that stopped, from its last checkpoint."""
+    from fedpriv.config import load_config
+    from fedpriv.errors import FedprivError
+
+    if not (run / "config.yaml").exists():
+        raise FedprivError(f"{run} holds no run (no config.yaml); name a folder that fedpriv train made")
+    if (run / "result.json").exists():
+        raise FedprivError(f"{run} is finished; look at it with: fedpriv show {run}")
+    _run(load_config(run / "config.yaml"), run, resumed=True, fresh_noise=fresh_noise, as_json=as_json)
+
+
+@app.command()
+def plan(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    timed: Annotated[bool, typer.Option("--time", help="Measure a round, on made-up data of the same shape.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a run will cost in privacy, messages and time. Trains nothing."""
+    from fedpriv.config import forecast, load_config
+
+    found = forecast(load_config(config, overrides or []), timed=timed)
+    if as_json:
+        _print_json(found.to_json())
+        return
+    _print_rows(_forecast_rows(found))
+    for warning in found.warnings:
+        out.print(f"[bold yellow]warning:[/] {escape(warning)}")
+
+
+@app.command()
+def show(run: RunFolder, as_json: AsJson = False) -> None:
+    """Show a run, finished or not; its epsilon is counted again from the ledger."""
+    from fedpriv.report import Run, draw
+
+    found = Run.read(run)
+    picture = run / "report.png"
+    draw(found, picture)
+    if as_json:
+        _print_json({**found.to_json(), "picture": str(picture)})
+        return
+    _print_rows({**found.rows(), "picture": str(picture)})
+
+
+@app.command(name="list")
+def list_names(as_json: AsJson = False) -> None:
+    """List what a configuration can name."""
+    from fedpriv.backends import BACKENDS
+    from fedpriv.config import STRATEGIES
+    from fedpriv.data import DATASETS
+    from fedpriv.models import LOSSES, MODELS
+    from fedpriv.privacy.mechanisms import MECHANISMS
+
+    registries = {"strategies": STRATEGIES, "models": MODELS, "losses": LOSSES, "data sets": DATASETS}
+    names = {title: {name: row.description for name, row in rows.items()} for title, rows in registries.items()}
+    for title, objects in {"mechanisms": MECHANISMS, "backends": BACKENDS}.items():
+        names[title] = {name: (item.__doc__ or "").strip().split("\n")[0] for name, item in objects.items()}
+    if as_json:
+        _print_json(names)
+        return
+    for title, rows in names.items():
+        out.print(f"[bold]{title}[/]")
+        _print_rows(rows, indent=2)
+
+
+def _run(
+    config: Config, folder: Path, *, resumed: bool = False, fresh_noise: bool = False, as_json: bool = False
+) -> None:
+    training = _build(config, folder, resumed=resumed, fresh_noise=fresh_noise)
+    err.print(f"{training.strategy.name}: {len(training.population)} clients, {config.rounds} rounds, in {folder}")
+    err.print(f"planned: {escape(str(training.plan.spent()))}")
+    try:
+        result = _iterate(config, training, folder)
+    except KeyboardInterrupt:
+        err.print(f"\nstopped after round {training.progress.round}; go on with: fedpriv resume {folder}")
+        raise typer.Exit(130) from None
+    _report(result, folder, as_json=as_json)
+
+
+def _build(config: Config, folder: Path, *, resumed: bool, fresh_noise: bool) -> Training:
+    from fedpriv.config import build, to_yaml
+
+    try:
+        training = build(config, folder, resume=resumed, fresh_noise=fresh_noise)
+    except BaseException:
+        if not any(folder.iterdir()):
+            folder.rmdir()
+        raise
+    if not resumed:
+        (folder / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
+        training.save()  # so that a run killed in its first rounds can be resumed too
+    return training
+
+
+def _iterate(config: Config, training: Training, folder: Path) -> Result:
+    from fedpriv import sinks
+    from fedpriv.config import to_yaml
+
+    done = training.progress.round
+    board = sinks.TensorBoard(folder / "tb", done) if config.log.tensorboard else None
+    writers = [
+        sinks.Jsonl(folder / "metrics.jsonl", done),
+        *([sinks.Csv(folder / "metrics.csv", done)] if config.log.csv else []),
+        *([board] if board else []),
+        sinks.Live(config.rounds, done, err),
+    ]
+    if board and not done:
+        board.text("config", f"```yaml\n{to_yaml(config)}```")
+        board.text("privacy planned", str(training.plan.spent()))
+    try:
+        for report in training:
+            for sink in writers:
+                sink.write(report)
+        result = training.result()
+        if board:
+            board.text("privacy", str(result.spent))
+        return result
+    finally:
+        for sink in writers:
+            sink.close()
+
+
+def _report(result: Result, folder: Path, *, as_json: bool) -> None:
+    from fedpriv.report import Run, draw
+
+    (folder / "result.json").write_text(json.dumps(result.to_json(), indent=2) + "\n", encoding="utf-8")
+    found = Run.read(folder)
+    draw(found, folder / "report.png")
+    board = f"{_tensorboard()} --logdir {folder / 'tb'}" if (folder / "tb").exists() else None
+    if as_json:
+        places = {"folder": str(folder), "picture": str(folder / "report.png"), "tensorboard": board}
+        _print_json({**result.to_json(), **places})
+        return
+    if result.rounds < result.planned_rounds:
+        out.print(f"stopped after {result.rounds} of {result.planned_rounds} rounds: the next would overspend epsilon")
+    _print_rows({**found.rows(), "picture": str(folder / "report.png"), "TensorBoard": board or "off"})
+
+
+def _claim_folder(folder: Path | None, name: str) -> Path:
+    """Make the folder of a new run.
+
+    Raises:
+        FedprivError: it holds another run.
+    """
+    from fedpriv.errors import FedprivError
+
+    if folder is None:
+        number = 1
+        while (folder := Path("runs") / f"{name}-{number}").exists():
+            number += 1
+    if (folder / "ledger.jsonl").exists() or (folder / "config.yaml").exists():
+        raise FedprivError(
+            f"{folder} holds another run; go on with it (fedpriv resume {folder}) or choose another folder (--out)"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _forecast_rows(found: Forecast) -> dict[str, str]:
+    fewest, most = found.examples
+    rows = {
+        "strategy": f"{found.strategy}, {found.rounds} rounds",
+        "clients": f"{found.n_clients}, with {fewest if fewest == most else f'{fewest} to {most}'} examples each",
+        "privacy": str(found.spent),
+        "one round": str(found.first_round),
+        "noise multiplier": "none" if found.noise_multiplier is None else f"{found.noise_multiplier:.4g}",
+        "releases": str(found.releases),
+        "messages": f"{found.parameters:,} numbers each; {found.floats_per_round:,} numbers a round "
+        f"({_size(found.bytes_per_round)}), {_size(found.bytes_per_round * found.rounds)} in the whole run",
+    }
+    if found.seconds_per_round is not None:
+        whole = found.seconds_per_round * found.rounds
+        rows["time"] = f"about {found.seconds_per_round:.3g} s a round, {whole:.3g} s in all, without evaluation"
+    if found.claim is not None:
+        rows["the paper's claim"] = f"{found.claim.stated} ({found.claim.paper})"
+    return rows
+
+
+def _size(n_bytes: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if n_bytes < 1000:
+            return f"{n_bytes:.3g} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.3g} TB"
+
+
+def _tensorboard() -> str:
+    """The command as the user can type it here."""
+    beside = Path(sys.executable).with_name("tensorboard")
+    return "tensorboard" if shutil.which("tensorboard") else os.path.relpath(beside)
+
+
+def _print_rows(rows: dict[str, str], indent: int = 0) -> None:
+    """One line a row, never wrapped: an epsilon and its conditions stay together, for readers and for grep."""
+    width = max(len(name) for name in rows)
+    for name, value in rows.items():
+        out.print(f"{' ' * indent}[bold]{name:<{width}}[/]  {escape(value)}")
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    typer.echo(json.dumps(value, indent=2))

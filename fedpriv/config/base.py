@@ -1,0 +1,195 @@
+"""Checked settings: sections, choices, plugins with typed options, and errors that name field, value and fix."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args, get_origin, get_type_hints
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    create_model,
+    model_serializer,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from fedpriv import plugins
+from fedpriv.errors import ConfigError
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class Section(BaseModel):
+    """A mapping of the configuration; a name that it does not know is an error with the nearest one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown(cls, given: object) -> object:
+        return given if cls.model_config.get("extra") == "allow" else _only(given, cls.model_fields)
+
+
+class Choice(Section):
+    """At most one of the fields: `{poisson: {rate: 0.1}}`. A bare word is a field without options, or none of them."""
+
+    neither: ClassVar[str]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_word(cls, given: object) -> object:
+        if not isinstance(given, str):
+            return given
+        if given != cls.neither and given not in cls.model_fields:
+            raise PydanticCustomError("choice", "{fix}", {"fix": _unknown(given, [cls.neither, *cls.model_fields])})
+        return {} if given == cls.neither else {given: {}}
+
+    @model_validator(mode="after")
+    def _at_most_one(self) -> Self:
+        if len(self.model_fields_set - {name for name, value in self if value is None}) > 1:
+            raise PydanticCustomError("choice", "choose one of {names}", {"names": ", ".join(type(self).model_fields)})
+        return self
+
+    @model_serializer(mode="wrap")
+    def _to_word(self, handler: SerializerFunctionWrapHandler) -> object:
+        return {name: value for name, value in handler(self).items() if value is not None} or self.neither
+
+
+class Plugin(Section):
+    """A registered name or `package.module:Name`, with its options beside it; a bare word is a name without options."""
+
+    model_config = ConfigDict(extra="allow")
+    field: ClassVar[str]
+    registry: ClassVar[Mapping[str, plugins.Entry[Any]]]
+    # what the caller knows and a builder may ask for: not options
+    context: ClassVar[tuple[str, ...]] = ()
+
+    name: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_options(cls, given: object) -> object:
+        section = {"name": given} if isinstance(given, str) else given
+        if not isinstance(section, dict) or not isinstance(section.get("name"), str):
+            return section
+        own = {name: value for name, value in section.items() if name in cls.model_fields}
+        options = {name: value for name, value in section.items() if name not in cls.model_fields}
+        return {**own, **check(cls.options_of(own), options, cls.field).model_dump()}
+
+    @classmethod
+    def options_of(cls, own: Mapping[str, Any]) -> type[BaseModel]:
+        """The options of what the section names, from the builder's signature."""
+        return options_model(find(own["name"], cls.registry, cls.field), {*cls.context, *cls.model_fields})
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options as the builder takes them."""
+        typed = check(self.options_of(dict(self)), self.model_extra or {}, self.field)
+        return dict(typed)
+
+
+def find(reference: str, registry: Mapping[str, plugins.Entry[Any]], field: str) -> Callable[..., Any]:
+    """What builds `reference`.
+
+    Raises:
+        ConfigError: it is neither registered nor importable.
+    """
+    if reference in registry:
+        return registry[reference].build
+    if ":" not in reference:
+        raise ConfigError(field, reference, f"{_unknown(reference, registry)} (your own: 'package.module:Name')")
+    return plugins.resolve_object(reference, field=field)
+
+
+def options_model(builder: Callable[..., Any], skip: Collection[str] = ()) -> type[BaseModel]:
+    """The keyword parameters of `builder` as a section, so that its options are checked by type."""
+    parameters = inspect.signature(builder).parameters.values()
+    named = [p for p in parameters if p.name not in skip and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    fields: dict[str, Any] = {
+        p.name: (_strict(_hints(builder).get(p.name, Any)), ... if p.default is p.empty else p.default) for p in named
+    }
+    base: type[Section] = _OpenSection if open_ended else Section
+    return create_model(getattr(builder, "__name__", "options"), __base__=base, **fields)
+
+
+def check(model: type[M], given: object, path: str = "") -> M:
+    """Validate; `path` is where `given` stands in the configuration.
+
+    Raises:
+        ConfigError: the first thing that is wrong.
+    """
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        raise _translate(error.errors()[0], given, path) from None
+
+
+class _OpenSection(Section):
+    model_config = ConfigDict(extra="allow")
+
+
+def _hints(builder: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(builder.__init__ if inspect.isclass(builder) else builder, include_extras=True)
+    except (NameError, TypeError):  # a user's annotations need not be importable
+        return {}
+
+
+def _strict(annotation: Any) -> Any:  # noqa: ANN401 - any annotation
+    """Dataclasses refuse unknown names by themselves, but do not say which are known."""
+    parts = [part for part in (annotation, *get_args(annotation)) if dataclasses.is_dataclass(part)]
+    if len(parts) != 1 or get_origin(annotation) is Annotated:
+        return annotation
+    names = [field.name for field in dataclasses.fields(parts[0])]
+    return Annotated[annotation, BeforeValidator(lambda given: _only(given, names))]
+
+
+def _only(given: object, names: Collection[str]) -> object:
+    for name in given if isinstance(given, dict) else ():
+        if name not in names:
+            context = {"name": str(name), "fix": _unknown(str(name), names)}
+            raise PydanticCustomError("unknown_field", "{fix}", context)
+    return given
+
+
+def _unknown(name: str, names: Collection[str]) -> str:
+    close = plugins.nearest(name, names)
+    everything = f" (there are: {', '.join(sorted(names))})" if "did you mean" in close else ""
+    return f"unknown{close}{everything}"
+
+
+def _translate(error: ErrorDetails, given: object, path: str) -> ConfigError:
+    context = error.get("ctx", {})
+    cause = context.get("error")
+    if isinstance(cause, ConfigError):
+        return cause
+    keys = [path] if path else []
+    value = given
+    for key in (*error["loc"], *([context["name"]] if error["type"] == "unknown_field" else [])):
+        if isinstance(value, (dict, list)) and (key in value or isinstance(value, list)):
+            value = value[key]
+            keys.append(str(key))
+        elif error["type"] == "missing" and key == error["loc"][-1]:
+            value = None
+            keys.append(str(key))
+        # else the key is the tag of a union, which the user did not write
+    return ConfigError(".".join(keys) or "configuration", value, _fix(error, context))
+
+
+def _fix(error: ErrorDetails, context: dict[str, Any]) -> str:
+    if error["type"] == "missing":
+        return "is required"
+    if error["type"] == "literal_error":
+        return f"choose {context['expected']}"
+    if error["type"] == "union_tag_invalid":
+        return _unknown(str(context["tag"]), [tag.strip(" '") for tag in context["expected_tags"].split(",")])
+    if error["type"] in ("model_type", "model_attributes_type", "dataclass_type"):
+        return "give a mapping, e.g. {name: value}"
+    return error["msg"].replace("Input should", "must").replace("Value error, ", "")

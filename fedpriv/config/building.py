@@ -1,0 +1,125 @@
+"""From a configuration to a run: data, clients, model, training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Subset
+
+from fedpriv import data, models
+from fedpriv.client import Client
+from fedpriv.config.files import fingerprint
+from fedpriv.config.schema import Config, check_cohort
+from fedpriv.data import Split, labels_of
+from fedpriv.errors import ConfigError
+from fedpriv.network.local import Star
+from fedpriv.training import Training, make_clients
+
+
+def build(config: Config, folder: Path | None = None, *, resume: bool = False, fresh_noise: bool = False) -> Training:
+    """Make the run that a configuration describes.
+
+    Args:
+        config: The configuration.
+        folder: Where ledger and checkpoint go; None keeps the run in memory.
+        resume: Go on from the folder's checkpoint.
+        fresh_noise: On resume, draw new noise for the repeated rounds, and charge them again.
+
+    Raises:
+        ConfigError: settings that do not fit the data.
+        DataError: the data are missing or broken.
+    """
+    if config.compute.threads is not None:
+        torch.set_num_threads(config.compute.threads)
+    split = load_data(config)
+    clients = make_population(config, split)
+    return Training(
+        clients,
+        config.recipe().strategy,
+        config.promise(),
+        rounds=config.rounds,
+        seed=config.seed,
+        network=Star(len(clients), config.network.cohort.build()),
+        test=split.test,
+        compute=config.compute.build(),
+        evaluate_every=config.log.evaluate_every,
+        checkpoint_every=config.log.checkpoint_every,
+        folder=folder,
+        settings=fingerprint(config),
+        resume=resume,
+        fresh_noise=fresh_noise,
+    )
+
+
+def load_data(config: Config) -> Split:
+    """The data set."""
+    return data.load(config.data.name, **config.data.options)
+
+
+def make_population(config: Config, split: Split) -> list[Client]:
+    """The clients, each with its share of the examples and its copy of the model."""
+    shares = divide(config, split)
+    check_cohort(config.network, len(shares))
+    model = make_model(config, tuple(split.train[0][0].shape), split.n_classes)
+    loss = models.resolve_loss(config.loss.name, **config.loss.options)
+    return make_clients(model, loss, [Subset(split.train, share.tolist()) for share in shares])
+
+
+def make_model(config: Config, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    """The model with its initial parameters, a function of the run's seed."""
+    torch.manual_seed(config.seed)
+    section = config.model
+    model = models.resolve(section.name, input_shape=input_shape, n_classes=n_classes, **section.options)
+    return models.fix_model(model) if section.fix else model
+
+
+def divide(config: Config, split: Split) -> Sequence[Tensor]:
+    """For each client the indices of its examples."""
+    wanted = config.data.partition
+    n_clients = wanted.n_clients
+    if n_clients is None:
+        n_clients = 0 if split.writers is None else len(split.writers.unique())
+    options = {name: value for name, value in wanted if name not in ("kind", "n_clients", "seed")}
+    generator = torch.Generator().manual_seed(wanted.seed)
+    try:
+        labels = labels_of(split.train)
+        return data.partition(wanted.kind, labels, n_clients, generator, writers=split.writers, **options)
+    except ConfigError as error:
+        raise ConfigError(f"data.{error.field}", error.value, error.fix) from None
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What is public about a run's data.
+
+    Attributes:
+        sizes: Number of examples of each client.
+        input_shape: Of one example.
+        n_classes: Labels are in `[0, n_classes)`.
+    """
+
+    sizes: tuple[int, ...]
+    input_shape: tuple[int, ...]
+    n_classes: int
+
+
+# train examples, image and classes of the data sets whose size never changes
+_KNOWN = {"digits": (1437, (1, 8, 8), 10), "mnist": (60000, (1, 28, 28), 10)}
+
+
+def outline(config: Config) -> Outline:
+    """The outline of a configuration's data; the data are read only where it is not known beforehand."""
+    wanted = config.data.partition
+    if config.data.name in _KNOWN and wanted.kind in ("iid", "in_order") and wanted.n_clients is not None:
+        n_train, shape, n_classes = _KNOWN[config.data.name]
+        fewer, more = divmod(n_train, wanted.n_clients)
+        sizes = tuple(fewer + (i < more) for i in range(wanted.n_clients))
+        return Outline(sizes, (prod(shape),) if config.data.options.get("flat") else shape, n_classes)
+    split = load_data(config)
+    sizes = tuple(len(share) for share in divide(config, split))
+    return Outline(sizes, tuple(split.train[0][0].shape), split.n_classes)

@@ -1,0 +1,81 @@
+"""Configurations as YAML files: read, overridden, written back resolved."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedpriv.config.base import check
+from fedpriv.config.schema import Config
+from fedpriv.errors import ConfigError
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML reads `1e-5` as text, for YAML 1.1 wants `1.0e-5`."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+
+def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """Read and check a configuration.
+
+    Args:
+        path: YAML file.
+        overrides: `dotted.name=value`, the value as YAML; later ones win.
+
+    Raises:
+        ConfigError: the file or a setting cannot be used; names the field, the value and the fix.
+    """
+    try:
+        given = _parse(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("configuration", str(path), f"cannot be read ({error})") from None
+    if not isinstance(given, dict):
+        raise ConfigError("configuration", str(path), "must be a mapping of sections (data, model, strategy, ...)")
+    for override in overrides:
+        given = _override(given, override)
+    return check(Config, given)
+
+
+def to_yaml(config: Config) -> str:
+    """The configuration with every default filled in; reads back as the same configuration."""
+    return yaml.safe_dump(config.model_dump(), sort_keys=False, allow_unicode=True, width=120)
+
+
+def fingerprint(config: Config) -> str:
+    """Names what must not change between stop and resume: everything but what is logged and how fast it runs."""
+    settings = config.model_dump(exclude={"log": True, "compute": {"backend", "device", "chunk", "threads"}})
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _parse(text: str, where: str) -> Any:  # noqa: ANN401 - YAML may hold anything
+    try:
+        return yaml.load(text, Loader=_Loader)  # a SafeLoader
+    except yaml.YAMLError as error:
+        raise ConfigError("configuration", where, f"is not YAML: {' '.join(str(error).split())}") from None
+
+
+def _override(given: dict[str, Any], override: str) -> dict[str, Any]:
+    name, equals, text = override.partition("=")
+    keys = name.strip().split(".")
+    if not equals or not all(keys):
+        raise ConfigError("override", override, "write it as section.field=value, e.g. privacy.epsilon=1")
+    section = given.get(keys[0])
+    if isinstance(section, str):  # the short form of a plugin
+        given = {**given, keys[0]: {"name": section}}
+    return _set(given, keys, _parse(text, override))
+
+
+def _set(section: object, keys: Sequence[str], value: object) -> dict[str, Any]:
+    inside: dict[str, Any] = section if isinstance(section, dict) else {}
+    changed = value if len(keys) == 1 else _set(inside.get(keys[0]), keys[1:], value)
+    return {**inside, keys[0]: changed}

@@ -1,0 +1,204 @@
+"""The configuration: what a YAML file may say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, Field, PositiveInt, model_validator
+
+from fedpriv import plugins
+from fedpriv.config.base import Choice, Plugin, Section, options_model
+from fedpriv.config.privacy import Positive, PrivacySection, Probability
+from fedpriv.config.strategies import CONTEXT, STRATEGIES, Recipe
+from fedpriv.data import DATASETS
+from fedpriv.errors import ConfigError
+from fedpriv.models import LOSSES, MODELS
+from fedpriv.network.local import Cohort, Everyone, FixedCohort, PoissonCohort
+from fedpriv.privacy import settings
+from fedpriv.strategies.base import Strategy
+from fedpriv.training import Compute
+
+
+class _Partition(Section):
+    kind: str
+    n_clients: PositiveInt
+    seed: int = 0
+
+
+class PlainPartition(_Partition):
+    """At random, or consecutive runs of the file."""
+
+    kind: Literal["iid", "in_order"] = "iid"
+
+
+class LabelPartition(_Partition):
+    """Few labels a client."""
+
+    kind: Literal["by_label"] = "by_label"
+    labels_per_client: PositiveInt = 2
+
+
+class DirichletPartition(_Partition):
+    """Label shares drawn from a Dirichlet distribution."""
+
+    kind: Literal["dirichlet"] = "dirichlet"
+    alpha: Positive = 0.5
+    min_examples: PositiveInt = 1
+
+
+class WriterPartition(_Partition):
+    """By writer; all writers are clients of their own unless `n_clients` is given."""
+
+    kind: Literal["by_writer"] = "by_writer"
+    n_clients: PositiveInt | None = None  # pyright: ignore[reportIncompatibleVariableOverride] - None: one a writer
+
+
+Partition = Annotated[
+    PlainPartition | LabelPartition | DirichletPartition | WriterPartition, Field(discriminator="kind")
+]
+
+
+class DataSection(Plugin):
+    """Whose data: a data set and how it is divided."""
+
+    field, registry = "data", DATASETS
+
+    partition: Partition
+
+
+class ModelSection(Plugin):
+    """The model; `fix` replaces layers that mix examples, such as BatchNorm."""
+
+    field, registry, context = "model", MODELS, ("input_shape", "n_features", "n_classes")
+
+    fix: bool = False
+
+
+class LossSection(Plugin):
+    """The loss."""
+
+    field, registry = "loss", LOSSES
+
+
+class StrategySection(Plugin):
+    """The algorithm. `variant: published` is for reproduction: what the paper prints, private or not."""
+
+    field, registry, context = "strategy", STRATEGIES, CONTEXT
+
+    variant: Literal["sound", "published"] = "sound"
+
+    @classmethod
+    def options_of(cls, own: Mapping[str, Any]) -> type[BaseModel]:
+        """Each variant has options of its own."""
+        if own.get("variant") != "published":
+            return super().options_of(own)
+        return options_model(cls._published(own["name"]), {*cls.context, *cls.model_fields})
+
+    @classmethod
+    def _published(cls, name: str) -> Callable[..., Recipe]:
+        entry = STRATEGIES.get(name)
+        if entry is None or entry.published is None:
+            having = ", ".join(name for name, entry in STRATEGIES.items() if entry.published)
+            raise ConfigError("strategy.variant", "published", f"{name} has no published variant; these have: {having}")
+        return entry.published
+
+    def recipe(self, rounds: int, epsilon_bar: float | None) -> Recipe:
+        """Build it."""
+        entries = STRATEGIES
+        if self.variant == "published":
+            entries = {self.name: plugins.Entry(self._published(self.name), "")}
+        context = {"rounds": rounds, "epsilon_bar": epsilon_bar}
+        made: object = plugins.build(self.name, entries, self.options, field="strategy", context=context)
+        recipe = Recipe(made) if isinstance(made, Strategy) else made
+        if not isinstance(recipe, Recipe):
+            raise ConfigError("strategy", self.name, f"gives a {type(made).__name__}; give a fedpriv.Strategy")
+        name = self.name if self.variant == "sound" else f"{self.name} ({self.variant})"
+        return replace(recipe, strategy=replace(recipe.strategy, name=name))
+
+
+class CohortChoice(Choice):
+    """Who takes part in a round: everyone, each with a probability, or a fixed number."""
+
+    neither = "everyone"
+
+    poisson: Probability | None = None
+    fixed: PositiveInt | None = None
+
+    def build(self) -> Cohort:
+        """The setting."""
+        if self.poisson is not None:
+            return PoissonCohort(self.poisson)
+        return FixedCohort(self.fixed) if self.fixed is not None else Everyone()
+
+
+class NetworkSection(Section):
+    """Who hears whom."""
+
+    topology: Literal["star"] = "star"
+    cohort: CohortChoice = CohortChoice()
+
+
+class ComputeSection(Section):
+    """How fast, never how private; see `fedpriv.Compute`."""
+
+    backend: Literal["auto", "loop", "vmap", "linear"] = "auto"
+    device: str = "auto"
+    dtype: Literal["float32", "float64"] = "float32"
+    chunk: PositiveInt = Compute.chunk
+    threads: PositiveInt | None = None
+
+    def build(self) -> Compute:
+        """The setting."""
+        return Compute(self.backend, self.device, self.dtype, self.chunk)
+
+
+class LogSection(Section):
+    """What is written down, and how often."""
+
+    evaluate_every: PositiveInt = 1
+    checkpoint_every: PositiveInt = 10
+    tensorboard: bool = True
+    csv: bool = False
+
+
+class Config(Section):
+    """A run."""
+
+    data: DataSection
+    model: ModelSection
+    loss: LossSection = LossSection(name="cross_entropy")
+    strategy: StrategySection
+    privacy: PrivacySection
+    network: NetworkSection = NetworkSection()
+    rounds: PositiveInt
+    seed: int = 0
+    compute: ComputeSection = ComputeSection()
+    log: LogSection = LogSection()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        self.promise()
+        n_clients = self.data.partition.n_clients
+        if n_clients is not None:
+            check_cohort(self.network, n_clients)
+        return self
+
+    def recipe(self) -> Recipe:
+        """The strategy and what it asks of the noise."""
+        return self.strategy.recipe(self.rounds, self.privacy.epsilon_bar)
+
+    def promise(self) -> settings.Privacy:
+        """The privacy settings."""
+        if self.strategy.variant == "published" and self.privacy.epsilon_bar is None:
+            fix = "variant: published needs the paper's epsilon per round, e.g. 0.05 (.inf: no noise)"
+            raise ConfigError("privacy.epsilon_bar", None, fix)
+        return self.privacy.build(self.recipe())
+
+
+def check_cohort(network: NetworkSection, n_clients: int) -> None:
+    """Refuse a cohort that the population cannot fill."""
+    fixed = network.cohort.fixed
+    if fixed is not None and fixed > n_clients:
+        raise ConfigError("network.cohort.fixed", fixed, f"there are only {n_clients} clients; give at most that many")

@@ -1,0 +1,198 @@
+"""The strategies that a configuration can name.
+
+To add one: write its file in `fedpriv/strategies/`, then add a row to `STRATEGIES`. The options are the builder's typed
+keyword parameters; of `CONTEXT` it is given what it has parameters for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedpriv.plugins import Entry
+from fedpriv.privacy import claims
+from fedpriv.privacy.claims import Claim
+from fedpriv.privacy.schedules import Schedule
+from fedpriv.privacy.settings import Published
+from fedpriv.strategies import admm
+from fedpriv.strategies.admm import Decay, OutputNoise, Penalty, Prox, Trust, inexact_admm
+from fedpriv.strategies.base import Strategy
+from fedpriv.strategies.fedavg import fedavg
+
+CONTEXT = ("rounds", "epsilon_bar")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A strategy and what it asks of the noise.
+
+    Attributes:
+        strategy: The algorithm.
+        schedule: How the algorithm shares the budget over rounds, where that is part of it.
+        published: As-published noise (not private).
+    """
+
+    strategy: Strategy
+    schedule: Schedule | None = None
+    published: Published | None = None
+
+
+@dataclass(frozen=True)
+class StrategyEntry(Entry[Strategy | Recipe]):
+    """One row.
+
+    Args:
+        build: Makes the sound variant from typed keyword options.
+        description: One line for `fedpriv list`.
+        published: Makes the variant that the paper publishes, from its own options.
+        claim: What the paper claims of it, from (epsilon_bar, rounds, delta), and what that amounts to.
+    """
+
+    published: Callable[..., Recipe] | None = None
+    claim: Callable[[float, int, float], Claim] | None = None
+
+
+class _Set(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Everywhere(_Set):
+    """No constraint."""
+
+    kind: Literal["everywhere"] = "everywhere"
+
+    def build(self) -> admm.Everywhere:
+        """The set."""
+        return admm.Everywhere()
+
+
+class Box(_Set):
+    """`[-bound, bound]` in every coordinate."""
+
+    kind: Literal["box"] = "box"
+    bound: float = Field(gt=0)
+
+    def build(self) -> admm.Box:
+        """The set."""
+        return admm.Box(self.bound)
+
+
+class Ball(_Set):
+    """l2 ball."""
+
+    kind: Literal["ball"] = "ball"
+    radius: float = Field(gt=0)
+
+    def build(self) -> admm.Ball:
+        """The set."""
+        return admm.Ball(self.radius)
+
+
+Feasible = Annotated[Everywhere | Box | Ball, Field(discriminator="kind")]
+NonNegative = Annotated[float, Field(ge=0)]
+LinearizeAt = Literal["local", "received"]
+EVERYWHERE = Everywhere()
+
+
+def iadmm_prox(
+    eta: Decay = Decay(),  # noqa: B008 - frozen
+    rho: Penalty = Penalty(),  # noqa: B008
+    feasible: Feasible = EVERYWHERE,
+    weight_decay: NonNegative = 0.0,
+    linearize_at: LinearizeAt = "local",
+    average: NonNegative | None = None,
+) -> Strategy:
+    """Proximal step, eq 8; see `fedpriv.inexact_admm`."""
+    return inexact_admm(
+        Prox(eta),
+        rho,
+        feasible=feasible.build(),
+        weight_decay=weight_decay,
+        linearize_at=linearize_at,
+        average=average,
+    )
+
+
+def iadmm_trust(
+    radius: Decay = Decay(math.inf, 0.0),  # noqa: B008
+    norm: Literal["linf", "l2"] = "linf",
+    rho: Penalty = Penalty(),  # noqa: B008
+    feasible: Feasible = EVERYWHERE,
+    weight_decay: NonNegative = 0.0,
+    linearize_at: LinearizeAt = "local",
+    average: NonNegative | None = None,
+) -> Strategy:
+    """Trust-region step, eq 9; see `fedpriv.inexact_admm`."""
+    return inexact_admm(
+        Trust(radius, norm),
+        rho,
+        feasible=feasible.build(),
+        weight_decay=weight_decay,
+        linearize_at=linearize_at,
+        average=average,
+    )
+
+
+def iadmm_output(
+    eta: Decay = Decay(),  # noqa: B008
+    rho: Penalty = Penalty(),  # noqa: B008
+    feasible: Feasible = EVERYWHERE,
+    weight_decay: NonNegative = 0.0,
+    linearize_at: LinearizeAt = "local",
+    average: NonNegative | None = None,
+) -> Recipe:
+    """The proximal step with noise that is constant on its output."""
+    strategy = iadmm_prox(eta, rho, feasible, weight_decay, linearize_at, average)
+    return Recipe(strategy, schedule=OutputNoise(rho, eta))
+
+
+Preset = Literal["mnist", "femnist"]
+Positive = Annotated[float, Field(gt=0)]
+
+
+def published_rho(preset: Preset, epsilon_bar: float) -> Penalty:
+    """Eq 21: `c1 * 1.2**floor(t / period) + c2 / epsilon_bar` with the constants of the paper's section 4."""
+    scale, per_epsilon, period = {"mnist": (2.0, 5.0, 1e4), "femnist": (0.005, 0.05, 2e3)}[preset]
+    return Penalty(scale=scale, offset=per_epsilon / epsilon_bar, growth=1.2, period=period)
+
+
+def published_prox(epsilon_bar: float, preset: Preset = "mnist", scale: Positive = 1.0) -> Recipe:
+    """Algorithm 1 as published: `eta_t = scale / sqrt(t)`."""
+    strategy = inexact_admm(Prox(Decay(scale, 0.5)), published_rho(preset, epsilon_bar))
+    return Recipe(strategy, published=Published(epsilon_bar))
+
+
+def published_trust(epsilon_bar: float, preset: Preset = "mnist", scale: Positive = 1.0) -> Recipe:
+    """Algorithm 2 with the constant radius that the paper's curves come from."""
+    strategy = inexact_admm(Trust(Decay(scale, 0.0)), published_rho(preset, epsilon_bar))
+    return Recipe(strategy, published=Published(epsilon_bar))
+
+
+def published_output(
+    epsilon_bar: float,
+    preset: Preset = "mnist",
+    scale: Positive = 1.0,
+    delta_bar: Annotated[float, Field(gt=0, lt=1)] = 1e-6,
+    gradient_bound: Positive = 1.0,
+) -> Recipe:
+    """The Gaussian baseline as published; `gradient_bound` is assumed there, not enforced."""
+    strategy = inexact_admm(Prox(Decay(scale, 0.5)), published_rho(preset, epsilon_bar))
+    return Recipe(strategy, published=Published(epsilon_bar, "gaussian", delta_bar, gradient_bound))
+
+
+STRATEGIES: dict[str, StrategyEntry] = {
+    "iadmm_prox": StrategyEntry(
+        iadmm_prox, "inexact ADMM, proximal step (Ryu and Kim, ObjP)", published_prox, claims.inexact_admm
+    ),
+    "iadmm_trust": StrategyEntry(
+        iadmm_trust, "inexact ADMM, trust-region step (Ryu and Kim, ObjT)", published_trust, claims.inexact_admm
+    ),
+    "iadmm_output": StrategyEntry(
+        iadmm_output, "inexact ADMM with noise on its output (Huang et al., the baseline)", published_output
+    ),
+    "fedavg": StrategyEntry(fedavg, "federated averaging (McMahan et al.); with one local step, FedSGD"),
+}

@@ -1,0 +1,191 @@
+"""What a run's folder says: a picture and a table."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from fedpriv.errors import FedprivError
+from fedpriv.privacy.accountant import account
+from fedpriv.privacy.ledger import read_ledger
+from fedpriv.privacy.spent import Spent
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Okabe and Ito's blue and vermilion: distinct to colour-blind readers too
+_METRIC, _EPSILON, _GREY = "#0072B2", "#D55E00", "#5F6368"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's folder, read.
+
+    Args:
+        folder: The folder.
+        metrics: One row a round.
+        result: `result.json`; None while the run is unfinished.
+        target: Epsilon that the run may spend.
+
+    Raises:
+        FedprivError: it is not the folder of a run.
+    """
+
+    folder: Path
+    metrics: list[dict[str, Any]]
+    result: dict[str, Any] | None
+    target: float | None
+
+    @staticmethod
+    def read(folder: Path) -> Run:
+        """Read a folder, finished or not."""
+        if not (folder / "ledger.jsonl").exists():
+            raise FedprivError(f"{folder} holds no run (no ledger.jsonl); name a folder that fedpriv train made")
+        result = folder / "result.json"
+        metrics = folder / "metrics.jsonl"
+        lines = metrics.read_text(encoding="utf-8").split("\n")[:-1] if metrics.exists() else []
+        config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+        return Run(
+            folder,
+            [json.loads(line) for line in lines],
+            json.loads(result.read_text(encoding="utf-8")) if result.exists() else None,
+            config["privacy"]["epsilon"],
+        )
+
+    @cached_property
+    def spent(self) -> Spent:
+        """What was spent, counted again from the ledger."""
+        with (self.folder / "ledger.jsonl").open(encoding="utf-8") as file:
+            header = json.loads(file.readline())
+        return account(read_ledger(self.folder / "ledger.jsonl"), header["n_clients"], header["delta"])
+
+    @property
+    def rounds(self) -> int:
+        """Finished rounds."""
+        return self.metrics[-1]["round"] if self.metrics else 0
+
+    def column(self, name: str) -> tuple[list[int], list[float]]:
+        """Rounds and values of a metric, where it was measured."""
+        rows = [row for row in self.metrics if name in row]
+        return [row["round"] for row in rows], [float(row[name]) for row in rows]
+
+    def to_json(self) -> dict[str, Any]:
+        """What `fedpriv show --json` prints."""
+        if self.result is not None:
+            return {"folder": str(self.folder), "finished": True, **self.result}
+        last = {name: self.column(name)[1][-1] for name in ("test_accuracy", "test_loss") if self.column(name)[1]}
+        spent = self.spent
+        epsilon = spent.epsilon if math.isfinite(spent.epsilon) else "inf"
+        privacy = {"epsilon": epsilon, "delta": spent.delta, "unit": spent.unit, "relation": spent.relation}
+        rest = {"trust": spent.trust, "accountant": spent.accountant}
+        return {"folder": str(self.folder), "finished": False, "rounds": self.rounds, **last, **privacy, **rest}
+
+    def rows(self) -> dict[str, str]:
+        """The run at a glance, as names and values."""
+        facts = self.to_json()
+        rows = {
+            "strategy": facts.get("strategy"),
+            "rounds": f"{self.rounds}" if self.result else f"{self.rounds} so far; the run is not finished",
+            "test accuracy": _shown(facts.get("test_accuracy"), "{:.2%}"),
+            "test loss": _shown(facts.get("test_loss"), "{:.4f}"),
+            "privacy": str(self.spent),
+            "noise multiplier": _shown(facts.get("noise_multiplier"), "{:.4g}"),
+            "time": _shown(facts.get("seconds"), "{:.1f} s"),
+            "folder": str(self.folder),
+        }
+        return {name: value for name, value in rows.items() if value}
+
+
+def draw(run: Run, path: Path) -> None:
+    """Draw the test metric and epsilon against rounds.
+
+    Args:
+        run: The run.
+        path: PNG file to write.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 6.2), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    _draw_metric(above, run)
+    _draw_epsilon(below, run)
+    below.set_xlabel("round")
+    for axes in (above, below):
+        _tidy(axes)
+    figure.align_ylabels()
+    facts = run.to_json()
+    figure.suptitle(f"{facts.get('strategy', run.folder.name)}", x=0.01, ha="left", fontsize=13, fontweight="bold")
+    above.set_title(str(run.spent), loc="left", fontsize=8.5, color=_GREY, wrap=True)
+    figure.savefig(path)
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "" if value is None else form.format(value)
+
+
+def _draw_metric(axes: Axes, run: Run) -> None:
+    name = "test_accuracy" if run.column("test_accuracy")[1] else "test_loss"
+    rounds, values = run.column(name)
+    scale = 100 if name == "test_accuracy" else 1
+    unit = " %" if name == "test_accuracy" else ""
+    axes.plot(rounds, [scale * value for value in values], color=_METRIC, linewidth=2)
+    axes.set_ylabel(name.replace("_", " ") + (", %" if unit else ""))
+    if values:
+        _label_end(axes, rounds[-1], scale * values[-1], f"{scale * values[-1]:.4g}{unit}", _METRIC)
+
+
+def _draw_epsilon(axes: Axes, run: Run) -> None:
+    target = run.target
+    rounds, values = run.column("epsilon")
+    axes.set_ylabel("epsilon spent")
+    if not values or not all(math.isfinite(value) for value in values):
+        axes.text(0.5, 0.5, "infinite: not private", transform=axes.transAxes, ha="center", color=_EPSILON)
+        axes.set_yticks([])
+        return
+    axes.plot(rounds, values, color=_EPSILON, linewidth=2)
+    axes.fill_between(rounds, values, color=_EPSILON, alpha=0.12, linewidth=0)
+    axes.set_ylim(0, 1.15 * max(target or 0.0, *values))
+    if target is not None:
+        axes.axhline(target, color=_GREY, linewidth=1, linestyle=(0, (4, 3)))
+        axes.annotate(
+            f"target {target:g}",
+            (0, target),
+            (2, 3),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            fontsize=9,
+            color=_GREY,
+        )
+    _label_end(axes, rounds[-1], values[-1], f"{values[-1]:.3g}", _EPSILON)
+
+
+def _label_end(axes: Axes, x: float, y: float, text: str, color: str) -> None:
+    axes.plot([x], [y], "o", color=color, markersize=5, clip_on=False)
+    axes.annotate(
+        text,
+        (x, y),
+        (7, 0),
+        textcoords="offset points",
+        color=color,
+        fontweight="bold",
+        va="center",
+        annotation_clip=False,
+    )
+
+
+def _tidy(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color("#B0B4B8")
+    axes.tick_params(colors=_GREY, labelsize=9)
+    axes.grid(axis="y", color="#E6E8EB", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.margins(x=0.01)
+    axes.locator_params(axis="x", integer=True)

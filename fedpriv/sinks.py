@@ -1,0 +1,182 @@
+"""Where a run's rounds go: a live line, metrics files, TensorBoard.
+
+A file of a resumed run is cut back to the checkpoint first, so that it ends up as if the run had never stopped.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedpriv.errors import FedprivError
+
+if TYPE_CHECKING:
+    from fedpriv.training import RoundReport
+
+_CSV_COLUMNS = ("round", "epsilon", "test_loss", "test_accuracy")
+_PLAIN_LINES = 20
+
+
+class Jsonl:
+    """`metrics.jsonl`: one line a round, with nothing in it that depends on the clock or the machine.
+
+    Args:
+        path: The file.
+        keep: Number of rounds that a checkpoint has seen; later lines are dropped.
+
+    Raises:
+        FedprivError: the file cannot be written.
+    """
+
+    def __init__(self, path: Path, keep: int = 0) -> None:
+        self._path = path
+        lines = _complete_lines(path) if keep else []
+        _write(path, "w", "".join(line for line in lines if json.loads(line)["round"] <= keep))
+
+    def write(self, report: RoundReport) -> None:
+        """Append one round."""
+        # JSON has no infinity
+        epsilon = report.epsilon if report.epsilon < float("inf") else "inf"
+        row = {"round": report.round, "epsilon": epsilon, **report.metrics}
+        _write(self._path, "a", json.dumps(row) + "\n")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Csv:
+    """`metrics.csv`: the same for spreadsheets; a value that was not measured is empty."""
+
+    def __init__(self, path: Path, keep: int = 0) -> None:
+        self._path = path
+        rows = [line for line in _complete_lines(path)[1:] if int(line.split(",")[0]) <= keep] if keep else []
+        _write(path, "w", ",".join(_CSV_COLUMNS) + "\n" + "".join(rows))
+
+    def write(self, report: RoundReport) -> None:
+        """Append one round."""
+        row = {"round": report.round, "epsilon": report.epsilon, **report.metrics}
+        try:
+            with self._path.open("a", encoding="utf-8", newline="") as file:
+                csv.DictWriter(file, _CSV_COLUMNS, extrasaction="ignore", lineterminator="\n").writerow(row)
+        except OSError as error:
+            raise _full(self._path, error) from error
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class TensorBoard:
+    """TensorBoard events: test metrics, epsilon, and its fraction of the target.
+
+    Args:
+        folder: Where event files go.
+        keep: Number of rounds that a checkpoint has seen; later points of a stopped run are hidden.
+    """
+
+    def __init__(self, folder: Path, keep: int = 0) -> None:
+        from torch.utils.tensorboard.writer import SummaryWriter  # slow to import
+
+        self._writer = SummaryWriter(str(folder), purge_step=keep + 1 if keep else None)
+
+    def text(self, name: str, markdown: str) -> None:
+        """Show a text."""
+        self._writer.add_text(name, markdown)
+
+    def write(self, report: RoundReport) -> None:
+        """Add one round."""
+        for name, value in report.metrics.items():
+            self._writer.add_scalar(name, value, report.round)
+        if report.epsilon < float("inf"):
+            self._writer.add_scalar("epsilon", report.epsilon, report.round)
+            if report.target is not None:
+                self._writer.add_scalar("epsilon_of_target", report.epsilon / report.target, report.round)
+
+    def close(self) -> None:
+        """Flush."""
+        self._writer.close()
+
+
+class Live:
+    """A line that moves on a terminal, or about twenty plain lines elsewhere.
+
+    Args:
+        rounds: Number of rounds of the run.
+        done: Rounds done before a resume.
+        console: Where to.
+    """
+
+    def __init__(self, rounds: int, done: int = 0, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True)
+        self._every = -(-rounds // _PLAIN_LINES)
+        self._last: dict[str, float] = {}
+        self._start: tuple[int, float] | None = None
+        self._progress = Progress(
+            TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.description}"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("left"),
+            console=self._console,
+            transient=True,
+        )
+        self._task = self._progress.add_task("", total=rounds, completed=done)
+        if self._console.is_terminal:
+            self._progress.start()
+
+    def write(self, report: RoundReport) -> None:
+        """Show one round."""
+        self._last |= report.metrics
+        text = " · ".join(part for part in (*self._metrics(), _epsilon(report), self._speed(report)) if part)
+        if self._console.is_terminal:
+            self._progress.update(self._task, completed=report.round, description=text)
+        elif report.round % self._every == 0 or report.round == report.rounds:
+            self._console.print(f"round {report.round}/{report.rounds} · {text}", highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """Clear the line."""
+        self._progress.stop()
+
+    def _metrics(self) -> list[str]:
+        shown: dict[str, Callable[[float], str]] = {
+            "test_loss": lambda value: f"loss {value:.4f}",
+            "test_accuracy": lambda value: f"accuracy {value:.2%}",
+        }
+        return [form(self._last[name]) for name, form in shown.items() if name in self._last]
+
+    def _speed(self, report: RoundReport) -> str:
+        if self._start is None:
+            self._start = (report.round, report.seconds)
+        rounds, seconds = report.round - self._start[0], report.seconds - self._start[1]
+        return f"{rounds / seconds:.3g} rounds/s" if rounds and seconds > 0 else ""
+
+
+def _epsilon(report: RoundReport) -> str:
+    if report.epsilon == float("inf"):
+        return "not private"
+    target = "" if report.target is None else f" of {report.target:g}"
+    return f"epsilon spent <= {report.epsilon:.3g}{target}"
+
+
+def _complete_lines(path: Path) -> list[str]:
+    """The lines of a file; a torn last one is left out."""
+    if not path.exists():
+        return []
+    return [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
+
+
+def _write(path: Path, mode: str, text: str) -> None:
+    try:
+        with path.open(mode, encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise _full(path, error) from error
+
+
+def _full(path: Path, error: OSError) -> FedprivError:
+    return FedprivError(f"{path} could not be written ({error.strerror}); free some space and resume the run")
