@@ -1,0 +1,170 @@
+"""The loop backend is the specification: every other backend gives its sums."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from backend_cases import CASES, Case, Flat, cnn, join, ragged, softmax
+from torch import nn
+
+from fedpriv.backends import BACKENDS
+from fedpriv.backends.vmap import VmapBackend
+from fedpriv.privacy.clipping import Clip
+
+PAIRS = [pytest.param(case, name, id=f"{case.name}: {name}") for case in CASES for name in case.backends]
+CLIPS = [Clip(0.3, "l2"), Clip(0.7, "l1"), Clip(1e6), None]
+pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
+
+
+def assert_same(case: Case, name: str, params, batch, clip, anchor=None, rtol=1e-9, loss=None) -> None:
+    loss = case.loss if loss is None else loss
+    wanted, wanted_broken = BACKENDS["loop"](case.model, loss).clipped_sum(params, batch, clip, anchor)
+    backend = BACKENDS[name](case.model, loss)
+    for _ in range(2):  # the second time from what the backend may have kept
+        found, broken = backend.clipped_sum(params, batch, clip, anchor)
+        scale = wanted.nan_to_num(0, 0, 0).abs().max()
+        torch.testing.assert_close(found, wanted, rtol=rtol, atol=float(rtol * scale), equal_nan=True)
+        torch.testing.assert_close(broken, wanted_broken)
+
+
+@pytest.mark.parametrize(("case", "name"), PAIRS)
+@pytest.mark.parametrize("clip", CLIPS, ids=str)
+@pytest.mark.parametrize("sizes", [(5, 5, 5), (4, 0, 2), (1,), (0,)], ids=str)
+def test_sums_agree(case: Case, name: str, clip: Clip | None, sizes: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    assert_same(case, name, case.rows(len(sizes)), ragged(sizes), clip)
+
+
+@pytest.mark.parametrize(("case", "name"), PAIRS)
+@pytest.mark.parametrize("clip", CLIPS, ids=str)
+def test_differences_agree(case: Case, name: str, clip: Clip | None) -> None:
+    torch.manual_seed(1)
+    params = case.rows(2)
+    assert_same(case, name, params, ragged((3, 2)), clip, anchor=params + 0.1 * case.rows(2))
+
+
+@pytest.mark.parametrize(("case", "name"), PAIRS)
+@pytest.mark.parametrize("clip", CLIPS, ids=str)
+def test_single_precision_agrees(case: Case, name: str, clip: Clip | None) -> None:
+    torch.manual_seed(2)
+    loss = copy.deepcopy(case.loss).float()
+    assert_same(case, name, case.rows(2, torch.float32), ragged((6, 3), torch.float32), clip, rtol=1e-6, loss=loss)
+
+
+@pytest.mark.parametrize(("case", "name"), PAIRS)
+@pytest.mark.parametrize("clip", [Clip(0.3), None], ids=str)
+def test_rows_that_are_one_row_take_a_shortcut_to_the_same_sums(case: Case, name: str, clip: Clip | None) -> None:
+    torch.manual_seed(3)
+    row, batch = case.rows(1), ragged((3, 2, 4))
+    backend = BACKENDS[name](case.model, case.loss)
+    short, _ = backend.clipped_sum(row.expand(3, -1), batch, clip)
+    general, _ = backend.clipped_sum(row.repeat(3, 1), batch, clip)
+    torch.testing.assert_close(short, general, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("case", "name"), PAIRS)
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+def test_largest_norms_agree(case: Case, name: str, norm: str) -> None:
+    torch.manual_seed(4)
+    params, batch = case.rows(3), ragged((4, 0, 2))
+    batch.inputs[2, 1, 0, 0] = torch.tensor([torch.inf, 1, 1, 1])
+    wanted = BACKENDS["loop"](case.model, case.loss).largest_norm(params, batch, Clip(1.0, norm))
+    found = BACKENDS[name](case.model, case.loss).largest_norm(params, batch, Clip(1.0, norm))
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+    assert wanted[1] == 0
+    assert wanted[2] == torch.inf
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 8, 100])
+@pytest.mark.parametrize("clip", [Clip(0.3), None], ids=str)
+@pytest.mark.parametrize("alike", [True, False])
+def test_the_chunk_does_not_matter(chunk: int, clip: Clip | None, alike: bool) -> None:
+    torch.manual_seed(5)
+    case = softmax()
+    params = case.rows(1).expand(4, -1) if alike else case.rows(4)
+    batch = ragged((5, 1, 4, 2))
+    whole, _ = BACKENDS["loop"](case.model, case.loss).clipped_sum(params, batch, clip)
+    pieces, _ = VmapBackend(case.model, case.loss, chunk).clipped_sum(params, batch, clip)
+    torch.testing.assert_close(pieces, whole, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("case", "name"), [*PAIRS, pytest.param(softmax(), "loop", id="loop")])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("clip", [Clip(0.5, "l1"), Clip(0.5)], ids=str)
+def test_a_broken_example_counts_as_zero(case: Case, name: str, bad: float, clip: Clip) -> None:
+    torch.manual_seed(6)
+    params, batch = case.rows(2), ragged((3, 3))
+    backend = BACKENDS[name](case.model, case.loss)
+    whole, _ = backend.clipped_sum(params, batch, clip)
+    alone, _ = backend.clipped_sum(params[:1], join(batch.inputs[0, 1:], batch.targets[0, 1:]), clip)
+    batch.inputs[0, 0, 0, 1, 1] = bad
+    sums, broken = BACKENDS[name](case.model, case.loss).clipped_sum(params, batch, clip)
+    assert broken.tolist() == [1, 0]
+    torch.testing.assert_close(sums[0], alone[0], rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(sums[1], whole[1], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("case", "name"), PAIRS)
+@pytest.mark.parametrize("clip", CLIPS, ids=str)
+def test_what_is_in_the_padding_is_never_seen(case: Case, name: str, clip: Clip | None) -> None:
+    torch.manual_seed(7)
+    params, batch = case.rows(3), ragged((2, 4, 0))
+    wanted, _ = BACKENDS["loop"](case.model, case.loss).clipped_sum(params, batch, clip)
+    batch.inputs[~batch.mask] = torch.nan
+    sums, broken = BACKENDS[name](case.model, case.loss).clipped_sum(params, batch, clip)
+    assert broken.tolist() == [0, 0, 0]
+    torch.testing.assert_close(sums, wanted, rtol=1e-9, atol=1e-9)
+    assert sums[2].abs().max() == 0
+
+
+@pytest.mark.parametrize(("case", "name"), PAIRS)
+def test_an_exact_sum_passes_a_broken_example_on_to_its_own_client_only(case: Case, name: str) -> None:
+    torch.manual_seed(8)
+    params, batch = case.rows(2), ragged((3, 2))
+    batch.inputs[0, 1] = torch.nan
+    sums, broken = BACKENDS[name](case.model, case.loss).clipped_sum(params, batch, None)
+    assert broken.tolist() == [1, 0]
+    assert torch.isnan(sums[0]).any()
+    assert torch.isfinite(sums[1]).all()
+
+
+def test_dropout_draws_a_mask_for_each_example_and_buffers_stay() -> None:
+    torch.manual_seed(9)
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(16, 3))
+    batch = ragged((4,))
+    batch.inputs[:] = batch.inputs[:, :1]
+    batch.targets[:] = 0
+    params = torch.randn(1, 51, dtype=torch.float64)
+    backend = VmapBackend(model, nn.CrossEntropyLoss())
+    once = backend.clipped_sum(params, join(batch.inputs[0, :1], batch.targets[0, :1]), Clip(1.0))[0]
+    assert not torch.allclose(backend.clipped_sum(params, batch, Clip(1.0))[0], 4 * once)
+
+
+@pytest.mark.parametrize("name", ["loop", "vmap"])
+@pytest.mark.parametrize("clip", [Clip(1.0), None], ids=str)
+def test_what_a_forward_pass_does_to_a_buffer_is_forgotten(name: str, clip: Clip | None) -> None:
+    class Counting(Flat):
+        def __init__(self) -> None:
+            super().__init__(bias=True)
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x):
+            self.calls += 1
+            return super().forward(x)
+
+    model = Counting()
+    BACKENDS[name](model, nn.CrossEntropyLoss()).clipped_sum(softmax().rows(2), ragged((2, 1)), clip)
+    assert model.calls == 0
+
+
+def test_group_norm_is_batched_exactly() -> None:
+    torch.manual_seed(10)
+    case = Case(
+        "", nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(4, 4), nn.Flatten(), cnn()[3]), nn.CrossEntropyLoss()
+    )
+    for sizes in [(3, 3), (5, 1)]:
+        for clip in CLIPS:
+            assert_same(case, "vmap", case.rows(2), ragged(sizes), clip)
+            assert_same(case, "vmap", case.rows(1).expand(2, -1), ragged(sizes), clip)

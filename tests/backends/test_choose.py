@@ -1,0 +1,71 @@
+"""Which backend serves which model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from backend_cases import CASES, cnn
+from torch import Tensor, nn
+
+from fedpriv.backends import BACKENDS, choose
+from fedpriv.backends.linear import LinearBackend
+from fedpriv.errors import ConfigError
+from fedpriv.models import LinearSVM, MnistCNN, SoftmaxRegression
+
+
+class Scaled(nn.Module):
+    """Looks linear, but is not one layer on the flattened input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * self.layer(x.flatten(1))
+
+
+class Branching(Scaled):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.flatten(1)) if x.sum() > 0 else x
+
+
+class Unused(Scaled):
+    def __init__(self) -> None:
+        super().__init__()
+        self.extra = nn.Parameter(torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.flatten(start_dim=1))
+
+
+class Twice(Scaled):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(torch.flatten(x, 1)) + self.layer(x.flatten(1))
+
+
+LINEAR = [nn.Linear(4, 2), nn.Sequential(nn.Flatten(), nn.Identity(), nn.Linear(4, 2)), SoftmaxRegression(16, 3)]
+LINEAR += [LinearSVM(16, 3), LinearSVM(16), *(case.model for case in CASES if "linear" in case.backends)]
+OTHER = [cnn(), MnistCNN(), Scaled(), Branching(), Unused(), Twice(), nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 2))]
+OTHER += [nn.Sequential(nn.Dropout(), nn.Linear(4, 2)), nn.Sequential(nn.Linear(4, 2), nn.Tanh()), nn.Flatten()]
+OTHER += [nn.Sequential(nn.Flatten(0), nn.Linear(4, 2)), nn.Bilinear(2, 2, 2)]
+
+
+@pytest.mark.parametrize("model", LINEAR)
+def test_auto_takes_the_closed_form_for_linear_models(model: nn.Module) -> None:
+    assert LinearBackend.supports(model)
+    assert type(choose("auto", model, nn.CrossEntropyLoss())) is BACKENDS["linear"]
+
+
+@pytest.mark.parametrize("model", OTHER)
+def test_auto_takes_vmap_for_all_others(model: nn.Module) -> None:
+    assert type(choose("auto", model, nn.CrossEntropyLoss())) is BACKENDS["vmap"]
+
+
+def test_linear_refuses_what_it_cannot_serve_and_names_the_way_out() -> None:
+    with pytest.raises(ConfigError, match=r"one nn.Linear.*MnistCNN; use 'auto'"):
+        choose("linear", MnistCNN(), nn.CrossEntropyLoss())
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"'auto' or one of .*loop"):
+        choose("fast", nn.Linear(2, 2), nn.CrossEntropyLoss())  # type: ignore[arg-type]
