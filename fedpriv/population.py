@@ -68,7 +68,7 @@ class Population:
 
     @cached_property
     def weights(self) -> Tensor:
-        """Weight of each client when every example counts the same: `n m_i / sum(m)`, mean 1, `[n_clients]` float64 on the CPU."""
+        """Weight of each client, `[n_clients]` float64 on the CPU: `n m_i / sum(m)`, so that every example counts the same."""
         return self.sizes / self.sizes.double().mean()
 
     def _check_fresh(self) -> None:
@@ -77,8 +77,8 @@ class Population:
                 raise ConfigError(
                     f"clients[{index}]",
                     client.outcome_of,
-                    "holds the result of an earlier run, whose price this run would not count; make fresh clients. To go "
-                    "on from a released model on purpose, copy its parameters and add up the prices",
+                    "holds the result of an earlier run, whose price this run would not count; make fresh clients. "
+                    "To go on from a released model on purpose, copy its parameters and add up the prices",
                 )
 
     def _adopt_parameters(self, dtype: torch.dtype) -> Tensor:
