@@ -68,7 +68,7 @@ class Population:
 
     @cached_property
     def weights(self) -> Tensor:
-        """Weight of each client, `n m_i / sum(m)`, so that every example counts the same: `[n_clients]` float64, CPU."""
+        """Weight of each client, `n m_i / sum(m)`, so that every example counts the same; `[n_clients]` float64."""
         return self.sizes / self.sizes.double().mean()
 
     def _check_fresh(self) -> None:
