@@ -29,33 +29,33 @@ class Run:
 
     Args:
         folder: The folder.
+        config: `config.yaml`, resolved.
         metrics: One row a round.
         result: `result.json`; None while the run is unfinished.
-        target: Epsilon that the run may spend.
 
     Raises:
         FedprivError: it is not the folder of a run.
     """
 
     folder: Path
+    config: dict[str, Any]
     metrics: list[dict[str, Any]]
     result: dict[str, Any] | None
-    target: float | None
 
     @staticmethod
     def read(folder: Path) -> Run:
         """Read a folder, finished or not."""
-        if not (folder / "ledger.jsonl").exists():
-            raise FedprivError(f"{folder} holds no run (no ledger.jsonl); name a folder that fedpriv train made")
+        for name in ("ledger.jsonl", "config.yaml"):
+            if not (folder / name).exists():
+                raise FedprivError(f"{folder} holds no run (no {name}); name a folder that fedpriv train made")
         result = folder / "result.json"
         metrics = folder / "metrics.jsonl"
         lines = metrics.read_text(encoding="utf-8").split("\n")[:-1] if metrics.exists() else []
-        config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
         return Run(
             folder,
+            yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")),
             [json.loads(line) for line in lines],
             json.loads(result.read_text(encoding="utf-8")) if result.exists() else None,
-            config["privacy"]["epsilon"],
         )
 
     @cached_property
@@ -64,6 +64,18 @@ class Run:
         with (self.folder / "ledger.jsonl").open(encoding="utf-8") as file:
             header = json.loads(file.readline())
         return account(read_ledger(self.folder / "ledger.jsonl"), header["n_clients"], header["delta"])
+
+    @property
+    def target(self) -> float | None:
+        """Epsilon that the run may spend."""
+        return self.config["privacy"]["epsilon"]
+
+    @property
+    def title(self) -> str:
+        """What ran, in a few words."""
+        strategy, model, data = (self.config[section]["name"] for section in ("strategy", "model", "data"))
+        variant = " as published" if self.config["strategy"]["variant"] == "published" else ""
+        return f"{strategy}{variant}: {model} on {data}"
 
     @property
     def rounds(self) -> int:
@@ -90,7 +102,7 @@ class Run:
         """The run at a glance, as names and values."""
         facts = self.to_json()
         rows = {
-            "strategy": facts.get("strategy"),
+            "run": self.title,
             "rounds": f"{self.rounds}" if self.result else f"{self.rounds} so far; the run is not finished",
             "test accuracy": _shown(facts.get("test_accuracy"), "{:.2%}"),
             "test loss": _shown(facts.get("test_loss"), "{:.4f}"),
@@ -121,9 +133,9 @@ def draw(run: Run, path: Path) -> None:
     for axes in (above, below):
         _tidy(axes)
     figure.align_ylabels()
-    facts = run.to_json()
-    figure.suptitle(f"{facts.get('strategy', run.folder.name)}", x=0.01, ha="left", fontsize=13, fontweight="bold")
-    above.set_title(str(run.spent), loc="left", fontsize=8.5, color=_GREY, wrap=True)
+    above.set_title(run.title, loc="left", fontsize=13, fontweight="bold", pad=26)
+    place = {"xycoords": "axes fraction", "textcoords": "offset points"}
+    above.annotate(str(run.spent), (0, 1), (0, 10), **place, fontsize=8.5, color=_GREY)
     figure.savefig(path)
 
 
@@ -144,9 +156,9 @@ def _draw_metric(axes: Axes, run: Run) -> None:
 
 def _draw_epsilon(axes: Axes, run: Run) -> None:
     target = run.target
-    rounds, values = run.column("epsilon")
+    rounds, values = [0, *run.column("epsilon")[0]], [0.0, *run.column("epsilon")[1]]
     axes.set_ylabel("epsilon spent")
-    if not values or not all(math.isfinite(value) for value in values):
+    if not all(math.isfinite(value) for value in values):
         axes.text(0.5, 0.5, "infinite: not private", transform=axes.transAxes, ha="center", color=_EPSILON)
         axes.set_yticks([])
         return

@@ -191,8 +191,8 @@ class Training:
         self._evaluate = None if test is None else Evaluator(self.population.model, self.population.loss, test)
         self._seconds = 0.0
         self._spent: tuple[int, Spent] | None = None
-        self._open(seed, resume=resume, fresh_noise=fresh_noise)
         backend = choose(compute.backend, self.population.model, self.population.loss)
+        self._open(seed, resume=resume, fresh_noise=fresh_noise)
         self.oracle = PrivateOracle(self.population, backend, self.plan.privacy, self.ledger, self._randomness, rate)
 
     def _open(self, seed: int, *, resume: bool, fresh_noise: bool) -> None:
@@ -223,12 +223,13 @@ class Training:
             fresh = self._evaluate is not None and (last or done.progress.round % self._every == 0)
             metrics = self._evaluate(self._reported()) if fresh and self._evaluate else {}
             self._seconds = time.monotonic() - start
-            if last or done.progress.round % self._save_every == 0:
-                self.save()
             epsilon = float(self._guard.epsilon().max())
             yield RoundReport(
                 done.progress.round, self.rounds, metrics, epsilon, self.plan.privacy.epsilon, self._seconds
             )
+            # only now, so that whoever writes reports down never misses one that a checkpoint counts as done
+            if last or done.progress.round % self._save_every == 0:
+                self.save()
         adopt(self.population, self.progress, str(self.spent()))
 
     def save(self) -> None:
