@@ -53,26 +53,26 @@ class Decay:
 class Step(Protocol):
     """Solves the local subproblem in closed form."""
 
-    def solve(self, w: Tensor, z: Tensor, dual: Tensor, gradient: Tensor, rho: float, t: int) -> Tensor:
+    def solve(self, w: Tensor, at: Tensor, dual: Tensor, gradient: Tensor, rho: float, t: int) -> Tensor:
         """New `z [k, dim]`."""
         ...
 
 
 @dataclass(frozen=True)
 class Prox:
-    """Proximal step, eq 8: `z = (rho w + lambda - g~ + z_p / eta) / (rho + 1 / eta)`."""
+    """Proximal step, eq 8: `z = (rho w + lambda - g~ + at / eta) / (rho + 1 / eta)`; g~ was asked for at `at`."""
 
     eta: Decay = field(default_factory=Decay)
 
-    def solve(self, w: Tensor, z: Tensor, dual: Tensor, gradient: Tensor, rho: float, t: int) -> Tensor:
+    def solve(self, w: Tensor, at: Tensor, dual: Tensor, gradient: Tensor, rho: float, t: int) -> Tensor:
         """Closed form of the quadratic subproblem."""
         pull = 1 / self.eta(t)
-        return (rho * w + dual - gradient + pull * z) / (rho + pull)
+        return (rho * w + dual - gradient + pull * at) / (rho + pull)
 
 
 @dataclass(frozen=True)
 class Trust:
-    """Trust-region step, eq 9: `w + (lambda - g~) / rho` projected on the ball of radius `delta_t` around `z_p`.
+    """Trust-region step, eq 9: `w + (lambda - g~) / rho` projected on the ball of radius `delta_t` around `at`.
 
     The paper's radius 1/t^2 freezes the method; its curves come from a constant radius (`power = 0`).
     """
@@ -80,16 +80,16 @@ class Trust:
     radius: Decay = field(default_factory=lambda: Decay(math.inf, 0.0))
     norm: Literal["linf", "l2"] = "linf"
 
-    def solve(self, w: Tensor, z: Tensor, dual: Tensor, gradient: Tensor, rho: float, t: int) -> Tensor:
+    def solve(self, w: Tensor, at: Tensor, dual: Tensor, gradient: Tensor, rho: float, t: int) -> Tensor:
         """Free minimiser, then projection."""
-        move = w + (dual - gradient) / rho - z
+        move = w + (dual - gradient) / rho - at
         radius = self.radius(t)
         if math.isinf(radius):
-            return z + move
+            return at + move
         if self.norm == "linf":
-            return z + move.clamp(-radius, radius)
+            return at + move.clamp(-radius, radius)
         length = move.norm(dim=-1, keepdim=True)
-        return z + move * (radius / length.clamp_min(radius))
+        return at + move * (radius / length.clamp_min(radius))
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,9 @@ class AdmmStep:
         rho: Penalty sequence.
         feasible: The set W; a projection after the step (exact for `Prox` on any of the sets, and for boxes).
         weight_decay: `beta` of the regulariser `beta ||w||^2` (in all clients together).
-        linearize_at: Where the gradient is asked for: at the client's `"local"` z_p as in the paper, or at the
-            `"received"` w. Only the latter fits secure aggregation.
+        linearize_at: Where the gradient is asked for and the step term is centred: the client's `"local"` z_p as in
+            the paper, or the `"received"` w. With the latter and a constant rho and eta, the mean over clients is
+            heavy-ball gradient descent with momentum 1 / (1 + rho eta), and it fits secure aggregation.
     """
 
     hears: ClassVar[tuple[str, ...]] = ("consensus",)
@@ -164,7 +165,7 @@ class AdmmStep:
         rho, n = self.rho(t), oracle.n_clients
         at = z if self.linearize_at == "local" else w
         gradient = (oracle.gradient(at) + 2 * self.weight_decay * at) / n
-        z = self.feasible.project(self.step.solve(w, z, dual, gradient, rho, t))
+        z = self.feasible.project(self.step.solve(w, at, dual, gradient, rho, t))
         dual = dual + rho * (w - z)
         message = z - dual / self.rho(t + 1)
         return message, {"z": z, "dual": dual, "t": torch.tensor(t)}
