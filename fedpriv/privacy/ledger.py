@@ -10,6 +10,7 @@ import json
 import os
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -136,11 +137,11 @@ class Ledger:
             record = replace(record, digest=f"{zlib.crc32(value.detach().contiguous().cpu().numpy()):08x}")
         if self._replay:
             self._check_replay(record)
-        self._guard.admit(record)
-        if self._replay:
             self._replay.pop(0)
-        elif self._path is not None:
-            self._append(record.to_json())
+        else:
+            self._guard.admit(record)
+            if self._path is not None:
+                self._append(record.to_json())
         self._records.append(record)
         return value
 
@@ -172,7 +173,7 @@ class Ledger:
 
         Args:
             path: The ledger file.
-            guard: A fresh accountant; every kept record is counted again.
+            guard: A fresh accountant; every record of the file is counted at once, for all of them were released.
             keep: Number of records that the checkpoint has seen.
             fresh_noise: Charge the records past the checkpoint and go on with new noise, instead of replaying them.
 
@@ -189,7 +190,7 @@ class Ledger:
         ledger._guard, ledger._path = guard, path
         counted = len(records) if fresh_noise else keep
         ledger._records, ledger._replay = list(records[:counted]), list(records[counted:])
-        for record in ledger._records:
+        for record in records:
             guard.admit(record)
         return ledger
 
@@ -211,6 +212,8 @@ def read_ledger(path: Path, *, repair: bool = False) -> list[Record]:
     torn = lines.pop()
     if torn and repair:
         _cut(path, path.stat().st_size - len(torn))
+    if lines and not _is_header(lines[0]):
+        raise LedgerError(f"{path}, line 1 is not a ledger's header; restore the file from a copy")
     records: list[Record] = []
     for number, line in enumerate(lines[1:], start=2):
         try:
@@ -220,7 +223,15 @@ def read_ledger(path: Path, *, repair: bool = False) -> list[Record]:
     return records
 
 
+def _is_header(line: bytes) -> bool:
+    try:
+        header: Any = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(header, dict) and "fedpriv_ledger" in header
+
+
 def _cut(path: Path, size: int) -> None:
     """Shorten a file, if the disk lets us."""
-    if path.exists():
+    with suppress(OSError):
         os.truncate(path, size)
