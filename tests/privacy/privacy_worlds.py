@@ -1,0 +1,87 @@
+"""Small worlds on real digits, and an answer computed without the library to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import fedpriv as fp
+from fedpriv.backends import BACKENDS
+from fedpriv.models import SoftmaxRegression
+from fedpriv.oracle import PrivateOracle
+from fedpriv.population import Population
+from fedpriv.privacy.accountant import Accountant
+from fedpriv.privacy.ledger import Ledger
+from fedpriv.privacy.randomness import Randomness
+
+Data = list[tuple[Tensor, Tensor]]
+N_FEATURES, N_CLASSES = 64, 10
+DIM = N_FEATURES * N_CLASSES
+
+
+@lru_cache(maxsize=1)
+def _digits() -> tuple[Tensor, Tensor]:
+    pixels, labels = load_digits(return_X_y=True)
+    return torch.from_numpy(pixels / 16), torch.from_numpy(labels)
+
+
+def digits_of(sizes: Sequence[int]) -> Data:
+    """Digits in file order, client after client: inputs ``[m, 64]`` in [0, 1] float64, labels ``[m]``."""
+    x, y = _digits()
+    parts = torch.arange(sum(sizes)).split(list(sizes))
+    return [(x[part].clone(), y[part].clone()) for part in parts]
+
+
+def with_record(data: Data, client: int, row: int, x: Tensor, y: int) -> Data:
+    """The neighbour in which one record is another one."""
+    changed = [(inputs.clone(), labels.clone()) for inputs, labels in data]
+    changed[client][0][row], changed[client][1][row] = x, y
+    return changed
+
+
+def clients_of(data: Data, model: nn.Module | None = None) -> list[fp.Client]:
+    """Softmax regression without bias on these data, unless another model is given."""
+    return fp.make_clients(
+        model or SoftmaxRegression(N_FEATURES, N_CLASSES), nn.CrossEntropyLoss(), [TensorDataset(x, y) for x, y in data]
+    )
+
+
+def oracle_of(
+    data: Data,
+    privacy: fp.Privacy,
+    *,
+    backend: str = "linear",
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    model: nn.Module | None = None,
+) -> PrivateOracle:
+    """The real oracle over the real ledger, in memory, without a limit."""
+    population = Population(clients_of(data, model), dtype=dtype)
+    ledger = Ledger(Accountant(len(data), privacy.delta))
+    engine = BACKENDS[backend](population.model, population.loss)
+    return PrivateOracle(population, engine, privacy, ledger, Randomness(seed, privacy.secure))
+
+
+def exact_clipped_sums(data: Data, params: Tensor, bound: float, norm: str) -> Tensor:
+    """Sums of clipped per-example gradients of softmax regression in numpy: ``[n, 640]``."""
+    order = {"l1": 1, "l2": 2}[norm]
+    rows = []
+    for (x, y), row in zip(data, params.numpy(), strict=True):
+        scores = x.numpy() @ row.reshape(N_CLASSES, N_FEATURES).T
+        scores = np.exp(scores - scores.max(1, keepdims=True))
+        errors = scores / scores.sum(1, keepdims=True) - np.eye(N_CLASSES)[y.numpy()]
+        gradients = np.einsum("mk,mf->mkf", errors, x.numpy()).reshape(len(x), -1)
+        lengths = np.linalg.norm(gradients, order, axis=1)
+        rows.append((gradients * np.minimum(1, bound / np.maximum(lengths, 1e-300))[:, None]).sum(0))
+    return torch.from_numpy(np.array(rows))
+
+
+def start_rows(n_clients: int, seed: int = 1) -> Tensor:
+    """Parameters that differ from client to client, ``[n, 640]`` float64."""
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=(n_clients, DIM)) * 0.3)

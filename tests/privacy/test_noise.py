@@ -1,0 +1,180 @@
+"""The noise that is added is the noise that is claimed: its scale, its law, and that no draw is used twice.
+
+What is left of a release after taking the exact clipped sum away, over the claimed scale, is standard noise.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from privacy_worlds import DIM, digits_of, exact_clipped_sums, oracle_of, start_rows
+from scipy import stats
+from torch import Tensor
+
+import fedpriv as fp
+from fedpriv.privacy.randomness import Randomness
+
+SIZES = (9, 14, 11, 6)
+BOUND = 0.7
+LAWS = {"gaussian": ("l2", fp.Gaussian(), stats.norm), "laplace": ("l1", fp.Laplace(), stats.laplace)}
+
+
+def privacy_of(law: str, multiplier: float = 2.0, **options) -> fp.Privacy:
+    norm, mechanism, _ = LAWS[law]
+    return fp.Privacy(noise_multiplier=multiplier, clip=fp.Clip(BOUND, norm), mechanism=mechanism, **options)
+
+
+def exact_rows(params: Tensor, law: str) -> Tensor:
+    """Clipped sums times the public factor of a full batch, n / sum(m), without the library."""
+    sums = exact_clipped_sums(digits_of(SIZES), params, BOUND, LAWS[law][0])
+    return sums * len(SIZES) / sum(SIZES)
+
+
+def claimed_scale(relation: str, multiplier: float = 2.0) -> float:
+    return multiplier * BOUND * (2 if relation == "replace_one" else 1) * len(SIZES) / sum(SIZES)
+
+
+def residuals(law: str, rounds: int, seed: int = 0, **options) -> Tensor:
+    """``[rounds, 2 answers, n, dim]``, from the real oracle."""
+    privacy = privacy_of(law, **options)
+    oracle = oracle_of(digits_of(SIZES), privacy, seed=seed)
+    params = start_rows(len(SIZES))
+    exact, found = exact_rows(params, law), []
+    for index in range(rounds):
+        oracle.begin_round(index, torch.arange(len(SIZES)))
+        found += [oracle.gradient(params) - exact, oracle.gradient(params) - exact]
+    whole = torch.stack(found).view(rounds, 2, len(SIZES), DIM)
+    return whole / claimed_scale(privacy.relation)
+
+
+def unit_scale(law: str, noise: Tensor) -> float:
+    """Estimate of the scale: 1 within 1 / sqrt(N) or less."""
+    return float(noise.abs().mean()) if law == "laplace" else float(noise.square().mean().sqrt())
+
+
+@pytest.mark.parametrize("relation", ["replace_one", "add_remove"])
+@pytest.mark.parametrize("law", LAWS)
+def test_noise_has_the_claimed_law_and_scale(law: str, relation: str) -> None:
+    noise = residuals(law, rounds=30, relation=relation)
+    assert noise.numel() > 150_000
+    assert unit_scale(law, noise) == pytest.approx(1, abs=0.01)
+    for client in range(len(SIZES)):
+        assert unit_scale(law, noise[:, :, client]) == pytest.approx(1, abs=0.02)
+    assert abs(float(noise.mean())) < 0.02
+    assert stats.kstest(noise.flatten().numpy(), LAWS[law][2].cdf).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_noise_is_fresh_for_every_round_client_answer_and_seed(law: str) -> None:
+    noise, other_seed = residuals(law, rounds=12), residuals(law, rounds=12, seed=1)
+    pairs = {
+        "rounds": (noise[:-1], noise[1:]),
+        "answers of a round": (noise[:, 0], noise[:, 1]),
+        "answer and next round": (noise[:-1, 1], noise[1:, 0]),
+        "clients": (noise[:, :, :-1], noise[:, :, 1:]),
+        "coordinates": (noise[..., :-1], noise[..., 1:]),
+        "seeds": (noise, other_seed),
+    }
+    for name, (a, b) in pairs.items():
+        correlation = float(torch.corrcoef(torch.stack([a.flatten(), b.flatten()]))[0, 1])
+        assert abs(correlation) < 4.5 / math.sqrt(a.numel()), f"{name}: {correlation}"
+        assert not (a == b).any(), name
+
+
+def test_no_two_streams_are_alike() -> None:
+    """Each name opens its own stream: 64 bits of 13 600 of them never agree, nor do those of another seed or attempt."""
+    names = list(itertools.product(["batch", "noise", "share", "message", "cohort"], range(17), range(4), range(40)))
+    firsts = [int(Randomness(7).stream(*name).integers(2**63)) for name in names]
+    others = [
+        int(r.stream(*names[0]).integers(2**63)) for r in (Randomness(8), Randomness(7, attempt=1), Randomness(71))
+    ]
+    assert len(set(firsts + others)) == len(names) + len(others)
+    again = Randomness(7).stream(*names[-1])
+    assert int(again.integers(2**63)) == firsts[-1]
+
+
+def test_names_of_several_digits_do_not_run_together() -> None:
+    names = [(1, 11, 0), (11, 1, 0), (1, 1, 10), (1, 1, 1), (11, 11, 0), (111, 1, 0), (1, 111, 0)]
+    assert len({int(Randomness(1).stream("noise", *name).integers(2**63)) for name in names}) == len(names)
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_secure_noise_cannot_be_repeated_and_has_the_law(law: str) -> None:
+    first, second = (residuals(law, rounds=8, secure=True) for _ in range(2))
+    assert not (first == second).any()
+    assert unit_scale(law, torch.stack([first, second])) == pytest.approx(1, abs=0.015)
+    plain = [residuals(law, rounds=1) for _ in range(2)]
+    assert torch.equal(*plain)
+
+
+def test_secure_batches_cannot_be_repeated() -> None:
+    privacy = fp.Privacy(noise_multiplier=1e-6, sampling=fp.Poisson(0.5), secure=True)
+    params = start_rows(len(SIZES))
+    first, second = (oracle_of(digits_of(SIZES), privacy, seed=0).gradient(params) for _ in range(2))
+    assert (first - second).abs().max() > 1e-3  # far above the noise: other examples
+
+
+@pytest.mark.parametrize("participants", [3, 4])
+@pytest.mark.parametrize("law", LAWS)
+def test_shares_of_honest_clients_add_up_to_the_law(law: str, participants: int) -> None:
+    """Three shares make the whole noise exactly; a fourth client only adds."""
+    privacy = privacy_of(law, trust=fp.SecureAggregation(min_honest=3))
+    oracle = oracle_of(digits_of(SIZES), privacy)
+    params = torch.zeros(len(SIZES), DIM, dtype=torch.float64)
+    exact, cohort, sums, own = exact_rows(params, law), torch.arange(participants), [], []
+    for index in range(100):
+        oracle.begin_round(index, cohort, params[cohort])
+        noise = (oracle.gradient(params[cohort]) - exact[cohort]) / claimed_scale("replace_one")
+        sums.append(noise.sum(0))
+        own.append(noise)
+    total = torch.cat(sums)
+    assert float(total.square().mean()) / LAWS[law][2].var() == pytest.approx(participants / 3, abs=0.03)
+    assert float(torch.cat(own).square().mean()) / LAWS[law][2].var() == pytest.approx(1 / 3, abs=0.01)
+    if participants == 3:
+        assert unit_scale(law, total) == pytest.approx(1, abs=0.015)
+        assert stats.kstest(total.numpy(), LAWS[law][2].cdf).pvalue > 1e-3
+
+
+def test_shares_cover_the_client_with_the_largest_sensitivity() -> None:
+    """With batches of two each, rows weigh as the clients' sizes: everyone's share is for the largest of them."""
+    privacy = privacy_of("gaussian", sampling=fp.FixedSize(2), trust=fp.SecureAggregation(min_honest=4))
+    oracle = oracle_of(digits_of(SIZES), privacy)
+    params = torch.zeros(len(SIZES), DIM, dtype=torch.float64)
+    largest = max(SIZES) * len(SIZES) / sum(SIZES) / 2
+    noise = []
+    for index in range(60):
+        oracle.begin_round(index, torch.arange(4), params)
+        # a blank pixel has no gradient at all, so what is released there is noise
+        noise.append(oracle.gradient(params)[:, ::64])
+    expected = 2.0 * 2 * BOUND * largest / math.sqrt(4)
+    assert digits_of([sum(SIZES)])[0][0][:, 0].abs().max() == 0
+    for client in range(4):
+        assert float(torch.cat(noise, 1)[client].std()) == pytest.approx(expected, rel=0.12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("law", LAWS)
+def test_releases_lie_on_a_grid_that_only_the_claimed_scale_decides(law: str, dtype: torch.dtype) -> None:
+    oracle = oracle_of(digits_of(SIZES), privacy_of(law), dtype=dtype)
+    released = oracle.gradient(start_rows(len(SIZES)).to(dtype)).double()
+    grid = 2.0 ** (math.ceil(math.log2(claimed_scale("replace_one"))) - 20)
+    steps = released / grid
+    assert steps.abs().max() < 2**24  # float32 holds every point of the grid up to here
+    assert torch.equal(steps, steps.round())
+    assert len(np.unique(steps.numpy() % 2)) == 2  # the grid is not finer than what is used
+
+
+def test_messages_carry_the_claimed_noise() -> None:
+    privacy = fp.Privacy(noise_multiplier=3.0, clip=fp.Clip(BOUND), unit="client", at="message")
+    oracle = oracle_of(digits_of(SIZES), privacy)
+    message = torch.ones(len(SIZES), DIM, dtype=torch.float64)
+    exact, noise = message * BOUND / math.sqrt(DIM), []
+    for index in range(40):
+        oracle.begin_round(index, torch.arange(len(SIZES)))
+        noise.append((oracle.release_message(message) - exact) / (3.0 * 2 * BOUND))
+    assert unit_scale("gaussian", torch.cat(noise)) == pytest.approx(1, abs=0.01)
+    assert stats.kstest(torch.cat(noise).flatten().numpy(), stats.norm.cdf).pvalue > 1e-3
