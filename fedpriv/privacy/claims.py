@@ -1,0 +1,64 @@
+"""What papers claim about their privacy, and what the claim amounts to.
+
+One function for each paper. A claim that is not differential privacy still gets its numbers: the epsilon that the
+stated noise would cost over a whole run if its stated sensitivity were a bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedpriv.errors import ConfigError
+from fedpriv.privacy import bounds
+from fedpriv.privacy.events import Event
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A paper's privacy claim, completed.
+
+    Attributes:
+        paper: Author and year.
+        stated: The guarantee in the paper's words and symbols.
+        stated_epsilon: The epsilon that the paper prints.
+        basic_total: Epsilon of the whole run by basic composition, delta 0.
+        tight_total: Epsilon of the whole run by the tightest bound, at the delta asked for.
+        why_not: Why the published mechanism does not give even that; empty when it does.
+    """
+
+    paper: str
+    stated: str
+    stated_epsilon: float
+    basic_total: float
+    tight_total: float
+    why_not: str
+
+
+def inexact_admm(epsilon_bar: float, rounds: int, delta: float = 1e-5) -> Claim:
+    """Inexact ADMM with objective perturbation (Ryu, Kim 2022, theorem 1 and equation 20).
+
+    Args:
+        epsilon_bar: The paper's epsilon, of a single round.
+        rounds: Number of rounds T.
+        delta: Delta at which the whole run is priced.
+
+    Raises:
+        ConfigError: an argument is out of range.
+    """
+    if epsilon_bar <= 0:
+        raise ConfigError("epsilon_bar", epsilon_bar, "the budget of a round is positive, e.g. 0.05")
+    if rounds < 1:
+        raise ConfigError("rounds", rounds, "a run has at least one round")
+    found = bounds.tight({Event("laplace", 1 / epsilon_bar): rounds}, delta)
+    return Claim(
+        paper="Ryu, Kim 2022",
+        stated=f"epsilon_bar={epsilon_bar:g}-DP in each round, Laplace noise of scale Delta_t / epsilon_bar",
+        stated_epsilon=epsilon_bar,
+        basic_total=rounds * epsilon_bar,
+        tight_total=min(found.values()),
+        why_not=(
+            "Delta_t is the largest l1 norm of the client's own gradients, so the noise scale itself depends on the "
+            "private data and is not a bound on the sensitivity. It covers removing a record only. Clip each gradient "
+            "to a public bound instead"
+        ),
+    )

@@ -1,0 +1,181 @@
+"""What a record costs: a record of the ledger, reduced to what its price depends on.
+
+An ``Event`` is one noisy answer seen from one client. Two events that compare equal cost the same, whatever the round,
+the query or the bound, so long runs compress into a few events and their counts.
+
+Which event a record becomes (``s = noise scale / sensitivity``, ``q`` the sampling rate):
+
+=====================  ============================  ==========================================================
+sampling               add_remove                    replace_one
+=====================  ============================  ==========================================================
+full                   shift by 1/s                  shift by 1/s
+poisson, Gaussian      ``(1-q) N(0) + q N(1)``       ``(1-q) N(0) + q N(1)`` against ``(1-q) N(0) + q N(-1)``,
+                       against ``N(0)``, both ways   standard deviation 2s (Lebeda, Regehr, Kamath, Steinke 2025)
+poisson, Laplace       the same with Laplace         amplified: ``delta(log(1 + q (e^eps - 1))) = q delta_s(eps)``
+without_replacement    refused: no bound is known    amplified (Balle, Barthe, Gaboardi 2018, theorem 8 and joint
+                       that ignores the set's size   convexity)
+=====================  ============================  ==========================================================
+
+Laplace noise under an l2 clip is priced as ``zcdp`` with rho = 1/(2 s^2): no worse than a Gaussian of deviation b.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from fedpriv.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedpriv.privacy.ledger import Record
+
+Law = Literal["gaussian", "laplace", "zcdp", "none"]
+Selection = Literal["full", "poisson", "poisson_replace", "amplified"]
+
+
+class Event(NamedTuple):
+    """One noisy answer as one client pays for it.
+
+    Attributes:
+        law: Law of the noise; ``"zcdp"`` is Laplace under an l2 clip, ``"none"`` an exact answer.
+        noise: Noise scale over sensitivity.
+        selection: How sampling amplifies it, see the table of this module.
+        rate: Sampling rate in (0, 1]; 1 when ``selection`` is full.
+    """
+
+    law: Law
+    noise: float
+    selection: Selection = "full"
+    rate: float = 1.0
+
+
+EXACT = Event("none", 0.0)
+History = Mapping[Event, int]
+MOST_LEVELS = 250
+_BUCKETS = (1.01, 1.02, 1.05)
+
+
+@dataclass(frozen=True)
+class Charge:
+    """A record as a bill: who pays, and for which event.
+
+    Attributes:
+        clients: The clients that pay; None means all of them.
+        events: One event for all of them, or one for each.
+    """
+
+    clients: tuple[int, ...] | None
+    events: tuple[Event, ...]
+
+
+def charge_of(record: Record, n_clients: int) -> Charge:
+    """Reduce a record to its bill.
+
+    Raises:
+        ConfigError: a field is out of range, names a client that does not exist, or is a kind of sampling for which no
+            sound bound is known.
+    """
+    clients = record.clients
+    count = n_clients if clients is None else len(clients)
+    if clients is not None and (len(set(clients)) != count or not all(0 <= c < n_clients for c in clients)):
+        raise ConfigError("record.clients", clients, f"name each of the clients 0..{n_clients - 1} at most once")
+    if record.non_private is not None or record.mechanism == "none":
+        return Charge(clients, (EXACT,))
+    noises = _each(record.noise_multiplier, "record.noise_multiplier", count)
+    rates = _each(record.rate, "record.rate", count)
+    pairs = zip(noises * (len(rates) // len(noises) or 1), rates * (len(noises) // len(rates) or 1), strict=True)
+    events = tuple(_event(record, noise, rate) for noise, rate in pairs)
+    return Charge(clients, events[:1] if len(set(events)) == 1 else events)
+
+
+def _each(value: float | tuple[float, ...], field: str, count: int) -> tuple[float, ...]:
+    """One number for all, or exactly one for each client."""
+    values = value if isinstance(value, tuple) else (value,)
+    if isinstance(value, tuple) and len(values) != count:
+        raise ConfigError(field, value, f"give one number, or one for each of the {count} clients")
+    return values or (1.0,)
+
+
+def _event(record: Record, noise: float, rate: float) -> Event:
+    if math.isnan(noise) or noise < 0:
+        raise ConfigError("record.noise_multiplier", noise, "noise over sensitivity must be 0 or more")
+    if not 0 <= rate <= 1:
+        raise ConfigError("record.rate", rate, "a sampling rate lies between 0 and 1")
+    if noise == 0:
+        return EXACT
+    law: Law = "zcdp" if record.mechanism == "laplace" and record.norm == "l2" else record.mechanism
+    if record.sampling == "full" or rate == 1:
+        return Event(law, noise)
+    if rate == 0:
+        return Event(law, math.inf)
+    return Event(law, noise, _selection(record, law), rate)
+
+
+def _selection(record: Record, law: Law) -> Selection:
+    if record.sampling == "without_replacement" and record.relation == "add_remove":
+        raise ConfigError(
+            "record.sampling",
+            record.sampling,
+            "a batch of fixed size has no sound bound under add_remove: account it as replace_one, or sample poisson",
+        )
+    if record.sampling == "without_replacement" or law == "zcdp":
+        return "amplified"
+    if record.relation == "add_remove":
+        return "poisson"
+    return "poisson_replace" if law == "gaussian" else "amplified"
+
+
+def covers(planned: Event, event: Event, slack: float = 0.0) -> bool:
+    """Whether an event is of the planned kind and costs at most as much: no less noise, no higher rate."""
+    return (
+        planned.law == event.law
+        and planned.selection == event.selection
+        and event.noise >= planned.noise * (1 - slack)
+        and event.rate <= planned.rate
+    )
+
+
+def bucketed(history: History) -> dict[Event, int]:
+    """Round many noise levels down to few: less noise only raises the curve, so the result stays an upper bound."""
+    if len(history) <= MOST_LEVELS:
+        return dict(history)
+    groups: dict[tuple[str, str, float, int], list[Event]] = {}
+    for ratio in _BUCKETS:
+        groups = {}
+        for event in history:
+            cell = math.floor(math.log(event.noise) / math.log(ratio))
+            groups.setdefault((event.law, event.selection, event.rate, cell), []).append(event)
+        if len(groups) <= MOST_LEVELS:
+            break
+    result: Counter[Event] = Counter()
+    for members in groups.values():
+        result[min(members, key=lambda event: event.noise)] += sum(history[event] for event in members)
+    return dict(result)
+
+
+def histories(charges: Mapping[Charge, int], n_clients: int) -> list[tuple[list[int], dict[Event, int]]]:
+    """Group the clients by what they paid for.
+
+    Returns:
+        Pairs (clients, events with their counts); every client is in exactly one pair.
+    """
+    common: Counter[Event] = Counter()
+    own: dict[int, Counter[Event]] = {}
+    for charge, count in charges.items():
+        if charge.clients is None and len(charge.events) == 1:
+            common[charge.events[0]] += count
+            continue
+        clients: Iterable[int] = range(n_clients) if charge.clients is None else charge.clients
+        for client, event in zip(clients, _spread(charge.events, n_clients), strict=False):
+            own.setdefault(client, Counter())[event] += count
+    groups: dict[frozenset[tuple[Event, int]], list[int]] = {}
+    for client in range(n_clients):
+        groups.setdefault(frozenset(own.get(client, {}).items()), []).append(client)
+    return [(members, dict(common + Counter(dict(extra)))) for extra, members in groups.items()]
+
+
+def _spread(events: Sequence[Event], n_clients: int) -> Sequence[Event]:
+    return list(events) * n_clients if len(events) == 1 else events

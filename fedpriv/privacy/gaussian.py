@@ -1,0 +1,60 @@
+"""Exact privacy of Gaussian noise without sampling.
+
+Gaussian mechanisms with ratios ``mu_t = sensitivity / deviation`` compose to one with ``mu^2 = sum mu_t^2`` (Dong,
+Roth, Su 2022, corollary 3.3), whose curve is known (Balle, Wang 2018, theorem 8).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import log_ndtr
+
+Array = NDArray[np.float64]
+_SLACK = 1e-10  # relative; pushes the root finder's answer to the safe side
+
+
+def log_delta(mu: float, epsilon: Array) -> Array:
+    """Logarithm of the smallest delta of a Gaussian mechanism at ``epsilon >= 0``."""
+    upper = log_ndtr(mu / 2 - epsilon / mu)
+    lower = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return upper + np.log(-np.expm1(np.minimum(lower - upper, 0.0)))
+
+
+@lru_cache(maxsize=4096)
+def epsilon_of(mu: float, delta: float) -> float:
+    """Smallest epsilon of a Gaussian mechanism with ratio ``mu`` at ``delta``; infinite when there is none."""
+    if mu == 0 or math.isinf(mu) or delta == 0:
+        return 0.0 if mu == 0 else math.inf
+    if _gap(0.0, mu, delta) <= 0:
+        return 0.0
+    # beyond this point even the upper tail alone, exp(-x^2/2) / 2, is below delta
+    high = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta))
+    return root(lambda epsilon: _gap(epsilon, mu, delta), 0.0, high, 1e-13 * high) * (1 + _SLACK)
+
+
+@lru_cache(maxsize=64)
+def ratio_of(epsilon: float, delta: float) -> float:
+    """Largest ``mu`` whose epsilon at ``delta`` is at most ``epsilon``; 0 when there is none."""
+    if delta == 0:
+        return 0.0
+    low, high = 0.0, 1.0
+    while epsilon_of(high, delta) <= epsilon:
+        low, high = high, 2 * high
+    return root(lambda mu: epsilon_of(mu, delta) - epsilon, low, high, 1e-12 * high) * (1 - _SLACK)
+
+
+def root(function: Callable[[float], float], low: float, high: float, tolerance: float) -> float:
+    """Where a function changes its sign between ``low`` and ``high``, to an absolute tolerance."""
+    return cast(float, brentq(function, low, high, xtol=tolerance))
+
+
+def _gap(epsilon: float, mu: float, delta: float) -> float:
+    return float(log_delta(mu, np.asarray(epsilon))) - math.log(delta)

@@ -1,0 +1,70 @@
+"""A privacy loss together with everything it depends on."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context, Decimal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedpriv.privacy.ledger import Relation, Unit
+
+_DIGITS = 4
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a run has spent.
+
+    >>> print(Spent(3.2, 1e-5, "sample", "replace_one", "local", "pld", (3.2,), ()))
+    epsilon=3.2 (delta=1e-5, unit=sample, relation=replace_one, trust=local, accountant=pld)
+
+    Attributes:
+        epsilon: Upper bound on the privacy loss, in nats; the largest over the clients.
+        delta: Probability of the bound not holding, in the usual (epsilon, delta) sense.
+        unit: Whose privacy it is.
+        relation: Which data sets count as neighbours.
+        trust: Who is trusted.
+        accountant: The bound that gave the number.
+        per_client: Epsilon of each client.
+        non_private: Why the loss is infinite; empty when it is not.
+    """
+
+    epsilon: float
+    delta: float
+    unit: Unit
+    relation: Relation
+    trust: str
+    accountant: str
+    per_client: tuple[float, ...]
+    non_private: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """The number and its conditions. Epsilon is rounded up, never down."""
+        value = "inf" if math.isinf(self.epsilon) else up(self.epsilon)
+        if math.isinf(self.epsilon):
+            value += (
+                f" (not private: {'; '.join(self.non_private) or f'no finite bound at delta={_plain(self.delta)}'})"
+            )
+        return (
+            f"epsilon={value} (delta={_plain(self.delta)}, unit={self.unit}, relation={self.relation}, "
+            f"trust={self.trust}, accountant={self.accountant})"
+        )
+
+
+def up(value: float) -> str:
+    """Four digits, rounded up.
+
+    >>> up(4.37718)
+    '4.378'
+    """
+    # the shortest decimal that reads back as the same float, so that 3.2 stays 3.2
+    rounded = Context(prec=_DIGITS, rounding=ROUND_CEILING).create_decimal(Decimal(repr(value)))
+    return _plain(float(rounded))
+
+
+def _plain(value: float) -> str:
+    """``1e-5`` rather than ``1e-05``, and ``1`` rather than ``1.0``."""
+    return re.sub(r"e([+-])0*", lambda match: "e" + match[1].replace("+", ""), repr(value)).removesuffix(".0")

@@ -1,0 +1,381 @@
+"""The accountant: counting, filtering, reporting."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError
+from fedpriv.privacy import bounds, pld, rdp
+from fedpriv.privacy.accountant import Accountant, account
+from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.ledger import Record
+from fedpriv.privacy.spent import Spent, up
+
+DELTA = 1e-5
+
+
+def record(round_index: int = 0, **changes: Any) -> Record:
+    fields: dict[str, Any] = {
+        "round": round_index,
+        "query": "gradient",
+        "index": 0,
+        "mechanism": "gaussian",
+        "noise_multiplier": 10.0,
+        "unit": "sample",
+        "relation": "replace_one",
+    }
+    return Record(**{**fields, **changes})
+
+
+def laplace(round_index: int = 0, **changes: Any) -> Record:
+    return record(round_index, **{"mechanism": "laplace", "norm": "l1", **changes})
+
+
+def admitted(accountant: Accountant, records: list[Record]) -> int:
+    """How many of the records are admitted before the first refusal."""
+    for count, one in enumerate(records):
+        try:
+            accountant.admit(one)
+        except BudgetExhausted:
+            return count
+    return len(records)
+
+
+def test_an_empty_ledger_costs_nothing() -> None:
+    spent = account([], 3, DELTA)
+    assert (spent.epsilon, spent.per_client) == (0.0, (0.0, 0.0, 0.0))
+    assert str(spent) == "epsilon=0 (delta=1e-5, unit=sample, relation=replace_one, trust=local, accountant=pure)"
+
+
+def test_gaussian_rounds_compose_exactly() -> None:
+    spent = account([record(k) for k in range(100)], 2, DELTA)
+    assert spent.epsilon == pytest.approx(4.3772, abs=5e-5)
+    assert spent.accountant == "gaussian"
+    assert (
+        str(spent) == "epsilon=4.378 (delta=1e-5, unit=sample, relation=replace_one, trust=local, accountant=gaussian)"
+    )
+
+
+def test_laplace_rounds_use_the_tightest_bound() -> None:
+    records = [laplace(k) for k in range(100)]
+    spent = account(records, 1, DELTA)
+    assert spent.epsilon == pytest.approx(4.2204, rel=1e-3)
+    assert spent.accountant == "pld"
+    assert account(records, 1, 0.0).epsilon == pytest.approx(10.0)
+    assert account(records, 1, 0.0).accountant == "pure"
+    assert account([replace(one, norm="l2") for one in records], 1, DELTA).accountant == "rdp"
+
+
+def test_sampling_and_relation_choose_the_price() -> None:
+    def cost(**changes: Any) -> float:
+        return account(
+            [record(k, noise_multiplier=1.0, rate=1 / 600, **changes) for k in range(2000)], 1, DELTA
+        ).epsilon
+
+    # noise multiplier 1 is a deviation of 2C when a record is replaced
+    assert cost(sampling="poisson", relation="replace_one") == pytest.approx(0.249, rel=3e-3)
+    assert cost(sampling="without_replacement") == pytest.approx(0.450, rel=3e-3)
+    assert account(
+        [record(k, noise_multiplier=2.0, rate=1 / 600, sampling="poisson", relation="add_remove") for k in range(2000)],
+        1,
+        DELTA,
+    ).epsilon == pytest.approx(0.127, rel=4e-3)
+    fixed = [laplace(k, noise_multiplier=1.0, rate=1 / 600, sampling="without_replacement") for k in range(2000)]
+    assert account(fixed, 1, DELTA).epsilon == pytest.approx(0.278, abs=1e-3)
+    # Laplace with a replaced record falls back on the general amplification bound
+    assert account([replace(one, sampling="poisson") for one in fixed], 1, DELTA).epsilon == pytest.approx(
+        0.278, abs=1e-3
+    )
+    assert cost(sampling="full", relation="replace_one") > 500
+    assert account([record(rate=1.0, sampling="poisson")], 1, DELTA) == account([record()], 1, DELTA)
+    assert account([record(rate=0.0, sampling="poisson")], 1, DELTA).epsilon == 0
+    assert account([record(rate=0.0, sampling="poisson"), laplace()], 1, DELTA).epsilon < 0.1
+    assert account([laplace(norm="l2", rate=0.1, sampling="poisson")], 1, DELTA).accountant == "rdp"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sampling": "without_replacement", "relation": "add_remove", "rate": 0.1},
+        {"noise_multiplier": -1.0},
+        {"noise_multiplier": math.nan},
+        {"sampling": "poisson", "rate": 1.5},
+        {"sampling": "poisson", "rate": math.nan},
+        {"clients": (0, 7)},
+        {"clients": (0, 0)},
+        {"clients": (0, 1), "noise_multiplier": (1.0, 2.0, 3.0)},
+        {"noise_multiplier": ()},
+    ],
+)
+def test_unsound_records_are_refused(changes: dict[str, Any]) -> None:
+    accountant = Accountant(3, DELTA)
+    with pytest.raises(ConfigError):
+        accountant.admit(record(**changes))
+    assert accountant.spent() == account([], 3, DELTA)
+
+
+@pytest.mark.parametrize(
+    "arguments", [(0, DELTA), (1, 1.0), (1, -0.1), (1, math.nan), (1, DELTA, 0.0), (1, DELTA, math.inf)]
+)
+def test_targets_out_of_range_are_refused(arguments: tuple[Any, ...]) -> None:
+    with pytest.raises(ConfigError):
+        Accountant(*arguments)
+
+
+def test_clients_pay_for_their_own_answers_only() -> None:
+    accountant = Accountant(4, DELTA)
+    accountant.admit(record(0, clients=(0, 2)))
+    accountant.admit(record(1, clients=(2, 1), noise_multiplier=(5.0, 8.0)))
+    quick = accountant.epsilon()
+    alone = [
+        account([record()], 1, DELTA).epsilon,
+        account([record(noise_multiplier=8.0)], 1, DELTA).epsilon,
+        account([record(), record(noise_multiplier=5.0)], 1, DELTA).epsilon,
+        0.0,
+    ]
+    assert accountant.spent().per_client == pytest.approx(alone)
+    assert quick == pytest.approx(alone)
+    assert accountant.spent().epsilon == max(alone)
+
+
+def test_one_number_for_all_and_one_for_each_agree() -> None:
+    same = [record(clients=None), record(noise_multiplier=(10.0, 10.0, 10.0)), record(clients=(2, 0, 1))]
+    for one in same:
+        assert account([one] * 3, 3, DELTA).per_client == account([record()] * 3, 3, DELTA).per_client
+    rates = record(sampling="poisson", rate=(0.1, 0.2, 0.3), noise_multiplier=1.0)
+    assert sorted(account([rates] * 5, 3, DELTA).per_client) == list(account([rates] * 5, 3, DELTA).per_client)
+    both = replace(rates, noise_multiplier=(1.0, 1.0, 9.0))
+    assert account([both] * 5, 3, DELTA).per_client[2] < account([rates] * 5, 3, DELTA).per_client[0]
+
+
+kinds = st.sampled_from(
+    [
+        record(),
+        laplace(),
+        laplace(norm="l2"),
+        record(sampling="poisson", rate=0.1),
+        laplace(clients=(0,)),
+        record(clients=(1,)),
+    ]
+)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(kinds, max_size=6), kinds, st.randoms(use_true_random=False))
+def test_epsilon_only_grows_and_ignores_the_order(records: list[Record], one: Record, random: Any) -> None:
+    accountant = Accountant(2, DELTA)
+    for each in records:
+        accountant.admit(each)
+    before, tight = accountant.epsilon(), accountant.spent()
+    assert (np.array(tight.per_client) <= before + 1e-9).all()
+    accountant.admit(one)
+    assert (accountant.epsilon() >= before - 1e-12).all()
+    shuffled = [*records, one]
+    random.shuffle(shuffled)
+    assert account(shuffled, 2, DELTA).per_client == pytest.approx(accountant.spent().per_client)
+
+
+def test_exact_answers_are_not_private() -> None:
+    exact = record(mechanism="none", noise_multiplier=0.0, non_private="privacy.at is none")
+    spent = account([record(), exact], 2, DELTA)
+    assert str(spent) == (
+        "epsilon=inf (not private: privacy.at is none) "
+        "(delta=1e-5, unit=sample, relation=replace_one, trust=local, accountant=none)"
+    )
+    assert spent.non_private == ("privacy.at is none",)
+    only_first = account([replace(exact, clients=(0,)), record()], 2, DELTA)
+    assert math.isinf(only_first.per_client[0])
+    assert math.isfinite(only_first.per_client[1])
+    assert account([record(noise_multiplier=0.0)], 1, DELTA).non_private == ("an answer without noise",)
+    with pytest.raises(BudgetExhausted, match="infinite"):
+        Accountant(1, DELTA, 5.0).admit(exact)
+
+
+def test_delta_zero_is_pure() -> None:
+    assert math.isinf(account([record()], 1, 0.0).epsilon)
+    assert "no finite bound at delta=0" in str(account([record()], 1, 0.0))
+    assert admitted(Accountant(1, 0.0, 1.05), [laplace(k) for k in range(50)]) == 10
+    assert admitted(Accountant(1, 0.0, 1.0), [record()]) == 0
+
+
+def test_different_promises_do_not_add_up() -> None:
+    accountant = Accountant(1, DELTA)
+    accountant.admit(record())
+    for changes in ({"unit": "client"}, {"relation": "add_remove"}):
+        with pytest.raises(PrivacyError, match="do not add up"):
+            accountant.admit(record(**changes))
+    accountant.admit(record(trust="secure_aggregation(min_honest=5)"))
+    assert accountant.spent().trust == "local+secure_aggregation(min_honest=5)"
+
+
+KINDS = [
+    {},
+    {"mechanism": "laplace", "norm": "l1"},
+    {"mechanism": "laplace", "norm": "l2"},
+    {"sampling": "poisson", "rate": 0.05},
+    {"sampling": "poisson", "rate": 0.05, "mechanism": "laplace", "norm": "l1"},
+    {"sampling": "without_replacement", "rate": 0.05},
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_calibrated_run_completes_and_goes_no_further(kind: dict[str, Any]) -> None:
+    plan = [record(k, **{**kind, "noise_multiplier": 1.0}) for k in range(10)]
+    factor = calibrate(plan, 3, 2.0, DELTA)
+    run = [record(k, **{**kind, "noise_multiplier": factor}) for k in range(100)]
+    accountant = Accountant(3, DELTA, 2.0)
+    assert admitted(accountant, run) == 10
+    before = accountant.spent()
+    assert 1.99 < before.epsilon <= 2.0
+    with pytest.raises(BudgetExhausted, match=r"epsilon=2\.0 .* 2\.\d+ by"):
+        accountant.admit(run[10])
+    assert accountant.spent() == before
+    # something cheaper may still fit: a refusal counts nothing
+    accountant.admit(replace(run[10], noise_multiplier=1e6))
+
+
+def test_the_tight_bound_is_asked_once_for_many_releases(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[float] = []
+    real = pld.epsilon
+    monkeypatch.setattr(pld, "epsilon", lambda history, delta: calls.append(delta) or real(history, delta))
+    run = [
+        laplace(k, index=i, noise_multiplier=noise, query=query)
+        for k in range(400)
+        for i, (noise, query) in enumerate([(40.0, "gradient"), (80.0, "statistic:loss")])
+    ]
+    accountant = Accountant(1, DELTA, 2.0)
+    count = admitted(accountant, run)
+    quick = admitted(Accountant(1, DELTA, 2.0, plan=()), run[:1])
+    assert quick == 1
+    assert 1.99 < accountant.spent().epsilon <= 2.0
+    first_needed = next(k for k in range(count) if rdp_of(run[: k + 1]) > 2.0)
+    assert count - first_needed > 10
+    assert len(calls) < 2 * (count - first_needed)
+    assert min(bounds.tight(history_of(run[: count + 1]), DELTA).values()) > 2.0
+
+
+def history_of(records: list[Record]) -> dict[Any, int]:
+    from fedpriv.privacy.events import charge_of
+
+    result: dict[Any, int] = {}
+    for one in records:
+        event = charge_of(one, 1).events[0]
+        result[event] = result.get(event, 0) + 1
+    return result
+
+
+def rdp_of(records: list[Record]) -> float:
+    return float(rdp.epsilons(rdp.total(history_of(records)), DELTA))
+
+
+def scheduled(n: int = 40) -> tuple[list[Record], float]:
+    plan = [laplace(k, noise_multiplier=1.03**k, clients=(0, 1)) for k in range(n)]
+    factor = calibrate(plan, 2, 2.0, DELTA)
+    return [replace(one, noise_multiplier=one.noise_multiplier * factor) for one in plan], factor
+
+
+def test_a_plan_is_priced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, _ = scheduled()
+    calls: list[float] = []
+    real = pld.epsilon
+    monkeypatch.setattr(pld, "epsilon", lambda history, delta: calls.append(delta) or real(history, delta))
+    accountant = Accountant(2, DELTA, 2.0, plan=run)
+    # in any order, with the last bits of the noise changed
+    late = [replace(one, noise_multiplier=one.noise_multiplier * (1 + 1e-12)) for one in reversed(run)]
+    assert admitted(accountant, late) == len(run)
+    assert len(calls) == 1
+    # the plan is used up: the same release again is one too many
+    with pytest.raises(BudgetExhausted):
+        accountant.admit(run[0])
+
+
+def test_a_plan_grants_nothing_to_other_releases() -> None:
+    run, _ = scheduled()
+    louder = [replace(one, noise_multiplier=one.noise_multiplier * 0.9) for one in run]
+    assert admitted(Accountant(2, DELTA, 2.0, plan=run), louder) < len(run)
+    # an unplanned release takes the plan's certificate away
+    accountant = Accountant(2, DELTA, 2.0, plan=run)
+    accountant.admit(laplace(99, noise_multiplier=2.0, clients=(0,)))
+    count = admitted(accountant, run)
+    assert count < len(run)
+    assert accountant.spent().epsilon <= 2.0
+    # a plan that does not fit is no certificate
+    assert admitted(Accountant(2, DELTA, 1.0, plan=run), run) < len(run)
+
+
+def test_a_planned_noise_per_client_covers_more_noise_only() -> None:
+    plan = [laplace(k, noise_multiplier=(8.0, 9.0)) for k in range(10)]
+    accountant = Accountant(2, DELTA, 100.0, plan=plan)
+    assert accountant._plan.covers(plan[0], _charge(laplace(0, noise_multiplier=(8.0, 9.5))))
+    assert accountant._plan.covers(plan[0], _charge(laplace(0, noise_multiplier=9.0)))
+    assert not accountant._plan.covers(plan[0], _charge(laplace(0, noise_multiplier=8.5)))
+    assert not accountant._plan.covers(plan[0], _charge(laplace(0, noise_multiplier=(9.0, 8.0))))
+    assert not accountant._plan.covers(plan[0], _charge(laplace(0, clients=(1,), noise_multiplier=9.0)))
+
+
+def _charge(one: Record) -> Any:
+    from fedpriv.privacy.events import charge_of
+
+    return charge_of(one, 2)
+
+
+def test_cohorts_spend_apart_under_one_limit() -> None:
+    accountant = Accountant(2, DELTA, 1.0)
+    first = admitted(accountant, [laplace(k, clients=(0,)) for k in range(100)])
+    assert first == admitted(Accountant(1, DELTA, 1.0), [laplace(k) for k in range(100)])
+    assert admitted(accountant, [laplace(k, clients=(1,)) for k in range(100)]) == first
+    assert accountant.spent().epsilon <= 1.0
+
+
+def test_sampled_prices_are_remembered() -> None:
+    rdp.renyi.cache_clear()
+    accountant = Accountant(5, DELTA, 100.0)
+    for k in range(50):
+        accountant.admit(record(k, sampling="poisson", rate=0.01))
+    assert rdp.renyi.cache_info().misses == 1
+
+
+def test_many_sampled_levels_share_prices_and_stay_upper_bounds() -> None:
+    rdp.renyi.cache_clear()
+    levels = [10 * 1.0002**k for k in range(320)]
+    run = [laplace(k, sampling="without_replacement", rate=0.1, noise_multiplier=b) for k, b in enumerate(levels)]
+    accountant = Accountant(1, DELTA)
+    for one in run:
+        accountant.admit(one)
+    assert rdp.renyi.cache_info().misses < 300
+    exact = rdp_of(run)
+    assert exact <= accountant.epsilon()[0] <= 1.02 * exact
+
+
+def test_histories_beyond_the_cap_keep_an_upper_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [laplace(k, clients=tuple(range(k + 1)), noise_multiplier=30.0) for k in range(5) for _ in range(20)]
+    tight = account(records, 5, DELTA)
+    monkeypatch.setattr(bounds, "MOST_TIGHT", 2)
+    capped = account(records, 5, DELTA)
+    assert capped.epsilon == tight.epsilon
+    assert (np.array(capped.per_client) >= np.array(tight.per_client)).all()
+
+
+def test_printed_epsilon_is_rounded_up() -> None:
+    assert [up(x) for x in (3.2, 4.37718, 0.000123451, 7845.21, 12345.0, 2.0)] == [
+        "3.2",
+        "4.378",
+        "0.0001235",
+        "7846",
+        "12350",
+        "2",
+    ]
+    spent = Spent(3.2, 1e-5, "sample", "replace_one", "local", "pld", (3.2,), ())
+    assert str(spent) == "epsilon=3.2 (delta=1e-5, unit=sample, relation=replace_one, trust=local, accountant=pld)"
+
+
+@given(st.floats(1e-9, 1e9))
+def test_printed_epsilon_is_never_too_small(epsilon: float) -> None:
+    assert epsilon <= float(up(epsilon)) <= epsilon * 1.0011

@@ -1,0 +1,132 @@
+"""Calibration: as little noise as the target allows, and never less."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedpriv.errors import ConfigError, PrivacyError
+from fedpriv.privacy import calibration
+from fedpriv.privacy.accountant import account
+from fedpriv.privacy.calibration import calibrate, delta_warning
+from fedpriv.privacy.ledger import Record
+
+DELTA = 1e-5
+
+
+def record(round_index: int = 0, **changes: Any) -> Record:
+    fields: dict[str, Any] = {
+        "round": round_index,
+        "query": "gradient",
+        "index": 0,
+        "mechanism": "gaussian",
+        "noise_multiplier": 1.0,
+        "unit": "sample",
+        "relation": "replace_one",
+    }
+    return Record(**{**fields, **changes})
+
+
+def scaled(plan: list[Record], factor: float) -> list[Record]:
+    def times(noise: Any) -> Any:
+        return tuple(factor * one for one in noise) if isinstance(noise, tuple) else factor * noise
+
+    return [replace(one, noise_multiplier=times(one.noise_multiplier)) for one in plan]
+
+
+LAPLACE = {"mechanism": "laplace", "norm": "l1"}
+PLANS = {
+    "gaussian": [record(k) for k in range(50)],
+    "laplace": [record(k, **LAPLACE) for k in range(50)],
+    "one laplace": [record(0, **LAPLACE)],
+    "l2 laplace": [record(k, mechanism="laplace") for k in range(50)],
+    "poisson": [record(k, sampling="poisson", rate=0.02, relation="add_remove") for k in range(50)],
+    "poisson replaced": [record(k, sampling="poisson", rate=0.02) for k in range(50)],
+    "fixed size": [record(k, sampling="without_replacement", rate=0.02) for k in range(50)],
+    "geometric": [record(k, **LAPLACE, noise_multiplier=0.95**-k) for k in range(50)],
+    "mixed": [record(k, **(LAPLACE if k % 2 else {})) for k in range(50)],
+    "cohorts": [record(k, **LAPLACE, clients=(0, 1 + k % 2), noise_multiplier=(1.0, 1.5)) for k in range(50)],
+    "rates": [record(k, sampling="poisson", rate=(0.01, 0.02, 0.05)) for k in range(50)],
+}
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 6.0])
+@pytest.mark.parametrize("name", PLANS)
+def test_calibration_meets_the_target_and_wastes_at_most_a_thousandth(name: str, epsilon: float) -> None:
+    plan = PLANS[name]
+    factor = calibrate(plan, 3, epsilon, DELTA)
+    assert account(scaled(plan, factor), 3, DELTA).epsilon <= epsilon
+    assert account(scaled(plan, factor * (1 - 1.1e-3)), 3, DELTA).epsilon > epsilon
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.floats(0.01, 50), st.lists(st.floats(0.1, 10), min_size=1, max_size=5))
+def test_gaussian_closed_form(epsilon: float, shares: list[float]) -> None:
+    plan = [record(k, noise_multiplier=1 / share) for k, share in enumerate(shares)]
+    factor = calibrate(plan, 1, epsilon, DELTA)
+    assert epsilon * (1 - 1e-4) < account(scaled(plan, factor), 1, DELTA).epsilon <= epsilon
+
+
+def test_pure_laplace_closed_form() -> None:
+    plan = [record(k, **LAPLACE, noise_multiplier=0.9**-k) for k in range(20)]
+    total = sum(0.9**k for k in range(20))
+    assert calibrate(plan, 2, 1.5, 0.0) == pytest.approx(total / 1.5, rel=3e-4)
+    assert account(scaled(plan, calibrate(plan, 2, 1.5, 0.0)), 2, 0.0).epsilon <= 1.5
+    sampled = [replace(one, sampling="poisson", rate=0.1) for one in plan]
+    assert account(scaled(sampled, calibrate(sampled, 2, 1.5, 0.0)), 2, 0.0).epsilon == pytest.approx(1.5, rel=1e-3)
+
+
+def test_the_tight_bound_is_evaluated_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    real = calibration.bounds.largest
+
+    def counted(histories: Any, delta: float) -> float:
+        calls.append(len(histories[0]))
+        return real(histories, delta)
+
+    monkeypatch.setattr(calibration.bounds, "largest", counted)
+    for name in ("laplace", "poisson", "geometric"):
+        calls.clear()
+        calibrate(PLANS[name], 100, 3.0, DELTA)
+        assert len(calls) <= 5
+        assert calls[0] == (50 if name == "geometric" else 1)  # equal events are priced together
+
+
+@pytest.mark.parametrize(
+    ("plan", "epsilon", "delta"),
+    [
+        ([record()], 0.0, DELTA),
+        ([record()], -1.0, DELTA),
+        ([record()], math.nan, DELTA),
+        ([record()], 1.0, 1.0),
+        ([record()], 1.0, -1e-5),
+        ([record()], 1.0, 0.0),
+        ([record(mechanism="laplace")], 1.0, 0.0),
+        ([record(mechanism="none", non_private="exact")], 1.0, DELTA),
+        ([record(noise_multiplier=0.0)], 1.0, DELTA),
+        ([record(**LAPLACE)], 1e-14, 0.0),
+    ],
+)
+def test_impossible_targets_are_refused(plan: list[Record], epsilon: float, delta: float) -> None:
+    with pytest.raises(ConfigError):
+        calibrate(plan, 1, epsilon, delta)
+
+
+def test_plans_with_two_promises_are_refused() -> None:
+    with pytest.raises(PrivacyError):
+        calibrate([record(), record(unit="client")], 1, 1.0, DELTA)
+
+
+def test_a_plan_without_releases_needs_no_noise() -> None:
+    assert calibrate([], 1, 1.0, DELTA) == 1.0
+    assert calibrate([record(sampling="poisson", rate=0.0)], 1, 1.0, DELTA) == 1.0
+
+
+def test_large_deltas_are_warned_about() -> None:
+    assert delta_warning(1e-5, 60000) is None
+    assert "below 1/1000" in (delta_warning(1e-3, 1000) or "")
