@@ -105,7 +105,7 @@ class PrivateOracle:
         clients = self._clients()
         record, scales = self._pricing.price(self._round, self._index, query, clients, factors)
         parties = self._pricing.parties
-        if len(clients) < parties:
+        if isinstance(self.privacy.trust, SecureAggregation) and len(clients) < parties:
             raise PrivacyError(
                 f"round {self._round} has {len(clients)} participants, fewer than min_honest = {parties}"
             )
