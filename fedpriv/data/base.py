@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
-from fedpriv.errors import ConfigError, DataError
-
-Normalize = Literal["none", "unit"]
+from fedpriv.data.transforms import TransformName, apply
+from fedpriv.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -84,21 +83,16 @@ def check_dataset(dataset: Dataset[Any], n_classes: int, *, name: str = "dataset
         _check_examples(example[0][None], torch.as_tensor(example[1]).reshape(1), n_classes, name, first=index)
 
 
-def as_inputs(pixels: Tensor, *, flat: bool, normalize: Normalize) -> Tensor:
+def as_inputs(pixels: Tensor, *, flat: bool, transforms: Sequence[TransformName]) -> Tensor:
     """Images as model inputs.
 
     Args:
         pixels: float32 `[n, channels, height, width]` in [0, 1].
         flat: Give `[n, channels * height * width]` instead.
-        normalize: `none`, or `unit`: scale each image to l2 norm 1 (a blank one stays zero). Public, as it looks at one
-            image at a time.
+        transforms: Public maps of single images, in order; see `fedpriv.data.transforms`.
     """
-    if normalize not in ("none", "unit"):
-        raise ConfigError("data.normalize", normalize, "choose 'none' or 'unit'")
-    if normalize == "unit":
-        norms = torch.linalg.vector_norm(pixels, dim=(1, 2, 3), keepdim=True)
-        pixels = pixels / norms.clamp_min(torch.finfo(pixels.dtype).tiny)
-    return pixels.flatten(1) if flat else pixels  # [n, c, h, w] -> [n, c*h*w]
+    images = apply(pixels, transforms)
+    return images.flatten(1) if flat else images  # [n, c, h, w] -> [n, c*h*w]
 
 
 def _check_examples(inputs: Tensor, labels: Tensor, n_classes: int, name: str, *, first: int) -> None:

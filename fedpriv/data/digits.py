@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from fedpriv.data.base import Normalize, Split, as_inputs
+from fedpriv.data.base import Split, as_inputs
+from fedpriv.data.transforms import TransformName
 
 
-def digits(*, flat: bool = False, normalize: Normalize = "none", seed: int = 0) -> Split:
+def digits(*, flat: bool = False, transforms: Sequence[TransformName] = (), seed: int = 0) -> Split:
     """Digits, 10 classes, split 80/20 with the class shares kept.
 
     Args:
         flat: `[n, 64]` instead of `[n, 1, 8, 8]`.
-        normalize: See `as_inputs`. Pixels are in [0, 1] before it.
+        transforms: Public maps of single images, see `fedpriv.data.transforms`; pixels are in [0, 1] before.
         seed: Of the split.
 
     Source: Alpaydin & Kaynak (1998), UCI optical recognition of handwritten digits (its test part).
@@ -27,7 +30,7 @@ def digits(*, flat: bool = False, normalize: Normalize = "none", seed: int = 0) 
     train_rows, test_rows = train_test_split(order, test_size=0.2, stratify=labels, random_state=seed)
     # [n, 64] -> [n, 1, 8, 8]
     images = torch.from_numpy(np.asarray(pixels, dtype=np.float32) / 16).reshape(-1, 1, 8, 8)
-    x = as_inputs(images, flat=flat, normalize=normalize)
+    x = as_inputs(images, flat=flat, transforms=transforms)
     y = torch.from_numpy(np.asarray(labels, dtype=np.int64))
     return Split(
         train=TensorDataset(x[train_rows], y[train_rows]),

@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import TensorDataset
 
-from fedpriv.data.base import Normalize, Split, as_inputs
+from fedpriv.data.base import Split, as_inputs
+from fedpriv.data.transforms import TransformName
 from fedpriv.errors import ConfigError, DataError
 
 N_CLASSES = 62
@@ -44,7 +45,7 @@ def femnist(
     test: Literal["chosen", "all"] = "chosen",
     invert: bool = True,
     flat: bool = False,
-    normalize: Normalize = "none",
+    transforms: Sequence[TransformName] = (),
 ) -> Split:
     """FEMNIST, 28x28, 62 classes (digits, upper, lower case), with the writer of each train example.
 
@@ -56,7 +57,7 @@ def femnist(
         test: Test examples of the `chosen` writers, or of `all` writers.
         invert: Make ink 1 on paper 0, as in MNIST; LEAF has it the other way round.
         flat: `[n, 784]` instead of `[n, 1, 28, 28]`.
-        normalize: See `as_inputs`. Pixels are in [0, 1] before it.
+        transforms: Public maps of single images, see `fedpriv.data.transforms`; pixels are in [0, 1] before.
 
     Raises:
         DataError: a file is missing or broken, or no writer is left.
@@ -79,7 +80,7 @@ def femnist(
 
     def examples(rows: _Examples) -> TensorDataset:
         pixels = torch.from_numpy(1 - rows.images if invert else rows.images)[:, None]  # [n, 28, 28] -> [n, 1, 28, 28]
-        return TensorDataset(as_inputs(pixels, flat=flat, normalize=normalize), torch.from_numpy(rows.labels))
+        return TensorDataset(as_inputs(pixels, flat=flat, transforms=transforms), torch.from_numpy(rows.labels))
 
     sizes = f"{len(train_rows.labels)} train and {len(test_rows.labels)} test images of 28x28"
     return Split(

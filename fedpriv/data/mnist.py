@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import zlib
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 
@@ -13,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from fedpriv.data.base import Normalize, Split, as_inputs
+from fedpriv.data.base import Split, as_inputs
 from fedpriv.data.torchvision_compat import import_torchvision
+from fedpriv.data.transforms import TransformName
 from fedpriv.errors import DataError
 
 _PARTS = {"train": "train", "test": "t10k"}
@@ -23,7 +25,7 @@ _LAYOUT = "the four idx files (.gz or not), directly or under MNIST/raw"
 
 
 def mnist(
-    *, root: str | None = None, download: bool = False, flat: bool = False, normalize: Normalize = "none"
+    *, root: str | None = None, download: bool = False, flat: bool = False, transforms: Sequence[TransformName] = ()
 ) -> Split:
     """MNIST, 60000 / 10000 images of 28x28 in file order, 10 classes, black background, ink 1.
 
@@ -32,7 +34,7 @@ def mnist(
             then in `~/.cache/fedpriv`.
         download: Let torchvision fetch what is missing, into `root` or `~/.cache/fedpriv`.
         flat: `[n, 784]` instead of `[n, 1, 28, 28]`.
-        normalize: See `as_inputs`. Pixels are in [0, 1] before it.
+        transforms: Public maps of single images, see `fedpriv.data.transforms`; pixels are in [0, 1] before.
 
     Raises:
         DataError: a file is missing, truncated or not idx, or images and labels differ in number.
@@ -48,7 +50,7 @@ def mnist(
             fix = "take all four files from one source"
             raise DataError(f"{folder}: {name} has images {list(pixels.shape)} and {len(labels)} labels: {fix}")
         images = pixels[:, None].float() / 255  # [n, 28, 28] -> [n, 1, 28, 28]
-        parts[name] = TensorDataset(as_inputs(images, flat=flat, normalize=normalize), labels.long())
+        parts[name] = TensorDataset(as_inputs(images, flat=flat, transforms=transforms), labels.long())
     sizes = f"{len(parts['train'])} train and {len(parts['test'])} test images"
     return Split(**parts, n_classes=10, writers=None, description=f"MNIST: {sizes} of 28x28, 10 classes")
 

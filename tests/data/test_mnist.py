@@ -62,7 +62,7 @@ def test_a_local_folder_needs_no_download_even_if_one_is_allowed(folder):
 
 
 def test_options(folder):
-    x = load("mnist", root=str(folder), flat=True, normalize="unit").train.tensors[0]
+    x = load("mnist", root=str(folder), flat=True, transforms=["unit"]).train.tensors[0]
     assert x.shape == (6, 784)
     torch.testing.assert_close(x.norm(dim=1), torch.ones(6))
 

@@ -72,9 +72,9 @@ def test_a_split_checks_itself():
 def test_unit_norm_and_flat():
     images = torch.rand(5, 1, 4, 4, generator=torch.Generator().manual_seed(0))
     images[3] = 0
-    x = as_inputs(images, flat=True, normalize="unit")
+    x = as_inputs(images, flat=True, transforms=["unit"])
     assert x.shape == (5, 16)
     torch.testing.assert_close(x.norm(dim=1), torch.tensor([1.0, 1, 1, 0, 1]))
-    assert as_inputs(images, flat=False, normalize="none") is images
-    with pytest.raises(ConfigError, match="normalize = 'l1'"):
-        as_inputs(images, flat=True, normalize="l1")
+    assert as_inputs(images, flat=False, transforms=[]) is images
+    with pytest.raises(ConfigError, match="transforms = 'l1'"):
+        as_inputs(images, flat=True, transforms=["l1"])

@@ -1,0 +1,67 @@
+"""Public maps of single images."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.ndimage import affine_transform
+
+from fedpriv.data.transforms import TRANSFORMS, apply, bandpass, center, deskew, unit
+
+
+@given(names=st.lists(st.sampled_from(sorted(TRANSFORMS)), max_size=4, unique=True), seed=st.integers(0, 99))
+def test_each_image_is_mapped_on_its_own(names: list[str], seed: int) -> None:
+    """What makes a transform public: another image in the batch changes nothing."""
+    images = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
+    together = apply(images, names)
+    alone = torch.cat([apply(image[None], names) for image in images])
+    torch.testing.assert_close(together, alone)
+
+
+def test_center_and_unit() -> None:
+    images = torch.rand(3, 2, 4, 4)
+    torch.testing.assert_close(center(images).mean((1, 2, 3)), torch.zeros(3), atol=1e-6, rtol=0)
+    torch.testing.assert_close(unit(images).flatten(1).norm(dim=1), torch.ones(3))
+
+
+@pytest.mark.parametrize("name", sorted(TRANSFORMS))
+def test_a_blank_image_stays_blank(name: str) -> None:
+    assert torch.equal(TRANSFORMS[name](torch.zeros(1, 1, 8, 8)).unique(), torch.zeros(1))
+
+
+def test_bandpass_keeps_a_low_wave_and_drops_brightness_and_a_high_one() -> None:
+    def wave(frequency: int) -> torch.Tensor:
+        row = torch.cos(torch.pi * (torch.arange(28) + 0.5) * frequency / 28)
+        return row.expand(28, 28)[None, None].clone()
+
+    energy = [float(bandpass(wave(f)).norm()) for f in (0, 3, 20)]
+    assert bandpass(wave(0)).shape == (1, 1, 14, 14)
+    assert energy[0] < 1e-4
+    assert energy[2] < 1e-4
+    assert energy[1] > 1
+
+
+def test_deskew_is_the_shear_that_makes_the_image_upright() -> None:
+    """Against scipy, and: the mixed second moment of the result vanishes and the mass is in the middle."""
+    stroke = torch.zeros(1, 1, 28, 28)
+    for y in range(6, 22):
+        stroke[0, 0, y, 6 + y // 2 : 9 + y // 2] = 1
+    upright = deskew(stroke)[0, 0].double()
+    y = torch.arange(28.0)[:, None].double() - 13.5
+    x = torch.arange(28.0)[None].double() - 13.5
+    mass = upright.sum()
+    assert abs(float((upright * y).sum() / mass)) < 0.05
+    assert abs(float((upright * x).sum() / mass)) < 0.05
+    assert abs(float((upright * y * x).sum() / (upright * y * y).sum())) < 0.02
+
+    image = stroke[0, 0].numpy()
+    rows = torch.arange(28.0).numpy()
+    total = image.sum()
+    cy, cx = (image.sum(1) @ rows) / total, (image.sum(0) @ rows) / total
+    shear = ((rows - cy) @ image @ (rows - cx)) / (image.sum(1) @ (rows - cy) ** 2)
+    matrix = torch.tensor([[1.0, 0.0], [float(shear), 1.0]]).numpy()
+    offset = [cy - 13.5, cx - 13.5 - float(shear) * 13.5]
+    expected = affine_transform(image, matrix, offset=offset, order=1)
+    torch.testing.assert_close(upright.float(), torch.as_tensor(expected), atol=1e-4, rtol=0)
