@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import sys
@@ -151,10 +152,11 @@ def _run(
     config: Config, folder: Path, *, resumed: bool = False, fresh_noise: bool = False, as_json: bool = False
 ) -> None:
     training = _build(config, folder, resumed=resumed, fresh_noise=fresh_noise)
+    done = training.progress.round
     err.print(f"{training.strategy.name}: {len(training.population)} clients, {config.rounds} rounds, in {folder}")
     err.print(f"planned: {escape(str(training.plan.spent()))}")
     try:
-        result = _iterate(config, training, folder)
+        result = _iterate(config, training, folder, keep=(done if fresh_noise else math.inf) if resumed else 0)
     except KeyboardInterrupt:
         err.print(f"\nstopped after round {training.progress.round}; go on with: fedpriv resume {folder}")
         raise typer.Exit(130) from None
@@ -176,15 +178,15 @@ def _build(config: Config, folder: Path, *, resumed: bool, fresh_noise: bool) ->
     return training
 
 
-def _iterate(config: Config, training: Training, folder: Path) -> Result:
+def _iterate(config: Config, training: Training, folder: Path, keep: float) -> Result:
     from fedpriv import sinks
     from fedpriv.config import to_yaml
 
     done = training.progress.round
     board = sinks.TensorBoard(folder / "tb", done) if config.log.tensorboard else None
     writers = [
-        sinks.Jsonl(folder / "metrics.jsonl", done),
-        *([sinks.Csv(folder / "metrics.csv", done)] if config.log.csv else []),
+        sinks.Jsonl(folder / "metrics.jsonl", keep),
+        *([sinks.Csv(folder / "metrics.csv", keep)] if config.log.csv else []),
         *([board] if board else []),
         sinks.Live(config.rounds, done, err),
     ]

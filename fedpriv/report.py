@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import textwrap
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -133,9 +134,10 @@ def draw(run: Run, path: Path) -> None:
     for axes in (above, below):
         _tidy(axes)
     figure.align_ylabels()
-    above.set_title(run.title, loc="left", fontsize=13, fontweight="bold", pad=26)
+    privacy = textwrap.wrap(str(run.spent), 112)
+    above.set_title(run.title, loc="left", fontsize=13, fontweight="bold", pad=14 + 12 * len(privacy))
     place = {"xycoords": "axes fraction", "textcoords": "offset points"}
-    above.annotate(str(run.spent), (0, 1), (0, 10), **place, fontsize=8.5, color=_GREY)
+    above.annotate("\n".join(privacy), (0, 1), (0, 9), **place, fontsize=8.5, color=_GREY)
     figure.savefig(path)
 
 

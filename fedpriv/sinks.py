@@ -1,11 +1,14 @@
 """Where a run's rounds go: a live line, metrics files, TensorBoard.
 
-A file of a resumed run is cut back to the checkpoint first, so that it ends up as if the run had never stopped.
+A resumed run repeats the rounds past its checkpoint. With the same noise they come out the same, so the files keep what
+they have (`keep=math.inf`) and end up as if the run had never stopped; with fresh noise those rounds are cut off first
+(`keep` is the checkpoint's round).
 """
 
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -28,19 +31,22 @@ class Jsonl:
 
     Args:
         path: The file.
-        keep: Number of rounds that a checkpoint has seen; later lines are dropped.
+        keep: Keep the rounds up to this one; 0 starts a new file.
 
     Raises:
         FedprivError: the file cannot be written.
     """
 
-    def __init__(self, path: Path, keep: int = 0) -> None:
-        self._path = path
-        lines = _complete_lines(path) if keep else []
-        _write(path, "w", "".join(line for line in lines if json.loads(line)["round"] <= keep))
+    def __init__(self, path: Path, keep: float = 0) -> None:
+        kept = {json.loads(line)["round"]: line for line in _complete_lines(path)}
+        kept = {number: line for number, line in kept.items() if number <= keep}
+        self._path, self._last = path, max(kept, default=0)
+        _write(path, "w", "".join(kept.values()))
 
     def write(self, report: RoundReport) -> None:
-        """Append one round."""
+        """Append one round, unless it is there."""
+        if report.round <= self._last:
+            return
         # JSON has no infinity
         epsilon = report.epsilon if report.epsilon < float("inf") else "inf"
         row = {"round": report.round, "epsilon": epsilon, **report.metrics}
@@ -53,19 +59,20 @@ class Jsonl:
 class Csv:
     """`metrics.csv`: the same for spreadsheets; a value that was not measured is empty."""
 
-    def __init__(self, path: Path, keep: int = 0) -> None:
-        self._path = path
-        rows = [line for line in _complete_lines(path)[1:] if int(line.split(",")[0]) <= keep] if keep else []
-        _write(path, "w", ",".join(_CSV_COLUMNS) + "\n" + "".join(rows))
+    def __init__(self, path: Path, keep: float = 0) -> None:
+        kept = {int(line.split(",")[0]): line for line in _complete_lines(path)[1:]}
+        kept = {number: line for number, line in kept.items() if number <= keep}
+        self._path, self._last = path, max(kept, default=0)
+        _write(path, "w", "".join([",".join(_CSV_COLUMNS) + "\n", *kept.values()]))
 
     def write(self, report: RoundReport) -> None:
-        """Append one round."""
+        """Append one round, unless it is there."""
+        if report.round <= self._last:
+            return
+        text = io.StringIO()
         row = {"round": report.round, "epsilon": report.epsilon, **report.metrics}
-        try:
-            with self._path.open("a", encoding="utf-8", newline="") as file:
-                csv.DictWriter(file, _CSV_COLUMNS, extrasaction="ignore", lineterminator="\n").writerow(row)
-        except OSError as error:
-            raise _full(self._path, error) from error
+        csv.DictWriter(text, _CSV_COLUMNS, extrasaction="ignore", lineterminator="\n").writerow(row)
+        _write(self._path, "a", text.getvalue())
 
     def close(self) -> None:
         """Nothing is open."""
@@ -76,13 +83,13 @@ class TensorBoard:
 
     Args:
         folder: Where event files go.
-        keep: Number of rounds that a checkpoint has seen; later points of a stopped run are hidden.
+        done: Rounds done before a resume; later points of the stopped run are hidden.
     """
 
-    def __init__(self, folder: Path, keep: int = 0) -> None:
+    def __init__(self, folder: Path, done: int = 0) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter  # slow to import
 
-        self._writer = SummaryWriter(str(folder), purge_step=keep + 1 if keep else None)
+        self._writer = SummaryWriter(str(folder), purge_step=done + 1 if done else None)
 
     def text(self, name: str, markdown: str) -> None:
         """Show a text."""

@@ -80,7 +80,7 @@ class Plugin(Section):
             return section
         own = {name: value for name, value in section.items() if name in cls.model_fields}
         options = {name: value for name, value in section.items() if name not in cls.model_fields}
-        return {**own, **check(cls.options_of(own), options, cls.field).model_dump()}
+        return {**own, **check(cls.options_of(own), options, cls.field).model_dump(mode="json")}
 
     @classmethod
     def options_of(cls, own: Mapping[str, Any]) -> type[BaseModel]:
@@ -172,11 +172,12 @@ def _translate(error: ErrorDetails, given: object, path: str) -> ConfigError:
         return cause
     keys = [path] if path else []
     value = given
-    for key in (*error["loc"], *([context["name"]] if error["type"] == "unknown_field" else [])):
+    more = {"unknown_field": "name", "union_tag_not_found": "discriminator"}.get(error["type"])
+    for key in (*error["loc"], *([context[more].strip("'")] if more else [])):
         if isinstance(value, (dict, list)) and (key in value or isinstance(value, list)):
             value = value[key]
             keys.append(str(key))
-        elif error["type"] == "missing" and key == error["loc"][-1]:
+        elif error["type"] in ("missing", "union_tag_not_found"):
             value = None
             keys.append(str(key))
         # else the key is the tag of a union, which the user did not write
@@ -184,7 +185,7 @@ def _translate(error: ErrorDetails, given: object, path: str) -> ConfigError:
 
 
 def _fix(error: ErrorDetails, context: dict[str, Any]) -> str:
-    if error["type"] == "missing":
+    if error["type"] in ("missing", "union_tag_not_found"):
         return "is required"
     if error["type"] == "literal_error":
         return f"choose {context['expected']}"

@@ -48,12 +48,12 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
 
 def to_yaml(config: Config) -> str:
     """The configuration with every default filled in; reads back as the same configuration."""
-    return yaml.safe_dump(config.model_dump(), sort_keys=False, allow_unicode=True, width=120)
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
 
 
 def fingerprint(config: Config) -> str:
     """Names what must not change between stop and resume: everything but what is logged and how fast it runs."""
-    settings = config.model_dump(exclude={"log": True, "compute": {"backend", "device", "chunk", "threads"}})
+    settings = config.model_dump(mode="json", exclude={"log": True, "compute": {"backend", "device", "chunk", "threads"}})
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -1,0 +1,322 @@
+"""The command line, on real runs: what it prints, what it refuses, and what survives a crash."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from fedpriv.cli import app
+
+DIGITS = str(Path(__file__).parents[1] / "configs" / "digits_iadmm.yaml")
+# five clients, a few rounds, one thread: a fraction of a second
+SMALL = [
+    "data.partition.n_clients=5",
+    "rounds=6",
+    "compute.threads=1",
+    "log.checkpoint_every=2",
+    "log.tensorboard=false",
+]
+LONG = ["rounds=40", "log.checkpoint_every=8", "log.csv=true"]
+FULL_LINE = r"epsilon=\S+ \(delta=1e-5, unit=sample, relation=replace_one, trust=local, accountant=\w+\)"
+COMMAND = [sys.executable, "-c", "import torch; torch.set_num_threads(1); from fedpriv.cli import app; app()"]
+
+
+def fedpriv(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+def trained(folder: Path, *overrides: str) -> Path:
+    done = fedpriv("train", DIGITS, "--out", str(folder), *SMALL, *overrides)
+    assert done.exit_code == 0, done.stderr
+    return folder
+
+
+def refused(*words: str) -> str:
+    """The one line of an error."""
+    done = fedpriv(*words)
+    assert done.exit_code == 2
+    assert "Traceback" not in done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+def result_of(folder: Path) -> dict[str, object]:
+    return {**json.loads((folder / "result.json").read_text()), "seconds": None}
+
+
+def same_run(one: Path, other: Path) -> None:
+    """Equal to the byte, but for the clock."""
+    for name in ("ledger.jsonl", "metrics.jsonl", "metrics.csv"):
+        if (one / name).exists() or (other / name).exists():
+            assert (one / name).read_bytes() == (other / name).read_bytes(), name
+    assert result_of(one) == result_of(other)
+
+
+def killed(folder: Path, overrides: Sequence[str], after: int) -> None:
+    """Start a run in a process of its own and end it with `kill -9` once it has reported `after` rounds."""
+    metrics = folder / "metrics.jsonl"
+    with subprocess.Popen(
+        [*COMMAND, "train", DIGITS, "--out", str(folder), *overrides], stderr=subprocess.DEVNULL
+    ) as run:
+        deadline = time.monotonic() + 120
+        while not (metrics.exists() and metrics.read_bytes().count(b"\n") >= after):
+            assert run.poll() is None, "the run ended before it could be killed"
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        run.send_signal(signal.SIGKILL)
+    assert not (folder / "result.json").exists()
+
+
+def test_train_prints_what_the_user_needs_and_fills_the_folder(tmp_path: Path):
+    folder = tmp_path / "run"
+    done = fedpriv("train", DIGITS, "--out", str(folder), *SMALL, "log.tensorboard=true", "log.csv=true")
+    assert done.exit_code == 0
+    assert re.search(r"test accuracy +\d+\.\d\d%", done.stdout)
+    assert re.search(rf"privacy +{FULL_LINE}", done.stdout)
+    assert re.search(rf"TensorBoard +\S*tensorboard --logdir {folder / 'tb'}", done.stdout)
+    assert str(folder / "report.png") in done.stdout
+    assert "round 6/6 · loss" in done.stderr
+    assert "of 3" in done.stderr
+    expected = {"config.yaml", "ledger.jsonl", "metrics.jsonl", "metrics.csv", "result.json", "checkpoint.pt", "tb"}
+    assert {path.name for path in folder.iterdir()} == expected | {"report.png"}
+
+
+def test_result_holds_what_it_must(tmp_path: Path):
+    result = json.loads((trained(tmp_path / "run") / "result.json").read_text())
+    names = "strategy rounds test_accuracy test_loss epsilon delta unit relation trust accountant per_client_epsilon"
+    assert set(f"{names} seconds params_l2".split()) <= set(result)
+    assert (result["strategy"], result["rounds"], result["unit"]) == ("iadmm_prox", 6, "sample")
+    assert 2.9 < result["epsilon"] <= 3
+    assert len(result["per_client_epsilon"]) == 5
+
+
+def test_json_goes_alone_to_standard_output(tmp_path: Path):
+    folder = tmp_path / "run"
+    done = fedpriv("train", DIGITS, "--json", "--out", str(folder), *SMALL)
+    assert json.loads(done.stdout)["folder"] == str(folder)
+    for words in (["plan", DIGITS, "--json"], ["show", str(folder), "--json"], ["list", "--json"]):
+        done = fedpriv(*words)
+        assert done.exit_code == 0
+        assert json.loads(done.stdout)
+    assert json.loads(fedpriv("show", str(folder), "--json").stdout)["finished"] is True
+
+
+def test_without_out_each_run_gets_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    for number in (1, 2):
+        assert fedpriv("train", DIGITS, *SMALL, "rounds=1").exit_code == 0
+        assert Path(f"runs/digits_iadmm-{number}/result.json").exists()
+
+
+def test_list_and_plan_are_for_people():
+    listed = fedpriv("list").stdout
+    for name in ("iadmm_trust", "femnist_cnn", "digits", "laplace", "cross_entropy"):
+        assert re.search(rf"^  {name} +\S", listed, flags=re.MULTILINE), name
+    planned = fedpriv("plan", DIGITS).stdout
+    assert re.search(rf"privacy +{FULL_LINE}", planned)
+    assert re.search(rf"one round +{FULL_LINE}", planned)
+    assert "640 numbers each; 12,800 numbers a round (51.2 kB), 1.54 MB in the whole run" in planned
+
+
+def test_plan_says_why_the_published_variant_is_not_private():
+    words = [
+        "plan",
+        DIGITS,
+        "strategy={name: iadmm_prox, variant: published}",
+        "privacy={epsilon_bar: .05}",
+        "rounds=100",
+    ]
+    planned = fedpriv(*words).stdout
+    assert "epsilon=inf (not private" in planned
+    assert "epsilon_bar=0.05-DP in each round" in planned
+    assert "5 by basic composition" in planned
+    assert "not private as published: Delta_t is the largest l1 norm" in planned
+
+
+def test_the_published_variant_is_reported_without_a_promise(tmp_path: Path):
+    words = ["strategy={name: iadmm_trust, variant: published}", "privacy={epsilon_bar: .05}"]
+    folder = trained(tmp_path / "run", *words)
+    result = result_of(folder)
+    assert (result["strategy"], result["epsilon"]) == ("iadmm_trust (published)", "inf")
+    assert "measured on the client's own data" in fedpriv("show", str(folder)).stdout
+    assert (folder / "report.png").stat().st_size > 10_000
+
+
+def test_fix_model_replaces_batch_norm(tmp_path: Path):
+    model = "model=test_config:WithBatchNorm"
+    assert "--fix-model" in refused("train", DIGITS, "--out", str(tmp_path / "a"), *SMALL, model)
+    assert not (tmp_path / "a").exists(), "nothing was started, so nothing is left behind"
+    done = fedpriv("train", DIGITS, "--out", str(tmp_path / "b"), "--fix-model", *SMALL, model)
+    assert done.exit_code == 0
+    assert "fix: true" in (tmp_path / "b" / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("rounds=-3", "rounds = -3: must be greater than 0"),
+        ("privacy.clip.bound=0", "privacy.clip.bound = 0: must be greater than 0"),
+        ("privacy.delta=0", "privacy.delta = 0: Gaussian noise needs delta > 0"),
+        ("network.cohort.fixed=6", "network.cohort.fixed = 6: there are only 5 clients"),
+        ("strategy.name=iadm_prox", "strategy = 'iadm_prox': unknown; did you mean 'iadmm_prox'"),
+        ("data={name: mnist, root: nowhere, partition: {kind: iid, n_clients: 5}}", "nowhere"),
+        ("data={name: femnist, root: nowhere, partition: {kind: by_writer}}", "no folder nowhere"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(override: str, message: str, tmp_path: Path):
+    assert message in refused("train", DIGITS, "--out", str(tmp_path / "run"), *SMALL, override)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_with_another_run_is_refused(tmp_path: Path):
+    folder = trained(tmp_path / "run")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert f"{folder} holds another run; go on with it (fedpriv resume {folder})" in refused(
+        "train", DIGITS, "--out", str(folder), *SMALL
+    )
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert "is finished; look at it with: fedpriv show" in refused("resume", str(folder))
+
+
+def test_a_folder_that_holds_no_run(tmp_path: Path):
+    assert "holds no run" in refused("resume", str(tmp_path))
+    assert "holds no run" in refused("show", str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def stopped_run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The files of a run that `kill -9` ended between two checkpoints."""
+    folder = tmp_path_factory.mktemp("killed") / "run"
+    killed(folder, [*SMALL, *LONG], after=10)
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def stopped_folder(stopped_run: dict[str, bytes], tmp_path: Path) -> Path:
+    for name, content in stopped_run.items():
+        (tmp_path / name).write_bytes(content)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run, unbroken."""
+    return trained(tmp_path_factory.mktemp("whole") / "run", *LONG)
+
+
+def test_kill_9_and_resume_give_the_unbroken_run(stopped_folder: Path, whole_run: Path):
+    so_far = json.loads(fedpriv("show", str(stopped_folder), "--json").stdout)
+    assert so_far["finished"] is False
+    assert 10 <= so_far["rounds"] < 40
+    done = fedpriv("resume", str(stopped_folder))
+    assert done.exit_code == 0, done.stderr
+    same_run(stopped_folder, whole_run)
+
+
+def test_a_truncated_ledger_is_refused(stopped_folder: Path):
+    ledger = stopped_folder / "ledger.jsonl"
+    ledger.write_bytes(b"\n".join(ledger.read_bytes().split(b"\n")[:4]) + b"\n")
+    message = refused("resume", str(stopped_folder))
+    assert "holds 3 records but the checkpoint has seen 8" in message
+    ledger.unlink()
+    assert "without its ledger has no epsilon" in refused("resume", str(stopped_folder))
+
+
+def test_a_damaged_line_is_refused(stopped_folder: Path):
+    ledger = stopped_folder / "ledger.jsonl"
+    lines = ledger.read_bytes().split(b"\n")
+    ledger.write_bytes(b"\n".join([*lines[:3], lines[3][:20], *lines[4:]]))
+    assert "line 4 is damaged" in refused("resume", str(stopped_folder))
+
+
+def test_a_torn_last_line_survives(stopped_folder: Path, whole_run: Path):
+    with (stopped_folder / "ledger.jsonl").open("ab") as file:
+        file.write(b'{"round":17,"query":"gra')
+    assert fedpriv("resume", str(stopped_folder)).exit_code == 0
+    same_run(stopped_folder, whole_run)
+
+
+def test_other_settings_are_refused(stopped_folder: Path):
+    config = stopped_folder / "config.yaml"
+    config.write_text(config.read_text().replace("rounds: 40", "rounds: 41"))
+    assert "other settings" in refused("resume", str(stopped_folder))
+
+
+def test_other_data_cannot_replay_the_same_noise(stopped_folder: Path):
+    """The difference of the two answers would reveal the data; fresh noise is offered, and charged."""
+    lines = (stopped_folder / "ledger.jsonl").read_bytes().split(b"\n")
+    first_after = json.loads(lines[9])
+    assert first_after["round"] == 8
+    first_after["digest"] = "00000000"
+    lines[9] = json.dumps(first_after, separators=(",", ":")).encode()
+    (stopped_folder / "ledger.jsonl").write_bytes(b"\n".join(lines))
+    assert "--fresh-noise" in refused("resume", str(stopped_folder))
+    records = len(lines) - 2
+    done = fedpriv("resume", str(stopped_folder), "--fresh-noise")
+    assert done.exit_code == 0, done.stderr
+    result = result_of(stopped_folder)
+    assert result["epsilon"] <= 3, "the repeated rounds are paid for, so the budget ends the run before round 40"
+    assert result["rounds"] == 40 - (records - 8)
+    assert "the next would overspend" in done.stdout
+
+
+def test_control_c_says_how_to_go_on_even_before_the_first_checkpoint(tmp_path: Path, whole_run: Path):
+    folder = tmp_path / "run"
+    words = [*COMMAND, "train", DIGITS, "--out", str(folder), *SMALL, *LONG, "log.checkpoint_every=100"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as run:
+        while not ((folder / "metrics.jsonl").exists() and (folder / "metrics.jsonl").stat().st_size):
+            time.sleep(0.01)
+        run.send_signal(signal.SIGINT)
+        _, stderr = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert f"go on with: fedpriv resume {folder}" in stderr
+    assert "Traceback" not in stderr
+    assert fedpriv("resume", str(folder)).exit_code == 0
+    same_run(folder, whole_run)
+
+
+def test_a_full_disk_ends_the_run_and_loses_nothing(tmp_path: Path):
+    """No file may grow past 8 kB: the ledger is the one that does. With space again the run goes on where it was."""
+    folder = tmp_path / "run"
+    words = [
+        "data.partition.n_clients=1",
+        "model={name: 'test_config:Tiny', width: 1}",
+        "rounds=32",
+        *SMALL[2:],
+        "log.checkpoint_every=8",
+    ]
+
+    def small_disk() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+
+    done = subprocess.run(
+        [*COMMAND, "train", DIGITS, "--out", str(folder), *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=small_disk,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+    )
+    assert done.returncode == 2, done.stderr
+    assert "ledger.jsonl could not be written" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (folder / "ledger.jsonl").read_bytes().endswith(b"\n"), "no torn line is left"
+    again = fedpriv("resume", str(folder))
+    assert again.exit_code == 0, again.stderr
+    whole = tmp_path / "whole"
+    assert fedpriv("train", DIGITS, "--out", str(whole), *words).exit_code == 0
+    same_run(folder, whole)

@@ -1,0 +1,273 @@
+"""Configurations: what they say, and what they refuse."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import fedpriv
+from fedpriv.config import Config, build, fingerprint, forecast, load_config, to_yaml
+from fedpriv.errors import ConfigError, DataError
+from fedpriv.strategies.base import Averaged, Strategy
+
+ROOT = Path(__file__).parents[1]
+DIGITS = ROOT / "configs" / "digits_iadmm.yaml"
+PUBLISHED = ["strategy={name: iadmm_trust, variant: published}", "privacy={epsilon_bar: 0.05}"]
+
+
+class Tiny(nn.Module):
+    """A user's model."""
+
+    def __init__(self, n_features: int, n_classes: int, width: int = 4) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(n_features, width), nn.Tanh(), nn.Linear(width, n_classes))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.layers(inputs)
+
+
+class WithBatchNorm(nn.Module):
+    """A user's model that mixes examples."""
+
+    def __init__(self, n_features: int, n_classes: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Flatten(), nn.Linear(n_features, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, n_classes)
+        )
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.layers(inputs)
+
+
+def descent(learning_rate: float, rounds: int) -> Strategy:
+    """A user's strategy; it may ask for the number of rounds."""
+    assert rounds == 30
+    return fedpriv.fedavg(learning_rate, average=1.0)
+
+
+def halving(round_index: int) -> float:
+    """A user's budget schedule."""
+    return 0.5**round_index
+
+
+def not_a_strategy() -> int:
+    return 3
+
+
+def digits(*overrides: str) -> Config:
+    return load_config(DIGITS, overrides)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_config_is_valid_and_reads_back(path: Path, tmp_path: Path):
+    config = load_config(path)
+    written = tmp_path / "config.yaml"
+    written.write_text(to_yaml(config))
+    assert load_config(written) == config
+    assert fingerprint(load_config(written)) == fingerprint(config)
+
+
+BAD = {
+    # given: what the message must say
+    "rounds=-3": "rounds = -3: must be greater than 0",
+    "round=3": "round = 3: unknown; did you mean 'rounds'?",
+    "strategy.rho.scal=1": "strategy.rho.scal = 1: unknown; did you mean 'scale'? (there are: growth, offset, period",
+    "strategy.rh.scale=1": "strategy.rh = {'scale': 1}: unknown; did you mean 'rho'?",
+    "strategy.name=iadm_prox": "strategy = 'iadm_prox': unknown; did you mean 'iadmm_prox'",
+    "strategy={name: fedavg, learning_rate: fast}": "strategy.learning_rate = 'fast': must be a valid number",
+    "strategy=fedavg": "strategy.learning_rate = None: is required",
+    "strategy.feasible={kind: bal, radius: 1}": "did you mean 'ball'",
+    "strategy.feasible={kind: box, bound: -1}": "strategy.feasible.bound = -1: must be greater than 0",
+    "strategy.variant=published": "unknown; choose one of preset, scale",
+    "strategy={name: fedavg, variant: published}": "fedavg has no published variant; these have: iadmm_prox",
+    "strategy=tests:nothing": "strategy = 'tests:nothing'",
+    "strategy=test_config:not_a_strategy": "gives a int; give a fedpriv.Strategy",
+    "model=mnist_cn": "model = 'mnist_cn': unknown; did you mean 'mnist_cnn'",
+    "model.bias=perhaps": "model.bias = 'perhaps': must be a valid boolean",
+    "model=test_config:Tinny": "did you mean 'Tiny'",
+    "data.name=digitz": "data = 'digitz': unknown; did you mean 'digits'",
+    "data.flt=true": "data.flt = True: unknown; did you mean 'flat'",
+    "data.partition.n_clients=0": "data.partition.n_clients = 0: must be greater than 0",
+    "data.partition={n_clients: 3}": "data.partition.kind = None: is required",
+    "data.partition.alpha=3": "data.partition.alpha = 3: unknown",
+    "data.partition.kind=dirichlt": "data.partition = {'kind': 'dirichlt', 'n_clients': 10}: unknown; did you mean",
+    "privacy.clip.bound=0": "privacy.clip.bound = 0: must be greater than 0",
+    "privacy.clip.bound=.inf": "privacy.clip.bound = inf: must be a finite number",
+    "privacy.delta=0": "privacy.delta = 0: Gaussian noise needs delta > 0",
+    "privacy.delta=1": "privacy.delta = 1: must be less than 1",
+    "privacy.epsilon=-1": "privacy.epsilon = -1: must be greater than 0",
+    "privacy.epsilon=null": "privacy.epsilon = None",
+    "privacy.epsilon_bar=1": "privacy.epsilon_bar = 1.0: it belongs to strategy.variant: published",
+    "privacy.mechanism=laplac": "privacy.mechanism = 'laplac': choose 'gaussian' or 'laplace'",
+    "privacy.sampling=ful": "privacy.sampling = 'ful': unknown; did you mean 'full'",
+    "privacy.sampling.poisson.rate=2": "privacy.sampling.poisson.rate = 2: must be less than or equal to 1",
+    "privacy.sampling={poisson: {rate: .1}, fixed_size: {size: 3}}": "choose one of poisson, fixed_size",
+    "privacy.trust=locl": "privacy.trust = 'locl': unknown; did you mean 'local'",
+    "privacy.at=message": "privacy.unit = 'sample': at: message clips whole messages",
+    "privacy.schedule.function=test_config:nothing": "privacy.schedule.function = 'test_config:nothing'",
+    "network.cohort.fixed=20": "network.cohort.fixed = 20: there are only 10 clients",
+    "compute.backend=fast": "compute.backend = 'fast': choose 'auto', 'loop', 'vmap' or 'linear'",
+    "privacy=3": "privacy = 3: give a mapping",
+    "rounds": "override = 'rounds': write it as section.field=value",
+    "rounds={": "is not YAML",
+}
+
+
+@pytest.mark.parametrize("override", BAD)
+def test_bad_settings_name_field_value_and_fix(override: str):
+    with pytest.raises(ConfigError) as caught:
+        digits(override)
+    assert BAD[override] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ([PUBLISHED[0], "privacy={epsilon: 3}"], "privacy.epsilon_bar = None: variant: published needs"),
+        ([*PUBLISHED, "privacy.epsilon=3"], "privacy.epsilon = 3.0: variant: published makes no promise"),
+        (["strategy.name=iadmm_output", "privacy.schedule.geometric.ratio=.9"], "the strategy sets the schedule"),
+        (["strategy.rho.scale=1", "strategy=null"], "strategy = None"),
+    ],
+)
+def test_settings_that_contradict_each_other(overrides: list[str], message: str):
+    with pytest.raises(ConfigError) as caught:
+        digits(*overrides)
+    assert message in str(caught.value)
+
+
+def test_files_that_are_no_configuration(tmp_path: Path):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(tmp_path / "nothing.yaml")
+    bad = tmp_path / "bad.yaml"
+    for text, message in (("[1, 2]", "mapping of sections"), ("a: {b", "is not YAML"), ("rounds: 3", "is required")):
+        bad.write_text(text)
+        with pytest.raises(ConfigError, match=message):
+            load_config(bad)
+
+
+def test_overrides_reach_into_short_forms():
+    assert digits("model.bias=true").model.options == {"bias": True}
+    assert digits("privacy.sampling.poisson.rate=1e-1").promise().sampling == fedpriv.Poisson(0.1)
+    assert digits("privacy.delta=1e-6").privacy.delta == 1e-6
+    assert digits("strategy.average=2").recipe().strategy.output == Averaged(2.0)
+    assert digits("rounds=5", "rounds=7").rounds == 7
+
+
+def test_every_choice_reaches_the_promise():
+    secure = digits(
+        "privacy.trust.secure_aggregation.min_honest=4", "strategy.linearize_at=received", "network.cohort.poisson=.5"
+    )
+    assert secure.promise().trust == fedpriv.SecureAggregation(4)
+    assert secure.network.cohort.build() == fedpriv.PoissonCohort(0.5)
+    laplace = digits(
+        "privacy={epsilon: 1, mechanism: laplace, delta: 0, schedule: {geometric: {ratio: 0.9}}}"
+    ).promise()
+    assert laplace.mechanism == fedpriv.Laplace()
+    assert laplace.clip == fedpriv.Clip(1.0, "l1"), "the norm that suits the noise"
+    assert laplace.schedule == fedpriv.Geometric(0.9)
+    assert digits("privacy.schedule.function=test_config:halving").promise().schedule.share(2) == 0.25
+    assert digits("privacy.at=none").promise().epsilon is None
+    output = digits("strategy={name: iadmm_output, rho: {scale: 3}}")
+    assert output.promise().schedule == fedpriv.OutputNoise(fedpriv.Penalty(3.0), fedpriv.Decay())
+    assert output.recipe().strategy.name == "iadmm_output"
+
+
+def test_published_has_the_constants_of_the_paper():
+    recipe = digits(*PUBLISHED, "strategy.preset=femnist").recipe()
+    assert recipe.published == fedpriv.Published(0.05)
+    rho = recipe.strategy.local_step.rho
+    assert [rho(1), rho(2000)] == pytest.approx([0.005 + 0.05 / 0.05, 0.005 * 1.2 + 0.05 / 0.05])
+    gaussian = digits("strategy={name: iadmm_output, variant: published}", "privacy={epsilon_bar: .inf}").recipe()
+    assert gaussian.published == fedpriv.Published(math.inf, "gaussian")
+    assert gaussian.strategy.local_step.rho(1) == 2.0, "no budget, no offset"
+
+
+def test_fingerprint_names_what_must_not_change():
+    same = ["log.csv=true", "log.checkpoint_every=7", "compute.backend=loop", "compute.threads=1"]
+    assert fingerprint(digits(*same)) == fingerprint(digits())
+    for override in ("seed=1", "rounds=31", "privacy.epsilon=2", "strategy.rho.scale=2.5", "data.partition.seed=1"):
+        assert fingerprint(digits(override)) != fingerprint(digits())
+
+
+def test_a_users_model_and_strategy_by_name():
+    config = digits(
+        "model={name: 'test_config:Tiny', width: 3}", "strategy={name: 'test_config:descent', learning_rate: 1}"
+    )
+    training = build(config)
+    assert training.population.dim == 64 * 3 + 3 + 3 * 10 + 10
+    assert isinstance(training.strategy.output, Averaged)
+    with pytest.raises(ConfigError, match=r"model\.widht = 3: unknown; did you mean 'width'"):
+        digits("model={name: 'test_config:Tiny', widht: 3}")
+
+
+def test_batch_norm_is_refused_and_can_be_fixed():
+    with pytest.raises(ConfigError, match="--fix-model"):
+        build(digits("model=test_config:WithBatchNorm"))
+    model = build(digits("model={name: 'test_config:WithBatchNorm', fix: true}")).population.model
+    assert any(isinstance(layer, nn.GroupNorm) for layer in model.modules())
+
+
+def test_the_first_model_follows_the_seed():
+    def first(*overrides: str) -> torch.Tensor:
+        return build(digits("model=test_config:Tiny", *overrides)).population.params[0].clone()
+
+    assert torch.equal(first(), first())
+    assert not torch.equal(first(), first("seed=1"))
+
+
+def test_what_only_the_data_can_tell(tmp_path: Path):
+    with pytest.raises(DataError, match="nowhere"):
+        build(digits(f"data={{name: mnist, root: {tmp_path / 'nowhere'}, partition: {{kind: iid, n_clients: 10}}}}"))
+    with pytest.raises(ConfigError, match=r"data\.partition\.n_clients = 5000: give between 1 and 1437"):
+        build(digits("data.partition.n_clients=5000"))
+    with pytest.raises(ConfigError, match=r"data\.partition\.writers"):
+        build(digits("data.partition={kind: by_writer}"))
+
+
+@pytest.mark.parametrize(
+    "kind", ["iid", "in_order", "{kind: by_label, labels_per_client: 3}", "{kind: dirichlet, alpha: 1}"]
+)
+def test_partitions(kind: str):
+    options = kind if kind.startswith("{") else f"{{kind: {kind}}}"
+    training = build(digits(f"data.partition={options}", "data.partition.n_clients=4"))
+    assert len(training.population) == 4
+    assert int(training.population.sizes.sum()) == 1437
+
+
+def test_a_forecast_needs_no_data():
+    """MNIST is not there, yet its sizes are known."""
+    config = digits("data={name: mnist, root: /nowhere, partition: {kind: iid, n_clients: 9}}")
+    found = forecast(config)
+    assert found.examples == (6666, 6667)
+    assert (found.parameters, found.releases) == (7840, 30)
+    assert found.bytes_per_round == 2 * 9 * 7840 * 4
+    assert 2.99 < found.spent.epsilon <= 3
+    assert 0 < found.first_round.epsilon < 1
+    assert found.warnings == ()
+    trained = build(digits())
+    assert forecast(digits()).noise_multiplier == trained.plan.privacy.noise_multiplier
+    assert forecast(digits("data.partition={kind: dirichlet, n_clients: 4}")).n_clients == 4
+
+
+def test_a_forecast_warns():
+    assert "delta=0.001 is not below 1/1437" in forecast(digits("privacy.delta=1e-3")).warnings[0]
+    many = forecast(digits("privacy={epsilon: 3, mechanism: laplace}"))
+    assert "needs 24% less noise" in many.warnings[0]
+    assert forecast(digits("privacy={epsilon: 3, mechanism: laplace}", "rounds=2")).warnings == ()
+    assert "makes no promise" in forecast(digits("privacy.at=none")).warnings[0]
+    assert forecast(digits("rounds=3"), timed=True).seconds_per_round > 0
+
+
+def test_a_forecast_of_the_published_variant_says_what_the_claim_amounts_to():
+    found = forecast(digits(*PUBLISHED, "rounds=200", "data.partition.n_clients=2"))
+    assert found.claim is not None
+    assert (found.claim.stated_epsilon, found.claim.basic_total) == (0.05, 10)
+    assert 2 < found.claim.tight_total < 4
+    assert math.isinf(found.spent.epsilon)
+    assert found.to_json()["spent"]["epsilon"] == "inf"
+    assert any("is that of one round" in warning for warning in found.warnings)
+    assert any("depends on the private data" in warning for warning in found.warnings)
