@@ -50,6 +50,7 @@ class PrivateOracle:
         self._pricing = Pricing(privacy, population.sizes.tolist(), cohort_rate)
         # a diagnostic on private data: it stays with whoever holds the clients and is never written or sent
         self.broken_examples = torch.zeros(len(population), dtype=torch.long, device=population.device)
+        self._answered = (-1, 0)
         self.begin_round(0, torch.arange(len(population)))
 
     @property
@@ -78,7 +79,7 @@ class PrivateOracle:
         if self.privacy.at != "message" or self.privacy.published is not None:
             return message
         bounded, _ = self.privacy.clip.rows(message)
-        return self.ledger.open(self._noised("message", bounded, [1.0] * len(message)))
+        return self._open(self._noised("message", bounded, [1.0] * len(message)))
 
     def _answer(self, query: str, params: Tensor, anchor: Tensor | None) -> Tensor:
         self._check_query_point(params)
@@ -96,12 +97,22 @@ class PrivateOracle:
         else:
             bounded = self._sum(params, anchor, clip=True)
             release = self._noised(query, bounded, self._factors())
-        value = self.ledger.open(release)
+        value = self._open(release)
         self._index += 1
+        return value
+
+    def _open(self, release: Release) -> Tensor:
+        value = self.ledger.open(release)
+        self._answered = (self._round, self._index)
         return value
 
     def _noised(self, query: str, bounded: Tensor, factors: Sequence[float]) -> Release:
         """Noise `bounded` and multiply row i by the public `factors[i]`."""
+        if (self._round, self._index) <= self._answered:
+            raise PrivacyError(
+                f"round {self._round} was answered already, and its noise may not serve another answer: their "
+                "difference would have none. Go on with the next round, or start a run with another seed"
+            )
         clients = self._clients()
         record, scales = self._pricing.price(self._round, self._index, query, clients, factors)
         parties = self._pricing.parties
