@@ -86,7 +86,7 @@ def test_noise_is_fresh_for_every_round_client_answer_and_seed(law: str) -> None
 
 
 def test_no_two_streams_are_alike() -> None:
-    """Each name opens its own stream: 64 bits of 13 600 of them never agree, nor do those of another seed or attempt."""
+    """Each name opens its own stream: the first 63 bits of 13 600 streams, other seeds and attempts never agree."""
     names = list(itertools.product(["batch", "noise", "share", "message", "cohort"], range(17), range(4), range(40)))
     firsts = [int(Randomness(7).stream(*name).integers(2**63)) for name in names]
     others = [

@@ -1,0 +1,350 @@
+"""What leaves a client is a function of what the ledger lists, whatever the strategy; what cannot be is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+from privacy_worlds import DIM, Data, clients_of, digits_of, oracle_of, with_record
+from torch import Tensor
+
+import fedpriv as fp
+from fedpriv.oracle import PrivateOracle
+from fedpriv.privacy.accountant import account
+from fedpriv.strategies.fedavg import AddMeanUpdate, LocalSteps
+
+SIZES = (12, 9, 15)
+ROUNDS = 6
+
+
+class Wiretap(fp.Star):
+    """A star that keeps a copy of everything that is sent over it."""
+
+    def __init__(self, n_clients: int) -> None:
+        super().__init__(n_clients)
+        self.sent: list[Tensor] = []
+
+    def mean(self, rows: Tensor) -> Tensor:
+        self.sent.append(rows.clone())
+        return super().mean(rows)
+
+    def gather(self, rows: Tensor) -> Tensor:
+        self.sent.append(rows.clone())
+        return super().gather(rows)
+
+
+class Recorder:
+    """The real oracle, with its answers written down; or replaced by those of another run, once they were computed."""
+
+    def __init__(self, oracle: PrivateOracle, script: list[Tensor] | None = None) -> None:
+        self._oracle, self._script = oracle, script
+        self.n_clients = oracle.n_clients
+        self.own: list[Tensor] = []
+
+    def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> None:
+        self._oracle.begin_round(round_index, cohort, received)
+
+    def gradient(self, params: Tensor) -> Tensor:
+        # what is asked at all comes through the real door
+        answer = self._oracle.gradient(params)
+        return self._keep(answer) if self._oracle.privacy.at == "gradient" else answer
+
+    def gradient_difference(self, params: Tensor, anchor: Tensor) -> Tensor:
+        return self._keep(self._oracle.gradient_difference(params, anchor))
+
+    def release_message(self, message: Tensor) -> Tensor:
+        released = self._oracle.release_message(message)
+        return self._keep(released) if self._oracle.privacy.at == "message" else released
+
+    def _keep(self, answer: Tensor) -> Tensor:
+        self.own.append(answer.clone())
+        return answer if self._script is None else self._script[len(self.own) - 1].clone()
+
+
+@dataclass
+class Seen:
+    """All that one run lets out."""
+
+    messages: list[Tensor]
+    models: list[Tensor]
+    reports: list[tuple[dict[str, float], float]]
+    ledger: list[str]
+    own: list[Tensor]
+    result: dict[str, object]
+
+
+def watch(
+    data: Data, strategy: fp.Strategy, privacy: fp.Privacy, folder: Path, script: list[Tensor] | None = None
+) -> Seen:
+    wire = Wiretap(len(SIZES))
+    training = fp.Training(
+        clients_of(data),
+        strategy,
+        privacy,
+        rounds=ROUNDS,
+        seed=5,
+        network=wire,
+        test=torch.utils.data.TensorDataset(*digits_of([50])[0]),
+        folder=folder,
+    )
+    wire.sent.clear()  # those of the plan
+    recorder = Recorder(training.oracle, script)
+    training.oracle = recorder
+    models, reports = [], []
+    for report in training:
+        models.append(training.progress.models.clone())
+        reports.append((report.metrics, report.epsilon))
+    lines = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
+    ledger = [json.dumps({**line, "digest": None}) for line in lines]
+    result = {name: value for name, value in training.result().to_json().items() if name != "seconds"}
+    return Seen(wire.sent, models, reports, ledger, recorder.own, result)
+
+
+def strategies() -> dict[str, tuple[fp.Strategy, fp.Privacy]]:
+    private, client = fp.Privacy(epsilon=3), fp.Privacy(epsilon=3, unit="client")
+    return {
+        "prox": (fp.inexact_admm(), private),
+        "trust": (fp.inexact_admm(fp.Trust(fp.Decay(0.1, 0.0))), replace(private, sampling=fp.Poisson(0.5))),
+        "box, received": (fp.inexact_admm(feasible=fp.Box(0.1), linearize_at="received", average=1.0), client),
+        "fedavg": (fp.fedavg(0.5, local_steps=2), replace(private, sampling=fp.FixedSize(5))),
+        "fedavg, messages": (fp.fedavg(0.5, local_steps=3), replace(client, at="message")),
+        "secure sum": (fp.fedavg(0.5), replace(private, trust=fp.SecureAggregation(3))),
+    }
+
+
+@pytest.mark.parametrize("name", list(strategies()))
+def test_everything_that_leaves_is_a_function_of_the_releases(name: str, tmp_path: Path) -> None:
+    """Two neighbouring data sets, the releases of the one put in the place of the other's: nothing else may differ."""
+    strategy, privacy = strategies()[name]
+    data = digits_of(SIZES)
+    other = with_record(data, 1, 4, torch.full((64,), 50.0, dtype=torch.float64), 3)
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    a = watch(data, strategy, privacy, tmp_path / "a")
+    b = watch(other, strategy, privacy, tmp_path / "b", script=a.own)
+    assert not all(torch.equal(x, y) for x, y in zip(a.own, b.own, strict=True))  # the record does matter
+    assert len(a.messages) == ROUNDS
+    assert all(torch.equal(x, y) for x, y in zip(a.messages, b.messages, strict=True))
+    assert all(torch.equal(x, y) for x, y in zip(a.models, b.models, strict=True))
+    assert a.reports == b.reports
+    assert a.ledger == b.ledger
+    assert a.result == b.result
+    # one line for each release, after the header
+    assert len(a.ledger) == 1 + len(a.own)
+
+
+def test_the_ledger_holds_no_answer(tmp_path: Path) -> None:
+    """A record that only the data could have changed, changes nothing in the ledger but the checksums."""
+    data = digits_of(SIZES)
+    other = with_record(data, 1, 4, torch.full((64,), 1e308, dtype=torch.float64), 3)  # a broken example
+    ledgers = []
+    for name, side in (("a", data), ("b", other)):
+        (tmp_path / name).mkdir()
+        ledgers.append(watch(side, fp.inexact_admm(), fp.Privacy(epsilon=3), tmp_path / name).ledger)
+    assert ledgers[0] == ledgers[1]
+
+
+def test_the_stop_does_not_depend_on_the_data() -> None:
+    """Given noise and a limit, the round at which the budget ends is the same on all data."""
+    privacy = fp.Privacy(epsilon=1.0, noise_multiplier=12.0)
+    rounds = []
+    for scale in (0.0, 1.0, 1e6):
+        data = [(x * scale, y) for x, y in digits_of(SIZES)]
+        training = fp.Training(clients_of(data), fp.inexact_admm(), privacy, rounds=50)
+        rounds.append(len(list(training)))
+        assert training.result().spent.epsilon <= 1.0
+    assert rounds[0] == rounds[1] == rounds[2]
+    assert 1 < rounds[0] < 50
+
+
+def test_admm_is_refused_where_only_messages_are_noised() -> None:
+    with pytest.raises(fp.ConfigError, match="state that is not a function of released messages"):
+        fp.train(
+            clients_of(digits_of(SIZES)),
+            fp.inexact_admm(),
+            fp.Privacy(epsilon=3, unit="client", at="message"),
+            rounds=2,
+        )
+
+
+def test_messages_are_whole_clients() -> None:
+    with pytest.raises(fp.ConfigError, match="the unit must be client"):
+        fp.Privacy(epsilon=3, at="message")
+
+
+SECURE = fp.Privacy(epsilon=3, trust=fp.SecureAggregation(min_honest=2))
+
+
+@dataclass(frozen=True)
+class MedianServer(AddMeanUpdate):
+    """An aggregator that looks at single messages."""
+
+    is_sum: ClassVar[bool] = False
+
+    def __call__(self, message: Tensor, network, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        model = state["model"] + network.gather(message).median(0, keepdim=True).values
+        return model.expand_as(message), {"model": model}
+
+
+def test_secure_aggregation_is_refused_to_aggregators_of_single_messages() -> None:
+    strategy = fp.Strategy(LocalSteps(0.1), MedianServer())
+    with pytest.raises(fp.ConfigError, match="needs single messages"):
+        fp.train(clients_of(digits_of(SIZES)), strategy, SECURE, rounds=2)
+    assert fp.train(clients_of(digits_of(SIZES)), strategy, fp.Privacy(epsilon=3), rounds=2).rounds == 2
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        fp.inexact_admm(),
+        fp.inexact_admm(fp.Trust(), linearize_at="received"),
+        fp.inexact_admm(feasible=fp.Box(1.0), linearize_at="received"),
+    ],
+)
+def test_secure_aggregation_is_refused_to_steps_that_are_not_linear(strategy: fp.Strategy) -> None:
+    with pytest.raises(fp.ConfigError, match="only secure sums would cover"):
+        fp.train(clients_of(digits_of(SIZES)), strategy, SECURE, rounds=2)
+
+
+@pytest.mark.xfail(reason="check_fit does not know the cohort")
+@pytest.mark.parametrize("cohort", [fp.FixedCohort(2), fp.PoissonCohort(0.9)])
+def test_secure_aggregation_is_refused_to_steps_with_memory_when_cohorts_vary(cohort) -> None:
+    """A client's later messages repeat its earlier noise beside that of other clients.
+
+    Sums of messages are then no functions of the sums of answers: for 20 clients, cohorts of 5 and 60 rounds, mu^2 was
+    computed to be 2.9 times the claim.
+    """
+    with pytest.raises(fp.ConfigError):
+        fp.Training(
+            clients_of(digits_of(SIZES)),
+            fp.inexact_admm(linearize_at="received"),
+            SECURE,
+            rounds=3,
+            network=fp.Star(3, cohort),
+        )
+
+
+class Signs(LocalSteps):
+    """A step without memory that is not linear: a sum of signs is no function of the sum of the answers."""
+
+    def __call__(self, received: Tensor, state: dict[str, Tensor], oracle) -> tuple[Tensor, dict[str, Tensor]]:
+        return -self.learning_rate * oracle.gradient(received).sign(), state
+
+
+@pytest.mark.xfail(reason="memory: none does not say that the message is linear in the answers")
+def test_secure_aggregation_is_refused_to_steps_without_memory_that_are_not_linear() -> None:
+    with pytest.raises((fp.ConfigError, fp.PrivacyError)):
+        fp.train(clients_of(digits_of(SIZES)), fp.Strategy(Signs(0.1), AddMeanUpdate()), SECURE, rounds=2)
+
+
+def test_secure_aggregation_answers_once_a_round_at_what_was_received() -> None:
+    oracle = oracle_of(digits_of(SIZES), fp.Privacy(noise_multiplier=1.0, trust=fp.SecureAggregation(2)))
+    params = torch.zeros(len(SIZES), DIM, dtype=torch.float64)
+    with pytest.raises(fp.PrivacyError, match="at what was received"):
+        oracle.gradient(params)  # nothing was received yet
+    oracle.begin_round(0, torch.arange(3), params)
+    with pytest.raises(fp.PrivacyError, match="not received"):
+        oracle.gradient(params + 1e-12)
+    oracle.gradient(params)
+    with pytest.raises(fp.PrivacyError, match="second answer"):
+        oracle.gradient(params)
+    assert len(oracle.ledger.records) == 1
+
+
+def test_several_local_steps_do_not_fit_secure_aggregation_of_gradients() -> None:
+    with pytest.raises((fp.PrivacyError, fp.ConfigError)):
+        fp.train(clients_of(digits_of(SIZES)), fp.fedavg(0.1, local_steps=2), SECURE, rounds=2)
+
+
+def test_too_few_participants_release_nothing() -> None:
+    oracle = oracle_of(digits_of(SIZES), fp.Privacy(noise_multiplier=1.0, trust=fp.SecureAggregation(3)))
+    params = torch.zeros(2, DIM, dtype=torch.float64)
+    oracle.begin_round(0, torch.tensor([0, 2]), params)
+    with pytest.raises(fp.PrivacyError, match="2 participants, fewer than min_honest = 3"):
+        oracle.gradient(params)
+    assert len(oracle.ledger.records) == 0
+
+
+@pytest.mark.parametrize(
+    ("privacy", "reason"),
+    [
+        (fp.Privacy(at="none"), "exact answers, no noise"),
+        (fp.Privacy(published=fp.Published(0.05)), "the noise scale is measured on the client's own data"),
+        (fp.Privacy(published=fp.Published(0.05, law="gaussian")), "the gradient bound is assumed, not enforced"),
+        (fp.Privacy(published=fp.Published(math.inf)), "exact answers, no noise"),
+        (fp.Privacy(at="message", unit="client", published=fp.Published(0.05)), "the noise scale is measured"),
+    ],
+    ids=["none", "eq 20", "assumed bound", "no noise", "as message"],
+)
+def test_what_is_not_private_says_so(privacy: fp.Privacy, reason: str) -> None:
+    strategy = fp.fedavg(0.1) if privacy.at == "message" else fp.inexact_admm()
+    result = fp.train(clients_of(digits_of(SIZES)), strategy, privacy, rounds=2)
+    assert math.isinf(result.spent.epsilon)
+    assert all(math.isinf(epsilon) for epsilon in result.spent.per_client)
+    assert any(reason in why for why in result.spent.non_private)
+    assert "epsilon=inf (not private" in str(result) and reason in str(result)
+    assert result.to_json()["epsilon"] == "inf"
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """A user's local step."""
+
+    hears = ("model",)
+    says = ("velocity",)
+    memory = "private"
+
+    def init(self, params):
+        return {"v": torch.zeros_like(params)}
+
+    def __call__(self, received, state, oracle):
+        v = 0.9 * state["v"] + oracle.gradient(received)
+        return v, {"v": v}
+
+
+@dataclass(frozen=True)
+class Descent:
+    """A user's aggregator."""
+
+    hears = ("velocity",)
+    says = ("model",)
+    is_sum = True
+
+    def init(self, params):
+        return params, {"w": params}
+
+    def __call__(self, message, network, state):
+        w = state["w"] - 0.5 * network.mean(message)
+        return w, {"w": w}
+
+
+@pytest.mark.parametrize("mechanism", [fp.Gaussian(), fp.Laplace()])
+def test_a_strategy_of_ten_lines_is_private_without_touching_accounting(mechanism, tmp_path: Path) -> None:
+    privacy = fp.Privacy(
+        epsilon=2.0, mechanism=mechanism, clip=fp.Clip(1.0, "l2" if mechanism == fp.Gaussian() else "l1")
+    )
+    seen = watch(digits_of(SIZES), fp.Strategy(Momentum(), Descent()), privacy, tmp_path)
+    assert seen.result["rounds"] == ROUNDS
+    assert 2.0 * (1 - 2e-3) <= seen.result["epsilon"] <= 2.0
+    assert [json.loads(line)["round"] for line in seen.ledger[1:]] == list(range(ROUNDS))
+    assert {tuple(m.shape) for m in seen.messages} == {(len(SIZES), DIM)}
+
+
+def test_per_client_epsilon_counts_only_the_rounds_a_client_took_part_in() -> None:
+    network = fp.Star(3, fp.FixedCohort(1))
+    training = fp.Training(
+        clients_of(digits_of(SIZES)), fp.fedavg(0.1), fp.Privacy(noise_multiplier=3.0), rounds=9, network=network
+    )
+    turns = [int(record.clients[0]) for record in training.plan.records]
+    list(training)
+    spent = training.result().spent
+    for client, epsilon in enumerate(spent.per_client):
+        alone = [replace(r, clients=(0,)) for r in training.ledger.records if r.clients == (client,)]
+        assert len(alone) == turns.count(client)
+        assert epsilon == (account(alone, 1, 1e-5).epsilon if alone else 0.0)
+    assert spent.epsilon == max(spent.per_client)
