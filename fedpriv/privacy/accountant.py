@@ -150,8 +150,8 @@ class Accountant:
         would = "infinite" if math.isinf(epsilon) else f"{up(epsilon)} by the tightest bound known here"
         return BudgetExhausted(
             f"round {record.round}, {record.query}: the target is epsilon={self._limit} at delta={self._delta}, and "
-            f"this release would bring it to {would}; it was not made. Keep the result reached so far, or plan a new run "
-            "with fewer rounds, a larger noise multiplier or a larger target"
+            f"this release would bring it to {would}; it was not made. Keep the result reached so far, or plan a new "
+            "run with fewer rounds, a larger noise multiplier or a larger target"
         )
 
 

@@ -34,7 +34,7 @@ events = (
     )
     | st.builds(Event, st.just("gaussian"), st.floats(0.3, 20), st.just("poisson_replace"), st.floats(1e-3, 0.5))
 )
-few = settings(max_examples=25, deadline=None)
+few = settings(max_examples=12, deadline=None)
 
 
 def rdp_epsilon(history: dict[Event, int]) -> float:
@@ -206,7 +206,8 @@ def test_replaced_record_matches_direct_integration(noise: float, rate: float) -
         wide = rate * math.exp(float(gaussian.log_delta(1 / noise, np.log1p(np.expm1(np.array(epsilon)) / rate))))
         assert direct * (1 - 1e-6) <= wide  # the general amplification bound is looser
     order = rdp.ORDERS[13]
-    divergence = math.log(np.trapezoid(p**order * q ** (1 - order), x)) / (order - 1)
+    seen = q > 0
+    divergence = math.log(np.trapezoid(p[seen] ** order * q[seen] ** (1 - order), x[seen])) / (order - 1)
     assert rdp.renyi(event)[13] == pytest.approx(divergence, rel=1e-4)
 
 
