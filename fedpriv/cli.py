@@ -192,14 +192,14 @@ def _iterate(config: Config, training: Training, folder: Path, keep: float) -> R
     ]
     if board and not done:
         board.text("config", f"```yaml\n{to_yaml(config)}```")
-        board.text("privacy planned", str(training.plan.spent()))
+        board.text("privacy", f"planned: {training.plan.spent()}")
     try:
         for report in training:
             for sink in writers:
                 sink.write(report)
         result = training.result()
         if board:
-            board.text("privacy", str(result.spent))
+            board.text("privacy", str(result.spent), result.rounds)
         return result
     finally:
         for sink in writers:

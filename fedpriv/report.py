@@ -153,7 +153,7 @@ def _draw_metric(axes: Axes, run: Run) -> None:
     axes.plot(rounds, [scale * value for value in values], color=_METRIC, linewidth=2)
     axes.set_ylabel(name.replace("_", " ") + (", %" if unit else ""))
     if values:
-        _label_end(axes, rounds[-1], scale * values[-1], f"{scale * values[-1]:.4g}{unit}", _METRIC)
+        _label_end(axes, rounds[-1], scale * values[-1], f"{scale * values[-1]:.{2 if unit else 4}f}{unit}", _METRIC)
 
 
 def _draw_epsilon(axes: Axes, run: Run) -> None:

@@ -91,9 +91,9 @@ class TensorBoard:
 
         self._writer = SummaryWriter(str(folder), purge_step=done + 1 if done else None)
 
-    def text(self, name: str, markdown: str) -> None:
+    def text(self, name: str, markdown: str, step: int = 0) -> None:
         """Show a text."""
-        self._writer.add_text(name, markdown)
+        self._writer.add_text(name, markdown, step)
 
     def write(self, report: RoundReport) -> None:
         """Add one round."""
@@ -147,7 +147,8 @@ class Live:
 
     def close(self) -> None:
         """Clear the line."""
-        self._progress.stop()
+        if self._console.is_terminal:
+            self._progress.stop()
 
     def _metrics(self) -> list[str]:
         shown: dict[str, Callable[[float], str]] = {

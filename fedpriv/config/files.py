@@ -53,7 +53,8 @@ def to_yaml(config: Config) -> str:
 
 def fingerprint(config: Config) -> str:
     """Names what must not change between stop and resume: everything but what is logged and how fast it runs."""
-    settings = config.model_dump(mode="json", exclude={"log": True, "compute": {"backend", "device", "chunk", "threads"}})
+    speed = {"backend", "device", "chunk", "threads"}
+    settings = config.model_dump(mode="json", exclude={"log": True, "compute": speed})
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
