@@ -19,7 +19,7 @@ from fedpriv.privacy.pricing import Pricing
 from fedpriv.privacy.randomness import Randomness
 from fedpriv.privacy.settings import Privacy
 from fedpriv.privacy.spent import Spent
-from fedpriv.simulation import RoundNetwork, begin, check_fit, simulate
+from fedpriv.simulation import RoundNetwork, begin, check_fit, check_participation, simulate
 from fedpriv.strategies.base import Strategy
 
 
@@ -110,8 +110,8 @@ def make_plan(
     relative = replace(privacy, epsilon=None, noise_multiplier=1.0) if privacy.private else privacy
     oracle = DryOracle(Pricing(relative, sizes, cohort_rate), relative, len(sizes))
     progress = begin(strategy, torch.zeros(len(sizes), 1))
-    for _ in simulate(strategy, oracle, network, progress, Randomness(seed), rounds=rounds):
-        pass
+    for done in simulate(strategy, oracle, network, progress, Randomness(seed), rounds=rounds):
+        check_participation(strategy, privacy, done)
     if not privacy.private:
         return Plan(privacy, tuple(oracle.records), len(sizes))
     factor = privacy.noise_multiplier

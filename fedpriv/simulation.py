@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -105,13 +106,20 @@ def simulate(
         raise ConfigError("rounds", rounds, "a run needs at least one round")
     for index in range(progress.round, rounds):
         cohort = network.participants(index, randomness)
-        # user models may draw from torch's own generator (dropout); name its state so that a resumed run repeats it
-        torch.manual_seed(randomness.torch_seed("init", index))
         try:
-            progress = _step(strategy, oracle, network, progress, cohort)
+            with _own_draws(randomness.torch_seed("init", index), progress.received.device):
+                progress = _step(strategy, oracle, network, progress, cohort)
         except BudgetExhausted:
             return
         yield Round(index, cohort, progress)
+
+
+@contextmanager
+def _own_draws(seed: int, device: torch.device) -> Iterator[None]:
+    """Torch's own generators belong to the round: a model that draws from them (dropout) repeats itself on resume."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
 
 
 def _step(
@@ -168,6 +176,24 @@ def check_fit(strategy: Strategy, privacy: Privacy) -> None:
                 str(privacy.trust),
                 f"{name} keeps answers that only secure sums would cover; use trust: local",
             )
+
+
+def check_participation(strategy: Strategy, privacy: Privacy, done: Round) -> None:
+    """Refuse secure sums over changing cohorts of messages that hold older answers.
+
+    Two such sums would differ by the old answers of a few clients, with less noise than the cohort's.
+
+    Raises:
+        ConfigError: not everyone took part in the round, and the strategy keeps answers from earlier ones.
+    """
+    partial = len(done.participants) < len(done.progress.received)
+    if partial and isinstance(privacy.trust, SecureAggregation) and strategy.local_step.memory != "none":
+        raise ConfigError(
+            "network.cohort",
+            f"{len(done.participants)} of {len(done.progress.received)} clients",
+            f"messages of {type(strategy.local_step).__name__} hold answers of earlier rounds, which sums over another "
+            "cohort would not cover; let everyone take part, or use a strategy without memory such as fedavg",
+        )
 
 
 def adopt(population: Population, progress: Progress, price: str) -> None:

@@ -47,9 +47,26 @@ def test_same_seed_same_run_other_seed_other_noise(backend: str) -> None:
 
 def test_the_budget_ends_a_run_cleanly() -> None:
     """Noise for ten rounds, a hundred asked for: the run stops in time and its epsilon stays within the limit."""
-    noise = fp.Training(digits_clients(), fp.fedavg(1.0), fp.Privacy(epsilon=2), rounds=10).plan.privacy.noise_multiplier
-    result = fp.train(
-        digits_clients(), fp.fedavg(1.0), fp.Privacy(epsilon=2, noise_multiplier=noise), rounds=100
-    )
+    noise = fp.Training(
+        digits_clients(), fp.fedavg(1.0), fp.Privacy(epsilon=2), rounds=10
+    ).plan.privacy.noise_multiplier
+    result = fp.train(digits_clients(), fp.fedavg(1.0), fp.Privacy(epsilon=2, noise_multiplier=noise), rounds=100)
     assert result.rounds == 10
     assert 1.99 < result.spent.epsilon <= 2
+
+
+def test_secure_sums_over_changing_cohorts_of_messages_with_memory_are_refused() -> None:
+    strategy = fp.inexact_admm(linearize_at="received")
+    privacy = fp.Privacy(epsilon=3, trust=fp.SecureAggregation(2))
+    with pytest.raises(fp.ConfigError, match=r"network\.cohort = '3 of 5 clients'.*earlier rounds"):
+        fp.train(digits_clients(), strategy, privacy, rounds=3, network=fp.Star(5, fp.FixedCohort(3)))
+    assert fp.train(digits_clients(), strategy, privacy, rounds=3).spent.epsilon <= 3
+
+
+def test_a_run_leaves_torch_generator_alone() -> None:
+    clients = digits_clients()
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    fp.train(clients, fp.fedavg(1.0), fp.Privacy(epsilon=3), rounds=2)
+    assert torch.equal(torch.rand(3), expected)
