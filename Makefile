@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "Install one (on Debian and Ubuntu: python3.12 python3.12-venv), or name it: make venv PYTHON=/path/to/python3.12" >&2; \
 	  exit 1; \
 	}; \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,docs]'; \
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt --editable '.[dev,docs]'; \
 	touch $(STAMP)
 
 demo: venv ## train on scikit-learn's digits; prints accuracy, epsilon and where the pictures are (under a minute)
