@@ -16,8 +16,6 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 if TYPE_CHECKING:
-    import click
-
     from fedpriv.config import Config, Forecast
     from fedpriv.training import Result, Training
 
@@ -28,7 +26,7 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 class _Commands(TyperGroup):
     """Errors that fedpriv raises on purpose are one line and exit code 2; anything else is a bug and shows itself."""
 
-    def invoke(self, ctx: click.Context) -> object:
+    def invoke(self, ctx: Any) -> object:  # noqa: ANN401 - typer brings its own click
         from fedpriv.errors import FedprivError
 
         sys.path.append(os.getcwd())  # where `package.module:Name` of the user's own is looked for, after all else

@@ -71,7 +71,7 @@ class Csv:
             return
         text = io.StringIO()
         row = {"round": report.round, "epsilon": report.epsilon, **report.metrics}
-        csv.DictWriter(text, _CSV_COLUMNS, extrasaction="ignore", lineterminator="\n").writerow(row)
+        csv.writer(text, lineterminator="\n").writerow([row.get(name, "") for name in _CSV_COLUMNS])
         _write(self._path, "a", text.getvalue())
 
     def close(self) -> None:

@@ -14,12 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 from typer.testing import CliRunner
 
 from fedpriv.cli import app
 
-DIGITS = str(Path(__file__).parents[1] / "configs" / "digits_iadmm.yaml")
+DIGITS = str(Path(__file__).with_name("run.yaml"))
 # five clients, a few rounds, one thread: a fraction of a second
 SMALL = [
     "data.partition.n_clients=5",
@@ -33,7 +32,7 @@ FULL_LINE = r"epsilon=\S+ \(delta=1e-5, unit=sample, relation=replace_one, trust
 COMMAND = [sys.executable, "-c", "import torch; torch.set_num_threads(1); from fedpriv.cli import app; app()"]
 
 
-def fedpriv(*words: str) -> Result:
+def fedpriv(*words: str):
     return CliRunner().invoke(app, list(words))
 
 
@@ -118,7 +117,7 @@ def test_without_out_each_run_gets_a_folder_of_its_own(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     for number in (1, 2):
         assert fedpriv("train", DIGITS, *SMALL, "rounds=1").exit_code == 0
-        assert Path(f"runs/digits_iadmm-{number}/result.json").exists()
+        assert Path(f"runs/run-{number}/result.json").exists()
 
 
 def test_list_and_plan_are_for_people():

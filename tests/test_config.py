@@ -15,7 +15,7 @@ from fedpriv.errors import ConfigError, DataError
 from fedpriv.strategies.base import Averaged, Strategy
 
 ROOT = Path(__file__).parents[1]
-DIGITS = ROOT / "configs" / "digits_iadmm.yaml"
+DIGITS = Path(__file__).with_name("run.yaml")
 PUBLISHED = ["strategy={name: iadmm_trust, variant: published}", "privacy={epsilon_bar: 0.05}"]
 
 

@@ -12,7 +12,7 @@ from fedpriv.errors import FedprivError
 from fedpriv.report import Run, draw
 from fedpriv.sinks import Jsonl
 
-DIGITS = Path(__file__).parents[1] / "configs" / "digits_iadmm.yaml"
+DIGITS = Path(__file__).with_name("run.yaml")
 
 
 def half_a_run(folder: Path, *overrides: str, rounds: int = 4) -> Run:

@@ -165,7 +165,7 @@ def _unknown(name: str, names: Collection[str]) -> str:
     return f"unknown{close}{everything}"
 
 
-def _translate(error: ErrorDetails, given: object, path: str) -> ConfigError:
+def _translate(error: ErrorDetails, given: Any, path: str) -> ConfigError:  # noqa: ANN401 - whatever YAML held
     context = error.get("ctx", {})
     cause = context.get("error")
     if isinstance(cause, ConfigError):
@@ -174,13 +174,11 @@ def _translate(error: ErrorDetails, given: object, path: str) -> ConfigError:
     value = given
     more = {"unknown_field": "name", "union_tag_not_found": "discriminator"}.get(error["type"])
     for key in (*error["loc"], *([context[more].strip("'")] if more else [])):
-        if isinstance(value, (dict, list)) and (key in value or isinstance(value, list)):
-            value = value[key]
-            keys.append(str(key))
-        elif error["type"] in ("missing", "union_tag_not_found"):
-            value = None
-            keys.append(str(key))
-        # else the key is the tag of a union, which the user did not write
+        known = range(len(value)) if isinstance(value, list) else value if isinstance(value, dict) else ()
+        if key not in known and error["type"] not in ("missing", "union_tag_not_found"):
+            continue  # the tag of a union, which the user did not write
+        keys.append(str(key))
+        value = value[key] if key in known else None
     return ConfigError(".".join(keys) or "configuration", value, _fix(error, context))
 
 

@@ -21,38 +21,39 @@ from fedpriv.strategies.base import Strategy
 from fedpriv.training import Compute
 
 
-class _Partition(Section):
-    kind: str
+class PlainPartition(Section):
+    """At random, or consecutive runs of the file."""
+
+    kind: Literal["iid", "in_order"]
     n_clients: PositiveInt
     seed: int = 0
 
 
-class PlainPartition(_Partition):
-    """At random, or consecutive runs of the file."""
-
-    kind: Literal["iid", "in_order"] = "iid"
-
-
-class LabelPartition(_Partition):
+class LabelPartition(Section):
     """Few labels a client."""
 
-    kind: Literal["by_label"] = "by_label"
+    kind: Literal["by_label"]
+    n_clients: PositiveInt
+    seed: int = 0
     labels_per_client: PositiveInt = 2
 
 
-class DirichletPartition(_Partition):
+class DirichletPartition(Section):
     """Label shares drawn from a Dirichlet distribution."""
 
-    kind: Literal["dirichlet"] = "dirichlet"
+    kind: Literal["dirichlet"]
+    n_clients: PositiveInt
+    seed: int = 0
     alpha: Positive = 0.5
     min_examples: PositiveInt = 1
 
 
-class WriterPartition(_Partition):
+class WriterPartition(Section):
     """By writer; all writers are clients of their own unless `n_clients` is given."""
 
-    kind: Literal["by_writer"] = "by_writer"
-    n_clients: PositiveInt | None = None  # pyright: ignore[reportIncompatibleVariableOverride] - None: one a writer
+    kind: Literal["by_writer"]
+    n_clients: PositiveInt | None = None
+    seed: int = 0
 
 
 Partition = Annotated[
@@ -106,11 +107,11 @@ class StrategySection(Plugin):
 
     def recipe(self, rounds: int, epsilon_bar: float | None) -> Recipe:
         """Build it."""
-        entries = STRATEGIES
+        rows: dict[str, plugins.Entry[Any]] = {**STRATEGIES}
         if self.variant == "published":
-            entries = {self.name: plugins.Entry(self._published(self.name), "")}
+            rows = {self.name: plugins.Entry(self._published(self.name), "")}
         context = {"rounds": rounds, "epsilon_bar": epsilon_bar}
-        made: object = plugins.build(self.name, entries, self.options, field="strategy", context=context)
+        made: object = plugins.build(self.name, rows, self.options, field="strategy", context=context)
         recipe = Recipe(made) if isinstance(made, Strategy) else made
         if not isinstance(recipe, Recipe):
             raise ConfigError("strategy", self.name, f"gives a {type(made).__name__}; give a fedpriv.Strategy")
