@@ -211,7 +211,6 @@ def test_secure_aggregation_is_refused_to_steps_that_are_not_linear(strategy: fp
         fp.train(clients_of(digits_of(SIZES)), strategy, SECURE, rounds=2)
 
 
-@pytest.mark.xfail(reason="check_fit does not know the cohort")
 @pytest.mark.parametrize("cohort", [fp.FixedCohort(2), fp.PoissonCohort(0.9)])
 def test_secure_aggregation_is_refused_to_steps_with_memory_when_cohorts_vary(cohort) -> None:
     """A client's later messages repeat its earlier noise beside that of other clients.

@@ -18,7 +18,7 @@ import fedpriv as fp
 from fedpriv.privacy.accountant import account
 from fedpriv.privacy.calibration import calibrate
 
-TRIALS = 400
+TRIALS = 250
 SIZE = 60
 DELTA = 1e-5
 
