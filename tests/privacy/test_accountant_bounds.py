@@ -51,7 +51,10 @@ def test_gaussian_matches_the_exact_value() -> None:
 def test_gaussian_ratio_and_epsilon_are_inverse_and_err_on_the_safe_side() -> None:
     for epsilon, delta in itertools.product([1e-3, 0.1, 3.0, 500.0], [1e-12, 1e-5, 0.1]):
         mu = gaussian.ratio_of(epsilon, delta)
-        assert epsilon * (1 - 1e-6) < gaussian.epsilon_of(mu, delta) <= epsilon
+        found = gaussian.epsilon_of(mu, delta)
+        assert epsilon * (1 - 1e-6) < found <= epsilon
+        assert gaussian.log_delta(mu, np.array(found)) <= math.log(delta)
+        assert gaussian.log_delta(mu, np.array(found * (1 - 1e-6))) > math.log(delta)
 
 
 @pytest.mark.parametrize(
