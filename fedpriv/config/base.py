@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Self, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -174,11 +174,13 @@ def _translate(error: ErrorDetails, given: Any, path: str) -> ConfigError:  # no
     value = given
     more = {"unknown_field": "name", "union_tag_not_found": "discriminator"}.get(error["type"])
     for key in (*error["loc"], *([context[more].strip("'")] if more else [])):
-        known = range(len(value)) if isinstance(value, list) else value if isinstance(value, dict) else ()
-        if key not in known and error["type"] not in ("missing", "union_tag_not_found"):
-            continue  # the tag of a union, which the user did not write
+        try:
+            value = value[key]
+        except (LookupError, TypeError):
+            if error["type"] not in ("missing", "union_tag_not_found"):
+                continue  # the tag of a union, which the user did not write
+            value = cast("Any", None)
         keys.append(str(key))
-        value = value[key] if key in known else None
     return ConfigError(".".join(keys) or "configuration", value, _fix(error, context))
 
 
