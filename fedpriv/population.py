@@ -117,13 +117,11 @@ class Population:
 
     def _batches(self, cohort: Tensor, chosen: list[Tensor]) -> Iterator[Batch]:
         for rows, low, high in _blocks([len(c) for c in chosen], self.chunk):
-            width = max(len(chosen[r][low:high]) for r in rows)
-            index = torch.zeros(len(rows), width, dtype=torch.long)
-            mask = torch.zeros(len(rows), width, dtype=torch.bool)
-            for i, r in enumerate(rows):
-                part = chosen[r][low:high]
-                index[i, : len(part)] = self.starts[cohort[r]] + part
-                mask[i, : len(part)] = True
+            parts = [chosen[r][low:high] for r in rows]
+            lengths = torch.tensor([len(part) for part in parts])
+            mask = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
+            index = torch.zeros(mask.shape, dtype=torch.long)
+            index[mask] = torch.cat(parts) + self.starts[cohort[rows]].repeat_interleave(lengths)
             inputs, targets = self._take(index, mask)
             yield Batch(torch.tensor(rows, device=self.device), inputs, targets, mask.to(self.device))
 

@@ -1,4 +1,4 @@
-"""How gradients are computed. Every backend gives the sums of ``loop`` up to rounding; they differ in speed only."""
+"""How gradients are computed. Every backend gives the sums of `loop` up to rounding; they differ in speed only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def choose(name: BackendName, model: nn.Module, loss: Loss) -> Backend:
     """Build a backend.
 
     Args:
-        name: A key of ``BACKENDS``, or ``"auto"``: ``linear`` where it can serve the model, else ``vmap``.
+        name: A key of `BACKENDS`, or `"auto"`: `linear` where it can serve the model, else `vmap`.
         model: The clients' model.
         loss: The clients' loss.
 

@@ -17,11 +17,11 @@ from fedpriv.client import Loss
 class Functional:
     """A model and a loss without state of their own.
 
-    A row holds the parameters in the order of ``model.named_parameters()``, each flattened. Buffers are constants:
+    A row holds the parameters in the order of `model.named_parameters()`, each flattened. Buffers are constants:
     what a forward pass does to them is forgotten, for it would carry data past the oracle.
 
     Args:
-        model: Maps ``[b, ...]`` to ``[b, ...]``, each example on its own.
+        model: Maps `[b, ...]` to `[b, ...]`, each example on its own.
         loss: Maps the outputs and targets of a batch of one to a scalar.
     """
 
@@ -33,21 +33,21 @@ class Functional:
         self._per_example = _per_example_form(loss)
 
     def unflatten(self, rows: Tensor) -> dict[str, Tensor]:
-        """Parameters by name, as views: ``[..., dim] -> {name: [..., *shape]}``."""
+        """Parameters by name, as views: `[..., dim] -> {name: [..., *shape]}`."""
         parts = zip(self._shapes.items(), rows.split(self._sizes, dim=-1), strict=True)
         return {name: part.view(*rows.shape[:-1], *shape) for (name, shape), part in parts}
 
     def outputs(self, params: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-        """Outputs of the model: ``[b, ...] -> [b, ...]``."""
+        """Outputs of the model: `[b, ...] -> [b, ...]`."""
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         return functional_call(self.model, {**params, **buffers}, (inputs,))
 
     def example_loss(self, params: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        """Loss of one example, passed as a batch of one: ``[...], [...] -> []``."""
+        """Loss of one example, passed as a batch of one: `[...], [...] -> []`."""
         return self.loss(self.outputs(params, x.unsqueeze(0)), y.unsqueeze(0))
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Loss of each example, whatever the loss's own reduction: ``[b, ...], [b, ...] -> [b]``."""
+        """Loss of each example, whatever the loss's own reduction: `[b, ...], [b, ...] -> [b]`."""
         if len(outputs) == 0:
             return outputs.flatten()  # vmap needs at least one
         if self._per_example is not None:
@@ -56,9 +56,9 @@ class Functional:
 
 
 def _per_example_form(loss: Loss) -> Loss | None:
-    """The loss as ``(outputs, targets) -> [b]`` if it is known to have that form; it saves a vmap.
+    """The loss as `(outputs, targets) -> [b]` if it is known to have that form; it saves a vmap.
 
-    Either the loss says so itself (``fedpriv.models.Loss.per_example``), or it is a torch loss whose mean over a batch
+    Either the loss says so itself (`fedpriv.models.Loss.per_example`), or it is a torch loss whose mean over a batch
     of one is its sum: not so for weighted cross-entropy, whose mean divides by the weight.
     """
     form: Loss | None = getattr(loss, "per_example", None)
@@ -70,12 +70,17 @@ def _per_example_form(loss: Loss) -> Loss | None:
 
 
 def all_alike(params: Tensor) -> bool:
-    """Whether the rows of ``[k, dim]`` are one row, seen from the shape alone."""
+    """Whether the rows of `[k, dim]` are one row, seen from the shape alone."""
     return params.shape[0] == 1 or params.stride(0) == 0
 
 
+def is_finite(values: Tensor) -> bool:
+    """Whether there is no nan or inf, in one pass: either would show in the sum. May say no when the sum overflows."""
+    return bool(torch.isfinite(values.sum()))
+
+
 def count(flags: Tensor) -> Tensor:
-    """Number of True in each row: ``[k, b] -> [k]``."""
+    """Number of True in each row: `[k, b] -> [k]`."""
     return flags.sum(1, dtype=torch.long)
 
 

@@ -1,6 +1,6 @@
 """Group normalisation that vmap batches with torch's fused kernels.
 
-torch batches ``group_norm`` by spelling its backward pass out in a dozen passes over the activations, at three times
+torch batches `group_norm` by spelling its backward pass out in a dozen passes over the activations, at three times
 the cost of the fused kernel (53 ms against 17 ms for 256 images of 16 x 28 x 28 on one CPU thread). But examples that
 each have a copy of the weights are one example with more channels and groups: so folded, the fused kernel returns the
 weight gradients of every example by itself.
@@ -23,7 +23,7 @@ Three = tuple[Tensor, Tensor, Tensor]
 
 
 class FoldedGroupNorm(TorchFunctionMode):
-    """While it is active, ``torch.nn.functional.group_norm`` with weight and bias is batched by folding."""
+    """While it is active, `torch.nn.functional.group_norm` with weight and bias is batched by folding."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -50,7 +50,7 @@ class _Info(NamedTuple):
 
 
 class _GroupNorm(Function):
-    """``x [n, c, s], weight [c], bias [c]`` to the output ``[n, c, s]``, and mean and 1 / deviation ``[n, groups]``."""
+    """`x [n, c, s], weight [c], bias [c]` to the output `[n, c, s]`, and mean and 1 / deviation `[n, groups]`."""
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> Three:
@@ -75,7 +75,7 @@ class _GroupNorm(Function):
 
 
 class _GroupNormBackward(Function):
-    """``gradient, x, weight, mean, rstd`` of ``_GroupNorm`` to the gradients of its ``x, weight, bias``."""
+    """`gradient, x, weight, mean, rstd` of `_GroupNorm` to the gradients of its `x, weight, bias`."""
 
     @staticmethod
     def forward(gradient: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor, groups: int) -> Three:
@@ -95,7 +95,7 @@ class _GroupNormBackward(Function):
 
 
 def _fold(tensors: Sequence[Tensor], dims: Dims, many: int) -> list[Tensor]:
-    """Move each batch dimension into the channels: ``[many * c]``, ``[n, many * c, s]``, ``[n, many * groups]``."""
+    """Move each batch dimension into the channels: `[many * c]`, `[n, many * c, s]`, `[n, many * groups]`."""
     folded: list[Tensor] = []
     for tensor, dim in zip(tensors, dims, strict=False):  # dims has entries for what is no tensor, too
         batched = tensor.expand(many, *tensor.shape) if dim is None else tensor.movedim(dim, 0)

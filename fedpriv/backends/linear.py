@@ -1,7 +1,7 @@
 """Closed form for linear models: no per-example gradient is ever stored.
 
-The gradient of one example is an outer product, ``delta (x, 1)^T`` with ``delta = d loss / d outputs``. Its norm, l1 as
-l2, is the product of the norms of ``delta`` and ``(x, 1)``, and the sum of clipped gradients is one matrix product. A
+The gradient of one example is an outer product, `delta (x, 1)^T` with `delta = d loss / d outputs`. Its norm, l1 as
+l2, is the product of the norms of `delta` and `(x, 1)`, and the sum of clipped gradients is one matrix product. A
 difference of gradients at two points is one as well, with the difference of the deltas (Goodfellow, 2015,
 arXiv:1510.01799, for l2).
 """
@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, fx, nn
 
-from fedpriv.backends.functional import Functional, all_alike, count
+from fedpriv.backends.functional import Functional, all_alike, count, is_finite
 from fedpriv.batch import Batch
 from fedpriv.client import Loss
 from fedpriv.errors import ConfigError
@@ -24,10 +24,10 @@ from fedpriv.privacy.clipping import Clip, NormName
 class LinearBackend:
     """Per-example gradients of a single linear layer.
 
-    Guarantee: each example adds to its client's row a vector of norm at most ``clip.bound``, and to no other row.
+    Guarantee: each example adds to its client's row a vector of norm at most `clip.bound`, and to no other row.
 
     Args:
-        model: One ``nn.Linear``, alone or on the flattened input.
+        model: One `nn.Linear`, alone or on the flattened input.
         loss: Maps the outputs and targets of a batch of one to a scalar.
 
     Raises:
@@ -47,13 +47,13 @@ class LinearBackend:
 
     @staticmethod
     def supports(model: nn.Module) -> bool:
-        """Whether the model is one ``nn.Linear``, alone or on the flattened input."""
+        """Whether the model is one `nn.Linear`, alone or on the flattened input."""
         return _only_layer(model) is not None
 
     def clipped_sum(
         self, params: Tensor, batch: Batch, clip: Clip | None, anchor: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """See ``Backend.clipped_sum``."""
+        """See `Backend.clipped_sum`."""
         deltas = self._deltas(params, batch)
         if anchor is not None:
             deltas = deltas - self._deltas(anchor, batch)
@@ -66,13 +66,13 @@ class LinearBackend:
         return self._outer_sum(deltas, batch, batch.mask & finite), count(batch.mask & ~finite)
 
     def largest_norm(self, params: Tensor, batch: Batch, norm: Clip) -> Tensor:
-        """See ``Backend.largest_norm``: infinite where a gradient is not finite, 0 for a client without examples."""
+        """See `Backend.largest_norm`: infinite where a gradient is not finite, 0 for a client without examples."""
         norms = self._gradient_norms(self._deltas(params, batch), batch, norm)
         norms = norms.nan_to_num(torch.inf, torch.inf).where(batch.mask, 0)
         return norms.amax(1) if norms.numel() else norms.new_zeros(len(norms))
 
     def _deltas(self, params: Tensor, batch: Batch) -> Tensor:
-        """Derivative of each example's loss in the model's outputs, ``[k, b, n_outputs]``."""
+        """Derivative of each example's loss in the model's outputs, `[k, b, n_outputs]`."""
         weight, bias = params.split([self._shape.numel(), params.shape[1] - self._shape.numel()], dim=1)
         weight = weight.unflatten(1, self._shape)
         x = batch.inputs.flatten(2)
@@ -87,24 +87,24 @@ class LinearBackend:
             return torch.autograd.grad(losses.sum(), outputs)[0]
 
     def _outer_sum(self, deltas: Tensor, batch: Batch, kept: Tensor) -> Tensor:
-        """Sum over the kept examples of ``delta (x, 1)^T``: ``[k, b, n_outputs], [k, b] -> [k, dim]``."""
+        """Sum over the kept examples of `delta (x, 1)^T`: `[k, b, n_outputs], [k, b] -> [k, dim]`."""
         deltas = deltas.where(kept.unsqueeze(2), 0)
         x = batch.inputs.flatten(2)
         sums = torch.bmm(deltas.mT, x)
-        if not bool(torch.isfinite(sums).all()):
+        if not is_finite(sums):
             # 0 * inf is nan: only then pay for a copy of the inputs
             sums = torch.bmm(deltas.mT, x.where(kept.unsqueeze(2), 0))
         parts = [sums.flatten(1), deltas.sum(1)] if self._has_bias else [sums.flatten(1)]
         return torch.cat(parts, 1)
 
     def _gradient_norms(self, deltas: Tensor, batch: Batch, norm: Clip) -> Tensor:
-        # a square below the smallest number vanishes, and a large factor could bring back what it hid: add what may be lost
+        # a square below the smallest number vanishes, and a large factor brings back what it hid: add what may be lost
         lost = torch.finfo(deltas.dtype).tiny ** 0.5
         of_outputs, of_inputs = norm.norms(deltas), self._input_norms(batch, norm)
         return (of_outputs + lost * self._shape[0]) * (of_inputs + lost * self._shape[1])
 
     def _input_norms(self, batch: Batch, norm: Clip) -> Tensor:
-        """Norm of each ``(x, 1)``, or of ``x`` where there is no bias, ``[k, b]``."""
+        """Norm of each `(x, 1)`, or of `x` where there is no bias, `[k, b]`."""
         known = self._norms.setdefault(batch, {})
         if norm.norm not in known:
             norms = norm.norms(batch.inputs.flatten(2))
@@ -112,15 +112,15 @@ class LinearBackend:
         return known[norm.norm]
 
     def _broken(self, deltas: Tensor, batch: Batch, sums: Tensor) -> Tensor:
-        """Which examples' gradients are not finite, ``[k, b]``."""
-        if bool(torch.isfinite(sums).all()):
+        """Which examples' gradients are not finite, `[k, b]`."""
+        if is_finite(sums):
             return torch.zeros_like(batch.mask)
         largest = batch.inputs.flatten(2).abs().amax(2).clamp_min(1 if self._has_bias else 0)
         return ~torch.isfinite(deltas.abs().amax(2) * largest)
 
 
 def _only_layer(model: nn.Module) -> nn.Linear | None:
-    """The model's linear layer, if there is nothing else in it but flattening to ``[b, features]``."""
+    """The model's linear layer, if there is nothing else in it but flattening to `[b, features]`."""
     try:
         # inside another module, so that a bare nn.Linear is seen as a layer too
         traced = fx.symbolic_trace(nn.Sequential(model))

@@ -19,7 +19,7 @@ from fedpriv.privacy.clipping import Clip
 class LoopBackend:
     """Per-example gradients, one at a time.
 
-    Guarantee: each example adds to its client's row a vector of norm at most ``clip.bound``, and to no other row.
+    Guarantee: each example adds to its client's row a vector of norm at most `clip.bound`, and to no other row.
 
     Args:
         model: The clients' model; its own parameters are not used.
@@ -32,7 +32,7 @@ class LoopBackend:
     def clipped_sum(
         self, params: Tensor, batch: Batch, clip: Clip | None, anchor: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """See ``Backend.clipped_sum``."""
+        """See `Backend.clipped_sum`."""
         sums = params.new_zeros(params.shape)
         broken = torch.zeros(len(params), dtype=torch.long, device=params.device)
         for client, gradient in self._gradients(params, batch, anchor):
@@ -45,14 +45,14 @@ class LoopBackend:
         return sums, broken
 
     def largest_norm(self, params: Tensor, batch: Batch, norm: Clip) -> Tensor:
-        """See ``Backend.largest_norm``: infinite where a gradient is not finite, 0 for a client without examples."""
+        """See `Backend.largest_norm`: infinite where a gradient is not finite, 0 for a client without examples."""
         largest = params.new_zeros(len(params))
         for client, gradient in self._gradients(params, batch, anchor=None):
             largest[client] = torch.maximum(largest[client], norm.norms(gradient).nan_to_num(torch.inf, torch.inf))
         return largest
 
     def _gradients(self, params: Tensor, batch: Batch, anchor: Tensor | None) -> Iterator[tuple[int, Tensor]]:
-        """Each client's position and the gradient ``[dim]`` of each of its examples, or its difference."""
+        """Each client's position and the gradient `[dim]` of each of its examples, or its difference."""
         for client in range(len(params)):
             for example in batch.mask[client].nonzero().flatten():
                 x, y = batch.inputs[client, example], batch.targets[client, example]

@@ -1,27 +1,28 @@
-"""Batched per-example gradients with ``torch.func``, for any model that vmap can batch."""
+"""Batched per-example gradients with `torch.func`, for any model that vmap can batch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from fedpriv.backends.functional import Functional, all_alike, count, unpad
+from fedpriv.backends.functional import Functional, all_alike, count, is_finite, unpad
 from fedpriv.backends.group_norm import FoldedGroupNorm
 from fedpriv.batch import Batch
 from fedpriv.client import Loss
 from fedpriv.privacy.clipping import Clip
 
 Gradients = list[Tensor]
-"""Of each parameter, ``[c, b, size]`` for c clients and b examples."""
+"""Of each parameter, `[c, b, size]` for c clients and b examples."""
 
 
 class VmapBackend:
     """Per-example gradients, many at a time.
 
-    Guarantee: each example adds to its client's row a vector of norm at most ``clip.bound``, and to no other row.
+    Guarantee: each example adds to its client's row a vector of norm at most `clip.bound`, and to no other row.
 
     Clients whose rows are one expanded row share their weights, and their examples go through one vmap. Where rows
     differ, clients are batched too if that pays, else they take turns. Time of batched clients over clients in turn
@@ -42,19 +43,21 @@ class VmapBackend:
     Args:
         model: The clients' model; its own parameters are not used. Dropout draws a mask for each example.
         loss: Maps the outputs and targets of a batch of one to a scalar.
-        chunk: Largest number of examples at once. By default as many as have 16 MiB of gradients, within 4 to 512:
+        chunk: Largest number of examples at once. By default as many as have 8 MiB of gradients, within 4 to 512:
             enough to hide the overhead of a call, few enough to stay in the processor's cache. Give a GPU more.
     """
 
     def __init__(self, model: nn.Module, loss: Loss, chunk: int | None = None) -> None:
         self._functional = Functional(model, loss)
+        grouped = any(isinstance(module, nn.GroupNorm) for module in model.modules())
+        self._kernels = FoldedGroupNorm() if grouped else nullcontext()
         size = sum(p.numel() * p.element_size() for p in model.parameters())
-        self._chunk = chunk or min(max((16 << 20) // max(size, 1), 4), 512)
+        self._chunk = chunk or min(max((8 << 20) // max(size, 1), 4), 512)
 
     def clipped_sum(
         self, params: Tensor, batch: Batch, clip: Clip | None, anchor: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """See ``Backend.clipped_sum``."""
+        """See `Backend.clipped_sum`."""
         if clip is None:
             return self._exact_sum(params, batch, anchor)
         sums = params.new_zeros(params.shape)
@@ -65,7 +68,7 @@ class VmapBackend:
         return sums, broken
 
     def largest_norm(self, params: Tensor, batch: Batch, norm: Clip) -> Tensor:
-        """See ``Backend.largest_norm``: infinite where a gradient is not finite, 0 for a client without examples."""
+        """See `Backend.largest_norm`: infinite where a gradient is not finite, 0 for a client without examples."""
         largest = params.new_zeros(len(params))
         for rows, _, norms, mask in self._blocks(params, batch, norm, anchor=None):
             norms = norms.nan_to_num(torch.inf, torch.inf).where(mask, 0)
@@ -77,7 +80,7 @@ class VmapBackend:
         if anchor is not None:
             sums -= self._sums(anchor, batch)
         broken = torch.zeros(len(params), dtype=torch.long, device=params.device)
-        if not bool(torch.isfinite(sums).all()):
+        if not is_finite(sums):
             # rare, so only then is each example looked at
             for rows, gradients, _, mask in self._blocks(params, batch, Clip(1.0), anchor):
                 whole = torch.stack([torch.isfinite(g).all(-1) for g in gradients]).all(0)
@@ -85,13 +88,13 @@ class VmapBackend:
         return sums, broken
 
     def _sums(self, params: Tensor, batch: Batch) -> Tensor:
-        """Sum of each client's gradients, ``[k, dim]``: one backward pass for all examples of a client."""
+        """Sum of each client's gradients, `[k, dim]`: one backward pass for all examples of a client."""
         sums = params.new_zeros(params.shape)
         inputs, targets = unpad(batch)
         clients, examples = batch.mask.shape
         for rows, cells in self._cut(clients, examples, together=all_alike(params) or examples <= 16):
             mask = batch.mask[rows, cells]
-            with FoldedGroupNorm():
+            with self._kernels:
                 found = self._over_clients(params[rows], inputs[rows, cells], targets[rows, cells], mask)
             flat = torch.cat([g.reshape(len(mask), -1) for g in found.values()], 1)
             sums[rows] += flat.where(mask.any(1, keepdim=True), 0)
@@ -111,11 +114,11 @@ class VmapBackend:
     def _blocks(
         self, params: Tensor, batch: Batch, norm: Clip, anchor: Tensor | None
     ) -> Iterator[tuple[slice, Gradients, Tensor, Tensor]]:
-        """Pieces of the batch: its clients, the gradients, their norms ``[c, b]`` and the mask ``[c, b]``."""
+        """Pieces of the batch: its clients, the gradients, their norms `[c, b]` and the mask `[c, b]`."""
         clients, examples = batch.mask.shape
         for rows, cells in self._cut(clients, examples, together=all_alike(params) or examples * 4 <= self._chunk):
             x, y, mask = batch.inputs[rows, cells], batch.targets[rows, cells], batch.mask[rows, cells]
-            with FoldedGroupNorm():
+            with self._kernels:
                 gradients = self._gradients(params[rows], x, y)
                 if anchor is not None:
                     gradients = [g - a for g, a in zip(gradients, self._gradients(anchor[rows], x, y), strict=True)]
@@ -132,7 +135,7 @@ class VmapBackend:
         return [g.flatten(2) for g in found.values()]
 
     def _cut(self, clients: int, examples: int, *, together: bool) -> Iterator[tuple[slice, slice]]:
-        """Blocks of clients and examples, at most a chunk of cells in each; single clients unless ``together``."""
+        """Blocks of clients and examples, at most a chunk of cells in each; single clients unless `together`."""
         chunk = self._chunk
         height = max(chunk // max(examples, 1), 1) if together else 1
         for top in range(0, clients, height):
@@ -141,10 +144,10 @@ class VmapBackend:
 
 
 def _weighted_sum(weights: Tensor, gradients: Gradients) -> Tensor:
-    """``sum_b weights[c, b] * gradients[c, b]``; a cell of weight 0 adds nothing even when it is not finite."""
+    """`sum_b weights[c, b] * gradients[c, b]`; a cell of weight 0 adds nothing even when it is not finite."""
     row = weights.unsqueeze(1)
     sums = torch.cat([torch.bmm(row, g).squeeze(1) for g in gradients], 1)
-    if bool(torch.isfinite(sums).all()):
+    if is_finite(sums):
         return sums
     # 0 * inf is nan: only then pay for a second pass
     kept = weights.unsqueeze(2) > 0

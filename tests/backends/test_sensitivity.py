@@ -74,9 +74,9 @@ def test_an_example_moves_no_other_clients_row(case: Case, name: str) -> None:
 def test_tiny_deltas_on_huge_inputs_do_not_hide_from_the_closed_form() -> None:
     case = next(c for c in CASES if c.name == "user's loss")
     torch.manual_seed(0)
-    x, y = torch.full((1, 1, 4, 4), 1e17), torch.zeros(1, dtype=torch.long)
+    x, y = torch.full((1, 1, 4, 4), 1e18), torch.zeros(1, dtype=torch.long)
     params = torch.zeros(1, 51)
-    params[0, 48] = 1e-22  # the only output, so delta = 2e-22, whose square is no float32
+    params[0, 48] = 1e-23  # the only output, so delta = 2e-23, whose square is no float32
     clip = Clip(1e-6)
     row = BACKENDS["linear"](case.model, case.loss).clipped_sum(params, join(x, y), clip)[0]
     assert clip.norms(row.double()) <= 1e-6 * (1 + 1e-5)

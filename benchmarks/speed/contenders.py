@@ -1,0 +1,180 @@
+"""One contender of `peers.py` in a process of its own: `python contenders.py NAME MODEL MODE` prints its cost as JSON.
+
+Every contender does the same work: 50 clients with 60 examples of 28 x 28 pixels take 6 SGD steps of batch 10 from the
+server's model, in one thread. Nothing is imported before the contender needs it, for memory is compared as well.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import resource
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from time import process_time
+
+import torch
+from torch import Tensor, nn
+
+CLIENTS, EXAMPLES, BATCH, STEPS = 50, 60, 10, 6
+RATE, CLIP, NOISE = 0.1, 0.4, 1.0
+ROUNDS = 4  # after the first, which warms up
+
+Model = Callable[[], nn.Module]
+Lap = Callable[[], None]
+
+
+def cnn() -> nn.Module:
+    """The CNN of 26 010 parameters that pfl-research's own benchmarks train."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 16, 8, 2, padding=3), nn.ReLU(), nn.MaxPool2d(2, 1)),
+        *(nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.MaxPool2d(2, 1)),
+        *(nn.Flatten(), nn.Linear(512, 32), nn.ReLU(), nn.Linear(32, 10)),
+    )
+
+
+def linear() -> nn.Module:
+    """Softmax regression with bias, 7 850 parameters."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+
+
+def data() -> tuple[Tensor, Tensor]:
+    """Inputs and labels of all clients."""
+    return torch.randn(CLIENTS, EXAMPLES, 1, 28, 28), torch.randint(0, 10, (CLIENTS, EXAMPLES))
+
+
+def plain(model: Model, mode: str, lap: Lap) -> None:
+    """FedAvg as one would write it by hand, without any privacy."""
+    inputs, targets = data()
+    server = model()
+    for _ in range(1 + ROUNDS):
+        changes: list[list[Tensor]] = []
+        for x, y in zip(inputs, targets, strict=True):
+            local = copy.deepcopy(server)
+            optimizer = torch.optim.SGD(local.parameters(), lr=RATE)
+            for part in torch.randperm(EXAMPLES).split(BATCH):
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(local(x[part]), y[part]).backward()
+                optimizer.step()
+            changes.append(change(local, server))
+        add_mean(server, changes)
+        lap()
+
+
+def opacus(model: Model, mode: str, lap: Lap) -> None:
+    """FedAvg where each client trains with opacus: examples are clipped, and each client has an engine of its own."""
+    from opacus import PrivacyEngine
+    from torch.utils.data import DataLoader, TensorDataset
+
+    inputs, targets = data()
+    server = model()
+    for _ in range(1 + ROUNDS):
+        changes: list[list[Tensor]] = []
+        for x, y in zip(inputs, targets, strict=True):
+            local = copy.deepcopy(server).train()
+            private, optimizer, loader = PrivacyEngine().make_private(
+                module=local,
+                optimizer=torch.optim.SGD(local.parameters(), lr=RATE),
+                data_loader=DataLoader(TensorDataset(x, y), batch_size=BATCH, shuffle=True),
+                noise_multiplier=NOISE,
+                max_grad_norm=CLIP,
+                poisson_sampling=False,
+            )
+            for a, b in loader:
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(private(a), b).backward()
+                optimizer.step()
+            changes.append(change(private, server))
+        add_mean(server, changes)
+        lap()
+
+
+def pfl(model: Model, mode: str, lap: Lap) -> None:
+    """pfl-research as its documentation has it: FedAvg, a Gaussian mechanism clips updates and noises their sum."""
+    from pfl.aggregate.simulate import SimulatedBackend
+    from pfl.algorithm.base import NNAlgorithmParams
+    from pfl.algorithm.federated_averaging import FederatedAveraging
+    from pfl.callback.base import TrainingProcessCallback
+    from pfl.data.federated_dataset import FederatedDataset
+    from pfl.data.pytorch import PyTorchTensorDataset
+    from pfl.data.sampling import get_user_sampler
+    from pfl.hyperparam.base import NNTrainHyperParams
+    from pfl.metrics import Metrics, Weighted
+    from pfl.model.pytorch import PyTorchModel
+    from pfl.privacy.gaussian_mechanism import GaussianMechanism
+    from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism
+
+    class Laps(TrainingProcessCallback):
+        def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
+            lap()
+            return False, Metrics()
+
+    inputs, targets = data()
+    users = FederatedDataset(
+        lambda user: PyTorchTensorDataset((inputs[user], targets[user]), user_id=str(user)),
+        get_user_sampler("minimize_reuse", list(range(CLIENTS))),
+    )
+    module = model()
+    module.loss = lambda x, y: nn.functional.cross_entropy(module(x), y)
+    # the first round asks for metrics of each user; these cost nothing
+    module.metrics = lambda x, y: {"none": Weighted(0, 1)}
+    FederatedAveraging().run(
+        NNAlgorithmParams(1 + ROUNDS, evaluation_frequency=10**6, train_cohort_size=CLIENTS, val_cohort_size=0),
+        SimulatedBackend(users, users, [CentrallyAppliedPrivacyMechanism(GaussianMechanism(CLIP, NOISE))]),
+        PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0)),
+        NNTrainHyperParams(local_num_epochs=1, local_learning_rate=RATE, local_batch_size=BATCH),
+        callbacks=[Laps()],
+    )
+
+
+def fedpriv(model: Model, mode: str, lap: Lap) -> None:
+    """This library: whole updates clipped (`client`) or each example's gradient (`sample`)."""
+    from torch.utils.data import TensorDataset
+
+    from fedpriv.privacy.clipping import Clip
+    from fedpriv.privacy.settings import FixedSize, Privacy
+    from fedpriv.strategies.fedavg import fedavg
+    from fedpriv.training import Training, make_clients
+
+    inputs, targets = data()
+    clients = make_clients(
+        model(), nn.CrossEntropyLoss(), [TensorDataset(*pair) for pair in zip(inputs, targets, strict=True)]
+    )
+    privacy = Privacy(
+        noise_multiplier=NOISE,
+        clip=Clip(CLIP),
+        unit="client" if mode == "client" else "sample",
+        at="message" if mode == "client" else "gradient",
+        sampling=FixedSize(BATCH),
+    )
+    for _ in Training(clients, fedavg(RATE, STEPS), privacy, rounds=1 + ROUNDS):
+        lap()
+
+
+def change(local: nn.Module, server: nn.Module) -> list[Tensor]:
+    """What a client sends."""
+    return [p.detach() - q.detach() for p, q in zip(local.parameters(), server.parameters(), strict=True)]
+
+
+def add_mean(server: nn.Module, changes: list[list[Tensor]]) -> None:
+    """What the server does with it."""
+    for parameter, all_changes in zip(server.parameters(), zip(*changes, strict=True), strict=True):
+        parameter.data += torch.stack(all_changes).mean(0)
+
+
+def main() -> None:
+    name, model, mode = sys.argv[1:]
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    laps: list[float] = []
+    {"plain": plain, "opacus": opacus, "pfl": pfl, "fedpriv": fedpriv}[name](
+        {"cnn": cnn, "linear": linear}[model], mode, lambda: laps.append(process_time())
+    )
+    seconds = [after - before for before, after in pairwise(laps)]
+    # Linux counts in KiB
+    print(json.dumps({"seconds": seconds, "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+
+
+if __name__ == "__main__":
+    main()
