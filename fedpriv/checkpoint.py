@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -22,12 +23,16 @@ class Checkpoint:
         records: Number of ledger records when it was saved.
         seconds: Time spent so far.
         settings: Fingerprint of what must not change between stop and resume.
+        seed: The run's seed, which may be known to nobody else.
+        attempt: Names the noise that is in use: another one after every resume with fresh noise.
     """
 
     progress: Progress
     records: int
     seconds: float
     settings: str
+    seed: str
+    attempt: int
 
     def save(self, path: Path) -> None:
         """Write beside `path`, flush to disk, then rename over it: a crash leaves the old file or the new one."""
@@ -53,7 +58,7 @@ class Checkpoint:
             payload: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
             progress = Progress(**payload.pop("progress"))
             return Checkpoint(progress=progress, **payload)
-        except (RuntimeError, KeyError, TypeError, EOFError) as error:
+        except (RuntimeError, KeyError, TypeError, EOFError, UnpicklingError) as error:
             raise FedprivError(f"{path} cannot be read ({error}); restore it or start the run anew") from error
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-from fedpriv.errors import DataError
+from fedpriv.errors import ConfigError, DataError
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -24,11 +24,14 @@ class Client(nn.Module):
             loader's data set and `collate_fn` and draws its own batches: the privacy analysis needs to know how
             they are drawn, so the loader's batch size and shuffling are not used.
 
+        public_size: The size to be told to others and to divide by; the number of examples by default. Under the
+            relation `add_remove` the true number is private: declare a size that does not depend on it.
+
     Raises:
         DataError: the loader streams (no length, no index) or is empty.
     """
 
-    def __init__(self, model: nn.Module, loss: Loss, loader: DataLoader[Any]) -> None:
+    def __init__(self, model: nn.Module, loss: Loss, loader: DataLoader[Any], public_size: int | None = None) -> None:
         super().__init__()
         if isinstance(loader.dataset, IterableDataset):
             raise DataError(
@@ -40,11 +43,14 @@ class Client(nn.Module):
         self.loader = loader
         # what the parameters have cost so far, once a run has written its result into them
         self.outcome_of: str | None = None
+        if public_size is not None and public_size < 1:
+            raise ConfigError("client.public_size", public_size, "declare at least one example")
+        self.public_size = len(self) if public_size is None else public_size
         if len(self) == 0:
             raise DataError("a client has no examples: leave it out, or give it at least one")
 
     def __len__(self) -> int:
-        """The number of examples, which fedpriv treats as public."""
+        """The number of examples it holds; what others are told is `public_size`."""
         return len(cast("TensorDataset", self.loader.dataset))
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:

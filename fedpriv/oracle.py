@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedpriv.backends.base import Backend
 from fedpriv.batch import Batch
-from fedpriv.errors import PrivacyError
+from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.population import Population
 from fedpriv.privacy.ledger import Ledger, Release
 from fedpriv.privacy.mechanisms import Gaussian, Laplace, add_noise
@@ -32,8 +32,6 @@ class PrivateOracle:
         privacy: The promise; `noise_multiplier` must be set (calibrated) when the run is private.
         ledger: Opens releases.
         randomness: The run's streams.
-        cohort_rate: Probability that a client takes part in a round. It amplifies only when nobody sees who took part,
-            that is at client level under secure aggregation.
     """
 
     def __init__(
@@ -43,13 +41,12 @@ class PrivateOracle:
         privacy: Privacy,
         ledger: Ledger,
         randomness: Randomness,
-        cohort_rate: float = 1.0,
     ) -> None:
         self.privacy, self.ledger = privacy, ledger
         self._population, self._backend, self._randomness = population, backend, randomness
-        self._pricing = Pricing(privacy, population.sizes.tolist(), cohort_rate)
+        self._pricing = Pricing(privacy, population.sizes.tolist())
         # a diagnostic on private data: it stays with whoever holds the clients and is never written or sent
-        self.broken_examples = torch.zeros(len(population), dtype=torch.long, device=population.device)
+        self._broken_examples = torch.zeros(len(population), dtype=torch.long, device=population.device)
         self._answered = (-1, 0)
         self.begin_round(0, torch.arange(len(population)))
 
@@ -82,7 +79,7 @@ class PrivateOracle:
         return self._open(self._noised("message", bounded, [1.0] * len(message)))
 
     def _answer(self, query: str, params: Tensor, anchor: Tensor | None) -> Tensor:
-        self._check_query_point(params)
+        self._check_query_point(params, anchor)
         if self.privacy.published is not None:
             release = self._published(query, params)
         elif self.privacy.at != "gradient":
@@ -131,17 +128,17 @@ class PrivateOracle:
             at = None if anchor is None else _rows(anchor, batch)
             part, broken = self._backend.clipped_sum(_rows(params, batch), batch, bound, at)
             total.index_add_(0, batch.rows, part)
-            self.broken_examples.index_add_(0, self._cohort.to(total.device)[batch.rows], broken)
+            self._broken_examples.index_add_(0, self._cohort.to(total.device)[batch.rows], broken)
         return total
 
     def _batches(self) -> Iterator[Batch]:
-        sampling, sizes = self.privacy.sampling, self._population.sizes
+        sampling, counts = self.privacy.sampling, self._population.counts
         if isinstance(sampling, FullBatch):
             return self._population.full_batches(self._cohort)
         chosen: list[Tensor] = []
         for client in self._clients():
             stream = self._randomness.stream("batch", self._round, self._index, client)
-            size = int(sizes[client])
+            size = int(counts[client])
             if isinstance(sampling, Poisson):
                 picked = (stream.random(size) < sampling.rate).nonzero()[0]
             else:
@@ -188,10 +185,16 @@ class PrivateOracle:
             norms[batch.rows] = norms[batch.rows].maximum(largest)
         return norms.tolist()
 
-    def _check_query_point(self, params: Tensor) -> None:
+    def _check_query_point(self, params: Tensor, anchor: Tensor | None) -> None:
+        wanted = (len(self._cohort), self._population.dim)
+        if params.shape != wanted or (anchor is not None and anchor.shape != wanted):
+            raise ConfigError("oracle query", tuple(params.shape), f"one row for each participant: {wanted}")
+        if anchor is not None and self.privacy.published is not None:
+            raise ConfigError("privacy.published", "gradient_difference", "the paper publishes no such answer")
         if self.privacy.at != "gradient" or not isinstance(self.privacy.trust, SecureAggregation):
             return
-        if self._index > 0 or self._received is None or not torch.equal(params, self._received):
+        asked_elsewhere = self._received is None or not torch.equal(params, self._received)
+        if self._index > 0 or anchor is not None or asked_elsewhere:
             raise PrivacyError(
                 "under secure aggregation a client's own answers stay inside it with less noise, so a second answer, "
                 "or one at a point that was not received, would depend on what was never released. Ask once a round, "

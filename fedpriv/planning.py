@@ -12,14 +12,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from fedpriv.errors import ConfigError
 from fedpriv.privacy.accountant import account
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.ledger import Record
 from fedpriv.privacy.pricing import Pricing
 from fedpriv.privacy.randomness import Randomness
-from fedpriv.privacy.settings import Privacy
+from fedpriv.privacy.settings import Privacy, SecureAggregation
 from fedpriv.privacy.spent import Spent
-from fedpriv.simulation import RoundNetwork, begin, check_fit, check_participation, simulate
+from fedpriv.simulation import RoundNetwork, begin, check_fit, simulate
 from fedpriv.strategies.base import Strategy
 
 
@@ -89,8 +90,7 @@ def make_plan(
     network: RoundNetwork,
     *,
     rounds: int,
-    seed: int = 0,
-    cohort_rate: float = 1.0,
+    randomness: Randomness | None = None,
 ) -> Plan:
     """List a run's releases and calibrate their noise to the target.
 
@@ -100,18 +100,19 @@ def make_plan(
         sizes: Public number of examples of each client.
         network: Decides who takes part in a round.
         rounds: Number of rounds.
-        seed: The run's seed: cohorts are those of the run itself.
-        cohort_rate: Probability that a client takes part in a round.
+        randomness: The run's streams, so that the cohorts are those of the run itself.
 
     Raises:
         ConfigError: settings that do not fit the strategy, or a target that cannot be reached.
     """
-    check_fit(strategy, privacy)
+    check_fit(strategy, privacy, network)
+    if isinstance(privacy.trust, SecureAggregation) and privacy.at == "gradient":
+        check_linear(strategy, len(sizes), network)
     relative = replace(privacy, epsilon=None, noise_multiplier=1.0) if privacy.private else privacy
-    oracle = DryOracle(Pricing(relative, sizes, cohort_rate), relative, len(sizes))
+    oracle = DryOracle(Pricing(relative, sizes), relative, len(sizes))
     progress = begin(strategy, torch.zeros(len(sizes), 1))
-    for done in simulate(strategy, oracle, network, progress, Randomness(seed), rounds=rounds):
-        check_participation(strategy, privacy, done)
+    for _ in simulate(strategy, oracle, network, progress, randomness or Randomness(0), rounds=rounds):
+        pass
     if not privacy.private:
         return Plan(privacy, tuple(oracle.records), len(sizes))
     factor = privacy.noise_multiplier
@@ -120,6 +121,53 @@ def make_plan(
         factor = calibrate(oracle.records, len(sizes), privacy.epsilon, privacy.delta)
     records = tuple(_scaled(record, factor) for record in oracle.records)
     return Plan(replace(privacy, noise_multiplier=factor), records, len(sizes))
+
+
+class _MadeUpAnswers:
+    """An oracle of random answers; `spread` moves them among a round's clients, whose sum stays as it is."""
+
+    def __init__(self, n_clients: int, rounds: int, spread: float) -> None:
+        draw = torch.Generator().manual_seed(0)
+        self.n_clients = n_clients
+        self._answers, self._moves = torch.randn(2, rounds, n_clients, 2, generator=draw, dtype=torch.float64)
+        self._spread = spread
+        self.begin_round(0, torch.arange(n_clients))
+
+    def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> None:
+        moves = self._moves[round_index][cohort]
+        self._now = self._answers[round_index][cohort] + self._spread * (moves - moves.mean(0))
+
+    def gradient(self, params: Tensor) -> Tensor:
+        return self._now
+
+    def gradient_difference(self, params: Tensor, anchor: Tensor) -> Tensor:
+        return self._now
+
+    def release_message(self, message: Tensor) -> Tensor:
+        return message
+
+
+def check_linear(strategy: Strategy, n_clients: int, network: RoundNetwork, rounds: int = 3) -> None:
+    """Try out a strategy's promise to be `linear`: what it sends on depends on the sum of the answers alone.
+
+    This finds mistakes, not malice: a promise that holds for some answers may be broken for others.
+
+    Raises:
+        ConfigError: the promise does not hold.
+    """
+    heard: list[Tensor] = []
+    for spread in (0.0, 1.0):
+        start = begin(strategy, torch.zeros(n_clients, 2, dtype=torch.float64))
+        oracle = _MadeUpAnswers(n_clients, rounds, spread)
+        seen = simulate(strategy, oracle, network, start, Randomness(0), rounds=rounds)
+        heard.append(torch.stack([done.progress.received[0] for done in seen]))
+    if not torch.allclose(heard[0], heard[1], rtol=1e-6, atol=1e-9):
+        raise ConfigError(
+            "privacy.trust",
+            "secure_aggregation",
+            f"{type(strategy.local_step).__name__} calls itself linear, but what it sends depends on more than the sum "
+            "of the answers; use trust: local",
+        )
 
 
 def _scaled(record: Record, factor: float) -> Record:

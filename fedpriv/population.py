@@ -26,6 +26,10 @@ class Population:
         dtype: Floating point type of parameters and inputs.
         chunk: Largest number of examples (padding included) in one batch; bounds the memory of a step.
 
+    Attributes:
+        sizes: Public size of each client, `[n_clients]`.
+        counts: Number of examples that each holds, `[n_clients]`; private where it differs from `sizes`.
+
     Raises:
         ConfigError: no client, or models that differ.
         DataError: the data of a client cannot be used; the client is named.
@@ -48,14 +52,15 @@ class Population:
         self.loss: Loss = clients[0].loss
         self.params = self._adopt_parameters(dtype)
         data = [_examples(index, client) for index, client in enumerate(clients)]
-        self.sizes = torch.tensor([len(y) for _, y in data])
+        self.sizes = torch.tensor([client.public_size for client in clients])
+        self.counts = torch.tensor([len(y) for _, y in data])
         self.inputs = torch.cat([x for x, _ in data]).to(self.device)
         if self.inputs.is_floating_point():
             self.inputs = self.inputs.to(dtype)
         self.targets = torch.cat([y for _, y in data]).to(self.device)
         if self.targets.is_floating_point():
             self.targets = self.targets.to(dtype)
-        self.starts = torch.cat([torch.zeros(1, dtype=torch.long), self.sizes.cumsum(0)])[:-1]
+        self.starts = torch.cat([torch.zeros(1, dtype=torch.long), self.counts.cumsum(0)])[:-1]
 
     def __len__(self) -> int:
         """Number of clients."""
@@ -104,12 +109,12 @@ class Population:
         if len(cohort) == len(self):
             yield from self._all_batches
         else:
-            yield from self._batches(cohort, [torch.arange(int(m)) for m in self.sizes[cohort]])
+            yield from self._batches(cohort, [torch.arange(int(m)) for m in self.counts[cohort]])
 
     @cached_property
     def _all_batches(self) -> list[Batch]:
         everyone = torch.arange(len(self))
-        return list(self._batches(everyone, [torch.arange(int(m)) for m in self.sizes]))
+        return list(self._batches(everyone, [torch.arange(int(m)) for m in self.counts]))
 
     def drawn_batches(self, cohort: Tensor, chosen: Sequence[Tensor]) -> Iterator[Batch]:
         """The examples `chosen[i]` (indices within the client) of each client of `cohort`."""

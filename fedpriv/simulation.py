@@ -32,6 +32,11 @@ class RoundOracle(Oracle, Protocol):
 class RoundNetwork(Network, Protocol):
     """A network that says who takes part in a round."""
 
+    @property
+    def everyone(self) -> bool:
+        """Whether all clients take part in every round."""
+        ...
+
     def participants(self, round_index: int, randomness: Randomness) -> Tensor:
         """Sorted indices of this round's clients, `[k]`."""
         ...
@@ -44,7 +49,8 @@ class Progress:
     Attributes:
         round: Number of finished rounds.
         received: What the clients hear next, `[n, dim]`.
-        local: State of the local steps: rows `[n, ...]` and public scalars.
+        local: State of the local steps: rows `[n, ...]` and public scalars. It belongs to the clients: under
+            `trust: local` and `at: gradient` it is a function of releases, else it is as private as the data.
         server: State of the aggregator.
         output: State of the output.
         models: The reported models, `[n, dim]` or `[1, dim]` when all are alike. Functions of releases only.
@@ -60,7 +66,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Round:
-    """What a finished round looks like from outside. Everything in it was released or is public.
+    """A finished round. All but `progress.local` was released or is public.
 
     Attributes:
         index: The round, from 0.
@@ -149,50 +155,36 @@ def _put(old: State, cohort: Tensor, new: State) -> State:
     }
 
 
-def check_fit(strategy: Strategy, privacy: Privacy) -> None:
+def check_fit(strategy: Strategy, privacy: Privacy, network: RoundNetwork) -> None:
     """Refuse a strategy whose state or aggregation the privacy settings do not cover.
 
     Raises:
         ConfigError: the strategy keeps unreleased state where only messages are noised, or secure aggregation is asked
-            of an aggregator that needs single messages.
+            where sums of messages are not covered by sums of answers.
     """
-    name = type(strategy.local_step).__name__
-    memory = strategy.local_step.memory
-    if privacy.at == "message" and memory != "none":
+    step, trust = strategy.local_step, str(privacy.trust)
+    name = type(step).__name__
+    if privacy.at == "message" and step.memory != "none":
         raise ConfigError(
             "privacy.at",
             "message",
             f"{name} keeps state that is not a function of released messages and would enter later messages un-noised; "
             "use at: gradient",
         )
-    if isinstance(privacy.trust, SecureAggregation):
-        if not strategy.aggregator.is_sum:
-            raise ConfigError(
-                "privacy.trust", str(privacy.trust), f"{type(strategy.aggregator).__name__} needs single messages"
-            )
-        if memory == "private":
-            raise ConfigError(
-                "privacy.trust",
-                str(privacy.trust),
-                f"{name} keeps answers that only secure sums would cover; use trust: local",
-            )
-
-
-def check_participation(strategy: Strategy, privacy: Privacy, done: Round) -> None:
-    """Refuse secure sums over changing cohorts of messages that hold older answers.
-
-    Two such sums would differ by the old answers of a few clients, with less noise than the cohort's.
-
-    Raises:
-        ConfigError: not everyone took part in the round, and the strategy keeps answers from earlier ones.
-    """
-    partial = len(done.participants) < len(done.progress.received)
-    if partial and isinstance(privacy.trust, SecureAggregation) and strategy.local_step.memory != "none":
+    if not isinstance(privacy.trust, SecureAggregation):
+        return
+    if not strategy.aggregator.is_sum:
+        raise ConfigError("privacy.trust", trust, f"{type(strategy.aggregator).__name__} needs single messages")
+    if privacy.at == "gradient" and not step.linear:
+        raise ConfigError(
+            "privacy.trust", trust, f"sums of {name}'s messages are not sums of private answers; use trust: local"
+        )
+    if step.memory != "none" and not network.everyone:
         raise ConfigError(
             "network.cohort",
-            f"{len(done.participants)} of {len(done.progress.received)} clients",
-            f"messages of {type(strategy.local_step).__name__} hold answers of earlier rounds, which sums over another "
-            "cohort would not cover; let everyone take part, or use a strategy without memory such as fedavg",
+            "not everyone",
+            f"messages of {name} hold answers of earlier rounds, which sums over another cohort would not cover; let "
+            "everyone take part, or use a strategy without memory such as fedavg",
         )
 
 

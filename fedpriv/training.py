@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import secrets
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -20,14 +21,14 @@ from fedpriv.client import Client, Loss
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.metrics import Evaluator
 from fedpriv.models import validate_model
-from fedpriv.network.local import PoissonCohort, Star
+from fedpriv.network.local import Star
 from fedpriv.oracle import PrivateOracle
 from fedpriv.planning import Plan, make_plan
 from fedpriv.population import Population
 from fedpriv.privacy.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.randomness import Randomness
-from fedpriv.privacy.settings import Privacy
+from fedpriv.privacy.settings import FixedSize, Privacy
 from fedpriv.privacy.spent import Spent
 from fedpriv.simulation import adopt, begin, simulate
 from fedpriv.strategies.base import Strategy
@@ -141,14 +142,15 @@ class Training:
         strategy: The algorithm.
         privacy: The promise.
         rounds: Number of rounds.
-        seed: Seed of batches, noise and cohorts. Keep it as secret as the data.
+        seed: Seed of batches, noise and cohorts, for reproduction: whoever knows it can subtract the noise. By default
+            a secret one is drawn and kept in the checkpoint.
         network: Who hears whom; a star of everyone by default.
         test: Public test data for metrics.
         compute: Speed settings.
         evaluate_every: Rounds between evaluations on the test data; the last round is always evaluated.
         checkpoint_every: Rounds between checkpoints (with a folder).
         folder: Where ledger and checkpoint go; None keeps the run in memory.
-        settings: Fingerprint of the configuration, checked on resume.
+        settings: Fingerprint of the configuration, checked on resume; it also names the run's noise.
         resume: Go on from the folder's checkpoint.
         fresh_noise: On resume, charge the releases past the checkpoint and draw new noise instead of replaying.
 
@@ -163,7 +165,7 @@ class Training:
         privacy: Privacy,
         *,
         rounds: int,
-        seed: int = 0,
+        seed: int | None = None,
         network: Star | None = None,
         test: Dataset[Any] | None = None,
         compute: Compute | None = None,
@@ -181,40 +183,50 @@ class Training:
         self.strategy, self.rounds, self._folder, self._settings = strategy, rounds, folder, settings
         self.network = network or Star(len(clients))
         self._every, self._save_every = evaluate_every, checkpoint_every
-        rate = self.network.cohort.rate if isinstance(self.network.cohort, PoissonCohort) else 1.0
-        sizes = [len(client) for client in clients]
-        self.plan: Plan = make_plan(strategy, privacy, sizes, self.network, rounds=rounds, seed=seed, cohort_rate=rate)
-        self.population = Population(clients, compute.torch_device(), getattr(torch, compute.dtype), compute.chunk)
+        sizes = _public_sizes(clients, privacy)
+        device = compute.torch_device()
+        saved = Checkpoint.load(_needed(folder) / "checkpoint.pt", device) if resume else None
+        if saved is not None and saved.settings != settings:
+            raise FedprivError(f"{folder} was made with other settings; resume with its own config.yaml")
+        self._randomness = self._streams(seed, saved, fresh_noise=fresh_noise, secure=privacy.secure)
+        self.plan: Plan = make_plan(strategy, privacy, sizes, self.network, rounds=rounds, randomness=self._randomness)
+        self.population = Population(clients, device, getattr(torch, compute.dtype), compute.chunk)
         self.population.params.copy_(self.population.params[0].clone())
         limit = privacy.epsilon if privacy.private else None
         self._guard = Accountant(len(clients), privacy.delta, limit, self.plan.records)
         self._evaluate = None if test is None else Evaluator(self.population.model, self.population.loss, test)
-        self._seconds = 0.0
+        self._seconds, self._over = 0.0 if saved is None else saved.seconds, False
         self._spent: tuple[int, Spent] | None = None
         backend = choose(compute.backend, self.population.model, self.population.loss)
-        self._open(seed, resume=resume, fresh_noise=fresh_noise)
-        self.oracle = PrivateOracle(self.population, backend, self.plan.privacy, self.ledger, self._randomness, rate)
+        self.ledger = self._open_ledger(saved, fresh_noise=fresh_noise)
+        self.progress = begin(strategy, self.population.params.clone()) if saved is None else saved.progress
+        self.oracle = PrivateOracle(self.population, backend, self.plan.privacy, self.ledger, self._randomness)
+        if saved is None or fresh_noise:
+            self.save()
 
-    def _open(self, seed: int, *, resume: bool, fresh_noise: bool) -> None:
-        ledger_path = None if self._folder is None else self._folder / "ledger.jsonl"
-        attempt = 0
-        if not resume:
+    def _streams(self, seed: int | None, saved: Checkpoint | None, *, fresh_noise: bool, secure: bool) -> Randomness:
+        """The run's streams: of the given seed, of the stopped run, or of a new secret seed."""
+        run = self._settings or f"{self.strategy.name}"
+        if saved is None:
+            return Randomness(secrets.randbits(128) if seed is None else seed, secure, 0, run)
+        attempt = secrets.randbits(62) if fresh_noise else saved.attempt
+        return Randomness(int(saved.seed, 16), secure, attempt, run)
+
+    def _open_ledger(self, saved: Checkpoint | None, *, fresh_noise: bool) -> Ledger:
+        path, key = None if self._folder is None else self._folder / "ledger.jsonl", self._randomness.digest_key()
+        if saved is None or path is None:
             header = {"n_clients": len(self.population), "delta": self.plan.privacy.delta}
-            self.ledger = Ledger(self._guard, ledger_path, header)
-            self.progress = begin(self.strategy, self.population.params.clone())
-        else:
-            assert ledger_path is not None and self._folder is not None
-            saved = Checkpoint.load(self._folder / "checkpoint.pt", self.population.device)
-            if saved.settings != self._settings:
-                raise FedprivError(f"{self._folder} was made with other settings; resume with its own config.yaml")
-            self.ledger = Ledger.resume(ledger_path, self._guard, saved.records, fresh_noise=fresh_noise)
-            self.progress, self._seconds = saved.progress, saved.seconds
-            # new noise after every restart that asks for it: the number of spent records names the attempt
-            attempt = len(self.ledger.records) if fresh_noise else 0
-        self._randomness = Randomness(seed, self.plan.privacy.secure, attempt)
+            return Ledger(self._guard, path, header, key)
+        return Ledger.resume(path, self._guard, saved.records, fresh_noise=fresh_noise, digest_key=key)
 
     def __iter__(self) -> Iterator[RoundReport]:
-        """Train, round by round."""
+        """Train, round by round.
+
+        Raises:
+            FedprivError: this run is over already.
+        """
+        if self._over:
+            raise FedprivError("this run is over; make a new Training with fresh clients for another one")
         start = time.monotonic() - self._seconds
         rounds = simulate(self.strategy, self.oracle, self.network, self.progress, self._randomness, rounds=self.rounds)
         for done in rounds:
@@ -230,13 +242,27 @@ class Training:
             # only now, so that whoever writes reports down never misses one that a checkpoint counts as done
             if last or done.progress.round % self._save_every == 0:
                 self.save()
+        self._over = True
         adopt(self.population, self.progress, str(self.spent()))
 
     def save(self) -> None:
         """Write a checkpoint now (with a folder)."""
         if self._folder is not None:
-            checkpoint = Checkpoint(self.progress, len(self.ledger.records), self._seconds, self._settings)
+            self.ledger.sync()
+            checkpoint = Checkpoint(
+                self.progress,
+                len(self.ledger.records),
+                self._seconds,
+                self._settings,
+                f"{self._randomness.seed:x}",
+                self._randomness.attempt,
+            )
             checkpoint.save(self._folder / "checkpoint.pt")
+
+    @property
+    def broken_examples(self) -> Tensor:
+        """How often each client met a gradient that was not finite, `[n_clients]`. Not private: for the owner alone."""
+        return self.oracle._broken_examples  # noqa: SLF001 - kept out of a strategy's sight
 
     def spent(self) -> Spent:
         """What has been spent so far, by the tightest bound."""
@@ -270,13 +296,31 @@ class Training:
         )
 
 
+def _public_sizes(clients: Sequence[Client], privacy: Privacy) -> list[int]:
+    if isinstance(privacy.sampling, FixedSize):
+        for index, client in enumerate(clients):
+            if client.public_size != len(client):
+                raise ConfigError(
+                    f"clients[{index}].public_size",
+                    client.public_size,
+                    f"batches of fixed size need the true size, {len(client)}; use Poisson batches",
+                )
+    return [client.public_size for client in clients]
+
+
+def _needed(folder: Path | None) -> Path:
+    if folder is None:
+        raise ConfigError("folder", None, "name the folder of the run to resume")
+    return folder
+
+
 def train(
     clients: Sequence[Client],
     strategy: Strategy,
     privacy: Privacy,
     *,
     rounds: int,
-    seed: int = 0,
+    seed: int | None = None,
     test: Dataset[Any] | None = None,
     network: Star | None = None,
     compute: Compute | None = None,
@@ -289,7 +333,7 @@ def train(
         strategy: The algorithm, e.g. `fedpriv.inexact_admm()`.
         privacy: The promise, e.g. `fedpriv.Privacy(epsilon=3, delta=1e-5)`.
         rounds: Number of rounds.
-        seed: Seed of batches, noise and cohorts.
+        seed: Seed of batches, noise and cohorts; a secret one by default.
         test: Public test data.
         network: A star by default.
         compute: Speed settings.

@@ -23,6 +23,7 @@ DIGITS = str(Path(__file__).with_name("run.yaml"))
 SMALL = [
     "data.partition.n_clients=5",
     "rounds=6",
+    "seed=0",
     "compute.threads=1",
     "log.checkpoint_every=2",
     "log.tensorboard=false",

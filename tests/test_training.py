@@ -58,7 +58,7 @@ def test_the_budget_ends_a_run_cleanly() -> None:
 def test_secure_sums_over_changing_cohorts_of_messages_with_memory_are_refused() -> None:
     strategy = fp.inexact_admm(linearize_at="received")
     privacy = fp.Privacy(epsilon=3, trust=fp.SecureAggregation(2))
-    with pytest.raises(fp.ConfigError, match=r"network\.cohort = '3 of 5 clients'.*earlier rounds"):
+    with pytest.raises(fp.ConfigError, match=r"network\.cohort.*earlier rounds"):
         fp.train(digits_clients(), strategy, privacy, rounds=3, network=fp.Star(5, fp.FixedCohort(3)))
     assert fp.train(digits_clients(), strategy, privacy, rounds=3).spent.epsilon <= 3
 

@@ -71,8 +71,8 @@ def make_population(config: Config, split: Split) -> list[Client]:
 
 
 def make_model(config: Config, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
-    """The model with its initial parameters, a function of the run's seed."""
-    torch.manual_seed(config.seed)
+    """The model with its initial parameters, which are public: of the seed if one is given, else of 0."""
+    torch.manual_seed(config.seed or 0)
     section = config.model
     model = models.resolve(section.name, input_shape=input_shape, n_classes=n_classes, **section.options)
     return models.fix_model(model) if section.fix else model

@@ -11,15 +11,17 @@ from torch.utils.data import TensorDataset
 
 from fedpriv import models
 from fedpriv.config.building import Outline, make_model, outline
+from fedpriv.config.files import fingerprint
 from fedpriv.config.schema import Config, check_cohort
 from fedpriv.config.strategies import STRATEGIES
-from fedpriv.network.local import PoissonCohort, Star
+from fedpriv.network.local import Star
 from fedpriv.planning import Plan, make_plan
 from fedpriv.privacy.accountant import account
 from fedpriv.privacy.calibration import delta_warning
 from fedpriv.privacy.claims import Claim
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.mechanisms import Gaussian, Laplace
+from fedpriv.privacy.randomness import Randomness
 from fedpriv.privacy.settings import Privacy
 from fedpriv.privacy.spent import Spent
 from fedpriv.training import Training, make_clients
@@ -103,9 +105,8 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
 
 def _plan(config: Config, seen: Outline, privacy: Privacy) -> Plan:
     star = Star(len(seen.sizes), config.network.cohort.build())
-    rate = star.cohort.rate if isinstance(star.cohort, PoissonCohort) else 1.0
-    strategy = config.recipe().strategy
-    return make_plan(strategy, privacy, seen.sizes, star, rounds=config.rounds, seed=config.seed, cohort_rate=rate)
+    randomness = Randomness(config.seed or 0, run=fingerprint(config))
+    return make_plan(config.recipe().strategy, privacy, seen.sizes, star, rounds=config.rounds, randomness=randomness)
 
 
 def _claim(config: Config) -> Claim | None:

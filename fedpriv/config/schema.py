@@ -174,7 +174,7 @@ class Config(Section):
     privacy: PrivacySection
     network: NetworkSection = NetworkSection()
     rounds: PositiveInt
-    seed: int = 0
+    seed: int | None = None
     compute: ComputeSection = ComputeSection()
     log: LogSection = LogSection()
 

@@ -81,6 +81,11 @@ class Star:
         self.n_clients = n_clients
         self.cohort = cohort or Everyone()
 
+    @property
+    def everyone(self) -> bool:
+        """Whether all clients take part in every round."""
+        return isinstance(self.cohort, Everyone)
+
     def participants(self, round_index: int, randomness: Randomness) -> Tensor:
         """The clients of this round, sorted, `[k]`."""
         return self.cohort.draw(self.n_clients, round_index, randomness)

@@ -6,9 +6,9 @@ flushed before the value is used: a crash can over-count what was spent, never f
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
@@ -105,13 +105,18 @@ class Ledger:
         guard: Accountant that counts every record and refuses the one that would overspend.
         path: File to append to; None keeps the ledger in memory.
         header: Public facts of the run, the first line of the file.
+        digest_key: Key of the digests of released values. Without it a digest tells nothing, not even of a value that
+            only a secure sum should show.
 
     Raises:
         LedgerError: the file exists (use `Ledger.resume`) or cannot be written.
     """
 
-    def __init__(self, guard: Guard, path: Path | None = None, header: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, guard: Guard, path: Path | None = None, header: dict[str, Any] | None = None, digest_key: bytes = b""
+    ) -> None:
         self._guard = guard
+        self._digest_key = digest_key
         self._path = path
         self._records: list[Record] = []
         self._replay: list[Record] = []
@@ -134,7 +139,7 @@ class Ledger:
         """
         record, value = release.record, release._value
         if self._path is not None:
-            record = replace(record, digest=f"{zlib.crc32(value.detach().contiguous().cpu().numpy()):08x}")
+            record = replace(record, digest=self._digest(value))
         if self._replay:
             self._check_replay(record)
             self._replay.pop(0)
@@ -144,6 +149,16 @@ class Ledger:
                 self._append(record.to_json())
         self._records.append(record)
         return value
+
+    def _digest(self, value: Tensor) -> str:
+        data = value.detach().contiguous().cpu().numpy()
+        return hashlib.blake2b(data, digest_size=8, key=self._digest_key).hexdigest()
+
+    def sync(self) -> None:
+        """Wait until the records so far are on the disk itself; a power cut cannot take them then."""
+        if self._path is not None:
+            with self._path.open("rb") as file:
+                os.fsync(file.fileno())
 
     def _check_replay(self, record: Record) -> None:
         if record != self._replay[0]:
@@ -168,7 +183,7 @@ class Ledger:
             ) from error
 
     @staticmethod
-    def resume(path: Path, guard: Guard, keep: int, *, fresh_noise: bool = False) -> Ledger:
+    def resume(path: Path, guard: Guard, keep: int, *, fresh_noise: bool = False, digest_key: bytes = b"") -> Ledger:
         """Open the ledger of a stopped run.
 
         Args:
@@ -176,6 +191,7 @@ class Ledger:
             guard: A fresh accountant; every record of the file is counted at once, for all of them were released.
             keep: Number of records that the checkpoint has seen.
             fresh_noise: Charge the records past the checkpoint and go on with new noise, instead of replaying them.
+            digest_key: As when the run began.
 
         Raises:
             LedgerError: the file is missing, damaged, or holds fewer records than the checkpoint has seen.
@@ -187,7 +203,7 @@ class Ledger:
                 "so what was spent is unknown. Restore the file; without it the run has no epsilon"
             )
         ledger = Ledger.__new__(Ledger)
-        ledger._guard, ledger._path = guard, path
+        ledger._guard, ledger._path, ledger._digest_key = guard, path, digest_key
         counted = len(records) if fresh_noise else keep
         ledger._records, ledger._replay = list(records[:counted]), list(records[counted:])
         for record in records:

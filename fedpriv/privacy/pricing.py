@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,11 +17,10 @@ class Pricing:
     Args:
         privacy: The promise.
         sizes: Public number of examples of each client.
-        cohort_rate: Probability that a client takes part.
     """
 
-    def __init__(self, privacy: Privacy, sizes: Sequence[int], cohort_rate: float = 1.0) -> None:
-        self._privacy, self._sizes, self._cohort_rate = privacy, sizes, cohort_rate
+    def __init__(self, privacy: Privacy, sizes: Sequence[int]) -> None:
+        self._privacy, self._sizes = privacy, sizes
         trust = privacy.trust
         self.parties = trust.min_honest if isinstance(trust, SecureAggregation) else 1
 
@@ -42,7 +42,10 @@ class Pricing:
         privacy = self._privacy
         if privacy.noise_multiplier is None:
             raise ConfigError("privacy.noise_multiplier", None, "calibrate the run first (fedpriv.train does)")
-        multiplier = privacy.noise_multiplier / privacy.schedule.share(round_index)
+        share = privacy.schedule.share(round_index)
+        if not (math.isfinite(share) and share > 0):
+            raise ConfigError("privacy.schedule", share, f"round {round_index} needs a positive, finite share")
+        multiplier = privacy.noise_multiplier / share
         largest = max(factors, default=1.0)
         reference = [largest] * len(factors) if self.parties > 1 else list(factors)
         scales = [multiplier * privacy.sensitivity * r for r in reference]
@@ -61,10 +64,6 @@ class Pricing:
         elif privacy.unit == "sample" and isinstance(sampling, FixedSize) and query != "message":
             kind, rate = "without_replacement", _compact([min(1.0, sampling.size / self._sizes[c]) for c in clients])
         everyone = len(clients) == len(self._sizes)
-        hidden_cohort = privacy.unit == "client" and isinstance(privacy.trust, SecureAggregation)
-        if hidden_cohort and self._cohort_rate < 1:
-            # whoever was not drawn is covered as well: the record prices every client
-            kind, rate, everyone = "poisson", self._cohort_rate, True
         return Record(
             round=round_index,
             query=query,

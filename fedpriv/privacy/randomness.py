@@ -7,15 +7,43 @@ torch's own CPU generator keeps only 32 bits of its seed, so among a few million
 from __future__ import annotations
 
 import hashlib
-import secrets
+import os
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy import special
 from torch import Tensor
 
-Purpose = Literal["batch", "noise", "share", "message", "init", "cohort", "topology"]
+Purpose = Literal["batch", "noise", "init", "cohort", "topology", "digest"]
+_SECRET: tuple[Purpose, ...] = ("batch", "noise", "digest")
+Floats = NDArray[np.float64]
+
+
+class Stream(Protocol):
+    """The draws that fedpriv makes; `numpy.random.Generator` has them."""
+
+    def random(self, size: int) -> Floats:
+        """Uniform on [0, 1)."""
+        ...
+
+    def standard_normal(self, size: int) -> Floats:
+        """N(0, 1)."""
+        ...
+
+    def standard_exponential(self, size: int) -> Floats:
+        """Exponential(1)."""
+        ...
+
+    def standard_gamma(self, shape: float, size: int) -> Floats:
+        """Gamma(shape, 1)."""
+        ...
+
+    def choice(self, a: int, size: int, replace: bool) -> NDArray[np.int64]:
+        """`size` of `0..a-1` without repeats."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -24,22 +52,30 @@ class Randomness:
 
     Args:
         seed: The run's seed. Whoever knows it can subtract the noise: keep it as secret as the data.
-        secure: Draw from keys of the operating system instead of the seed: not reproducible, hence not replayable.
-        attempt: 0, or the number of times that the run was resumed with fresh noise.
+        secure: Draw batches and noise from the operating system instead: not reproducible, hence not replayable.
+        attempt: How often the run was resumed with fresh noise, in a form that never repeats.
+        run: Names the run, so that two runs of one seed share no noise.
     """
 
     seed: int
     secure: bool = False
     attempt: int = 0
+    run: str = ""
 
-    def stream(self, purpose: Purpose, round_index: int = 0, index: int = 0, client: int = 0) -> np.random.Generator:
+    def stream(self, purpose: Purpose, round_index: int = 0, index: int = 0, client: int = 0) -> Stream:
         """Open the stream of that name. The same name gives the same numbers, unless `secure`."""
+        if self.secure and purpose in _SECRET:
+            return SystemStream()
         return np.random.Generator(np.random.SFC64(self._key(purpose, round_index, index, client)))
 
+    def digest_key(self) -> bytes:
+        """Key of the ledger's digests, so that they tell nothing to those who do not know the seed."""
+        return os.urandom(16) if self.secure else self._key("digest", 0, 0, 0).to_bytes(16, "little")
+
     def _key(self, purpose: Purpose, round_index: int, index: int, client: int) -> int:
-        if self.secure and purpose in ("batch", "noise", "share", "message", "cohort"):
-            return secrets.randbits(256)
-        name = f"{self.seed}/{self.attempt}/{purpose}/{round_index}/{index}/{client}"
+        # cohorts and initial values are public and outlive a restart with fresh noise
+        attempt = self.attempt if purpose in _SECRET else 0
+        name = f"{self.seed}/{self.run}/{attempt}/{purpose}/{round_index}/{index}/{client}"
         return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=16).digest(), "little")
 
     def torch_seed(self, purpose: Purpose, round_index: int = 0, client: int = 0) -> int:
@@ -47,17 +83,45 @@ class Randomness:
         return self._key(purpose, round_index, 0, client) & (2**63 - 1)
 
 
-def normal(stream: np.random.Generator, dim: int) -> Tensor:
+class SystemStream:
+    """Draws made of the operating system's cryptographic randomness, by inverse distribution functions."""
+
+    def random(self, size: int) -> Floats:
+        """Uniform on [0, 1), 53 bits."""
+        return (np.frombuffer(os.urandom(8 * size), np.uint64) >> np.uint64(11)) * 2.0**-53
+
+    def standard_normal(self, size: int) -> Floats:
+        """N(0, 1)."""
+        return special.ndtri(self._open(size))
+
+    def standard_exponential(self, size: int) -> Floats:
+        """Exponential(1)."""
+        return -np.log(self._open(size))
+
+    def standard_gamma(self, shape: float, size: int) -> Floats:
+        """Gamma(shape, 1)."""
+        return special.gammaincinv(shape, self._open(size))
+
+    def choice(self, a: int, size: int, replace: bool) -> NDArray[np.int64]:
+        """The first `size` of a random order of `0..a-1`."""
+        return np.argsort(np.frombuffer(os.urandom(8 * a), np.uint64), kind="stable")[:size]
+
+    def _open(self, size: int) -> Floats:
+        """Uniform on the open interval (0, 1)."""
+        return self.random(size) + 2.0**-54
+
+
+def normal(stream: Stream, dim: int) -> Tensor:
     """`dim` standard normal draws in float64."""
     return torch.from_numpy(stream.standard_normal(dim))
 
 
-def laplace(stream: np.random.Generator, dim: int) -> Tensor:
+def laplace(stream: Stream, dim: int) -> Tensor:
     """`dim` draws of Laplace(1) in float64: the difference of two exponentials."""
     return torch.from_numpy(stream.standard_exponential(dim) - stream.standard_exponential(dim))
 
 
-def laplace_share(stream: np.random.Generator, dim: int, parties: int) -> Tensor:
+def laplace_share(stream: Stream, dim: int, parties: int) -> Tensor:
     """`dim` draws whose sum over `parties` is exactly Laplace(1): a difference of two Gamma(1/parties) draws."""
     gamma = stream.standard_gamma
     return torch.from_numpy(gamma(1 / parties, dim) - gamma(1 / parties, dim))

@@ -105,8 +105,8 @@ class Published:
 class Privacy:
     """The promise of a run.
 
-    Give `epsilon` (a limit for the whole run: calibration turns it into noise) or `noise_multiplier` (the noise; epsilon
-    follows). With both the noise is as given and the run stops before it passes the limit.
+    Give `epsilon` (a limit for the whole run: calibration turns it into noise) or `noise_multiplier` (the noise;
+    epsilon follows). With both the noise is as given and the run stops before it passes the limit.
 
     Args:
         epsilon: Limit for the whole run; the release that would pass it is refused.
@@ -178,5 +178,5 @@ class Privacy:
 
     @property
     def sensitivity(self) -> float:
-        """Largest change of a clipped sum between neighbours, in the clip's norm: C (add_remove) or 2C (replace_one)."""
+        """Largest change of a clipped sum between neighbours, in the clip's norm: C, or 2C for replace_one."""
         return self.clip.bound * (1.0 if self.relation == "add_remove" else 2.0)

@@ -148,11 +148,13 @@ class AdmmStep:
 
     @property
     def memory(self) -> Memory:
-        """The free prox step is linear in the answers: asked at w, sums of messages are sums of answers."""
-        linear = (
-            isinstance(self.step, Prox) and isinstance(self.feasible, Everywhere) and self.linearize_at == "received"
-        )
-        return "linear" if linear else "private"
+        """The client's own z_p and lambda_p."""
+        return "private"
+
+    @property
+    def linear(self) -> bool:
+        """The free prox step is linear in the answers, and those are asked for at w."""
+        return isinstance(self.step, Prox) and isinstance(self.feasible, Everywhere) and self.linearize_at == "received"
 
     def init(self, params: Tensor) -> State:
         """`z_p` starts at the initial parameters (zero in the paper), the duals at zero."""
@@ -222,7 +224,7 @@ def inexact_admm(
             is about the plain average, p = 0).
 
     Returns:
-        The strategy. Whatever the oracle's privacy is, it holds: see `AdmmStep.memory` for where it fits.
+        The strategy. The oracle's privacy is its own; `AdmmStep.linear` says where secure aggregation fits.
 
     Raises:
         ConfigError: a trust region and a set W whose joint projection is not one after the other.

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedpriv.errors import ConfigError
 
 State = dict[str, Tensor]
-Memory = Literal["none", "linear", "private"]
+Memory = Literal["none", "private"]
 
 
 class Oracle(Protocol):
@@ -57,10 +57,11 @@ class LocalStep(Protocol):
     Attributes:
         hears: Names of what it takes from the aggregator.
         says: Names of what it sends.
-        memory: What a client keeps between rounds beyond what was released. `"none"`: nothing, its message is a
-            function of what it received and of this round's answers. `"linear"`: its messages are linear in all its
-            answers with the same public coefficients for every client, and it asks only at what it received.
-            `"private"`: anything else; then each answer must be noised in full.
+        memory: What a client keeps between rounds: `"none"`, its message is a function of what it received and of this
+            round's answers; or `"private"`, anything else.
+        linear: Its messages are linear in its answers of this and earlier rounds, with public coefficients that are
+            the same for every client, and it asks once a round, at what it received. Then sums of messages are
+            functions of sums of answers, which is what secure aggregation needs.
     """
 
     hears: ClassVar[tuple[str, ...]]
@@ -68,6 +69,11 @@ class LocalStep(Protocol):
 
     @property
     def memory(self) -> Memory:
+        """See the class."""
+        ...
+
+    @property
+    def linear(self) -> bool:
         """See the class."""
         ...
 

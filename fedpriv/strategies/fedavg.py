@@ -40,6 +40,11 @@ class LocalSteps:
         """Nothing survives a round."""
         return "none"
 
+    @property
+    def linear(self) -> bool:
+        """A single step is a multiple of its answer."""
+        return self.local_steps == 1
+
     def init(self, params: Tensor) -> State:
         """No state."""
         return {}

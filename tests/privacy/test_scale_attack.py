@@ -115,27 +115,17 @@ def test_published_noise_has_no_epsilon() -> None:
     assert "measured on the client's own data" in str(spent)
 
 
-@pytest.mark.xfail(reason="noise shares add up with the participants, so a sum shows how many there were")
-def test_sampled_clients_cannot_be_counted_by_the_noise_of_their_sum() -> None:
-    """Two clients, each in a round with probability 1/2, and noise for an epsilon near 0. Is the second one there?
+def test_drawing_clients_is_no_amplification() -> None:
+    """Shares of noise add up with the participants, so a sum shows how many there were: who takes part is public.
 
-    The attacker sees sums, and guesses "yes" when the noise is that of two participants.
+    The price of a round is that of a round with these participants, and they alone pay it.
     """
     privacy = fp.Privacy(
-        noise_multiplier=100.0, unit="client", relation="add_remove", trust=fp.SecureAggregation(min_honest=1)
+        noise_multiplier=5.0, unit="client", relation="add_remove", trust=fp.SecureAggregation(min_honest=1)
     )
-    guesses, claims = [], []
-    for clients in (1, 2):
-        oracle = oracle_of(digits_of([SIZE] * 2), privacy, seed=clients, cohort_rate=0.5)
-        params, seen = torch.zeros(2, DIM, dtype=torch.float64), []
-        coins = torch.rand(TRIALS, 2, generator=torch.Generator().manual_seed(clients)) < 0.5
-        for trial in range(TRIALS):
-            cohort = coins[trial, :clients].nonzero().flatten()
-            if len(cohort) == 0:  # not released
-                seen.append(0.0)
-                continue
-            oracle.begin_round(trial, cohort, params[cohort])
-            seen.append(float(oracle.gradient(params[cohort]).sum(0).std()))
-        guesses.append(torch.tensor(seen) > 100.0 * 2**0.25)
-        claims.append(account(oracle.ledger.records[:1], 2, DELTA).epsilon)
-    assert epsilon_shown(*guesses) <= max(claims)
+    oracle = oracle_of(digits_of([SIZE] * 3), privacy)
+    params = torch.zeros(1, DIM, dtype=torch.float64)
+    oracle.begin_round(0, torch.tensor([1]), params)
+    oracle.gradient(params)
+    assert [(r.clients, r.sampling, r.rate) for r in oracle.ledger.records] == [((1,), "full", 1.0)]
+    assert account(oracle.ledger.records, 3, DELTA).per_client[::2] == (0.0, 0.0)
