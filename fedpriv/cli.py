@@ -172,7 +172,6 @@ def _build(config: Config, folder: Path, *, resumed: bool, fresh_noise: bool) ->
         raise
     if not resumed:
         (folder / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
-        training.save()  # so that a run killed in its first rounds can be resumed too
     return training
 
 
