@@ -91,7 +91,7 @@ def _tensors(dataset: Dataset[Any]) -> tuple[Tensor, Tensor] | None:
     if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
         return dataset.tensors[0], dataset.tensors[1]
     if isinstance(dataset, Subset):
-        whole = _tensors(cast("Subset[Any]", dataset).dataset)
+        whole = _tensors(dataset.dataset)
         if whole is not None:
             index = torch.as_tensor(dataset.indices)
             return whole[0][index], whole[1][index]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -121,7 +121,7 @@ def simulate(
 
 
 @contextmanager
-def _own_draws(seed: int, device: torch.device) -> Iterator[None]:
+def _own_draws(seed: int, device: torch.device) -> Generator[None]:
     """Torch's own generators belong to the round: a model that draws from them (dropout) repeats itself on resume."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)

@@ -79,7 +79,12 @@ class Record:
         raw: Any = json.loads(line)
         if not isinstance(raw, dict) or set(raw) != {f.name for f in fields(Record)}:
             raise ValueError("not a ledger record")
-        return Record(**{name: tuple(v) if isinstance(v, list) else v for name, v in raw.items()})
+        lists_to_tuples: dict[str, Any] = {name: _frozen(value) for name, value in raw.items()}
+        return Record(**lists_to_tuples)
+
+
+def _frozen(value: Any) -> Any:  # noqa: ANN401 - JSON may hold anything
+    return tuple(value) if isinstance(value, list) else value
 
 
 @dataclass(frozen=True)
@@ -151,7 +156,7 @@ class Ledger:
         return value
 
     def _digest(self, value: Tensor) -> str:
-        data = value.detach().contiguous().cpu().numpy()
+        data = value.detach().contiguous().cpu().numpy().data
         return hashlib.blake2b(data, digest_size=8, key=self._digest_key).hexdigest()
 
     def sync(self) -> None:

@@ -87,8 +87,9 @@ class SystemStream:
     """Draws made of the operating system's cryptographic randomness, by inverse distribution functions."""
 
     def random(self, size: int) -> Floats:
-        """Uniform on [0, 1), 53 bits."""
-        return (np.frombuffer(os.urandom(8 * size), np.uint64) >> np.uint64(11)) * 2.0**-53
+        """Uniform on [0, 1), 52 bits."""
+        bits = np.frombuffer(os.urandom(8 * size), np.uint64) >> np.uint64(12)
+        return bits.astype(np.float64) * 2.0**-52
 
     def standard_normal(self, size: int) -> Floats:
         """N(0, 1)."""
@@ -108,7 +109,7 @@ class SystemStream:
 
     def _open(self, size: int) -> Floats:
         """Uniform on the open interval (0, 1)."""
-        return self.random(size) + 2.0**-54
+        return self.random(size) + 2.0**-53
 
 
 def normal(stream: Stream, dim: int) -> Tensor:

@@ -30,9 +30,7 @@ TRUST = [
 
 def tiny_run(strategy: fp.Strategy, rounds: int, backend: str = "linear") -> list[torch.Tensor]:
     """What the clients hear in each round, [rounds, 3, 2]."""
-    data = [
-        TensorDataset(torch.tensor(x, dtype=torch.float64), torch.tensor(y)) for x, y in zip(X, Y, strict=True)
-    ]
+    data = [TensorDataset(torch.tensor(x, dtype=torch.float64), torch.tensor(y)) for x, y in zip(X, Y, strict=True)]
     clients = fp.make_clients(SoftmaxRegression(3, 2), nn.CrossEntropyLoss(), data)
     training = fp.Training(
         clients,
@@ -92,7 +90,7 @@ def test_mismatched_parts_are_refused() -> None:
     class Deaf(AdmmServer):
         hears = ("gradient",)
 
-    with pytest.raises(fp.ConfigError, match="says .* hears"):
+    with pytest.raises(fp.ConfigError, match=r"says .* hears"):
         fp.Strategy(AdmmStep(fp.Prox(), fp.Penalty()), Deaf())
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import Subset
 
 import fedpriv as fp
-from fedpriv.config.strategies import published_prox, published_trust
+from fedpriv.config.strategies import published_trust
 from fedpriv.data import labels_of, load, partition
 from fedpriv.models import SoftmaxRegression
 
@@ -43,10 +43,8 @@ def test_errors_without_noise(step: fp.Prox | fp.Trust, expected: tuple[float, .
     assert found == pytest.approx(expected, abs=0.1)
 
 
-@pytest.mark.parametrize(
-    ("recipe", "expected"), [(published_trust(0.05), (50.5, 26.3)), (published_prox(0.05), (50.9, 26.9))], ids=["T", "P"]
-)
-def test_errors_as_published(recipe, expected: tuple[float, float], data_root: Path) -> None:
-    """Noise of eq 20 at eps_bar = .05. The figures are of one other seed: seeds differ by about a point at t = 500."""
-    found = errors(recipe.strategy, fp.Privacy(published=recipe.published), (100, 500), data_root)
-    assert found == pytest.approx(expected, abs=2.0)
+def test_errors_as_published(data_root: Path) -> None:
+    """Noise of eq 20 at eps_bar = .05: 26.3 % is of one other seed, and seeds differ by about a point."""
+    recipe = published_trust(0.05)
+    (found,) = errors(recipe.strategy, fp.Privacy(published=recipe.published), (500,), data_root)
+    assert found == pytest.approx(26.3, abs=2.0)
