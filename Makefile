@@ -61,8 +61,9 @@ docs: venv ## build the documentation into site/, warnings are errors
 coverage: venv ## the tests, with at least 95 % of fedpriv/privacy covered
 	$(BIN)/python -m pytest -n $(JOBS) --cov=fedpriv.privacy --cov-report=term --cov-fail-under=95
 
-bench: venv ## speed and memory against the peers
-	$(BIN)/python benchmarks/speed/run.py
+bench: venv ## time and memory of a private step and of a round (against pfl-research: see benchmarks/speed/peers.py)
+	$(BIN)/python benchmarks/speed/step.py
+	$(BIN)/python benchmarks/speed/scaling.py
 
 clean: ## remove what the tools made; keeps .venv and runs
 	rm -rf build dist site htmlcov .coverage .coverage.* .pytest_cache .ruff_cache .import_linter_cache .hypothesis
