@@ -32,9 +32,14 @@ class _Commands(TyperGroup):
         sys.path.append(os.getcwd())  # where `package.module:Name` of the user's own is looked for, after all else
         try:
             return super().invoke(ctx)
-        except (FedprivError, OSError) as error:
-            err.print(f"[bold red]error:[/] {escape(str(error))}")
-            raise typer.Exit(2) from error
+        except BrokenPipeError:  # as in `fedpriv list | head`
+            raise
+        except FedprivError as error:
+            text = str(error)
+        except OSError as error:
+            text = f"{error.filename or 'a file'} cannot be read or written ({error.strerror})"
+        err.print(f"[bold red]error:[/] {escape(text)}")
+        raise typer.Exit(2)
 
 
 app = typer.Typer(
@@ -166,13 +171,21 @@ def _build(config: Config, folder: Path, *, resumed: bool, fresh_noise: bool) ->
 
     try:
         training = build(config, folder, resume=resumed, fresh_noise=fresh_noise)
+        if not resumed:
+            (folder / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
     except BaseException:
-        if not any(folder.iterdir()):
-            folder.rmdir()
+        if not resumed:
+            _clear(folder)
         raise
-    if not resumed:
-        (folder / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
     return training
+
+
+def _clear(folder: Path) -> None:
+    """Leave nothing of a run that could not be started; it has released nothing."""
+    for name in ("ledger.jsonl", "checkpoint.pt", "checkpoint.new", "config.yaml"):
+        (folder / name).unlink(missing_ok=True)
+    if not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def _iterate(config: Config, training: Training, folder: Path, keep: float) -> Result:

@@ -257,7 +257,13 @@ class Training:
                 f"{self._randomness.seed:x}",
                 self._randomness.attempt,
             )
-            checkpoint.save(self._folder / "checkpoint.pt")
+            path = self._folder / "checkpoint.pt"
+            try:
+                checkpoint.save(path)
+            except (OSError, RuntimeError) as error:
+                raise FedprivError(
+                    f"{path} could not be written ({error}); free some space and resume the run"
+                ) from error
 
     @property
     def broken_examples(self) -> Tensor:

@@ -288,35 +288,34 @@ def test_control_c_says_how_to_go_on_even_before_the_first_checkpoint(tmp_path: 
     same_run(folder, whole_run)
 
 
-def test_a_full_disk_ends_the_run_and_loses_nothing(tmp_path: Path):
-    """No file may grow past 8 kB: the ledger is the one that does. With space again the run goes on where it was."""
-    folder = tmp_path / "run"
-    words = [
-        "data.partition.n_clients=1",
-        "model={name: 'test_config:Tiny', width: 1}",
-        "rounds=32",
-        *SMALL[2:],
-        "log.checkpoint_every=8",
-    ]
+def with_disk(size: int, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run where no file may grow past `size` bytes: a write fails as it does on a full disk."""
 
-    def small_disk() -> None:
+    def limit() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
-    done = subprocess.run(
-        [*COMMAND, "train", DIGITS, "--out", str(folder), *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=small_disk,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
-    )
+    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False, preexec_fn=limit, env=path)
     assert done.returncode == 2, done.stderr
-    assert "ledger.jsonl could not be written" in done.stderr
     assert "Traceback" not in done.stderr
+    return done
+
+
+def test_a_full_disk_ends_the_run_and_loses_nothing(tmp_path: Path):
+    """The ledger is the first file to reach 8 kB. With space again the run goes on where it was."""
+    folder, whole = tmp_path / "run", tmp_path / "whole"
+    words = ["data.partition.n_clients=1", "model={name: 'test_config:Tiny', width: 1}", *SMALL[2:]]
+    words += ["rounds=32", "log.checkpoint_every=8"]
+    done = with_disk(8192, "train", DIGITS, "--out", str(folder), *words)
+    assert "ledger.jsonl could not be written" in done.stderr
     assert (folder / "ledger.jsonl").read_bytes().endswith(b"\n"), "no torn line is left"
-    again = fedpriv("resume", str(folder))
-    assert again.exit_code == 0, again.stderr
-    whole = tmp_path / "whole"
+    assert fedpriv("resume", str(folder)).exit_code == 0
     assert fedpriv("train", DIGITS, "--out", str(whole), *words).exit_code == 0
     same_run(folder, whole)
+
+
+def test_a_disk_too_full_to_start_leaves_nothing(tmp_path: Path):
+    done = with_disk(2000, "train", DIGITS, "--out", str(tmp_path / "run"), *SMALL)
+    assert "checkpoint.pt could not be written" in done.stderr
+    assert not (tmp_path / "run").exists()
