@@ -158,6 +158,8 @@ def _run(
     done = training.progress.round
     err.print(f"{training.strategy.name}: {len(training.population)} clients, {config.rounds} rounds, in {folder}")
     err.print(f"planned: {escape(str(training.plan.spent()))}")
+    if config.seed is not None and training.plan.privacy.private and not config.privacy.secure:
+        err.print(f"[yellow]note:[/] whoever knows seed {config.seed} can subtract the noise; leave it out in earnest")
     try:
         result = _iterate(config, training, folder, keep=(done if fresh_noise else math.inf) if resumed else 0)
     except KeyboardInterrupt:
