@@ -4,15 +4,28 @@ The names below are what most users need; everything else is in the modules they
 """
 
 from fedpriv.client import Client
+from fedpriv.constraints import ClassLossAtMost, Function, GroupLossGap, LinearEquality, LossAtMost, class_loss
 from fedpriv.errors import BudgetExhausted, ConfigError, DataError, FedprivError, LedgerError, PrivacyError
 from fedpriv.network.local import Everyone, FixedCohort, PoissonCohort, Star
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.mechanisms import Gaussian, Laplace
 from fedpriv.privacy.schedules import Custom, Geometric, Uniform
-from fedpriv.privacy.settings import FixedSize, FullBatch, Local, Poisson, Privacy, Published, SecureAggregation
+from fedpriv.privacy.settings import (
+    FixedSize,
+    FullBatch,
+    Local,
+    Poisson,
+    Privacy,
+    Published,
+    SecureAggregation,
+    Statistics,
+)
+from fedpriv.problem import Problem
 from fedpriv.strategies.admm import Ball, Box, Decay, OutputNoise, Penalty, Prox, Trust, inexact_admm
+from fedpriv.strategies.augmented_lagrangian import Outer, proximal_al
 from fedpriv.strategies.base import Averaged, Last, Strategy
 from fedpriv.strategies.fedavg import fedavg
+from fedpriv.strategies.private_augmented_lagrangian import private_al
 from fedpriv.training import Compute, Result, RoundReport, Training, make_clients, train
 
 __version__ = "0.1.0"
@@ -21,6 +34,7 @@ __all__ = [
     "Ball",
     "Box",
     "BudgetExhausted",
+    "ClassLossAtMost",
     "Client",
     "Clip",
     "Compute",
@@ -33,30 +47,40 @@ __all__ = [
     "FixedCohort",
     "FixedSize",
     "FullBatch",
+    "Function",
     "Gaussian",
     "Geometric",
+    "GroupLossGap",
     "Laplace",
     "Last",
     "LedgerError",
+    "LinearEquality",
     "Local",
+    "LossAtMost",
+    "Outer",
     "OutputNoise",
     "Penalty",
     "Poisson",
     "PoissonCohort",
     "Privacy",
     "PrivacyError",
+    "Problem",
     "Prox",
     "Published",
     "Result",
     "RoundReport",
     "SecureAggregation",
     "Star",
+    "Statistics",
     "Strategy",
     "Training",
     "Trust",
     "Uniform",
+    "class_loss",
     "fedavg",
     "inexact_admm",
     "make_clients",
+    "private_al",
+    "proximal_al",
     "train",
 ]

@@ -5,19 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from fedpriv.backends.base import Backend
 from fedpriv.batch import Batch
+from fedpriv.constraint_queries import ConstraintQueries
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.population import Population
+from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.ledger import Ledger, Release
 from fedpriv.privacy.mechanisms import Gaussian, Laplace, add_noise
 from fedpriv.privacy.pricing import Pricing
 from fedpriv.privacy.randomness import Randomness
 from fedpriv.privacy.settings import FixedSize, FullBatch, Poisson, Privacy, SecureAggregation
+from fedpriv.problem import check_finite
 
 
 class PrivateOracle:
@@ -48,6 +52,7 @@ class PrivateOracle:
         # a diagnostic on private data: it stays with whoever holds the clients and is never written or sent
         self._broken_examples = torch.zeros(len(population), dtype=torch.long, device=population.device)
         self._answered = (-1, 0)
+        self._example_weights: Tensor | None = None
         self.begin_round(0, torch.arange(len(population)))
 
     @property
@@ -67,6 +72,98 @@ class PrivateOracle:
         """Private difference of the gradients at two points, clipped example by example: `[k, dim] -> [k, dim]`."""
         return self._answer("gradient_difference", params, anchor)
 
+    @property
+    def equality(self) -> Tensor:
+        """Which constraint values must be zero, `[k, m]` boolean (public)."""
+        return self.queries.problem.equality[self._cohort]
+
+    def exact(self, params: Tensor) -> tuple[Tensor, Tensor]:
+        """Each client's share of the objective and its constraint values, exact: `[n, dim] -> [n], [n, m]`.
+
+        Differentiable, so that local subproblems can be solved. The first answer of a round is a release, recorded as
+        not private; it covers any number of further answers in that round, for epsilon is infinite then.
+
+        Raises:
+            PrivacyError: the run makes a promise.
+            DataError: a value is not finite at the point received.
+        """
+        if self.privacy.at != "none" or len(self._cohort) < self.n_clients:
+            raise PrivacyError("exact answers need at: none and every client in every round; epsilon is infinite")
+        objective, constraints = self.queries.problem(params)
+        if self._index == 0:
+            check_finite(objective, "objective")
+            check_finite(constraints, "constraint value")
+            everything = torch.cat([objective.unsqueeze(1), constraints], 1).detach()
+            self._open(Release(self._pricing.exact(self._round, self._index, "exact", self._clients()), everything))
+            self._index += 1
+        return objective, constraints
+
+    def statistic(self, params: Tensor, name: str) -> Tensor:
+        """Private statistic of each client at its row; `"constraints"`: its constraint values, `[n, dim] -> [n, m]`.
+
+        Each example adds its loss, clipped to `[0, bound]` and centred, times public coefficients, so that its
+        contribution has norm at most 1 before the public factor of the row.
+        """
+        if name != "constraints":
+            raise ConfigError("statistic", name, "unknown: there is 'constraints'")
+        if len(self._cohort) < self.n_clients:
+            raise ConfigError("network.cohort", len(self._cohort), "constraints need every client in every round")
+        self._check_query_point(params, None)
+        query, queries = f"statistic:{name}", self.queries
+        if not self.privacy.private:
+            record = self._pricing.exact(self._round, self._index, query, self._clients())
+            values = self._open(Release(record, queries.problem(params)[1].detach()))
+        else:
+            bounded = params.new_zeros(len(params), queries.n_sums)
+            for batch in self._batches():
+                bounded.index_add_(0, batch.rows, queries.bounded_sum(_rows(params, batch), batch))
+            factors = queries.factors(self._sampled_factors())
+            release = self._noised(query, bounded, factors, queries.clip, queries.share)
+            values = queries.values(self._open(release))
+        self._index += 1
+        return values
+
+    def statistic_deviation(self, round_index: int) -> Tensor:
+        """Standard deviation `[n, m]` that noise gives constraint values in a round (public); zero without noise.
+
+        Every client takes part in the round.
+        """
+        queries = self.queries
+        if not self.privacy.private:
+            return torch.zeros(queries.problem.equality.shape)
+        factors = queries.factors(self._sampled_factors())
+        clip, share, everyone = queries.clip, queries.share, range(self.n_clients)
+        _, scales = self._pricing.price(round_index, 0, "statistic:constraints", everyone, factors, clip, share)
+        return queries.deviation(scales)
+
+    def lagrangian_gradient(self, params: Tensor, multipliers: Tensor) -> Tensor:
+        """Private gradient of each client's `f_i + <multipliers_i, c_i>`: `[n, dim], [n, m] -> [n, dim]`.
+
+        The mean over clients is the gradient of the mean objective plus the mean of the products.
+
+        Args:
+            params: Where.
+            multipliers: Public: functions of what was released before.
+
+        Each example's gradient is clipped as one vector, coefficients included.
+        """
+        factors = (self._sampled_factors() / self._population.sizes[self._cohort]).tolist()
+        self._example_weights = self.queries.weights.of_lagrangian(multipliers)
+        try:
+            return self._answer("lagrangian_gradient", params, None, factors)
+        finally:
+            self._example_weights = None
+
+    @cached_property
+    def queries(self) -> ConstraintQueries:
+        """What questions about constraints compute before noise."""
+        return ConstraintQueries(self._population, self.privacy)
+
+    def _sampled_factors(self) -> Tensor:
+        """Examples over expected examples of a batch, `[k]`."""
+        sizes, weights = self._population.sizes[self._cohort], self._population.weights[self._cohort]
+        return torch.tensor(self._factors()) * sizes / weights
+
     def release_message(self, message: Tensor) -> Tensor:
         """Clip, noise and record whole messages `[k, dim]` when the boundary is `at: message`; else pass them on.
 
@@ -78,22 +175,23 @@ class PrivateOracle:
         bounded, _ = self.privacy.clip.rows(message)
         return self._open(self._noised("message", bounded, [1.0] * len(message)))
 
-    def _answer(self, query: str, params: Tensor, anchor: Tensor | None) -> Tensor:
+    def _answer(self, query: str, params: Tensor, anchor: Tensor | None, factors: list[float] | None = None) -> Tensor:
+        factors = factors or self._factors()
         self._check_query_point(params, anchor)
         if self.privacy.published is not None:
             release = self._published(query, params)
         elif self.privacy.at != "gradient":
-            exact = _scaled(self._sum(params, anchor, clip=False), self._factors())
+            exact = _scaled(self._sum(params, anchor, clip=False), factors)
             if self.privacy.at == "message":
                 self._index += 1
                 return exact
             release = Release(self._pricing.exact(self._round, self._index, query, self._clients()), exact)
         elif self.privacy.unit == "client":
-            exact = _scaled(self._sum(params, anchor, clip=False), self._factors())
+            exact = _scaled(self._sum(params, anchor, clip=False), factors)
             release = self._noised(query, self.privacy.clip.rows(exact)[0], [1.0] * len(exact))
         else:
             bounded = self._sum(params, anchor, clip=True)
-            release = self._noised(query, bounded, self._factors())
+            release = self._noised(query, bounded, factors)
         value = self._open(release)
         self._index += 1
         return value
@@ -103,7 +201,9 @@ class PrivateOracle:
         self._answered = (self._round, self._index)
         return value
 
-    def _noised(self, query: str, bounded: Tensor, factors: Sequence[float]) -> Release:
+    def _noised(
+        self, query: str, bounded: Tensor, factors: Sequence[float], clip: Clip | None = None, share: float = 1.0
+    ) -> Release:
         """Noise `bounded` and multiply row i by the public `factors[i]`."""
         if (self._round, self._index) <= self._answered:
             raise PrivacyError(
@@ -111,7 +211,7 @@ class PrivateOracle:
                 "difference would have none. Go on with the next round, or start a run with another seed"
             )
         clients = self._clients()
-        record, scales = self._pricing.price(self._round, self._index, query, clients, factors)
+        record, scales = self._pricing.price(self._round, self._index, query, clients, factors, clip, share)
         parties = self._pricing.parties
         if isinstance(self.privacy.trust, SecureAggregation) and len(clients) < parties:
             raise PrivacyError(
@@ -126,6 +226,8 @@ class PrivateOracle:
         bound = self.privacy.clip if clip else None
         for batch in self._batches():
             at = None if anchor is None else _rows(anchor, batch)
+            if self._example_weights is not None:
+                batch = batch.weighted(self._example_weights)
             part, broken = self._backend.clipped_sum(_rows(params, batch), batch, bound, at)
             total.index_add_(0, batch.rows, part)
             self._broken_examples.index_add_(0, self._cohort.to(total.device)[batch.rows], broken)

@@ -83,7 +83,7 @@ def begin(strategy: Strategy, params: Tensor) -> Progress:
     """The state before round 0 from initial parameters `[n, dim]`."""
     received, server = strategy.aggregator.init(params)
     output = strategy.output.init(received)
-    return Progress(0, received, strategy.local_step.init(params), server, output, received)
+    return Progress(0, received, strategy.local_step.init(params), server, output, params[:1])
 
 
 def simulate(
@@ -111,6 +111,8 @@ def simulate(
     if rounds < 1:
         raise ConfigError("rounds", rounds, "a run needs at least one round")
     for index in range(progress.round, rounds):
+        if bool(progress.server.get("done", False)):
+            return
         cohort = network.participants(index, randomness)
         try:
             with _own_draws(randomness.torch_seed("init", index), progress.received.device):

@@ -16,9 +16,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from fedpriv.backends import choose
+from fedpriv.central import centralised_al
 from fedpriv.checkpoint import Checkpoint
 from fedpriv.client import Client, Loss
 from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.kkt import exact_report, private_report
 from fedpriv.metrics import Evaluator
 from fedpriv.models import validate_model
 from fedpriv.network.local import Star
@@ -30,6 +32,7 @@ from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.randomness import Randomness
 from fedpriv.privacy.settings import FixedSize, Privacy
 from fedpriv.privacy.spent import Spent
+from fedpriv.problem import Problem
 from fedpriv.simulation import adopt, begin, simulate
 from fedpriv.strategies.base import Strategy
 
@@ -93,6 +96,7 @@ class Result:
     noise_multiplier: float | None
     params: Tensor = field(repr=False)
     model: nn.Module = field(repr=False)
+    details: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values. An infinite epsilon is the string `"inf"`, for JSON has no infinity."""
@@ -109,6 +113,7 @@ class Result:
             "noise_multiplier": self.noise_multiplier,
             "seconds": round(self.seconds, 3),
             "params_l2": self.params_l2,
+            **self.details,
         }
         return json.loads(json.dumps(flat).replace("Infinity", '"inf"'))
 
@@ -129,9 +134,11 @@ class Sink(Protocol):
         ...
 
 
-def make_clients(model: nn.Module, loss: Loss, datasets: Sequence[Dataset[Any]]) -> list[Client]:
-    """One client for each data set, each with its own copy of `model`."""
-    return [Client(copy.deepcopy(model), loss, DataLoader(d, batch_size=256)) for d in datasets]
+def make_clients(
+    model: nn.Module, loss: Loss, datasets: Sequence[Dataset[Any]], problem: Problem | None = None
+) -> list[Client]:
+    """One client for each data set, each with its own copy of `model` and the same problem."""
+    return [Client(copy.deepcopy(model), loss, DataLoader(d, batch_size=256), problem=problem) for d in datasets]
 
 
 class Training:
@@ -153,6 +160,8 @@ class Training:
         settings: Fingerprint of the configuration, checked on resume; it also names the run's noise.
         resume: Go on from the folder's checkpoint.
         fresh_noise: On resume, charge the releases past the checkpoint and draw new noise instead of replaying.
+        compare: At the end of an exact run with constraints, solve the problem with all data in one place as well and
+            report the relative difference of the objectives.
 
     Raises:
         ConfigError: settings that cannot work, before any data is touched.
@@ -175,8 +184,10 @@ class Training:
         settings: str = "",
         resume: bool = False,
         fresh_noise: bool = False,
+        compare: bool = False,
     ) -> None:
         compute = compute or Compute()
+        self._compare = compare
         if not clients:
             raise ConfigError("clients", [], "a run needs at least one client")
         validate_model(clients[0].model)
@@ -231,9 +242,11 @@ class Training:
         rounds = simulate(self.strategy, self.oracle, self.network, self.progress, self._randomness, rounds=self.rounds)
         for done in rounds:
             self.progress = done.progress
-            last = done.progress.round == self.rounds
+            server = done.progress.server
+            last = done.progress.round == self.rounds or bool(server.get("done", False))
             fresh = self._evaluate is not None and (last or done.progress.round % self._every == 0)
             metrics = self._evaluate(self._reported()) if fresh and self._evaluate else {}
+            metrics |= {name: float(server[name]) for name in self.strategy.monitor}
             self._seconds = time.monotonic() - start
             epsilon = float(self._guard.epsilon().max())
             yield RoundReport(
@@ -281,6 +294,21 @@ class Training:
         models = self.progress.models
         return models[0] if models.stride(0) == 0 or len(models) == 1 else models.mean(0)
 
+    def _details(self, params: Tensor) -> dict[str, Any]:
+        """What a run with constraints reports beside the rest."""
+        multipliers = self.progress.local.get("multipliers")
+        if multipliers is None or self.progress.round == 0:
+            return {}
+        if self.plan.privacy.private:
+            return private_report(self.progress, self.oracle, multipliers)
+        h = self.strategy.regularizer
+        report = exact_report(self.progress, self.oracle.queries.problem, params, multipliers, h)
+        if self._compare:
+            best = centralised_al(self.oracle.queries.problem, torch.zeros_like(params), regularizer=h)
+            report["centralised"] = {"objective": best.objective, "converged": best.converged, "seconds": best.seconds}
+            report["relative_difference"] = abs(report["objective"] - best.objective) / abs(best.objective)
+        return report
+
     def result(self) -> Result:
         """Where the run stands, tightly accounted."""
         params = self._reported()
@@ -299,6 +327,7 @@ class Training:
             noise_multiplier=self.plan.privacy.noise_multiplier,
             params=params.clone(),
             model=model,
+            details=self._details(params),
         )
 
 

@@ -13,6 +13,7 @@ from fedpriv import models
 from fedpriv.config.building import Outline, make_model, outline
 from fedpriv.config.files import fingerprint
 from fedpriv.config.schema import Config, check_cohort
+from fedpriv.config.statistics import statistics_notes
 from fedpriv.config.strategies import STRATEGIES
 from fedpriv.network.local import Star
 from fedpriv.planning import Plan, make_plan
@@ -130,6 +131,7 @@ def _warnings(config: Config, seen: Outline, plan: Plan, claim: Claim | None) ->
     units = sum(seen.sizes) if privacy.unit == "sample" else len(seen.sizes)
     if said := delta_warning(privacy.delta, units):
         warnings.append(said)
+    warnings.extend(statistics_notes(config, seen, plan))
     if isinstance(privacy.mechanism, Laplace) and privacy.delta > 0:
         warnings.extend(_laplace_warning(config, seen, plan))
     return warnings

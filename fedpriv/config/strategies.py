@@ -20,8 +20,11 @@ from fedpriv.privacy.schedules import Schedule
 from fedpriv.privacy.settings import Published
 from fedpriv.strategies import admm
 from fedpriv.strategies.admm import Decay, OutputNoise, Penalty, Prox, Trust, inexact_admm
+from fedpriv.strategies.augmented_lagrangian import Outer, proximal_al
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.fedavg import fedavg
+from fedpriv.strategies.private_augmented_lagrangian import private_al
+from fedpriv.strategies.solvers import LBFGS, AcceleratedGradient, Newton, Quadratic, Solver
 
 CONTEXT = ("rounds", "epsilon_bar")
 
@@ -184,6 +187,51 @@ def published_output(
     return Recipe(strategy, published=Published(epsilon_bar, "gaussian", delta_bar, gradient_bound))
 
 
+SolverName = Literal["lbfgs", "newton", "accelerated_gradient", "quadratic"]
+_SOLVERS: dict[SolverName, Solver] = {
+    "lbfgs": LBFGS(),
+    "newton": Newton(),
+    "accelerated_gradient": AcceleratedGradient(),
+    "quadratic": Quadratic(),
+}
+
+
+def constrained_al(
+    beta: Positive = 10.0,
+    rho: Positive = 1.0,
+    tolerance: Positive = 1e-3,
+    stationarity: Positive = 1e-3,
+    feasibility: Positive = 1e-4,
+    solver: SolverName = "lbfgs",
+    inner_decay: Annotated[float, Field(gt=0, lt=1)] = 0.5,
+    inner_rounds: Annotated[int, Field(ge=1)] = 2000,
+) -> Strategy:
+    """Exact proximal augmented Lagrangian; see `fedpriv.proximal_al`."""
+    outer = Outer(beta, tolerance, stationarity, feasibility)
+    return proximal_al(outer, rho, solver=_SOLVERS[solver], inner_decay=inner_decay, inner_rounds=inner_rounds)
+
+
+def noisy_al(
+    rounds: int,
+    beta: Positive = 1.0,
+    largest: Positive = 3.0,
+    learning_rate: Positive = 1.0,
+    decay: NonNegative = 0.5,
+    average: NonNegative = 2.0,
+    measurements: Annotated[int, Field(ge=1)] = 4,
+) -> Strategy:
+    """Private augmented Lagrangian; see `fedpriv.private_al`."""
+    return private_al(
+        rounds,
+        beta=beta,
+        largest=largest,
+        learning_rate=learning_rate,
+        decay=decay,
+        average=average,
+        measurements=measurements,
+    )
+
+
 STRATEGIES: dict[str, StrategyEntry] = {
     "iadmm_prox": StrategyEntry(
         iadmm_prox, "inexact ADMM, proximal step (Ryu and Kim, ObjP)", published_prox, claims.inexact_admm
@@ -193,6 +241,12 @@ STRATEGIES: dict[str, StrategyEntry] = {
     ),
     "iadmm_output": StrategyEntry(
         iadmm_output, "inexact ADMM with noise on its output (Huang et al., the baseline)", published_output
+    ),
+    "proximal_al": StrategyEntry(
+        constrained_al, "proximal augmented Lagrangian for constraints (He, Peng and Sun), exact: needs at: none"
+    ),
+    "private_al": StrategyEntry(
+        noisy_al, "augmented Lagrangian for constraints with private values and gradients, a fixed number of rounds"
     ),
     "fedavg": StrategyEntry(fedavg, "federated averaging (McMahan et al.); with one local step, FedSGD"),
 }

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fedpriv.errors import ConfigError
+from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.ledger import PerClient, Record
 from fedpriv.privacy.settings import FixedSize, Poisson, Privacy, SecureAggregation
 
@@ -25,7 +26,14 @@ class Pricing:
         self.parties = trust.min_honest if isinstance(trust, SecureAggregation) else 1
 
     def price(
-        self, round_index: int, index: int, query: str, clients: Sequence[int], factors: Sequence[float]
+        self,
+        round_index: int,
+        index: int,
+        query: str,
+        clients: Sequence[int],
+        factors: Sequence[float],
+        clip: Clip | None = None,
+        share: float = 1.0,
     ) -> tuple[Record, list[float]]:
         """The record of a noised answer and the noise scale of each row.
 
@@ -34,7 +42,9 @@ class Pricing:
             index: Which answer of the round.
             query: What was asked.
             clients: Who answers.
-            factors: Public factor of each row; row i's sensitivity is `factors[i] * privacy.sensitivity`.
+            factors: Public factor of each row; row i's sensitivity is `factors[i] * privacy.sensitivity_of(clip)`.
+            clip: How each unit's contribution was bounded; `privacy.clip` unless given.
+            share: Relative budget share of this query beside a gradient's in the same round.
 
         Under secure aggregation only the sum is seen, so each client's share is scaled to the largest sensitivity in
         the cohort: noise scaled to a neighbour's smaller one would not cover it.
@@ -42,14 +52,16 @@ class Pricing:
         privacy = self._privacy
         if privacy.noise_multiplier is None:
             raise ConfigError("privacy.noise_multiplier", None, "calibrate the run first (fedpriv.train does)")
-        share = privacy.schedule.share(round_index)
-        if not (math.isfinite(share) and share > 0):
-            raise ConfigError("privacy.schedule", share, f"round {round_index} needs a positive, finite share")
-        multiplier = privacy.noise_multiplier / share
+        clip = clip or privacy.clip
+        of_round = privacy.schedule.share(round_index)
+        if not (math.isfinite(of_round) and of_round > 0):
+            raise ConfigError("privacy.schedule", of_round, f"round {round_index} needs a positive, finite share")
+        multiplier = privacy.noise_multiplier / (of_round * share)
         largest = max(factors, default=1.0)
         reference = [largest] * len(factors) if self.parties > 1 else list(factors)
-        scales = [multiplier * privacy.sensitivity * r for r in reference]
-        return self._record(round_index, index, query, clients, multiplier), scales
+        scales = [multiplier * privacy.sensitivity_of(clip) * r for r in reference]
+        record = self._record(round_index, index, query, clients, multiplier)
+        return replace(record, norm=clip.norm, bound=clip.bound), scales
 
     def exact(self, round_index: int, index: int, query: str, clients: Sequence[int]) -> Record:
         """The record of an answer that is not private."""

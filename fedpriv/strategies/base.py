@@ -13,6 +13,7 @@ from typing import ClassVar, Literal, Protocol
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
+from fedpriv.strategies.proximal import Proximal
 
 State = dict[str, Tensor]
 Memory = Literal["none", "private"]
@@ -32,6 +33,26 @@ class Oracle(Protocol):
         Client i's objective is `F_i = n m_i / sum(m)` times its mean loss: `mean_i F_i` is the mean loss of all
         examples.
         """
+        ...
+
+    @property
+    def equality(self) -> Tensor:
+        """Which constraint values must be zero, `[k, m]` boolean (public)."""
+        ...
+
+    def exact(self, params: Tensor) -> tuple[Tensor, Tensor]:
+        """Objective `[k]` and constraints `[k, m]`, differentiable row by row; only without privacy.
+
+        The objectives of all clients add up to the run's objective.
+        """
+        ...
+
+    def statistic(self, params: Tensor, name: str) -> Tensor:
+        """Private statistic; `"constraints"` are the constraint values `[k, m]`."""
+        ...
+
+    def lagrangian_gradient(self, params: Tensor, multipliers: Tensor) -> Tensor:
+        """Private gradient of `f_i + <multipliers_i, c_i>` with public multipliers: `[k, dim], [k, m] -> [k, dim]`."""
         ...
 
 
@@ -159,6 +180,10 @@ class Averaged:
 class Strategy:
     """An algorithm: a local step and an aggregator that fit, which model is reported, and under which name.
 
+    A true `done` in the aggregator's state ends the run. `monitor` names public scalars of that state that a run shows
+    as it goes; like all that an aggregator knows they are functions of messages. `regularizer`
+    is the h of the objective, for reports.
+
     Raises:
         ConfigError: what one says is not what the other hears.
     """
@@ -167,6 +192,8 @@ class Strategy:
     aggregator: Aggregator
     output: Output = field(default_factory=Last)
     name: str = "custom"
+    monitor: tuple[str, ...] = ()
+    regularizer: Proximal | None = None
 
     def __post_init__(self) -> None:
         step, aggregator = self.local_step, self.aggregator
