@@ -5,8 +5,8 @@
     python benchmarks/reproduce/constrained.py private --epsilon 1 3 8
     python benchmarks/reproduce/constrained.py qp
 
-The first two read $FEDPRIV_DATA. A row: objective; mean and largest constraint loss (or gap); relative difference to the
-centralised method; outer rounds, rounds, processor seconds, megabytes sent; the certificate's verdict.
+The first three read $FEDPRIV_DATA. A row: objective; mean and largest constraint loss (or gap); relative difference to
+the centralised method; outer rounds, rounds, processor seconds, megabytes sent; the certificate's verdict.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from fedpriv import plugins
 from fedpriv.config.base import Plugin, Section
 from fedpriv.constraints import CONSTRAINTS, OBJECTIVES, Constraint
@@ -37,7 +39,7 @@ class ProblemSection(Section):
     """Objective and constraints; `compare` also solves the problem with all data in one place (exact runs)."""
 
     objective: ObjectiveSection = ObjectiveSection(name="mean_loss")
-    constraints: list[ConstraintSection] = []
+    constraints: list[ConstraintSection] = Field(default_factory=list[ConstraintSection])
     server: ServerSection | None = None
     compare: bool = False
 
