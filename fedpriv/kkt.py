@@ -89,19 +89,24 @@ def exact_report(
         "kkt": {name: getattr(found, name) for name in ("stationarity", "feasibility", "complementarity")},
         "converged": converged,
         "status": status,
+        "infeasible_point": found.infeasible_point,
         "outer_rounds": int(server.get("outer", 0)),
         "inner_rounds": int(server.get("inner_total", 0)),
     }
 
 
 def private_report(progress: Progress, oracle: PrivateOracle, multipliers: Tensor) -> dict[str, Any]:
-    """Fields of `result.json` of a private run, from releases alone: estimates and what the noise does to them."""
-    estimate, repeats = progress.local["measured"], max(int(progress.server["measurements"]), 1)
-    deviation = oracle.statistic_deviation(progress.round - 1) / repeats**0.5
+    """Fields of `result.json` of a private run, from releases alone: estimates and what the noise does to them.
+
+    A run that stopped early has not measured the model that it reports: its estimates are the last round's.
+    """
+    estimate, repeats = progress.local["measured"], int(progress.server["measurements"])
+    deviation = oracle.statistic_deviation(progress.round - 1) / max(repeats, 1) ** 0.5
     half_width = _NORMAL_95 * deviation
     return {
         "constraint_estimates": estimate.tolist(),
         "constraint_confidence": {"level": 0.95, "half_width": half_width.tolist()},
+        "estimates_of_reported_model": repeats > 0,
         "max_violation_estimate": float(estimate.max().clamp_min(0)),
         "multipliers": multipliers.tolist(),
     }

@@ -226,7 +226,7 @@ class AdmmServer:
             small = bool(moved + outer.beta * tau <= outer.beta * outer.stationarity)
             still = bool(worst[4] <= outer.beta * outer.feasibility)
             ended = small and still and bool(state["certified"])
-            better = bool(worst[2] <= max(0.99 * float(state["least_violation"]), outer.feasibility))
+            better = bool(worst[2] <= max(0.99 * float(state["least_violation"]), 10 * outer.feasibility))
             state["stalled"] = worst.new_tensor(0.0) if better else state["stalled"] + 1
             state["least_violation"] = torch.minimum(state["least_violation"], worst[2])
             state["infeasible"] = (state["stalled"] >= _STALLED).to(worst.dtype)

@@ -98,7 +98,7 @@ class ProximalMean:
             "weight": zero,
             "t": zero,
             "worst_estimate": zero,
-            "measurements": zero + self.measurements,
+            "measurements": zero,
         }
         return params[:1].expand_as(params), state
 
@@ -109,7 +109,7 @@ class ProximalMean:
         # the largest noisy value that a client reports: what a run shows as it goes
         state = {**state, "t": state["t"] + 1, "worst_estimate": network.gather(message)[:, -1].max()}
         if t == self.rounds:
-            return rows[:, :-1], state
+            return rows[:, :-1], {**state, "measurements": state["measurements"] + self.measurements}
         w = self.regularizer.prox(rows[:, :-1], self.learning_rate / t**self.decay)
         weight = state["weight"] + t**self.power
         average = state["average"] + t**self.power / weight * (w[:1] - state["average"])
