@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -128,9 +128,8 @@ class ProblemValues:
         )
 
 
-def of_client(row: int, function: object, share: Share) -> Tensor:
+def of_client(row: int, function: Callable[[Tensor, Tensor], Tensor], share: Share) -> Tensor:
     """A function of a client's examples, its errors naming the client."""
-    assert callable(function)
     try:
         return function(share.inputs, share.targets)
     except DataError as error:
