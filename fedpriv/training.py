@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -65,7 +66,8 @@ class RoundReport:
         round: Number of finished rounds.
         rounds: Number of rounds of the whole run.
         metrics: Values on public test data (`test_...`); empty on rounds without an evaluation.
-        epsilon: Quick upper bound on what has been spent so far (the largest over clients).
+        epsilon: Upper bound on what has been spent so far (the largest over clients): the quick bound, or the limit,
+            which the budget's filter enforces.
         target: The target epsilon, or None.
         seconds: Time spent so far.
     """
@@ -235,7 +237,9 @@ class Training:
             fresh = self._evaluate is not None and (last or done.progress.round % self._every == 0)
             metrics = self._evaluate(self._reported()) if fresh and self._evaluate else {}
             self._seconds = time.monotonic() - start
-            epsilon = float(self._guard.epsilon().max())
+            # the quick bound may pass the limit where the tight one, which the filter asks, has not
+            limit = self.plan.privacy.epsilon if self.plan.privacy.private else None
+            epsilon = min(float(self._guard.epsilon().max()), math.inf if limit is None else limit)
             yield RoundReport(
                 done.progress.round, self.rounds, metrics, epsilon, self.plan.privacy.epsilon, self._seconds
             )
