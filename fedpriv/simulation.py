@@ -123,9 +123,17 @@ def simulate(
 @contextmanager
 def _own_draws(seed: int, device: torch.device) -> Generator[None]:
     """Torch's own generators belong to the round: a model that draws from them (dropout) repeats itself on resume."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        generators.append(torch.cuda.default_generators[device.index or 0])
+    before = [generator.get_state() for generator in generators]
+    for generator in generators:
+        generator.manual_seed(seed)
+    try:
         yield
+    finally:
+        for generator, state in zip(generators, before, strict=True):
+            generator.set_state(state)
 
 
 def _step(

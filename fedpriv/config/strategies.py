@@ -192,7 +192,10 @@ STRATEGIES: dict[str, StrategyEntry] = {
         iadmm_trust, "inexact ADMM, trust-region step (Ryu and Kim, ObjT)", published_trust, claims.inexact_admm
     ),
     "iadmm_output": StrategyEntry(
-        iadmm_output, "inexact ADMM with noise on its output (Huang et al., the baseline)", published_output
+        iadmm_output,
+        "inexact ADMM with noise on its output (Huang et al., the baseline)",
+        published_output,
+        claims.output_perturbed_admm,
     ),
     "fedavg": StrategyEntry(fedavg, "federated averaging (McMahan et al.); with one local step, FedSGD"),
 }
