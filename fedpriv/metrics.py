@@ -5,7 +5,7 @@ A reported model is a function of releases and test data are assumed public, so 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -52,6 +52,16 @@ class Evaluator:
         self._model.train(training)
         metrics = {"test_loss": loss / count}
         return {**metrics, "test_accuracy": right / count} if classes else metrics
+
+
+def consensus_distance(models: Tensor) -> float:
+    """Root mean square distance of the clients' models `[n, dim]` from their mean."""
+    return float((models - models.mean(0)).double().square().sum(1).mean().sqrt())
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """`{"min": ..., "mean": ..., "max": ...}`."""
+    return {"min": min(values), "mean": sum(values) / len(values), "max": max(values)}
 
 
 def _like(values: Tensor, parameter: Tensor) -> Tensor:

@@ -39,6 +39,11 @@ class RoundNetwork(Network, Protocol):
     rows_sent: int
 
     @property
+    def spectral_gap(self) -> float:
+        """One minus the factor by which a mixing step shrinks disagreement."""
+        ...
+
+    @property
     def cohort_rate(self) -> float:
         """Probability that a client takes part in a round, where that amplifies; 1 otherwise."""
         ...

@@ -98,6 +98,11 @@ class Graph:
         return 1.0
 
     @cached_property
+    def spectral_gap(self) -> float:
+        """One minus the second largest absolute eigenvalue of W, one mixing step."""
+        return 1 - mixing.contraction(self.weights)
+
+    @cached_property
     def active_fraction(self) -> float:
         """Expected fraction of active nodes (iota)."""
         return float(self.activity.probability(self.graph).mean())
@@ -150,20 +155,19 @@ class Graph:
 
     def facts(self) -> Facts:
         """What is known of the graph; estimates use a fixed seed."""
-        gap = 1 - mixing.contraction(self.weights)
         return Facts(
             nodes=self.n_clients,
             links=self.graph.number_of_edges(),
             diameter=nx.diameter(self.graph),
             mean_degree=2 * self.graph.number_of_edges() / self.n_clients,
-            spectral_gap=gap,
+            spectral_gap=self.spectral_gap,
             contraction=self._contraction(),
             active_fraction=self.active_fraction,
         )
 
     def _contraction(self) -> float:
         if isinstance(self.activity, Always):
-            return mixing.contraction(self.weights) ** self._steps
+            return (1 - self.spectral_gap) ** self._steps
         n, total = self.n_clients, np.zeros((self.n_clients, self.n_clients))
         draws = max(1, n.bit_length() - 1) if isinstance(self.activity, OnePeerExponential) else _DRAWS
         for index in range(draws):

@@ -88,6 +88,11 @@ class Star:
         return self.cohort.rate if isinstance(self.cohort, PoissonCohort) else 1.0
 
     @property
+    def spectral_gap(self) -> float:
+        """One exchange averages exactly."""
+        return 1.0
+
+    @property
     def active_fraction(self) -> float:
         """Expected fraction of clients in a round."""
         return self.cohort.expected(self.n_clients) / self.n_clients
