@@ -27,7 +27,7 @@ class Evaluator:
         batch_size: Examples at a time.
     """
 
-    def __init__(self, model: nn.Module, loss: Loss, test: Dataset[Any], batch_size: int = 2048) -> None:
+    def __init__(self, model: nn.Module, loss: Loss, test: Dataset[Any], batch_size: int = 1000) -> None:
         self._model, self._loss = model, loss
         parameter = next(model.parameters())
         self._batches = [(_like(x, parameter), _like(y, parameter)) for x, y in DataLoader(test, batch_size=batch_size)]
@@ -35,14 +35,19 @@ class Evaluator:
             raise DataError("the test data are empty: give at least one example, or leave test data out")
 
     @torch.no_grad()
-    def __call__(self, params: Tensor) -> dict[str, float]:
-        """`{"test_loss": ..., "test_accuracy": ...}` of one model `[dim]`; accuracy is a fraction."""
+    def __call__(self, params: Tensor, *, batches: int | None = None) -> dict[str, float]:
+        """`{"test_loss": ..., "test_accuracy": ...}` of one model `[dim]`; accuracy is a fraction.
+
+        Args:
+            params: The model.
+            batches: Use only so many of the first batches.
+        """
         training = self._model.training
         self._model.eval()
         state = dict(_named_views(self._model, params))
         loss, right, count = 0.0, 0, 0
         classes = False
-        for inputs, targets in self._batches:
+        for inputs, targets in self._batches[:batches]:
             outputs = torch.func.functional_call(self._model, state, (inputs,))
             loss += float(self._loss(outputs, targets)) * len(targets)
             count += len(targets)

@@ -82,6 +82,9 @@ class Graph:
         self.weights: Weights = mixing.checked(whole, self.graph)
         if mixing_steps < 1:
             raise ConfigError("network.mixing_steps", mixing_steps, "mix at least once")
+        for outage in outages:
+            if not 0 <= outage.node < self.n_clients:
+                raise ConfigError("network.outages.node", outage.node, f"nodes are 0 .. {self.n_clients - 1}")
         changes = bool(outages) or not isinstance(self.activity, Always)
         if changes and self._make is None:
             fix = "a matrix of your own suits a graph that never changes; name a rule, e.g. metropolis"
@@ -107,6 +110,15 @@ class Graph:
         """Expected fraction of active nodes (iota)."""
         return float(self.activity.probability(self.graph).mean())
 
+    @cached_property
+    def expected_rows(self) -> float:
+        """Messages of a `mix` on average, without outages."""
+        if isinstance(self.activity, Always):
+            return 2.0 * self.graph.number_of_edges() * self._steps
+        drawn = [self.activity.links(self.graph, k, np.random.default_rng(k)) for k in range(100)]
+        both_ways = [links.number_of_edges() * (1 if links.is_directed() else 2) for links in drawn]
+        return float(np.mean(both_ways)) * self._steps
+
     def participants(self, round_index: int, randomness: Randomness) -> Tensor:
         """Draw the round's links; the active nodes, sorted, `[k]`."""
         self.rows_sent = 0
@@ -119,11 +131,13 @@ class Graph:
             return self._cohort
         self._cohort = torch.tensor(sorted(links), dtype=torch.long)
         self._round_links = links.number_of_edges() * (1 if links.is_directed() else 2)
-        self._current, self._matrix = self._weights_of(links), None
+        self._current, self._matrix = self._weights_of(links) if len(links) else self.weights, None
         return self._cohort
 
     def mix(self, rows: Tensor) -> Tensor:
         """`W` of the round, `mixing_steps` times: `[k, dim] -> [k, dim]`, row i belongs to active node i."""
+        if not len(rows):
+            return rows
         if self._matrix is None or self._matrix.dtype != rows.dtype or self._matrix.device != rows.device:
             self._matrix = _to_torch(self._current, rows, self._steps)
         self.rows_sent += self._round_links * self._steps

@@ -102,6 +102,11 @@ class Star:
         """Whether all clients take part in every round."""
         return isinstance(self.cohort, Everyone)
 
+    @property
+    def expected_rows(self) -> float:
+        """Messages of a round on average: up and down."""
+        return 2 * self.cohort.expected(self.n_clients)
+
     def participants(self, round_index: int, randomness: Randomness) -> Tensor:
         """The clients of this round, sorted, `[k]`."""
         self._drawn, self.rows_sent = self.cohort.draw(self.n_clients, round_index, randomness), 0
