@@ -319,8 +319,10 @@ class Training:
         return measures
 
     def result(self) -> Result:
-        """Where the run stands, tightly accounted; each client's own model is tested on the first 1000 examples, where they
-        differ."""
+        """Where the run stands, tightly accounted.
+
+        Where the clients' models differ, each is tested on the first 1000 examples of the test data.
+        """
         params = self._reported()
         metrics = self._evaluate(params) if self._evaluate is not None else {}
         model = copy.deepcopy(self.population.model)

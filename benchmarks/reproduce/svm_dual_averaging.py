@@ -106,7 +106,9 @@ def noise_for(view: str, epsilon: float, graph: fp.Graph, rate: float, sizes: li
     return factor
 
 
-def run(problem: Problem, activity: Activity, view: str, epsilon: float, rounds: int, rate: float, seed: int) -> list[float]:
+def run(
+    problem: Problem, activity: Activity, view: str, epsilon: float, rounds: int, rate: float, seed: int
+) -> list[float]:
     """Suboptimality at 20 points of a run."""
     order = np.random.default_rng(0).permutation(len(problem.y))
     parts = np.array_split(order, NODES)
@@ -152,7 +154,9 @@ def main() -> None:
                 mean = np.mean(gaps, 0)
                 spread = float(np.std([g[-1] for g in gaps]))
                 rows.append({"view": view, "epsilon": epsilon, "method": name, "gaps": mean.tolist(), "sd": spread})
-                print(f"{view:9} epsilon {epsilon:<4g} {name:24} suboptimality {mean[-1]:.4f} +- {spread:.4f}", flush=True)
+                print(
+                    f"{view:9} epsilon {epsilon:<4g} {name:24} suboptimality {mean[-1]:.4f} +- {spread:.4f}", flush=True
+                )
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "svm_dual_averaging.json").write_text(json.dumps(rows, indent=1), encoding="utf-8")
     draw(rows, arguments.rounds, arguments.out / "svm_dual_averaging.png")

@@ -110,13 +110,13 @@ class NetworkSection(Section):
                 raise ConfigError("network.activity", self.activity.name, fix)
             return Star(n_clients, cohort)
         if not isinstance(cohort, Everyone):
-            raise ConfigError("network.cohort", str(self.cohort), "belongs to the star; on a graph say network.activity")
+            raise ConfigError(
+                "network.cohort", str(self.cohort), "belongs to the star; on a graph say network.activity"
+            )
         graph = self.topology.build(n_clients)
         weights = self.mixing.weights(graph).toarray() if self.mixing.name == "file" else self.mixing.weights
         outages = [Outage(outage.node, outage.start, outage.stop) for outage in self.outages]
-        return Graph(
-            graph, weights, activity=self.activity.build(), outages=outages, mixing_steps=self.mixing_steps
-        )
+        return Graph(graph, weights, activity=self.activity.build(), outages=outages, mixing_steps=self.mixing_steps)
 
     def graph(self, n_clients: int) -> Graph:
         """The network, which must be a graph.

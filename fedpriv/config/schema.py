@@ -175,4 +175,3 @@ class Config(Section):
             fix = "variant: published needs the paper's epsilon per round, e.g. 0.05 (.inf: no noise)"
             raise ConfigError("privacy.epsilon_bar", None, fix)
         return self.privacy.build(self.recipe())
-

@@ -115,7 +115,9 @@ def contraction(weights: Weights) -> float:
         centred = weights.toarray() - 1 / n
         return float(np.linalg.norm(centred, 2))
     centred = LinearOperator((n, n), matvec=lambda v: weights @ v - v.mean(), dtype=float)  # type: ignore[call-arg]
-    return float(abs(eigsh(centred, k=1, which="LM", return_eigenvectors=False, v0=np.random.default_rng(0).random(n))[0]))
+    return float(
+        abs(eigsh(centred, k=1, which="LM", return_eigenvectors=False, v0=np.random.default_rng(0).random(n))[0])
+    )
 
 
 def _from_links(graph: nx.Graph, weight: LinkWeight) -> Weights:

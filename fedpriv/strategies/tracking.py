@@ -56,7 +56,7 @@ class ImplicitTracking:
 
     @property
     def memory(self) -> Memory:
-        """y adds up answers that only a node's own noise covers."""
+        """It adds up answers in y that only a node's own noise covers."""
         return "private"
 
     def init(self, params: Tensor) -> State:

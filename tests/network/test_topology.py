@@ -62,7 +62,12 @@ def test_sparse_and_dense_spectra_agree() -> None:
     assert mixing.contraction(weights) == pytest.approx(dense, abs=1e-8)
 
 
-@given(st.integers(2, 20), st.floats(0.2, 1), st.integers(0, 1000), st.sampled_from(["metropolis", "lazy_metropolis", "max_degree"]))
+@given(
+    st.integers(2, 20),
+    st.floats(0.2, 1),
+    st.integers(0, 1000),
+    st.sampled_from(["metropolis", "lazy_metropolis", "max_degree"]),
+)
 @settings(max_examples=20, deadline=None)
 def test_weights_of_any_connected_graph_are_valid(n: int, p: float, seed: int, name: str) -> None:
     graph = topology.erdos_renyi(n, p, seed)
@@ -109,7 +114,9 @@ def test_files(tmp_path: Path) -> None:
     with pytest.raises(fp.ConfigError, match="cannot be read"):
         topology.graphml(str(tmp_path / "absent"))
     np.savetxt(tmp_path / "w.csv", mixing.metropolis(graph).toarray(), delimiter=",")
-    assert mixing.from_file(graph, str(tmp_path / "w.csv")).toarray() == pytest.approx(mixing.metropolis(graph).toarray())
+    assert mixing.from_file(graph, str(tmp_path / "w.csv")).toarray() == pytest.approx(
+        mixing.metropolis(graph).toarray()
+    )
 
 
 def test_two_random_edges_of_twenty_nodes_activate_3_81() -> None:
@@ -136,12 +143,22 @@ def test_one_peer_exponential_averages_in_log_n_rounds() -> None:
 
 @pytest.mark.parametrize(
     "drawn",
-    [activity.Always(), activity.RandomEdges(2), activity.RandomLinks(0.5), activity.RandomNodes(0.5), activity.OnePeerExponential()],
+    [
+        activity.Always(),
+        activity.RandomEdges(2),
+        activity.RandomLinks(0.5),
+        activity.RandomNodes(0.5),
+        activity.OnePeerExponential(),
+    ],
     ids=lambda a: type(a).__name__,
 )
 def test_every_round_keeps_the_mean_and_the_inactive(drawn: activity.Activity) -> None:
     outages = (activity.Outage(0, 3, 6), activity.Outage(5, 4))
-    graph = Graph(topology.complete(9), activity=drawn, outages=outages if not isinstance(drawn, activity.OnePeerExponential) else ())
+    graph = Graph(
+        topology.complete(9),
+        activity=drawn,
+        outages=outages if not isinstance(drawn, activity.OnePeerExponential) else (),
+    )
     rows = torch.randn(9, 2, dtype=torch.float64)
     for k in range(12):
         active = graph.participants(k, Randomness(1))

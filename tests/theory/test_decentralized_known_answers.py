@@ -99,9 +99,7 @@ def test_dpsgd_has_its_heterogeneity_bias() -> None:
         weights = torch.from_numpy(ring.weights.toarray())
         zero = torch.zeros(N, DIM, dtype=torch.float64)
         b = -oracle.gradient(zero)
-        columns = [
-            oracle.gradient(torch.eye(DIM, dtype=torch.float64)[i].expand(N, DIM)) + b for i in range(DIM)
-        ]
+        columns = [oracle.gradient(torch.eye(DIM, dtype=torch.float64)[i].expand(N, DIM)) + b for i in range(DIM)]
         a = torch.stack(columns, -1)
         whole = torch.eye(N * DIM, dtype=torch.float64) - torch.kron(weights, torch.eye(DIM, dtype=torch.float64)) @ (
             torch.eye(N * DIM, dtype=torch.float64) - step * torch.block_diag(*a)
@@ -173,9 +171,7 @@ def test_dual_averaging_convex_rate() -> None:
 
     grid = torch.cat([centres, torch.zeros(1, DIM, dtype=torch.float64)])
     # piecewise linear and separable: the optimum is at a kink of each coordinate
-    best = sum(
-        min(float((c - centres[:, i]).abs().mean() + 0.05 * c.abs()) for c in grid[:, i]) for i in range(DIM)
-    )
+    best = sum(min(float((c - centres[:, i]).abs().mean() + 0.05 * c.abs()) for c in grid[:, i]) for i in range(DIM))
     horizons = [50, 200, 800]
     gaps = [objective(final(strategy, oracle, Graph(topology.ring(N)), t).mean(0)) - best for t in horizons]
     assert np.polyfit(np.log(horizons), np.log(gaps), 1)[0] < -0.4
@@ -218,8 +214,11 @@ def test_both_treatments_of_inactive_nodes_converge(inactive: str) -> None:
     assert (found - optimum).norm() < 0.1
 
 
-@pytest.mark.parametrize("strategy", [*TRACKING.values(), decentralized_sgd(StepSize(0.1)), dual_averaging(proximal.L2(1.0))],
-                         ids=[*TRACKING, "dpsgd", "dual"])
+@pytest.mark.parametrize(
+    "strategy",
+    [*TRACKING.values(), decentralized_sgd(StepSize(0.1)), dual_averaging(proximal.L2(1.0))],
+    ids=[*TRACKING, "dpsgd", "dual"],
+)
 def test_node_failures_are_survived(strategy: Strategy) -> None:
     """Drop out, come back, vanish for good; everyone gone for a round."""
     oracle, _ = quadratics()
