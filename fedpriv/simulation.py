@@ -44,11 +44,6 @@ class RoundNetwork(Network, Protocol):
         ...
 
     @property
-    def cohort_rate(self) -> float:
-        """Probability that a client takes part in a round, where that amplifies; 1 otherwise."""
-        ...
-
-    @property
     def everyone(self) -> bool:
         """Whether all clients take part in every round."""
         ...

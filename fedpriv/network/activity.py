@@ -9,17 +9,17 @@ from typing import Protocol
 
 import networkx as nx
 import numpy as np
-from numpy.random import Generator
 from numpy.typing import NDArray
 
 from fedpriv.errors import ConfigError
 from fedpriv.plugins import Entry
+from fedpriv.privacy.randomness import Stream
 
 
 class Activity(Protocol):
     """Chooses the links of a round."""
 
-    def links(self, graph: nx.Graph, round_index: int, stream: Generator) -> nx.Graph:
+    def links(self, graph: nx.Graph, round_index: int, stream: Stream) -> nx.Graph:
         """The active nodes, with the links that are up among them."""
         ...
 
@@ -32,7 +32,7 @@ class Activity(Protocol):
 class Always:
     """The whole graph, every round."""
 
-    def links(self, graph: nx.Graph, round_index: int, stream: Generator) -> nx.Graph:
+    def links(self, graph: nx.Graph, round_index: int, stream: Stream) -> nx.Graph:
         """The graph."""
         return graph
 
@@ -51,7 +51,7 @@ class RandomEdges:
         if self.count < 1:
             raise ConfigError("network.activity.count", self.count, "draw at least one link a round")
 
-    def links(self, graph: nx.Graph, round_index: int, stream: Generator) -> nx.Graph:
+    def links(self, graph: nx.Graph, round_index: int, stream: Stream) -> nx.Graph:
         """The drawn links and their ends."""
         edges = list(graph.edges)
         if self.count > len(edges):
@@ -75,7 +75,7 @@ class RandomLinks:
     def __post_init__(self) -> None:
         _check_rate(self.rate)
 
-    def links(self, graph: nx.Graph, round_index: int, stream: Generator) -> nx.Graph:
+    def links(self, graph: nx.Graph, round_index: int, stream: Stream) -> nx.Graph:
         """All nodes, some links."""
         edges = list(graph.edges)
         up = stream.random(len(edges)) < self.rate
@@ -97,7 +97,7 @@ class RandomNodes:
     def __post_init__(self) -> None:
         _check_rate(self.rate)
 
-    def links(self, graph: nx.Graph, round_index: int, stream: Generator) -> nx.Graph:
+    def links(self, graph: nx.Graph, round_index: int, stream: Stream) -> nx.Graph:
         """The graph on the active nodes; there may be none."""
         active = stream.random(len(graph)) < self.rate
         return nx.Graph(graph.subgraph(node for node in graph if active[node]))
@@ -114,7 +114,7 @@ class OnePeerExponential:
     Links are directed. For n a power of two, log2 n rounds average exactly.
     """
 
-    def links(self, graph: nx.Graph, round_index: int, stream: Generator) -> nx.DiGraph:
+    def links(self, graph: nx.Graph, round_index: int, stream: Stream) -> nx.DiGraph:
         """One outgoing and one incoming link a node."""
         n = len(graph)
         jump = 1 << (round_index % max(1, (n - 1).bit_length()))
@@ -131,7 +131,7 @@ class Function:
 
     function: Callable[[int], Iterable[tuple[int, int]]]
 
-    def links(self, graph: nx.Graph, round_index: int, stream: Generator) -> nx.Graph:
+    def links(self, graph: nx.Graph, round_index: int, stream: Stream) -> nx.Graph:
         """The user's links, which must be links of the graph."""
         drawn = nx.Graph(self.function(round_index))
         for a, b in drawn.edges:

@@ -96,9 +96,9 @@ class Graph:
         self._current: Weights = self.weights
 
     @property
-    def cohort_rate(self) -> float:
-        """Participation that nobody sees: there is none, for a silent node is seen to be silent."""
-        return 1.0
+    def everyone(self) -> bool:
+        """Whether all nodes take part in every round."""
+        return isinstance(self.activity, Always) and not self._outages
 
     @cached_property
     def spectral_gap(self) -> float:

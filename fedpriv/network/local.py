@@ -83,11 +83,6 @@ class Star:
         self._drawn, self.rows_sent = torch.arange(n_clients), 0
 
     @property
-    def cohort_rate(self) -> float:
-        """Probability that a client takes part, where cohorts are drawn so; 1 otherwise."""
-        return self.cohort.rate if isinstance(self.cohort, PoissonCohort) else 1.0
-
-    @property
     def spectral_gap(self) -> float:
         """One exchange averages exactly."""
         return 1.0

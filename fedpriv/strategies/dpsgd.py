@@ -33,6 +33,11 @@ class Descend:
         """It keeps the round's number only."""
         return "none"
 
+    @property
+    def linear(self) -> bool:
+        """Neighbours see single rows."""
+        return False
+
     def init(self, params: Tensor) -> State:
         """The round."""
         return {"t": torch.zeros((), dtype=torch.long)}

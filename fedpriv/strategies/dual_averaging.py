@@ -83,6 +83,11 @@ class DualStep:
         """The duals that it keeps are what it received."""
         return "none"
 
+    @property
+    def linear(self) -> bool:
+        """Neighbours see single rows."""
+        return False
+
     def init(self, params: Tensor) -> State:
         """The round, A_t, and for `"literal"` what they were when each node last computed its x."""
         zero = torch.zeros((), dtype=torch.float64)

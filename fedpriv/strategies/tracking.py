@@ -59,6 +59,11 @@ class ImplicitTracking:
         """It adds up answers in y that only a node's own noise covers."""
         return "private"
 
+    @property
+    def linear(self) -> bool:
+        """Neighbours see single rows."""
+        return False
+
     def init(self, params: Tensor) -> State:
         """What was sent last, y, and the round."""
         return {"sent": params.clone(), "y": torch.zeros_like(params), "t": torch.zeros((), dtype=torch.long)}
@@ -85,6 +90,11 @@ class TwoVariableTracking:
     def memory(self) -> Memory:
         """The last answer is kept."""
         return "private"
+
+    @property
+    def linear(self) -> bool:
+        """Neighbours see single rows."""
+        return False
 
     def init(self, params: Tensor) -> State:
         """Own y, the last answer and the round."""

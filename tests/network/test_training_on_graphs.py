@@ -35,7 +35,7 @@ def training(strategy: Strategy, network: fp.Graph, *, backend: str = "auto", ro
     compute = fp.Compute(backend=backend, dtype="float64", device="cpu")
     test = TensorDataset(x, y)
     return fp.Training(
-        clients, strategy, privacy, rounds=rounds, network=network, compute=compute, test=test, evaluate_every=3
+        clients, strategy, privacy, rounds=rounds, network=network, compute=compute, test=test, evaluate_every=3, seed=0
     )
 
 
@@ -90,6 +90,7 @@ strategy: {name: dual_averaging, regularizer: {l2: {lam: 0.01}}, gamma: 5.0}
 privacy: {epsilon: 3, sampling: {poisson: {rate: 0.2}}}
 network: {topology: complete, activity: {name: random_edges, count: 1}}
 rounds: 6
+seed: 0
 log: {checkpoint_every: 2}
 """
 
