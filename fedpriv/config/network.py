@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeVar
 
 import networkx as nx
@@ -49,9 +50,14 @@ class MixingSection(Plugin):
 
     field, registry, context = "network.mixing", MIXINGS, ("graph",)
 
-    def weights(self, graph: nx.Graph) -> Weights:
-        """The matrix of a graph."""
-        return _made(self, MIXINGS, {"graph": graph})
+    def build(self) -> Callable[[nx.Graph], Weights]:
+        """The rule that makes the matrix of a graph."""
+        options = self.options  # checked once, not in every round
+
+        def weights(graph: nx.Graph) -> Weights:
+            return plugins.build(self.name, MIXINGS, options, field=self.field, context={"graph": graph})
+
+        return weights
 
 
 class ActivitySection(Plugin):
@@ -114,7 +120,8 @@ class NetworkSection(Section):
                 "network.cohort", str(self.cohort), "belongs to the star; on a graph say network.activity"
             )
         graph = self.topology.build(n_clients)
-        weights = self.mixing.weights(graph).toarray() if self.mixing.name == "file" else self.mixing.weights
+        rule = self.mixing.build()
+        weights = rule(graph).toarray() if self.mixing.name == "file" else rule
         outages = [Outage(outage.node, outage.start, outage.stop) for outage in self.outages]
         return Graph(graph, weights, activity=self.activity.build(), outages=outages, mixing_steps=self.mixing_steps)
 

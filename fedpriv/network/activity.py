@@ -54,16 +54,20 @@ class RandomEdges:
     def links(self, graph: nx.Graph, round_index: int, stream: Stream) -> nx.Graph:
         """The drawn links and their ends."""
         edges = list(graph.edges)
-        if self.count > len(edges):
-            raise ConfigError("network.activity.count", self.count, f"the graph has only {len(edges)} links")
+        self._check(len(edges))
         chosen = stream.choice(len(edges), self.count, replace=False)
         return nx.Graph(edges[i] for i in chosen)
 
     def probability(self, graph: nx.Graph) -> NDArray[np.float64]:
         """One minus the chance that none of a node's links is drawn."""
         total = graph.number_of_edges()
+        self._check(total)
         none = [comb(total - graph.degree[node], self.count) / comb(total, self.count) for node in sorted(graph)]
         return 1 - np.array(none)
+
+    def _check(self, links: int) -> None:
+        if self.count > links:
+            raise ConfigError("network.activity.count", self.count, f"the graph has only {links} links")
 
 
 @dataclass(frozen=True)

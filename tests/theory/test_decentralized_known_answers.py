@@ -86,7 +86,7 @@ def test_tracking_is_linear() -> None:
     oracle, optimum = quadratics()
     errors = [float((final(TRACKING["sent"], oracle, NETWORKS["ring"](), k) - optimum).norm()) for k in (100, 200, 300)]
     assert errors[1] / errors[0] == pytest.approx(errors[2] / errors[1], rel=0.5)
-    assert errors[2] < 1e-2 * errors[1] ** 0.5
+    assert errors[2] < errors[0] / 10
 
 
 def test_dpsgd_has_its_heterogeneity_bias() -> None:
