@@ -46,8 +46,8 @@ class Forecast:
         bytes_per_round: The same in bytes.
         network: What is known of the graph; None on a star.
         if_activity_hidden: Epsilon if nobody learned who is active and inactive nodes sent noise too, so that
-            sampling of nodes amplified. That is what papers claim against an adversary who sees the final model only; here
-            inactive nodes are silent, so no bound below `spent` is claimed. None where all nodes are active.
+            sampling of nodes amplified. That is what papers claim against an adversary who sees the final model only;
+            here inactive nodes are silent, so no bound below `spent` is claimed. None where all nodes are active.
         seconds_per_round: Measured on made-up data of the same shape; None when not asked for.
         claim: What the paper says of its published variant.
         warnings: What the user should know.
