@@ -5,6 +5,8 @@ The names below are what most users need; everything else is in the modules they
 
 from fedpriv.client import Client
 from fedpriv.errors import BudgetExhausted, ConfigError, DataError, FedprivError, LedgerError, PrivacyError
+from fedpriv.network.activity import OnePeerExponential, Outage, RandomEdges, RandomLinks, RandomNodes
+from fedpriv.network.graph import Graph
 from fedpriv.network.local import Everyone, FixedCohort, PoissonCohort, Star
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.mechanisms import Gaussian, Laplace
@@ -12,7 +14,11 @@ from fedpriv.privacy.schedules import Custom, Geometric, Uniform
 from fedpriv.privacy.settings import FixedSize, FullBatch, Local, Poisson, Privacy, Published, SecureAggregation
 from fedpriv.strategies.admm import Ball, Box, Decay, OutputNoise, Penalty, Prox, Trust, inexact_admm
 from fedpriv.strategies.base import Averaged, Last, Strategy
+from fedpriv.strategies.dpsgd import decentralized_sgd
+from fedpriv.strategies.dual_averaging import dual_averaging
 from fedpriv.strategies.fedavg import fedavg
+from fedpriv.strategies.gossip import StepSize
+from fedpriv.strategies.tracking import gradient_tracking, gradient_tracking_pair
 from fedpriv.training import Compute, Result, RoundReport, Training, make_clients, train
 
 __version__ = "0.1.0"
@@ -35,10 +41,13 @@ __all__ = [
     "FullBatch",
     "Gaussian",
     "Geometric",
+    "Graph",
     "Laplace",
     "Last",
     "LedgerError",
     "Local",
+    "OnePeerExponential",
+    "Outage",
     "OutputNoise",
     "Penalty",
     "Poisson",
@@ -47,15 +56,23 @@ __all__ = [
     "PrivacyError",
     "Prox",
     "Published",
+    "RandomEdges",
+    "RandomLinks",
+    "RandomNodes",
     "Result",
     "RoundReport",
     "SecureAggregation",
     "Star",
+    "StepSize",
     "Strategy",
     "Training",
     "Trust",
     "Uniform",
+    "decentralized_sgd",
+    "dual_averaging",
     "fedavg",
+    "gradient_tracking",
+    "gradient_tracking_pair",
     "inexact_admm",
     "make_clients",
     "train",

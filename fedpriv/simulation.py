@@ -30,7 +30,18 @@ class RoundOracle(Oracle, Protocol):
 
 
 class RoundNetwork(Network, Protocol):
-    """A network that says who takes part in a round."""
+    """A network that says who takes part in a round.
+
+    Attributes:
+        rows_sent: Messages `[dim]` sent since the round began.
+    """
+
+    rows_sent: int
+
+    @property
+    def spectral_gap(self) -> float:
+        """One minus the factor by which a mixing step shrinks disagreement."""
+        ...
 
     @property
     def everyone(self) -> bool:
@@ -83,7 +94,7 @@ def begin(strategy: Strategy, params: Tensor) -> Progress:
     """The state before round 0 from initial parameters `[n, dim]`."""
     received, server = strategy.aggregator.init(params)
     output = strategy.output.init(received)
-    return Progress(0, received, strategy.local_step.init(params), server, output, received)
+    return Progress(0, received, strategy.local_step.init(params), server, output, params)
 
 
 def simulate(

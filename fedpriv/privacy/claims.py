@@ -86,6 +86,85 @@ def inexact_admm(epsilon_bar: float, rounds: int, delta: float = 1e-5) -> Claim:
     )
 
 
+@dataclass(frozen=True)
+class SubsamplingClaim:
+    """What the noise formula of a paper with node subsampling states, and what it amounts to.
+
+    Attributes:
+        stated_epsilon: The epsilon that the paper prints.
+        noise: Its standard deviation, for gradients of norm `lipschitz`.
+        final_model: Epsilon if a record were used with probability `iota / q` in each of T rounds and every round had
+            noise: what the paper argues for an adversary who sees the final model only. It is not a bound where an
+            inactive node adds no noise.
+        messages: Epsilon against whoever sees messages, hence who is active: probability `1 / q` in `iota T` rounds.
+    """
+
+    stated_epsilon: float
+    noise: float
+    final_model: float
+    messages: float
+
+
+def dual_averaging_noise(
+    epsilon: float, rounds: int, examples: int, active_fraction: float, delta0: float = 0.01
+) -> float:
+    """Standard deviation over the Lipschitz constant (Liu, Johansson, Shi 2023, theorem 1): the square root of
+    `32 iota^2 T ln(2/delta0) / (q^2 epsilon^2)`. The formula is its own inverse in (noise, epsilon).
+    """
+    return math.sqrt(32 * rounds * math.log(2 / delta0)) * active_fraction / (examples * epsilon)
+
+
+def dual_averaging(
+    epsilon: float,
+    rounds: int,
+    examples: int,
+    active_fraction: float,
+    delta: float = 1e-5,
+    *,
+    sensitivity: float = 1.0,
+    delta0: float = 0.01,
+) -> SubsamplingClaim:
+    """Dual averaging with node subsampling (Liu, Johansson, Shi 2023, theorem 1).
+
+    Args:
+        epsilon: The epsilon that the paper states.
+        rounds: T.
+        examples: q, of each node; one is drawn by an active node in a round (here: one in expectation).
+        active_fraction: iota.
+        delta: Delta at which the noise is priced.
+        sensitivity: In units of the Lipschitz constant: 1 to add or remove a record, 2 to replace one.
+        delta0: The paper's delta_0.
+
+    Raises:
+        ConfigError: an argument is out of range.
+    """
+    for name, value in (("epsilon", epsilon), ("rounds", rounds), ("examples", examples)):
+        if value <= 0:
+            raise ConfigError(name, value, "must be positive")
+    if not 0 < active_fraction <= 1:
+        raise ConfigError("active_fraction", active_fraction, "a fraction of nodes lies in (0, 1]")
+    from fedpriv.privacy import pld  # dp-accounting takes a second to import
+
+    noise = dual_averaging_noise(epsilon, rounds, examples, active_fraction, delta0)
+    rate, active = 1 / examples, max(1, round(active_fraction * rounds))
+    return SubsamplingClaim(
+        stated_epsilon=epsilon,
+        noise=noise,
+        final_model=pld.rare_large(noise / sensitivity, active_fraction * rate, rounds, delta),
+        messages=pld.rare_large(noise / sensitivity, rate, active, delta),
+    )
+
+
+def gradient_tracking_total(epsilon: float, q1: float, q2: float, rounds: float = math.inf) -> float:
+    """Pure epsilon that the published schedule of gradient tracking spends (Xie, Liu, Chai 2025, eq 5).
+
+    The gap `delta alpha_k` of x(k) is hidden by the noise of scale nu_{k+1}, one round later than the paper counts:
+    `sum_k delta alpha_k / nu_{k+1} = epsilon / q2` over an infinite horizon.
+    """
+    ratio = q1 / q2
+    return epsilon * (q2 - q1) / q2**2 * (1 - ratio**rounds) / (1 - ratio)
+
+
 def _check(epsilon_bar: float, rounds: int) -> None:
     if epsilon_bar <= 0:
         raise ConfigError("epsilon_bar", epsilon_bar, "the budget of a round is positive, e.g. 0.05")
