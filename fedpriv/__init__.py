@@ -6,6 +6,8 @@ The names below are what most users need; everything else is in the modules they
 from fedpriv.client import Client
 from fedpriv.constraints import ClassLossAtMost, Function, GroupLossGap, LinearEquality, LossAtMost, class_loss
 from fedpriv.errors import BudgetExhausted, ConfigError, DataError, FedprivError, LedgerError, PrivacyError
+from fedpriv.network.activity import OnePeerExponential, Outage, RandomEdges, RandomLinks, RandomNodes
+from fedpriv.network.graph import Graph
 from fedpriv.network.local import Everyone, FixedCohort, PoissonCohort, Star
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.mechanisms import Gaussian, Laplace
@@ -24,8 +26,12 @@ from fedpriv.problem import Problem
 from fedpriv.strategies.admm import Ball, Box, Decay, OutputNoise, Penalty, Prox, Trust, inexact_admm
 from fedpriv.strategies.augmented_lagrangian import Outer, proximal_al
 from fedpriv.strategies.base import Averaged, Last, Strategy
+from fedpriv.strategies.dpsgd import decentralized_sgd
+from fedpriv.strategies.dual_averaging import dual_averaging
 from fedpriv.strategies.fedavg import fedavg
+from fedpriv.strategies.gossip import StepSize
 from fedpriv.strategies.private_augmented_lagrangian import private_al
+from fedpriv.strategies.tracking import gradient_tracking, gradient_tracking_pair
 from fedpriv.training import Compute, Result, RoundReport, Training, make_clients, train
 
 __version__ = "0.1.0"
@@ -50,6 +56,7 @@ __all__ = [
     "Function",
     "Gaussian",
     "Geometric",
+    "Graph",
     "GroupLossGap",
     "Laplace",
     "Last",
@@ -57,6 +64,8 @@ __all__ = [
     "LinearEquality",
     "Local",
     "LossAtMost",
+    "OnePeerExponential",
+    "Outage",
     "Outer",
     "OutputNoise",
     "Penalty",
@@ -67,17 +76,25 @@ __all__ = [
     "Problem",
     "Prox",
     "Published",
+    "RandomEdges",
+    "RandomLinks",
+    "RandomNodes",
     "Result",
     "RoundReport",
     "SecureAggregation",
     "Star",
     "Statistics",
+    "StepSize",
     "Strategy",
     "Training",
     "Trust",
     "Uniform",
     "class_loss",
+    "decentralized_sgd",
+    "dual_averaging",
     "fedavg",
+    "gradient_tracking",
+    "gradient_tracking_pair",
     "inexact_admm",
     "make_clients",
     "private_al",

@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 
 if TYPE_CHECKING:
     from fedpriv.config import Config, Forecast
+    from fedpriv.network.graph import Facts
     from fedpriv.training import Result, Training
 
 out = Console(highlight=False, soft_wrap=True)
@@ -130,14 +131,46 @@ def show(run: RunFolder, as_json: AsJson = False) -> None:
     _print_rows({**found.rows(), "picture": str(picture)})
 
 
+@app.command()
+def topology(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A topology that `fedpriv list` names.")],
+    n_clients: Annotated[int, typer.Argument(metavar="N", help="Number of nodes.", min=1)],
+    options: Annotated[
+        list[str] | None, typer.Argument(metavar="[FIELD=VALUE]...", help="e.g. topology.p=0.1 mixing=max_degree")
+    ] = None,
+    picture: Annotated[Path | None, typer.Option("--out", metavar="PNG", help="Draw the graph to this file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Describe and draw a communication graph and its mixing matrix."""
+    from dataclasses import asdict
+
+    from fedpriv.config.base import check
+    from fedpriv.config.files import override
+    from fedpriv.config.network import NetworkSection
+    from fedpriv.network.drawing import draw as draw_graph
+
+    given: dict[str, Any] = {"topology": {"name": name}}
+    for option in options or []:
+        given = override(given, option)
+    network = check(NetworkSection, given, "network").graph(n_clients)
+    if picture is not None:
+        draw_graph(network, picture)
+    if as_json:
+        _print_json({**asdict(network.facts()), "picture": None if picture is None else str(picture)})
+        return
+    _print_rows({"graph": _graph_line(network.facts()), **({"picture": str(picture)} if picture else {})})
+
+
 @app.command(name="list")
 def list_names(as_json: AsJson = False) -> None:
     """List what a configuration can name."""
     from fedpriv.backends import BACKENDS
     from fedpriv.config import STRATEGIES
+    from fedpriv.config.network import ALL_ACTIVITIES, TOPOLOGIES
     from fedpriv.constraints import CONSTRAINTS, OBJECTIVES
     from fedpriv.data import DATASETS
     from fedpriv.models import LOSSES, MODELS
+    from fedpriv.network.mixing import MIXINGS
     from fedpriv.privacy.mechanisms import MECHANISMS
 
     registries = {
@@ -148,6 +181,7 @@ def list_names(as_json: AsJson = False) -> None:
         "constraints": CONSTRAINTS,
         "data sets": DATASETS,
     }
+    registries |= {"topologies": TOPOLOGIES, "mixing matrices": MIXINGS, "activities": ALL_ACTIVITIES}
     names = {title: {name: row.description for name, row in rows.items()} for title, rows in registries.items()}
     for title, objects in {"mechanisms": MECHANISMS, "backends": BACKENDS}.items():
         names[title] = {name: (item.__doc__ or "").strip().split("\n")[0] for name, item in objects.items()}
@@ -238,7 +272,7 @@ def _report(result: Result, folder: Path, *, as_json: bool) -> None:
         _print_json({**result.to_json(), **places})
         return
     if result.rounds < result.planned_rounds:
-        reason = result.details.get("status", "the next would overspend epsilon")
+        reason = result.measures.get("status", "the next would overspend epsilon")
         out.print(f"stopped after {result.rounds} of {result.planned_rounds} rounds: {reason}")
     _print_rows({**found.rows(), "picture": str(folder / "report.png"), "TensorBoard": board or "off"})
 
@@ -275,12 +309,28 @@ def _forecast_rows(found: Forecast) -> dict[str, str]:
         "messages": f"{found.parameters:,} numbers each; {found.floats_per_round:,} numbers a round "
         f"({_size(found.bytes_per_round)}), {_size(found.bytes_per_round * found.rounds)} in the whole run",
     }
+    if found.network is not None:
+        rows["graph"] = _graph_line(found.network)
+    if found.if_activity_hidden is not None:
+        rows["whoever sees messages"] = f"epsilon={found.spent.epsilon:.4g}: a silent node is seen to be silent"
+        rows["final model only"] = (
+            f"epsilon<={found.spent.epsilon:.4g}; papers argue for {found.if_activity_hidden:.4g}, which holds only if "
+            "inactive nodes add noise too (not claimed)"
+        )
     if found.seconds_per_round is not None:
         whole = found.seconds_per_round * found.rounds
         rows["time"] = f"about {found.seconds_per_round:.3g} s a round, {whole:.3g} s in all, without evaluation"
     if found.claim is not None:
         rows["the paper's claim"] = f"{found.claim.stated} ({found.claim.paper})"
     return rows
+
+
+def _graph_line(facts: Facts) -> str:
+    return (
+        f"{facts.nodes} nodes, {facts.links} links, {facts.mean_degree:.3g} neighbours on average, diameter "
+        f"{facts.diameter}, spectral gap {facts.spectral_gap:.4g}, contraction of a round {facts.contraction:.4g}, "
+        f"active {facts.active_fraction:.3g}"
+    )
 
 
 def _size(n_bytes: float) -> str:

@@ -5,7 +5,7 @@ A reported model is a function of releases and test data are assumed public, so 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ class Evaluator:
         batch_size: Examples at a time.
     """
 
-    def __init__(self, model: nn.Module, loss: Loss, test: Dataset[Any], batch_size: int = 2048) -> None:
+    def __init__(self, model: nn.Module, loss: Loss, test: Dataset[Any], batch_size: int = 1000) -> None:
         self._model, self._loss = model, loss
         parameter = next(model.parameters())
         self._batches = [(_like(x, parameter), _like(y, parameter)) for x, y in DataLoader(test, batch_size=batch_size)]
@@ -35,14 +35,19 @@ class Evaluator:
             raise DataError("the test data are empty: give at least one example, or leave test data out")
 
     @torch.no_grad()
-    def __call__(self, params: Tensor) -> dict[str, float]:
-        """`{"test_loss": ..., "test_accuracy": ...}` of one model `[dim]`; accuracy is a fraction."""
+    def __call__(self, params: Tensor, *, batches: int | None = None) -> dict[str, float]:
+        """`{"test_loss": ..., "test_accuracy": ...}` of one model `[dim]`; accuracy is a fraction.
+
+        Args:
+            params: The model.
+            batches: Use only so many of the first batches.
+        """
         training = self._model.training
         self._model.eval()
         state = dict(_named_views(self._model, params))
         loss, right, count = 0.0, 0, 0
         classes = False
-        for inputs, targets in self._batches:
+        for inputs, targets in self._batches[:batches]:
             outputs = torch.func.functional_call(self._model, state, (inputs,))
             loss += float(self._loss(outputs, targets)) * len(targets)
             count += len(targets)
@@ -52,6 +57,16 @@ class Evaluator:
         self._model.train(training)
         metrics = {"test_loss": loss / count}
         return {**metrics, "test_accuracy": right / count} if classes else metrics
+
+
+def consensus_distance(models: Tensor) -> float:
+    """Root mean square distance of the clients' models `[n, dim]` from their mean."""
+    return float((models - models.mean(0)).double().square().sum(1).mean().sqrt())
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """`{"min": ..., "mean": ..., "max": ...}`."""
+    return {"min": min(values), "mean": sum(values) / len(values), "max": max(values)}
 
 
 def _like(values: Tensor, parameter: Tensor) -> Tensor:

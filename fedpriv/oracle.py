@@ -272,12 +272,9 @@ class PrivateOracle:
         if published.law == "gaussian":
             width = 2 * published.gradient_bound * math.sqrt(2 * math.log(1.25 / published.delta_bar))
             widths, mechanism = [width] * len(factors), Gaussian()
-            why = "the gradient bound is assumed, not enforced"
         else:
             widths, mechanism = self._largest_norms(params), Laplace()
-            why = "the noise scale is measured on the client's own data (eq 20)"
         scales = [f * w / published.epsilon_bar for f, w in zip(factors, widths, strict=True)]
-        record = replace(record, non_private=f"as published: {why}")
         return add_noise(total, scales, mechanism, record, self._randomness, self._clients())
 
     def _largest_norms(self, params: Tensor) -> list[float]:

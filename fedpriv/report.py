@@ -107,6 +107,10 @@ class Run:
             "rounds": f"{self.rounds}" if self.result else f"{self.rounds} so far; the run is not finished",
             "test accuracy": _shown(facts.get("test_accuracy"), "{:.2%}"),
             "test loss": _shown(facts.get("test_loss"), "{:.4f}"),
+            "nodes' test accuracy": _spread(facts.get("node_test_accuracy")),
+            "consensus distance": _shown(facts.get("consensus_distance"), "{:.4g}"),
+            "spectral gap": _shown(facts.get("spectral_gap"), "{:.4g}"),
+            "bytes sent": _shown(facts.get("bytes_sent"), "{:,}"),
             "privacy": str(self.spent),
             "objective": _shown(facts.get("objective"), "{:.6g}"),
             "largest violation": _shown(facts.get("max_violation"), "{:.2g}"),
@@ -147,6 +151,10 @@ def draw(run: Run, path: Path) -> None:
     place = {"xycoords": "axes fraction", "textcoords": "offset points"}
     above.annotate("\n".join(privacy), (0, 1), (0, 9), **place, fontsize=8.5, color=_GREY)
     figure.savefig(path)
+
+
+def _spread(found: dict[str, float] | None) -> str:
+    return "" if found is None else f"{found['min']:.2%} to {found['max']:.2%}, mean {found['mean']:.2%}"
 
 
 def _shown(value: float | None, form: str) -> str:

@@ -30,7 +30,18 @@ class RoundOracle(Oracle, Protocol):
 
 
 class RoundNetwork(Network, Protocol):
-    """A network that says who takes part in a round."""
+    """A network that says who takes part in a round.
+
+    Attributes:
+        rows_sent: Messages `[dim]` sent since the round began.
+    """
+
+    rows_sent: int
+
+    @property
+    def spectral_gap(self) -> float:
+        """One minus the factor by which a mixing step shrinks disagreement."""
+        ...
 
     @property
     def everyone(self) -> bool:
@@ -83,7 +94,7 @@ def begin(strategy: Strategy, params: Tensor) -> Progress:
     """The state before round 0 from initial parameters `[n, dim]`."""
     received, server = strategy.aggregator.init(params)
     output = strategy.output.init(received)
-    return Progress(0, received, strategy.local_step.init(params), server, output, params[:1])
+    return Progress(0, received, strategy.local_step.init(params), server, output, params)
 
 
 def simulate(
@@ -125,9 +136,17 @@ def simulate(
 @contextmanager
 def _own_draws(seed: int, device: torch.device) -> Generator[None]:
     """Torch's own generators belong to the round: a model that draws from them (dropout) repeats itself on resume."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        generators.append(torch.cuda.default_generators[device.index or 0])
+    before = [generator.get_state() for generator in generators]
+    for generator in generators:
+        generator.manual_seed(seed)
+    try:
         yield
+    finally:
+        for generator, state in zip(generators, before, strict=True):
+            generator.set_state(state)
 
 
 def _step(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ from fedpriv.checkpoint import Checkpoint
 from fedpriv.client import Client, Loss
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.kkt import exact_report, private_report
-from fedpriv.metrics import Evaluator
+from fedpriv.metrics import Evaluator, consensus_distance, spread
 from fedpriv.models import validate_model
 from fedpriv.network.local import Star
 from fedpriv.oracle import PrivateOracle
@@ -33,7 +34,7 @@ from fedpriv.privacy.randomness import Randomness
 from fedpriv.privacy.settings import FixedSize, Privacy
 from fedpriv.privacy.spent import Spent
 from fedpriv.problem import Problem
-from fedpriv.simulation import adopt, begin, simulate
+from fedpriv.simulation import RoundNetwork, adopt, begin, simulate
 from fedpriv.strategies.base import Strategy
 
 
@@ -67,8 +68,10 @@ class RoundReport:
     Attributes:
         round: Number of finished rounds.
         rounds: Number of rounds of the whole run.
-        metrics: Values on public test data (`test_...`); empty on rounds without an evaluation.
-        epsilon: Quick upper bound on what has been spent so far (the largest over clients).
+        metrics: Values on public test data (`test_...`), the bytes sent so far and, where clients' models differ, how
+            far they are apart (`consensus_distance`); empty on rounds without an evaluation.
+        epsilon: Upper bound on what has been spent so far (the largest over clients): the quick bound, or the limit,
+            which the budget's filter enforces.
         target: The target epsilon, or None.
         seconds: Time spent so far.
     """
@@ -83,7 +86,7 @@ class RoundReport:
 
 @dataclass(frozen=True)
 class Result:
-    """The end of a run; `to_json` is `result.json`."""
+    """The end of a run; `to_json` is `result.json`. `measures` says what else is known of it."""
 
     strategy: str
     rounds: int
@@ -94,9 +97,9 @@ class Result:
     seconds: float
     params_l2: float
     noise_multiplier: float | None
+    measures: dict[str, Any]
     params: Tensor = field(repr=False)
     model: nn.Module = field(repr=False)
-    details: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values. An infinite epsilon is the string `"inf"`, for JSON has no infinity."""
@@ -113,7 +116,7 @@ class Result:
             "noise_multiplier": self.noise_multiplier,
             "seconds": round(self.seconds, 3),
             "params_l2": self.params_l2,
-            **self.details,
+            **self.measures,
         }
         return json.loads(json.dumps(flat).replace("Infinity", '"inf"'))
 
@@ -175,7 +178,7 @@ class Training:
         *,
         rounds: int,
         seed: int | None = None,
-        network: Star | None = None,
+        network: RoundNetwork | None = None,
         test: Dataset[Any] | None = None,
         compute: Compute | None = None,
         evaluate_every: int = 1,
@@ -207,6 +210,7 @@ class Training:
         self._guard = Accountant(len(clients), privacy.delta, limit, self.plan.records)
         self._evaluate = None if test is None else Evaluator(self.population.model, self.population.loss, test)
         self._seconds, self._over = 0.0 if saved is None else saved.seconds, False
+        self._rows_sent = 0 if saved is None else saved.rows_sent
         self._spent: tuple[int, Spent] | None = None
         backend = choose(compute.backend, self.population.model, self.population.loss)
         self.ledger = self._open_ledger(saved, fresh_noise=fresh_noise)
@@ -242,13 +246,15 @@ class Training:
         rounds = simulate(self.strategy, self.oracle, self.network, self.progress, self._randomness, rounds=self.rounds)
         for done in rounds:
             self.progress = done.progress
+            self._rows_sent += self.network.rows_sent
             server = done.progress.server
             last = done.progress.round == self.rounds or bool(server.get("done", False))
-            fresh = self._evaluate is not None and (last or done.progress.round % self._every == 0)
-            metrics = self._evaluate(self._reported()) if fresh and self._evaluate else {}
+            metrics = self._metrics() if last or done.progress.round % self._every == 0 else {}
             metrics |= {name: float(server[name]) for name in self.strategy.monitor}
             self._seconds = time.monotonic() - start
-            epsilon = float(self._guard.epsilon().max())
+            # the quick bound may pass the limit where the tight one, which the filter asks, has not
+            limit = self.plan.privacy.epsilon if self.plan.privacy.private else None
+            epsilon = min(float(self._guard.epsilon().max()), math.inf if limit is None else limit)
             yield RoundReport(
                 done.progress.round, self.rounds, metrics, epsilon, self.plan.privacy.epsilon, self._seconds
             )
@@ -269,6 +275,7 @@ class Training:
                 self._settings,
                 f"{self._randomness.seed:x}",
                 self._randomness.attempt,
+                self._rows_sent,
             )
             path = self._folder / "checkpoint.pt"
             try:
@@ -294,7 +301,7 @@ class Training:
         models = self.progress.models
         return models[0] if models.stride(0) == 0 or len(models) == 1 else models.mean(0)
 
-    def _details(self, params: Tensor) -> dict[str, Any]:
+    def _optimality(self, params: Tensor) -> dict[str, Any]:
         """What a run with constraints reports beside the rest."""
         multipliers = self.progress.local.get("multipliers")
         if multipliers is None or self.progress.round == 0:
@@ -309,8 +316,39 @@ class Training:
             report["relative_difference"] = abs(report["objective"] - best.objective) / abs(best.objective)
         return report
 
+    @property
+    def _apart(self) -> bool:
+        """Whether clients may have models of their own."""
+        return self.progress.models.stride(0) != 0 and len(self.progress.models) > 1
+
+    def _metrics(self) -> dict[str, float]:
+        """What a report shows of the models, all of it public or released."""
+        metrics = self._evaluate(self._reported()) if self._evaluate else {}
+        if self._apart:
+            metrics["consensus_distance"] = consensus_distance(self.progress.models)
+        return {**metrics, "bytes_sent": self._bytes_sent()}
+
+    def _bytes_sent(self) -> int:
+        # a message holds what an aggregator hears, which may be more than one model
+        row = self.progress.received
+        return self._rows_sent * row.shape[1] * row.element_size()
+
+    def _measures(self) -> dict[str, Any]:
+        """What is known at the end beside test metrics and privacy."""
+        measures: dict[str, Any] = {"bytes_sent": self._bytes_sent(), "spectral_gap": self.network.spectral_gap}
+        if self._apart:
+            measures["consensus_distance"] = consensus_distance(self.progress.models)
+        if self._apart and self._evaluate is not None:
+            # a first batch tells how far nodes disagree, at a cost that many nodes can bear
+            each = [self._evaluate(row, batches=1) for row in self.progress.models]
+            measures |= {f"node_{name}": spread([metrics[name] for metrics in each]) for name in each[0]}
+        return measures
+
     def result(self) -> Result:
-        """Where the run stands, tightly accounted."""
+        """Where the run stands, tightly accounted.
+
+        Where the clients' models differ, each is tested on the first 1000 examples of the test data.
+        """
         params = self._reported()
         metrics = self._evaluate(params) if self._evaluate is not None else {}
         model = copy.deepcopy(self.population.model)
@@ -325,9 +363,9 @@ class Training:
             seconds=self._seconds,
             params_l2=float(params.double().norm()),
             noise_multiplier=self.plan.privacy.noise_multiplier,
+            measures={**self._measures(), **self._optimality(params)},
             params=params.clone(),
             model=model,
-            details=self._details(params),
         )
 
 
@@ -357,7 +395,7 @@ def train(
     rounds: int,
     seed: int | None = None,
     test: Dataset[Any] | None = None,
-    network: Star | None = None,
+    network: RoundNetwork | None = None,
     compute: Compute | None = None,
     sinks: Sequence[Sink] = (),
 ) -> Result:

@@ -70,3 +70,13 @@ def test_a_run_leaves_torch_generator_alone() -> None:
     torch.manual_seed(5)
     fp.train(clients, fp.fedavg(1.0), fp.Privacy(epsilon=3), rounds=2)
     assert torch.equal(torch.rand(3), expected)
+
+
+def test_no_round_reports_more_than_the_limit_that_is_enforced() -> None:
+    """With sampled batches the quick bound is loose; the filter's tight one is what the limit holds for."""
+    privacy = fp.Privacy(epsilon=1.0, sampling=fp.Poisson(0.1))
+    training = fp.Training(digits_clients(), fp.fedavg(1.0), privacy, rounds=20)
+    reports = list(training)
+    assert len(reports) == 20
+    assert float(training._guard.epsilon().max()) > 1.0
+    assert reports[-1].epsilon == 1.0 >= training.spent().epsilon

@@ -14,11 +14,11 @@ from torch.utils.data import Subset
 from fedpriv import data, models
 from fedpriv.client import Client
 from fedpriv.config.files import fingerprint
-from fedpriv.config.schema import Config, check_cohort
+from fedpriv.config.network import check_cohort
+from fedpriv.config.schema import Config
 from fedpriv.data import Split, labels_of
 from fedpriv.data.base import size
 from fedpriv.errors import ConfigError
-from fedpriv.network.local import Star
 from fedpriv.training import Training, make_clients
 
 
@@ -45,7 +45,7 @@ def build(config: Config, folder: Path | None = None, *, resume: bool = False, f
         config.promise(),
         rounds=config.rounds,
         seed=config.seed,
-        network=Star(len(clients), config.network.cohort.build()),
+        network=config.network.build(len(clients)),
         test=split.test,
         compute=config.compute.build(),
         evaluate_every=config.log.evaluate_every,

@@ -41,8 +41,8 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
         raise ConfigError("configuration", str(path), f"cannot be read ({error})") from None
     if not isinstance(given, dict):
         raise ConfigError("configuration", str(path), "must be a mapping of sections (data, model, strategy, ...)")
-    for override in overrides:
-        given = _override(given, override)
+    for setting in overrides:
+        given = override(given, setting)
     return check(Config, given)
 
 
@@ -65,15 +65,20 @@ def _parse(text: str, where: str) -> Any:  # noqa: ANN401 - YAML may hold anythi
         raise ConfigError("configuration", where, f"is not YAML: {' '.join(str(error).split())}") from None
 
 
-def _override(given: dict[str, Any], override: str) -> dict[str, Any]:
-    name, equals, text = override.partition("=")
+def override(given: dict[str, Any], setting: str) -> dict[str, Any]:
+    """A mapping with `dotted.name=value` changed.
+
+    Raises:
+        ConfigError: it is not of that form.
+    """
+    name, equals, text = setting.partition("=")
     keys = name.strip().split(".")
     if not equals or not all(keys):
-        raise ConfigError("override", override, "write it as section.field=value, e.g. privacy.epsilon=1")
+        raise ConfigError("override", setting, "write it as section.field=value, e.g. privacy.epsilon=1")
     section = given.get(keys[0])
     if isinstance(section, str):  # the short form of a plugin
         given = {**given, keys[0]: {"name": section}}
-    return _set(given, keys, _parse(text, override))
+    return _set(given, keys, _parse(text, setting))
 
 
 def _set(section: object, keys: Sequence[str], value: object) -> dict[str, Any]:

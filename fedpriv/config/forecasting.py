@@ -12,10 +12,11 @@ from torch.utils.data import TensorDataset
 from fedpriv import models
 from fedpriv.config.building import Outline, make_model, outline
 from fedpriv.config.files import fingerprint
-from fedpriv.config.schema import Config, check_cohort
+from fedpriv.config.network import check_cohort
+from fedpriv.config.schema import Config
 from fedpriv.config.statistics import statistics_notes
 from fedpriv.config.strategies import STRATEGIES
-from fedpriv.network.local import Star
+from fedpriv.network.graph import Facts
 from fedpriv.planning import Plan, make_plan
 from fedpriv.privacy.accountant import account
 from fedpriv.privacy.calibration import delta_warning
@@ -44,6 +45,10 @@ class Forecast:
         parameters: Numbers in a message.
         floats_per_round: Numbers sent and received by all participants, on average.
         bytes_per_round: The same in bytes.
+        network: What is known of the graph; None on a star.
+        if_activity_hidden: Epsilon if nobody learned who is active and inactive nodes sent noise too, so that
+            sampling of nodes amplified. That is what papers claim against an adversary who sees the final model only;
+            here inactive nodes are silent, so no bound below `spent` is claimed. None where all nodes are active.
         seconds_per_round: Measured on made-up data of the same shape; None when not asked for.
         claim: What the paper says of its published variant.
         warnings: What the user should know.
@@ -60,6 +65,8 @@ class Forecast:
     parameters: int
     floats_per_round: int
     bytes_per_round: int
+    network: Facts | None
+    if_activity_hidden: float | None
     seconds_per_round: float | None
     claim: Claim | None
     warnings: tuple[str, ...]
@@ -83,7 +90,8 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
     check_cohort(config.network, len(seen.sizes))
     plan = _plan(config, seen, config.promise())
     parameters = sum(p.numel() for p in make_model(config, seen.input_shape, seen.n_classes).parameters())
-    floats = round(2 * parameters * config.network.cohort.build().expected(len(seen.sizes)))
+    network = config.network.build(len(seen.sizes))
+    floats = round(parameters * network.expected_rows)
     recipe = config.recipe()
     claim = _claim(config)
     return Forecast(
@@ -98,6 +106,8 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
         parameters=parameters,
         floats_per_round=floats,
         bytes_per_round=floats * torch.finfo(getattr(torch, config.compute.dtype)).bits // 8,
+        network=network.facts(),
+        if_activity_hidden=_if_hidden(plan, network.active_fraction),
         seconds_per_round=_seconds(config, seen, plan) if timed else None,
         claim=claim,
         warnings=tuple(_warnings(config, seen, plan, claim)),
@@ -105,9 +115,24 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
 
 
 def _plan(config: Config, seen: Outline, privacy: Privacy) -> Plan:
-    star = Star(len(seen.sizes), config.network.cohort.build())
+    network = config.network.build(len(seen.sizes))
     randomness = Randomness(config.seed or 0, run=fingerprint(config))
-    return make_plan(config.recipe().strategy, privacy, seen.sizes, star, rounds=config.rounds, randomness=randomness)
+    strategy = config.recipe().strategy
+    return make_plan(strategy, privacy, seen.sizes, network, rounds=config.rounds, randomness=randomness)
+
+
+def _if_hidden(plan: Plan, active_fraction: float) -> float | None:
+    """Every node in every round, each record with the product of both probabilities."""
+    kinds = {(record.sampling, record.unit) for record in plan.records}
+    if active_fraction == 1 or not plan.privacy.private or not kinds <= {("full", "sample"), ("poisson", "sample")}:
+        return None
+    firsts = {(record.round, record.index): record for record in plan.records}
+    hidden = [
+        replace(record, clients=None, sampling="poisson", rate=active_fraction * record.rate)
+        for record in firsts.values()
+        if not isinstance(record.rate, tuple)
+    ]
+    return account(hidden, plan.n_clients, plan.privacy.delta).epsilon
 
 
 def _claim(config: Config) -> Claim | None:
@@ -160,9 +185,9 @@ def _seconds(config: Config, seen: Outline, plan: Plan) -> float:
     model = make_model(config, seen.input_shape, seen.n_classes)
     clients = make_clients(model, models.resolve_loss(config.loss.name, **config.loss.options), made_up)
     privacy = replace(plan.privacy, epsilon=None)
-    star = Star(len(clients), config.network.cohort.build())
+    network = config.network.build(len(clients))
     training = Training(
-        clients, config.recipe().strategy, privacy, rounds=2, network=star, compute=config.compute.build()
+        clients, config.recipe().strategy, privacy, rounds=2, network=network, compute=config.compute.build()
     )
     first, second = (report.seconds for report in training)
     return second - first

@@ -9,14 +9,14 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, Field, PositiveInt, model_validator
 
 from fedpriv import plugins
-from fedpriv.config.base import Choice, Plugin, Section, options_model
-from fedpriv.config.privacy import Positive, PrivacySection, Probability
+from fedpriv.config.base import Plugin, Section, options_model
+from fedpriv.config.network import NetworkSection, check_cohort
+from fedpriv.config.privacy import Positive, PrivacySection
 from fedpriv.config.problem import ProblemSection
 from fedpriv.config.strategies import CONTEXT, STRATEGIES, Recipe
 from fedpriv.data import DATASETS
 from fedpriv.errors import ConfigError
 from fedpriv.models import LOSSES, MODELS
-from fedpriv.network.local import Cohort, Everyone, FixedCohort, PoissonCohort
 from fedpriv.privacy import settings
 from fedpriv.strategies.base import Strategy
 from fedpriv.training import Compute
@@ -106,40 +106,18 @@ class StrategySection(Plugin):
             raise ConfigError("strategy.variant", "published", f"{name} has no published variant; these have: {having}")
         return entry.published
 
-    def recipe(self, rounds: int, epsilon_bar: float | None) -> Recipe:
+    def recipe(self, rounds: int, epsilon_bar: float | None, active_fraction: float = 1.0) -> Recipe:
         """Build it."""
         rows: dict[str, plugins.Entry[Any]] = {**STRATEGIES}
         if self.variant == "published":
             rows = {self.name: plugins.Entry(self._published(self.name), "")}
-        context = {"rounds": rounds, "epsilon_bar": epsilon_bar}
+        context = {"rounds": rounds, "epsilon_bar": epsilon_bar, "active_fraction": active_fraction}
         made: object = plugins.build(self.name, rows, self.options, field="strategy", context=context)
         recipe = Recipe(made) if isinstance(made, Strategy) else made
         if not isinstance(recipe, Recipe):
             raise ConfigError("strategy", self.name, f"gives a {type(made).__name__}; give a fedpriv.Strategy")
         name = self.name if self.variant == "sound" else f"{self.name} ({self.variant})"
         return replace(recipe, strategy=replace(recipe.strategy, name=name))
-
-
-class CohortChoice(Choice):
-    """Who takes part in a round: everyone, each with a probability, or a fixed number."""
-
-    neither = "everyone"
-
-    poisson: Probability | None = None
-    fixed: PositiveInt | None = None
-
-    def build(self) -> Cohort:
-        """The setting."""
-        if self.poisson is not None:
-            return PoissonCohort(self.poisson)
-        return FixedCohort(self.fixed) if self.fixed is not None else Everyone()
-
-
-class NetworkSection(Section):
-    """Who hears whom."""
-
-    topology: Literal["star"] = "star"
-    cohort: CohortChoice = CohortChoice()
 
 
 class ComputeSection(Section):
@@ -190,7 +168,8 @@ class Config(Section):
 
     def recipe(self) -> Recipe:
         """The strategy and what it asks of the noise."""
-        return self.strategy.recipe(self.rounds, self.privacy.epsilon_bar)
+        fraction = self.network.active_fraction(self.data.partition.n_clients)
+        return self.strategy.recipe(self.rounds, self.privacy.epsilon_bar, fraction)
 
     def promise(self) -> settings.Privacy:
         """The privacy settings."""
@@ -198,10 +177,3 @@ class Config(Section):
             fix = "variant: published needs the paper's epsilon per round, e.g. 0.05 (.inf: no noise)"
             raise ConfigError("privacy.epsilon_bar", None, fix)
         return self.privacy.build(self.recipe())
-
-
-def check_cohort(network: NetworkSection, n_clients: int) -> None:
-    """Refuse a cohort that the population cannot fill."""
-    fixed = network.cohort.fixed
-    if fixed is not None and fixed > n_clients:
-        raise ConfigError("network.cohort.fixed", fixed, f"there are only {n_clients} clients; give at most that many")

@@ -80,24 +80,52 @@ class Star:
     def __init__(self, n_clients: int, cohort: Cohort | None = None) -> None:
         self.n_clients = n_clients
         self.cohort = cohort or Everyone()
+        self._drawn, self.rows_sent = torch.arange(n_clients), 0
+
+    @property
+    def spectral_gap(self) -> float:
+        """One exchange averages exactly."""
+        return 1.0
+
+    @property
+    def active_fraction(self) -> float:
+        """Expected fraction of clients in a round."""
+        return self.cohort.expected(self.n_clients) / self.n_clients
 
     @property
     def everyone(self) -> bool:
         """Whether all clients take part in every round."""
         return isinstance(self.cohort, Everyone)
 
+    @property
+    def expected_rows(self) -> float:
+        """Messages of a round on average: up and down."""
+        return 2 * self.cohort.expected(self.n_clients)
+
     def participants(self, round_index: int, randomness: Randomness) -> Tensor:
         """The clients of this round, sorted, `[k]`."""
-        return self.cohort.draw(self.n_clients, round_index, randomness)
+        self._drawn, self.rows_sent = self.cohort.draw(self.n_clients, round_index, randomness), 0
+        return self._drawn
 
     def mean(self, rows: Tensor) -> Tensor:
         """Sum of the rows over the expected number of participants, given to all: `[k, dim] -> [n, dim]`."""
+        self.rows_sent += 2 * len(rows)
         return (rows.sum(0) / self.cohort.expected(self.n_clients)).expand(self.n_clients, -1)
 
     def mix(self, rows: Tensor) -> Tensor:
-        """On a star everyone hears everyone: the same as the mean."""
-        return self.mean(rows)
+        """On a star everyone hears everyone: each participant gets the mean of theirs, `[k, dim] -> [k, dim]`."""
+        self.rows_sent += 2 * len(rows)
+        return rows.mean(0).expand_as(rows)
+
+    def fill(self, rows: Tensor, others: Tensor) -> Tensor:
+        """The participants' rows, and those of `others` for the rest: `[k, dim], [n, dim] -> [n, dim]`."""
+        return rows if len(rows) == len(others) else others.index_copy(0, self._drawn.to(others.device), rows)
+
+    def facts(self) -> None:
+        """A star is not described as a graph."""
+        return
 
     def gather(self, rows: Tensor) -> Tensor:
-        """All rows, as they are."""
+        """All rows, as they are; each is answered with one."""
+        self.rows_sent += 2 * len(rows)
         return rows

@@ -6,6 +6,7 @@ stated noise would cost over a whole run if its stated sensitivity were a bound.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from fedpriv.errors import ConfigError
@@ -34,6 +35,30 @@ class Claim:
     why_not: str
 
 
+def output_perturbed_admm(epsilon_bar: float, rounds: int, delta: float = 1e-5, delta_bar: float = 1e-6) -> Claim:
+    """Inexact ADMM with Gaussian noise on its output (Huang et al. 2020), as the baseline of Ryu and Kim (2022).
+
+    Args:
+        epsilon_bar: The stated epsilon of a single round.
+        rounds: Number of rounds T.
+        delta: Delta at which the whole run is priced.
+        delta_bar: The stated delta of a single round.
+
+    Raises:
+        ConfigError: an argument is out of range.
+    """
+    _check(epsilon_bar, rounds)
+    noise = math.sqrt(2 * math.log(1.25 / delta_bar)) / epsilon_bar
+    return Claim(
+        paper="Huang et al. 2020",
+        stated=f"({epsilon_bar:g}, {delta_bar:g})-DP in each round, Gaussian noise for gradients of bounded norm",
+        stated_epsilon=epsilon_bar,
+        basic_total=rounds * epsilon_bar,
+        tight_total=min(bounds.tight({Event("gaussian", noise): rounds}, delta).values()),
+        why_not="The bound on each sample's gradient is assumed and nothing enforces it. Clip each gradient instead",
+    )
+
+
 def inexact_admm(epsilon_bar: float, rounds: int, delta: float = 1e-5) -> Claim:
     """Inexact ADMM with objective perturbation (Ryu, Kim 2022, theorem 1 and equation 20).
 
@@ -45,10 +70,7 @@ def inexact_admm(epsilon_bar: float, rounds: int, delta: float = 1e-5) -> Claim:
     Raises:
         ConfigError: an argument is out of range.
     """
-    if epsilon_bar <= 0:
-        raise ConfigError("epsilon_bar", epsilon_bar, "the budget of a round is positive, e.g. 0.05")
-    if rounds < 1:
-        raise ConfigError("rounds", rounds, "a run has at least one round")
+    _check(epsilon_bar, rounds)
     found = bounds.tight({Event("laplace", 1 / epsilon_bar): rounds}, delta)
     return Claim(
         paper="Ryu, Kim 2022",
@@ -62,3 +84,89 @@ def inexact_admm(epsilon_bar: float, rounds: int, delta: float = 1e-5) -> Claim:
             "to a public bound instead"
         ),
     )
+
+
+@dataclass(frozen=True)
+class SubsamplingClaim:
+    """What the noise formula of a paper with node subsampling states, and what it amounts to.
+
+    Attributes:
+        stated_epsilon: The epsilon that the paper prints.
+        noise: Its standard deviation, for gradients of norm `lipschitz`.
+        final_model: Epsilon if a record were used with probability `iota / q` in each of T rounds and every round had
+            noise: what the paper argues for an adversary who sees the final model only. It is not a bound where an
+            inactive node adds no noise.
+        messages: Epsilon against whoever sees messages, hence who is active: probability `1 / q` in `iota T` rounds.
+    """
+
+    stated_epsilon: float
+    noise: float
+    final_model: float
+    messages: float
+
+
+def dual_averaging_noise(
+    epsilon: float, rounds: int, examples: int, active_fraction: float, delta0: float = 0.01
+) -> float:
+    """Standard deviation over the Lipschitz constant (Liu, Johansson, Shi 2023, theorem 1): the square root of
+    `32 iota^2 T ln(2/delta0) / (q^2 epsilon^2)`. The formula is its own inverse in (noise, epsilon).
+    """
+    return math.sqrt(32 * rounds * math.log(2 / delta0)) * active_fraction / (examples * epsilon)
+
+
+def dual_averaging(
+    epsilon: float,
+    rounds: int,
+    examples: int,
+    active_fraction: float,
+    delta: float = 1e-5,
+    *,
+    sensitivity: float = 1.0,
+    delta0: float = 0.01,
+) -> SubsamplingClaim:
+    """Dual averaging with node subsampling (Liu, Johansson, Shi 2023, theorem 1).
+
+    Args:
+        epsilon: The epsilon that the paper states.
+        rounds: T.
+        examples: q, of each node; one is drawn by an active node in a round (here: one in expectation).
+        active_fraction: iota.
+        delta: Delta at which the noise is priced.
+        sensitivity: In units of the Lipschitz constant: 1 to add or remove a record, 2 to replace one.
+        delta0: The paper's delta_0.
+
+    Raises:
+        ConfigError: an argument is out of range.
+    """
+    for name, value in (("epsilon", epsilon), ("rounds", rounds), ("examples", examples)):
+        if value <= 0:
+            raise ConfigError(name, value, "must be positive")
+    if not 0 < active_fraction <= 1:
+        raise ConfigError("active_fraction", active_fraction, "a fraction of nodes lies in (0, 1]")
+    from fedpriv.privacy import pld  # dp-accounting takes a second to import
+
+    noise = dual_averaging_noise(epsilon, rounds, examples, active_fraction, delta0)
+    rate, active = 1 / examples, max(1, round(active_fraction * rounds))
+    return SubsamplingClaim(
+        stated_epsilon=epsilon,
+        noise=noise,
+        final_model=pld.rare_large(noise / sensitivity, active_fraction * rate, rounds, delta),
+        messages=pld.rare_large(noise / sensitivity, rate, active, delta),
+    )
+
+
+def gradient_tracking_total(epsilon: float, q1: float, q2: float, rounds: float = math.inf) -> float:
+    """Pure epsilon that the published schedule of gradient tracking spends (Xie, Liu, Chai 2025, eq 5).
+
+    The gap `delta alpha_k` of x(k) is hidden by the noise of scale nu_{k+1}, one round later than the paper counts:
+    `sum_k delta alpha_k / nu_{k+1} = epsilon / q2` over an infinite horizon.
+    """
+    ratio = q1 / q2
+    return epsilon * (q2 - q1) / q2**2 * (1 - ratio**rounds) / (1 - ratio)
+
+
+def _check(epsilon_bar: float, rounds: int) -> None:
+    if epsilon_bar <= 0:
+        raise ConfigError("epsilon_bar", epsilon_bar, "the budget of a round is positive, e.g. 0.05")
+    if rounds < 1:
+        raise ConfigError("rounds", rounds, "a run has at least one round")

@@ -45,6 +45,22 @@ def epsilon(history: History, delta: float) -> float:
     return _epsilon(paid, delta) if paid else 0.0
 
 
+def rare_large(noise: float, rate: float, count: int, delta: float) -> float:
+    """Epsilon of Poisson-sampled Gaussian answers that are rare and hardly noised, so that losses are in the hundreds.
+
+    Guarantee: an upper bound, add or remove, on a grid that is coarse but small beside the answer.
+
+    Args:
+        noise: Noise scale over sensitivity.
+        rate: Probability of being sampled.
+        count: Number of answers.
+        delta: Failure probability.
+    """
+    interval = max(0.02, 0.05 * (0.25 / noise) ** 2 / 4)
+    one = dpa.from_gaussian_mechanism(noise, sampling_prob=rate, value_discretization_interval=interval)
+    return float(one.self_compose(count).get_epsilon_for_delta(delta))
+
+
 @lru_cache(maxsize=1024)
 def _epsilon(paid: frozenset[tuple[Event, int]], delta: float) -> float:
     # sorted: the order of composition must not depend on the hash of the set

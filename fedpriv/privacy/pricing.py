@@ -65,8 +65,10 @@ class Pricing:
 
     def exact(self, round_index: int, index: int, query: str, clients: Sequence[int]) -> Record:
         """The record of an answer that is not private."""
+        published = self._privacy.published
+        reason = "exact answers, no noise" if published is None else published.why_not
         record = self._record(round_index, index, query, clients, 0.0)
-        return replace(record, mechanism="none", sampling="full", rate=1.0, non_private="exact answers, no noise")
+        return replace(record, mechanism="none", sampling="full", rate=1.0, non_private=reason)
 
     def _record(self, round_index: int, index: int, query: str, clients: Sequence[int], multiplier: float) -> Record:
         privacy, sampling = self._privacy, self._privacy.sampling

@@ -48,6 +48,21 @@ class Geometric:
         """Return `ratio**round_index`."""
         return self.ratio**round_index
 
+    def noise_multiplier(self, epsilon: float, rounds: float = math.inf) -> float:
+        """The multiplier with which Laplace noise spends exactly `epsilon` (delta 0) over so many rounds.
+
+        Args:
+            epsilon: Total.
+            rounds: Horizon; infinite needs `ratio < 1`.
+
+        Raises:
+            ConfigError: the total is infinite.
+        """
+        if math.isinf(rounds) and self.ratio >= 1:
+            raise ConfigError("rounds", rounds, "an infinite horizon needs a ratio below 1")
+        shares = rounds if self.ratio == 1 else (1 - self.ratio**rounds) / (1 - self.ratio)
+        return shares / epsilon
+
 
 @dataclass(frozen=True)
 class Custom:

@@ -96,6 +96,15 @@ class Published:
     delta_bar: float = 1e-6
     gradient_bound: float = 1.0
 
+    @property
+    def why_not(self) -> str:
+        """Why it is not private."""
+        if math.isinf(self.epsilon_bar):
+            return "exact answers, no noise"
+        if self.law == "gaussian":
+            return "as published: the gradient bound is assumed, not enforced"
+        return "as published: the noise scale is measured on the client's own data (eq 20)"
+
     def __post_init__(self) -> None:
         if not self.epsilon_bar > 0:
             raise ConfigError("privacy.published.epsilon_bar", self.epsilon_bar, "must be positive (inf: no noise)")

@@ -33,6 +33,12 @@ class Penalty:
     growth: float = 1.0
     period: float = 1e4
 
+    def __post_init__(self) -> None:
+        if not (self.scale >= 0 and self.offset >= 0 and self.scale + self.offset > 0 and self.growth > 0):
+            raise ConfigError("strategy.rho", self, "scale and offset must not be negative, and one positive")
+        if not self.period > 0:
+            raise ConfigError("strategy.rho.period", self.period, "must be positive, in rounds")
+
     def __call__(self, t: int) -> float:
         """`rho_t` for round `t` = 1, 2, ..."""
         return min(1e9, self.scale * self.growth ** (t // self.period) + self.offset)
@@ -44,6 +50,10 @@ class Decay:
 
     scale: float = 1.0
     power: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not self.scale > 0:
+            raise ConfigError("strategy.eta.scale", self.scale, "must be positive (inf switches the term off)")
 
     def __call__(self, t: int) -> float:
         """Value for round `t` = 1, 2, ..."""

@@ -64,7 +64,11 @@ class Network(Protocol):
         ...
 
     def mix(self, rows: Tensor) -> Tensor:
-        """One gossip step with the round's mixing matrix: `[n, dim] -> [n, dim]`."""
+        """Gossip among the round's participants, with the round's mixing matrix: `[k, dim] -> [k, dim]`."""
+        ...
+
+    def fill(self, rows: Tensor, others: Tensor) -> Tensor:
+        """The participants' rows, and those of `others` for the rest: `[k, dim], [n, dim] -> [n, dim]`."""
         ...
 
     def gather(self, rows: Tensor) -> Tensor:

@@ -1,0 +1,5 @@
+"""`python -m fedpriv`: the command line."""
+
+from fedpriv.cli import app
+
+app()

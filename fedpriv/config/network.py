@@ -1,0 +1,154 @@
+"""The network section of a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import networkx as nx
+from pydantic import NonNegativeInt, PositiveInt
+
+from fedpriv import plugins
+from fedpriv.config.base import Choice, Plugin, Section
+from fedpriv.config.privacy import Probability
+from fedpriv.errors import ConfigError
+from fedpriv.network.activity import ACTIVITIES, Activity, ActivityEntry, Function, Outage
+from fedpriv.network.graph import Graph
+from fedpriv.network.local import Cohort, Everyone, FixedCohort, PoissonCohort, Star
+from fedpriv.network.mixing import MIXINGS, Weights
+from fedpriv.network.topology import GRAPHS, GraphEntry, checked
+
+T = TypeVar("T")
+
+
+def _star(n_clients: int) -> nx.Graph:
+    return nx.star_graph(n_clients)  # the last node is the server; only `facts` would look at it
+
+
+def _function(function: str) -> Activity:
+    """`package.module:name` of a public function of the round that gives links (pairs of nodes)."""
+    return Function(plugins.resolve_object(function, field="network.activity.function"))
+
+
+TOPOLOGIES = {"star": GraphEntry(_star, "a server that everyone hears (no graph)"), **GRAPHS}
+ALL_ACTIVITIES = {**ACTIVITIES, "function": ActivityEntry(_function, "the user's function of the round")}
+
+
+class TopologySection(Plugin):
+    """A graph by name, from a file, or the user's `package.module:function` that gives a networkx graph."""
+
+    field, registry, context = "network.topology", TOPOLOGIES, ("n_clients",)
+
+    def build(self, n_clients: int) -> nx.Graph:
+        """The graph."""
+        context = {"n_clients": n_clients}
+        return checked(_made(self, GRAPHS, context), n_clients)
+
+
+class MixingSection(Plugin):
+    """How weights follow from a graph."""
+
+    field, registry, context = "network.mixing", MIXINGS, ("graph",)
+
+    def build(self) -> Callable[[nx.Graph], Weights]:
+        """The rule that makes the matrix of a graph."""
+        options = self.options  # checked once, not in every round
+
+        def weights(graph: nx.Graph) -> Weights:
+            return plugins.build(self.name, MIXINGS, options, field=self.field, context={"graph": graph})
+
+        return weights
+
+
+class ActivitySection(Plugin):
+    """Who is active, and over which links, in a round."""
+
+    field, registry = "network.activity", ALL_ACTIVITIES
+
+    def build(self) -> Activity:
+        """The setting."""
+        return _made(self, ALL_ACTIVITIES, {})
+
+
+class OutageSection(Section):
+    """A node that is gone from round `start` (from 0) to before `stop`; without `stop`, for good."""
+
+    node: NonNegativeInt
+    start: NonNegativeInt = 0
+    stop: PositiveInt | None = None
+
+
+class CohortChoice(Choice):
+    """Who takes part in a round: everyone, each with a probability, or a fixed number."""
+
+    neither = "everyone"
+
+    poisson: Probability | None = None
+    fixed: PositiveInt | None = None
+
+    def build(self) -> Cohort:
+        """The setting."""
+        if self.poisson is not None:
+            return PoissonCohort(self.poisson)
+        return FixedCohort(self.fixed) if self.fixed is not None else Everyone()
+
+
+class NetworkSection(Section):
+    """Who hears whom: a star with cohorts, or a graph with mixing, activity and outages."""
+
+    topology: TopologySection = TopologySection(name="star")
+    cohort: CohortChoice = CohortChoice()
+    mixing: MixingSection = MixingSection(name="metropolis")
+    mixing_steps: PositiveInt = 1
+    activity: ActivitySection = ActivitySection(name="always")
+    outages: tuple[OutageSection, ...] = ()
+
+    def build(self, n_clients: int) -> Star | Graph:
+        """The network of so many clients.
+
+        Raises:
+            ConfigError: settings that do not fit each other or the number of clients.
+        """
+        cohort = self.cohort.build()
+        if self.topology.name == "star":
+            if self.activity.name != "always" or self.outages:
+                fix = "belongs to graphs; on a star say network.cohort"
+                raise ConfigError("network.activity", self.activity.name, fix)
+            return Star(n_clients, cohort)
+        if not isinstance(cohort, Everyone):
+            raise ConfigError(
+                "network.cohort", str(self.cohort), "belongs to the star; on a graph say network.activity"
+            )
+        graph = self.topology.build(n_clients)
+        rule = self.mixing.build()
+        weights = rule(graph).toarray() if self.mixing.name == "file" else rule
+        outages = [Outage(outage.node, outage.start, outage.stop) for outage in self.outages]
+        return Graph(graph, weights, activity=self.activity.build(), outages=outages, mixing_steps=self.mixing_steps)
+
+    def graph(self, n_clients: int) -> Graph:
+        """The network, which must be a graph.
+
+        Raises:
+            ConfigError: it is a star, or see `build`.
+        """
+        network = self.build(n_clients)
+        if not isinstance(network, Graph):
+            raise ConfigError("network.topology", "star", "is no graph; the star graph of peers is called hub")
+        return network
+
+    def active_fraction(self, n_clients: int | None) -> float:
+        """Expected fraction of clients in a round; 1 where the number of clients is not known yet."""
+        if n_clients is None or (self.activity.name == "always" and self.cohort == CohortChoice()):
+            return 1.0
+        return self.build(n_clients).active_fraction
+
+
+def check_cohort(network: NetworkSection, n_clients: int) -> None:
+    """Refuse a cohort that the population cannot fill."""
+    fixed = network.cohort.fixed
+    if fixed is not None and fixed > n_clients:
+        raise ConfigError("network.cohort.fixed", fixed, f"there are only {n_clients} clients; give at most that many")
+
+
+def _made(section: Plugin, registry: dict[str, plugins.Entry[T]], context: dict[str, object]) -> T:
+    return plugins.build(section.name, registry, section.options, field=section.field, context=context)

@@ -1,0 +1,183 @@
+"""Who is active in a round, and over which links: public, seeded, never a function of data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import comb
+from typing import Protocol
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpriv.errors import ConfigError
+from fedpriv.plugins import Entry
+from fedpriv.privacy.randomness import Stream
+
+
+class Activity(Protocol):
+    """Chooses the links of a round."""
+
+    def links(self, graph: nx.Graph, round_index: int, stream: Stream) -> nx.Graph:
+        """The active nodes, with the links that are up among them."""
+        ...
+
+    def probability(self, graph: nx.Graph) -> NDArray[np.float64]:
+        """Probability that each node is active in a round, `[n]`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Always:
+    """The whole graph, every round."""
+
+    def links(self, graph: nx.Graph, round_index: int, stream: Stream) -> nx.Graph:
+        """The graph."""
+        return graph
+
+    def probability(self, graph: nx.Graph) -> NDArray[np.float64]:
+        """One."""
+        return np.ones(len(graph))
+
+
+@dataclass(frozen=True)
+class RandomEdges:
+    """`count` links, uniformly without repeats; only their ends are active (Liu, Johansson, Shi: 1 or 2 links)."""
+
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ConfigError("network.activity.count", self.count, "draw at least one link a round")
+
+    def links(self, graph: nx.Graph, round_index: int, stream: Stream) -> nx.Graph:
+        """The drawn links and their ends."""
+        edges = list(graph.edges)
+        self._check(len(edges))
+        chosen = stream.choice(len(edges), self.count, replace=False)
+        return nx.Graph(edges[i] for i in chosen)
+
+    def probability(self, graph: nx.Graph) -> NDArray[np.float64]:
+        """One minus the chance that none of a node's links is drawn."""
+        total = graph.number_of_edges()
+        self._check(total)
+        none = [comb(total - graph.degree[node], self.count) / comb(total, self.count) for node in sorted(graph)]
+        return 1 - np.array(none)
+
+    def _check(self, links: int) -> None:
+        if self.count > links:
+            raise ConfigError("network.activity.count", self.count, f"the graph has only {links} links")
+
+
+@dataclass(frozen=True)
+class RandomLinks:
+    """Each link is up with probability `rate`, on its own; all nodes are active."""
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        _check_rate(self.rate)
+
+    def links(self, graph: nx.Graph, round_index: int, stream: Stream) -> nx.Graph:
+        """All nodes, some links."""
+        edges = list(graph.edges)
+        up = stream.random(len(edges)) < self.rate
+        drawn = nx.empty_graph(len(graph))
+        drawn.add_edges_from(edge for edge, kept in zip(edges, up, strict=True) if kept)
+        return drawn
+
+    def probability(self, graph: nx.Graph) -> NDArray[np.float64]:
+        """One."""
+        return np.ones(len(graph))
+
+
+@dataclass(frozen=True)
+class RandomNodes:
+    """Each node is active with probability `rate`, on its own, with the links to its active neighbours."""
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        _check_rate(self.rate)
+
+    def links(self, graph: nx.Graph, round_index: int, stream: Stream) -> nx.Graph:
+        """The graph on the active nodes; there may be none."""
+        active = stream.random(len(graph)) < self.rate
+        return nx.Graph(graph.subgraph(node for node in graph if active[node]))
+
+    def probability(self, graph: nx.Graph) -> NDArray[np.float64]:
+        """The rate."""
+        return np.full(len(graph), self.rate)
+
+
+@dataclass(frozen=True)
+class OnePeerExponential:
+    """Round k: node i sends to `i + 2^(k mod log2 n)` only (Ying et al., 2021); the graph itself is not used.
+
+    Links are directed. For n a power of two, log2 n rounds average exactly.
+    """
+
+    def links(self, graph: nx.Graph, round_index: int, stream: Stream) -> nx.DiGraph:
+        """One outgoing and one incoming link a node."""
+        n = len(graph)
+        jump = 1 << (round_index % max(1, (n - 1).bit_length()))
+        return nx.DiGraph((i, (i + jump) % n) for i in range(n)) if n > 1 else nx.empty_graph(1, nx.DiGraph)
+
+    def probability(self, graph: nx.Graph) -> NDArray[np.float64]:
+        """One."""
+        return np.ones(len(graph))
+
+
+@dataclass(frozen=True)
+class Function:
+    """The user's own: a public function of the round that gives links; nodes without one are inactive."""
+
+    function: Callable[[int], Iterable[tuple[int, int]]]
+
+    def links(self, graph: nx.Graph, round_index: int, stream: Stream) -> nx.Graph:
+        """The user's links, which must be links of the graph."""
+        drawn = nx.Graph(self.function(round_index))
+        for a, b in drawn.edges:
+            if not graph.has_edge(a, b):
+                raise ConfigError("network.activity", (a, b), f"round {round_index}: the graph has no such link")
+        return drawn
+
+    def probability(self, graph: nx.Graph) -> NDArray[np.float64]:
+        """Not known: one is an upper bound."""
+        return np.ones(len(graph))
+
+
+@dataclass(frozen=True)
+class Outage:
+    """A node that is gone in rounds `start <= round < stop`; `stop` None means for good."""
+
+    node: int
+    start: int = 0
+    stop: int | None = None
+
+    def covers(self, round_index: int) -> bool:
+        """Whether the node is gone in that round."""
+        return self.start <= round_index and (self.stop is None or round_index < self.stop)
+
+
+def without(links: nx.Graph, outages: Sequence[Outage], round_index: int) -> nx.Graph:
+    """The links that are left when nodes are gone."""
+    gone = {outage.node for outage in outages if outage.covers(round_index)}
+    return nx.Graph(links.subgraph(set(links) - gone)) if gone & set(links) else links
+
+
+def _check_rate(rate: float) -> None:
+    if not 0 < rate <= 1:
+        raise ConfigError("network.activity.rate", rate, "a probability lies in (0, 1]")
+
+
+ActivityEntry = Entry[Activity]
+
+ACTIVITIES: dict[str, ActivityEntry] = {
+    "always": ActivityEntry(Always, "the whole graph, every round"),
+    "random_edges": ActivityEntry(RandomEdges, "a few random links; only their ends are active"),
+    "random_links": ActivityEntry(RandomLinks, "each link is up with a probability; all nodes are active"),
+    "random_nodes": ActivityEntry(RandomNodes, "each node is active with a probability"),
+    "one_peer_exponential": ActivityEntry(OnePeerExponential, "each node sends to one other, 2^k further"),
+}

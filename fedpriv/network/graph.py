@@ -1,0 +1,210 @@
+"""A network without a server: nodes on a graph that mix what their neighbours send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import networkx as nx
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor
+
+from fedpriv.errors import ConfigError
+from fedpriv.network import mixing
+from fedpriv.network.activity import Activity, Always, OnePeerExponential, Outage, without
+from fedpriv.network.mixing import Weights
+from fedpriv.network.topology import checked
+from fedpriv.privacy.randomness import Randomness
+
+_SPARSE_FROM = 256
+_DRAWS = 500
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a graph and its weights.
+
+    Attributes:
+        nodes: Number of nodes.
+        links: Number of links.
+        diameter: Longest shortest path.
+        mean_degree: Neighbours of a node, on average.
+        spectral_gap: One minus the second largest absolute eigenvalue of W, one mixing step.
+        contraction: `sqrt(rho(E[W'W] - 11'/n))` of a round, eq 4 of Liu, Johansson and Shi (beta). Estimated from 500
+            draws where links are random.
+        active_fraction: Expected fraction of active nodes (iota).
+    """
+
+    nodes: int
+    links: int
+    diameter: int
+    mean_degree: float
+    spectral_gap: float
+    contraction: float
+    active_fraction: float
+
+
+class Graph:
+    """Nodes on a graph, in one process.
+
+    Nodes that are not active in a round neither answer nor send, and their rows stay: the round's matrix is W on the
+    active nodes and the identity elsewhere.
+
+    Args:
+        graph: Undirected and connected, nodes 0 .. n-1.
+        weights: Makes the mixing matrix of a graph (`metropolis`, ...), or the matrix itself, `[n, n]`.
+        activity: Which nodes and links are up in a round.
+        outages: Nodes that fail.
+        mixing_steps: Exchanges in a row for each `mix`: post-processing of what was sent, so it costs messages and no
+            privacy.
+
+    Raises:
+        ConfigError: a graph in pieces, or weights that are no mixing matrix.
+    """
+
+    def __init__(
+        self,
+        graph: nx.Graph,
+        weights: Callable[[nx.Graph], Weights] | np.ndarray = mixing.metropolis,
+        *,
+        activity: Activity | None = None,
+        outages: Sequence[Outage] = (),
+        mixing_steps: int = 1,
+    ) -> None:
+        self.graph = checked(graph, len(graph))
+        self.n_clients = len(graph)
+        self.activity = activity or Always()
+        self._make = weights if callable(weights) else None
+        whole = weights(self.graph) if callable(weights) else weights
+        self.weights: Weights = mixing.checked(whole, self.graph)
+        if mixing_steps < 1:
+            raise ConfigError("network.mixing_steps", mixing_steps, "mix at least once")
+        for outage in outages:
+            if not 0 <= outage.node < self.n_clients:
+                raise ConfigError("network.outages.node", outage.node, f"nodes are 0 .. {self.n_clients - 1}")
+        changes = bool(outages) or not isinstance(self.activity, Always)
+        if changes and self._make is None:
+            fix = "a matrix of your own suits a graph that never changes; name a rule, e.g. metropolis"
+            raise ConfigError("network.mixing", "a fixed matrix", fix)
+        self._outages, self._steps = tuple(outages), mixing_steps
+        self._everyone = torch.arange(self.n_clients)
+        self._cohort, self._round_links, self.rows_sent = self._everyone, 2 * self.graph.number_of_edges(), 0
+        self._matrix: Tensor | None = None
+        self._current: Weights = self.weights
+
+    @property
+    def everyone(self) -> bool:
+        """Whether all nodes take part in every round."""
+        return isinstance(self.activity, Always) and not self._outages
+
+    @cached_property
+    def spectral_gap(self) -> float:
+        """One minus the second largest absolute eigenvalue of W, one mixing step."""
+        return 1 - mixing.contraction(self.weights)
+
+    @cached_property
+    def active_fraction(self) -> float:
+        """Expected fraction of active nodes (iota)."""
+        return float(self.activity.probability(self.graph).mean())
+
+    @cached_property
+    def expected_rows(self) -> float:
+        """Messages of a `mix` on average, without outages."""
+        if isinstance(self.activity, Always):
+            return 2.0 * self.graph.number_of_edges() * self._steps
+        drawn = [self.activity.links(self.graph, k, np.random.default_rng(k)) for k in range(100)]
+        both_ways = [links.number_of_edges() * (1 if links.is_directed() else 2) for links in drawn]
+        return float(np.mean(both_ways)) * self._steps
+
+    def participants(self, round_index: int, randomness: Randomness) -> Tensor:
+        """Draw the round's links; the active nodes, sorted, `[k]`."""
+        self.rows_sent = 0
+        links = self.activity.links(self.graph, round_index, randomness.stream("topology", round_index))
+        links = without(links, self._outages, round_index)
+        if links is self.graph:
+            if self._current is not self.weights:
+                self._current, self._matrix = self.weights, None
+            self._cohort, self._round_links = self._everyone, 2 * links.number_of_edges()
+            return self._cohort
+        self._cohort = torch.tensor(sorted(links), dtype=torch.long)
+        self._round_links = links.number_of_edges() * (1 if links.is_directed() else 2)
+        self._current, self._matrix = self._weights_of(links) if len(links) else self.weights, None
+        return self._cohort
+
+    def mix(self, rows: Tensor) -> Tensor:
+        """`W` of the round, `mixing_steps` times: `[k, dim] -> [k, dim]`, row i belongs to active node i."""
+        if not len(rows):
+            return rows
+        if self._matrix is None or self._matrix.dtype != rows.dtype or self._matrix.device != rows.device:
+            self._matrix = _to_torch(self._current, rows, self._steps)
+        self.rows_sent += self._round_links * self._steps
+        if self._matrix.layout == torch.strided:
+            return self._matrix @ rows  # its power, ready
+        for _ in range(self._steps):
+            rows = self._matrix @ rows
+        return rows
+
+    def fill(self, rows: Tensor, others: Tensor) -> Tensor:
+        """The active nodes' rows, and those of `others` for the rest: `[k, dim], [n, dim] -> [n, dim]`."""
+        return rows if len(rows) == len(others) else others.index_copy(0, self._cohort.to(others.device), rows)
+
+    def mean(self, rows: Tensor) -> Tensor:
+        """Nobody can average in one step here.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError("network.topology", "a graph", "this strategy needs a server: use star, or a gossip strategy")
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """Nobody holds all rows here.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError("network.topology", "a graph", "this strategy needs a server: use star, or a gossip strategy")
+
+    def facts(self) -> Facts:
+        """What is known of the graph; estimates use a fixed seed."""
+        return Facts(
+            nodes=self.n_clients,
+            links=self.graph.number_of_edges(),
+            diameter=nx.diameter(self.graph),
+            mean_degree=2 * self.graph.number_of_edges() / self.n_clients,
+            spectral_gap=self.spectral_gap,
+            contraction=self._contraction(),
+            active_fraction=self.active_fraction,
+        )
+
+    def _contraction(self) -> float:
+        if isinstance(self.activity, Always):
+            return (1 - self.spectral_gap) ** self._steps
+        n, total = self.n_clients, np.zeros((self.n_clients, self.n_clients))
+        draws = max(1, n.bit_length() - 1) if isinstance(self.activity, OnePeerExponential) else _DRAWS
+        for index in range(draws):
+            links = self.activity.links(self.graph, index, np.random.default_rng(index))
+            active = sorted(links)
+            matrix = np.eye(n)
+            matrix[np.ix_(active, active)] = np.linalg.matrix_power(self._weights_of(links).toarray(), self._steps)
+            total += matrix.T @ matrix / draws
+        return float(np.sqrt(max(0.0, np.linalg.eigvalsh(total - 1 / n).max())))
+
+    def _weights_of(self, links: nx.Graph) -> Weights:
+        if links.is_directed():
+            return mixing.shift(links)
+        make = self._make
+        assert make is not None
+        return make(nx.convert_node_labels_to_integers(links, ordering="sorted"))
+
+
+def _to_torch(weights: Weights, like: Tensor, steps: int) -> Tensor:
+    """Dense to the power `steps` where that is small, else one sparse step."""
+    n = weights.shape[0]
+    if n < _SPARSE_FROM or weights.nnz > n * n / 4:
+        return torch.from_numpy(np.linalg.matrix_power(weights.toarray(), steps)).to(like)
+    csr = sparse.csr_array(weights)
+    parts = (torch.from_numpy(part.astype(np.int64)) for part in (csr.indptr, csr.indices))
+    return torch.sparse_csr_tensor(*parts, torch.from_numpy(csr.data), size=(n, n)).to(like.device, like.dtype)

@@ -1,0 +1,145 @@
+"""Mixing matrices: doubly stochastic weights on the links of a graph, and what is known of them.
+
+`W[i, j]` is the weight that node i gives to what node j sends. Sources: Xiao and Boyd, 2004 (Metropolis, max-degree);
+Nedic, Olshevsky and Rabbat, 2018 (a survey).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.sparse.linalg import LinearOperator, eigsh
+
+from fedpriv.errors import ConfigError
+from fedpriv.plugins import Entry
+
+Weights = sparse.csr_array
+LinkWeight = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
+_DENSE = 512  # up to so many nodes eigenvalues are computed from the dense matrix
+
+
+def metropolis(graph: nx.Graph) -> Weights:
+    """`1 / (1 + max(d_i, d_j))` on links, the rest on the diagonal."""
+    return _from_links(graph, lambda a, b: 1 / (1 + np.maximum(a, b)))
+
+
+def lazy_metropolis(graph: nx.Graph) -> Weights:
+    """`(I + W) / 2` of `metropolis`: no negative eigenvalues."""
+    return sparse.csr_array((sparse.eye_array(len(graph)) + metropolis(graph)) / 2)
+
+
+def max_degree(graph: nx.Graph) -> Weights:
+    """`1 / (1 + d_max)` on links."""
+    largest = max((degree for _, degree in graph.degree), default=0)
+    return _from_links(graph, lambda a, _: np.full(len(a), 1 / (1 + largest)))
+
+
+def from_file(graph: nx.Graph, file: str) -> Weights:
+    """The user's own: a `.npy` file, or text with one row a line."""
+    try:
+        loaded = np.load(Path(file)) if file.endswith(".npy") else np.loadtxt(Path(file), delimiter=",", ndmin=2)
+    except (OSError, ValueError) as error:
+        raise ConfigError("network.mixing.file", file, f"cannot be read ({error})") from error
+    return checked(loaded, graph)
+
+
+def shift(graph: nx.DiGraph) -> Weights:
+    """Weights of directed links when each node has as many in- as outgoing ones, all nodes alike: `1 / (1 + d)`."""
+    adjacency = nx.to_scipy_sparse_array(graph, nodelist=sorted(graph), weight=None, dtype=float)
+    degree = adjacency.sum(1).max(initial=0)
+    return sparse.csr_array((sparse.eye_array(len(graph)) + adjacency.T) / (1 + degree))
+
+
+def checked(weights: NDArray[np.float64] | Weights, graph: nx.Graph, tolerance: float = 1e-8) -> Weights:
+    """The weights, validated.
+
+    Args:
+        weights: `[n, n]`.
+        graph: Whose links they may use.
+        tolerance: Allowed rounding error of sums.
+
+    Raises:
+        ConfigError: wrong shape, not finite, negative, not symmetric, rows that do not sum to one, weight where there
+            is no link, or a graph in pieces. Names the row or node.
+    """
+    matrix = sparse.csr_array(weights)
+    n = len(graph)
+    if matrix.shape != (n, n):
+        raise _wrong(f"of shape {matrix.shape}", f"there are {n} nodes: give shape ({n}, {n})")
+    rows, columns = matrix.nonzero()
+    values = matrix[rows, columns]
+    for bad, fix in ((~np.isfinite(values), "must be finite"), (values < 0, "must not be negative")):
+        if bad.any():
+            at = int(bad.argmax())
+            raise _wrong(f"W[{rows[at]}, {columns[at]}] = {values[at]}", fix)
+    gap = sparse.coo_array(matrix - matrix.T)
+    if gap.nnz and abs(gap.data).max() > tolerance:
+        at = int(abs(gap.data).argmax())
+        i, j = int(gap.coords[0][at]), int(gap.coords[1][at])
+        raise _wrong(f"W[{i}, {j}] != W[{j}, {i}]", "must be symmetric, so that the mean over nodes is kept")
+    sums = matrix.sum(1)
+    row = int(abs(sums - 1).argmax())
+    if abs(sums[row] - 1) > tolerance:
+        raise _wrong(f"row {row} sums to {sums[row]:g}", "each row must sum to one")
+    for i, j in zip(rows.tolist(), columns.tolist(), strict=True):
+        if i != j and not graph.has_edge(i, j):
+            raise _wrong(f"W[{i}, {j}] = {matrix[i, j]:g}", f"there is no link between nodes {i} and {j}: must be zero")
+    check_connected(graph)
+    return matrix
+
+
+def check_connected(graph: nx.Graph) -> None:
+    """Refuse a graph in pieces.
+
+    Raises:
+        ConfigError: names a node that node 0 cannot reach.
+    """
+    reached = nx.node_connected_component(graph, 0)
+    if len(reached) < len(graph):
+        lost = min(set(graph) - reached)
+        fix = f"node {lost} cannot be reached from node 0; add links, or draw the graph with another seed"
+        raise ConfigError("network.topology", "a graph in pieces", fix)
+
+
+def contraction(weights: Weights) -> float:
+    """Second largest absolute eigenvalue of symmetric weights: by what factor a mixing step shrinks disagreement."""
+    n = weights.shape[0]
+    if n == 1:
+        return 0.0
+    if n <= _DENSE:
+        centred = weights.toarray() - 1 / n
+        return float(np.linalg.norm(centred, 2))
+    centred = LinearOperator((n, n), matvec=lambda v: weights @ v - v.mean(), dtype=float)  # type: ignore[call-arg]
+    return float(
+        abs(eigsh(centred, k=1, which="LM", return_eigenvectors=False, v0=np.random.default_rng(0).random(n))[0])
+    )
+
+
+def _from_links(graph: nx.Graph, weight: LinkWeight) -> Weights:
+    n = len(graph)
+    number = {node: index for index, node in enumerate(sorted(graph))}
+    links = np.array([(number[a], number[b]) for a, b in graph.edges], dtype=int).reshape(-1, 2)
+    degree = np.bincount(links.ravel(), minlength=n)
+    values = weight(degree[links[:, 0]], degree[links[:, 1]])
+    both = np.concatenate([links, links[:, ::-1]])
+    off = sparse.csr_array((np.concatenate([values, values]), (both[:, 0], both[:, 1])), shape=(n, n))
+    return sparse.csr_array(off + sparse.diags_array(1 - off.sum(1)))
+
+
+def _wrong(value: str, fix: str) -> ConfigError:
+    return ConfigError("network.mixing", value, fix)
+
+
+MixingEntry = Entry[Weights]
+
+MIXINGS: dict[str, MixingEntry] = {
+    "metropolis": MixingEntry(metropolis, "1 / (1 + the larger degree) on each link"),
+    "lazy_metropolis": MixingEntry(lazy_metropolis, "half of it, the other half stays: no negative eigenvalues"),
+    "max_degree": MixingEntry(max_degree, "1 / (1 + largest degree) on each link"),
+    "file": MixingEntry(from_file, "the user's own matrix, from .npy or comma-separated text"),
+}

@@ -1,0 +1,160 @@
+"""Communication graphs by name or from a file: undirected, nodes 0 .. n-1, no self-loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import networkx as nx
+from pydantic import Field
+
+from fedpriv.errors import ConfigError
+from fedpriv.plugins import Entry
+
+Probability = Annotated[float, Field(gt=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+
+
+def checked(graph: nx.Graph, n_clients: int) -> nx.Graph:
+    """The graph with nodes 0 .. n-1 and without self-loops.
+
+    Labels that are not those numbers are numbered in sorted order (as text where they are not comparable).
+
+    Raises:
+        ConfigError: a directed graph, or another number of nodes than clients.
+    """
+    if graph.is_directed():
+        raise ConfigError("network.topology", "a directed graph", "links go both ways: give an undirected graph")
+    if len(graph) != n_clients:
+        fix = f"the graph has {len(graph)} nodes but there are {n_clients} clients; make the numbers equal"
+        raise ConfigError("network.topology", len(graph), fix)
+    simple = nx.Graph(graph)
+    simple.remove_edges_from(list(nx.selfloop_edges(simple)))
+    if set(simple) == set(range(n_clients)):
+        numbered = nx.Graph()
+        numbered.add_nodes_from(range(n_clients))
+        numbered.add_edges_from(simple.edges)
+        return numbered
+    order = sorted(simple, key=lambda label: (str(type(label)), label if isinstance(label, int) else str(label)))
+    return nx.relabel_nodes(simple, {label: index for index, label in enumerate(order)})
+
+
+def ring(n_clients: int) -> nx.Graph:
+    """Each node has two neighbours."""
+    return nx.cycle_graph(n_clients)
+
+
+def path(n_clients: int) -> nx.Graph:
+    """A ring, cut open."""
+    return nx.path_graph(n_clients)
+
+
+def hub(n_clients: int) -> nx.Graph:
+    """A star graph of peers: node 0 is everyone's only neighbour."""
+    return nx.star_graph(n_clients - 1)
+
+
+def complete(n_clients: int) -> nx.Graph:
+    """Everyone hears everyone."""
+    return nx.complete_graph(n_clients)
+
+
+def grid(n_clients: int, rows: Count) -> nx.Graph:
+    """`rows` by `n / rows`."""
+    return nx.grid_2d_graph(rows, _columns(n_clients, rows))
+
+
+def torus(n_clients: int, rows: Count) -> nx.Graph:
+    """A grid whose opposite sides are joined."""
+    return nx.grid_2d_graph(rows, _columns(n_clients, rows), periodic=True)
+
+
+def hypercube(n_clients: int) -> nx.Graph:
+    """Nodes are neighbours when their numbers differ in one bit; n is a power of two."""
+    bits = n_clients.bit_length() - 1
+    if n_clients != 1 << bits:
+        raise ConfigError("network.topology", f"hypercube of {n_clients}", "needs a power of two, e.g. 64 clients")
+    return nx.Graph((i, i ^ (1 << b)) for i in range(n_clients) for b in range(bits)) if bits else nx.empty_graph(1)
+
+
+def exponential(n_clients: int) -> nx.Graph:
+    """Node i is linked with i +- 2^j mod n (Assran et al., 2019, made undirected)."""
+    graph = nx.empty_graph(n_clients)
+    jumps = [1 << j for j in range(max(n_clients - 1, 1).bit_length())]
+    graph.add_edges_from((i, (i + jump) % n_clients) for i in range(n_clients) for jump in jumps)
+    return graph
+
+
+def erdos_renyi(n_clients: int, p: Probability, seed: int = 0) -> nx.Graph:
+    """Each pair is linked with probability p."""
+    return nx.gnp_random_graph(n_clients, p, seed)
+
+
+def random_regular(n_clients: int, degree: Count, seed: int = 0) -> nx.Graph:
+    """Uniform among the graphs in which everyone has `degree` neighbours."""
+    if degree >= n_clients or n_clients * degree % 2:
+        fix = f"needs degree < {n_clients} and an even n * degree"
+        raise ConfigError("network.topology.degree", degree, fix)
+    return nx.random_regular_graph(degree, n_clients, seed)
+
+
+def watts_strogatz(n_clients: int, neighbours: Count, rewire: Probability, seed: int = 0) -> nx.Graph:
+    """Small world: a ring of `neighbours` nearest neighbours, each link rewired with probability `rewire`."""
+    if neighbours > n_clients:
+        raise ConfigError("network.topology.neighbours", neighbours, f"there are only {n_clients} clients")
+    return nx.watts_strogatz_graph(n_clients, neighbours, rewire, seed)
+
+
+def barabasi_albert(n_clients: int, links: Count, seed: int = 0) -> nx.Graph:
+    """Preferential attachment: each new node brings `links` links."""
+    if links >= n_clients:
+        raise ConfigError("network.topology.links", links, f"must be below the number of clients, {n_clients}")
+    return nx.barabasi_albert_graph(n_clients, links, seed)
+
+
+def edge_list(file: str) -> nx.Graph:
+    """One link a line, `a b`; lines that start with # are comments."""
+    graph = _read(file, nx.read_edgelist)
+    numbers = all(str(label).isdigit() for label in graph)
+    return nx.relabel_nodes(graph, int) if numbers else graph
+
+
+def graphml(file: str) -> nx.Graph:
+    """A GraphML file."""
+    graph = _read(file, nx.read_graphml)
+    numbers = all(str(label).isdigit() for label in graph)
+    return nx.relabel_nodes(graph, int) if numbers else graph
+
+
+def _columns(n_clients: int, rows: int) -> int:
+    if n_clients % rows:
+        raise ConfigError("network.topology.rows", rows, f"must divide the number of clients, {n_clients}")
+    return n_clients // rows
+
+
+def _read(file: str, reader: Callable[[Path], nx.Graph]) -> nx.Graph:
+    try:
+        return reader(Path(file))
+    except Exception as error:  # the readers raise whatever their parsers raise
+        raise ConfigError("network.topology.file", file, f"cannot be read ({error})") from error
+
+
+GraphEntry = Entry[nx.Graph]
+
+GRAPHS: dict[str, GraphEntry] = {
+    "ring": GraphEntry(ring, "each node has two neighbours"),
+    "path": GraphEntry(path, "a ring, cut open"),
+    "hub": GraphEntry(hub, "a star graph of peers around node 0 (no server)"),
+    "complete": GraphEntry(complete, "everyone hears everyone"),
+    "grid": GraphEntry(grid, "rows by n / rows"),
+    "torus": GraphEntry(torus, "a grid whose opposite sides are joined"),
+    "hypercube": GraphEntry(hypercube, "numbers that differ in one bit; n is a power of two"),
+    "exponential": GraphEntry(exponential, "i is linked with i +- 2^j mod n"),
+    "erdos_renyi": GraphEntry(erdos_renyi, "each pair is linked with probability p"),
+    "random_regular": GraphEntry(random_regular, "everyone has the same number of random neighbours"),
+    "watts_strogatz": GraphEntry(watts_strogatz, "small world: a ring with rewired links"),
+    "barabasi_albert": GraphEntry(barabasi_albert, "preferential attachment: few hubs, many leaves"),
+    "edge_list": GraphEntry(edge_list, "from a file, one link a line"),
+    "graphml": GraphEntry(graphml, "from a GraphML file"),
+}

@@ -1,0 +1,176 @@
+"""Distributed dual averaging with node subsampling (Liu, Johansson and Shi, 2023).
+
+Problem: min_x (1/n) sum_i F_i(x) + h(x). Node i holds a dual z_i, at first 0. Round t = 1, 2, ..., active nodes N_t:
+
+    x_i = argmin <z_i, x> + iota A_t h(x) + gamma_t/2 ||x||^2,   A_t = a_1 + ... + a_t    (6)
+    z_i <- sum_j W_ij (z_j + a_t g~_j),   g~_j a private subgradient at x_j,   i and j in N_t    (5)
+
+    output: x~_i = (a_1 x_i^(1) + ... + a_T x_i^(T)) / A_T
+
+iota is the expected fraction of active nodes. A node that is not active neither asks nor sends, and keeps z_i. Whoever
+sees messages sees who was active: subsampling of nodes lowers no price but that of the rounds that a node sits out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedpriv.errors import ConfigError
+from fedpriv.strategies.base import Memory, Oracle, State, Strategy
+from fedpriv.strategies.gossip import Gossip
+from fedpriv.strategies.proximal import L2, Proximal
+
+
+@dataclass(frozen=True)
+class DualMap:
+    """The map from duals to primals, and its schedules.
+
+    Args:
+        regularizer: h.
+        weight_power: `a_t = t**weight_power`: 1 for strongly convex h, 0 otherwise.
+        gamma: `gamma_t = gamma t**gamma_power`; may be 0 where h is strongly convex.
+        gamma_power: See `gamma`; 0.5 for convex h.
+        active_fraction: iota.
+    """
+
+    regularizer: Proximal = field(default_factory=lambda: L2(5e-4))
+    weight_power: float = 1.0
+    gamma: float = 0.0
+    gamma_power: float = 0.0
+    active_fraction: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.gamma < 0 or (self.gamma == 0 and self.regularizer.strong_convexity == 0):
+            fix = "must be positive: only a strongly convex regularizer (l2, elastic_net) works without it"
+            raise ConfigError("strategy.gamma", self.gamma, fix)
+        if not 0 < self.active_fraction <= 1:
+            raise ConfigError("strategy.active_fraction", self.active_fraction, "a fraction of nodes lies in (0, 1]")
+
+    def weight(self, t: Tensor) -> Tensor:
+        """`a_t`."""
+        return t**self.weight_power
+
+    def primal(self, z: Tensor, total: Tensor, t: Tensor) -> Tensor:
+        """Eq 6, for scalar or `[n, 1]` `A_t = total` and `t`."""
+        scale = self.active_fraction * total
+        curvature = self.gamma * t**self.gamma_power + self.regularizer.strong_convexity * scale
+        scale, curvature = scale.to(z), curvature.to(z)
+        return self.regularizer.remainder.prox(-z / curvature, scale / curvature)
+
+
+@dataclass(frozen=True)
+class DualStep:
+    """The local part of a round.
+
+    Args:
+        dual_map: How x follows from z.
+        inactive: `"lazy"`: x is recomputed when it is used, with the current schedules, as the paper's proof has it.
+            `"literal"`: a node keeps the x of its last active round, as the paper's algorithm is printed.
+    """
+
+    hears: ClassVar[tuple[str, ...]] = ("mixed_row",)
+    says: ClassVar[tuple[str, ...]] = ("row",)
+
+    dual_map: DualMap
+    inactive: Literal["lazy", "literal"] = "lazy"
+
+    @property
+    def memory(self) -> Memory:
+        """The duals that it keeps are what it received."""
+        return "none"
+
+    @property
+    def linear(self) -> bool:
+        """Neighbours see single rows."""
+        return False
+
+    def init(self, params: Tensor) -> State:
+        """The round, A_t, and for `"literal"` what they were when each node last computed its x."""
+        zero = torch.zeros((), dtype=torch.float64)
+        if self.inactive == "lazy":
+            return {"t": zero, "total": zero}
+        one = torch.ones(len(params), 1, dtype=torch.float64)
+        return {"t": zero, "total": zero, "own_t": one, "own_total": self.dual_map.weight(one)}
+
+    def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
+        """One round of an active node; the message is `z_j + a_t g~_j`."""
+        t = state["t"] + 1
+        weight = self.dual_map.weight(t)
+        total = state["total"] + weight
+        new = {"t": t, "total": total}
+        if self.inactive == "lazy":
+            x = self.dual_map.primal(received, total, t)
+        else:
+            x = self.dual_map.primal(received, state["own_total"], state["own_t"])
+            rows = torch.ones_like(state["own_t"])
+            new |= {"own_t": (t + 1) * rows, "own_total": (total + self.dual_map.weight(t + 1)) * rows}
+        return received + float(weight) * oracle.gradient(x), new
+
+
+@dataclass(frozen=True)
+class Duals(Gossip):
+    """Gossip that starts from zero duals."""
+
+    def init(self, params: Tensor) -> tuple[Tensor, State]:
+        """`z_i = 0`."""
+        zeros = torch.zeros_like(params)
+        return zeros, {"rows": zeros}
+
+
+@dataclass(frozen=True)
+class WeightedPrimals:
+    """Reports `x~_i`, the average of `x_i^(1) ... x_i^(t)` weighted by `a_t`, from the released duals.
+
+    Each x is the lazy one, for active and inactive nodes alike.
+    """
+
+    dual_map: DualMap
+
+    def init(self, received: Tensor) -> State:
+        """The average, the newest x, the round and A_t."""
+        t = torch.ones((), dtype=torch.float64)
+        weight = self.dual_map.weight(t)
+        x = self.dual_map.primal(received, weight, t)
+        return {"average": torch.zeros_like(x), "x": x, "t": t, "total": weight}
+
+    def __call__(self, received: Tensor, state: State) -> tuple[Tensor, State]:
+        """Fold in the x of the round that has ended; then compute the next one."""
+        t, total = state["t"], state["total"]
+        share = float(self.dual_map.weight(t) / total)
+        average = state["average"] + share * (state["x"] - state["average"])
+        following = total + self.dual_map.weight(t + 1)
+        x = self.dual_map.primal(received, following, t + 1)
+        return average, {"average": average, "x": x, "t": t + 1, "total": following}
+
+
+def dual_averaging(
+    regularizer: Proximal | None = None,
+    *,
+    weight_power: float = 1.0,
+    gamma: float = 0.0,
+    gamma_power: float = 0.0,
+    active_fraction: float = 1.0,
+    inactive: Literal["lazy", "literal"] = "lazy",
+) -> Strategy:
+    """Dual averaging on a graph, or on a star.
+
+    Args:
+        regularizer: h; `L2(5e-4)` by default.
+        weight_power: `a_t = t**weight_power`: 1 (strongly convex h, rate O(1/t)) or 0 (convex h, O(1/sqrt t)).
+        gamma: `gamma_t = gamma t**gamma_power`; convex h: gamma > 0 and gamma_power 0.5.
+        gamma_power: See `gamma`.
+        active_fraction: iota, `network.active_fraction`.
+        inactive: See `DualStep`.
+
+    Returns:
+        The strategy. It starts at the minimiser of h, whatever the clients' initial parameters.
+
+    Raises:
+        ConfigError: schedules that leave x undefined.
+    """
+    dual_map = DualMap(regularizer or L2(5e-4), weight_power, gamma, gamma_power, active_fraction)
+    return Strategy(DualStep(dual_map, inactive), Duals(), WeightedPrimals(dual_map), "dual_averaging")

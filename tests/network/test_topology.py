@@ -1,0 +1,200 @@
+"""Graphs by name, from files, and the weights on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedpriv as fp
+from fedpriv.network import activity, mixing, topology
+from fedpriv.network.graph import Graph
+from fedpriv.privacy.randomness import Randomness
+
+DEGREES = {
+    "ring": (8, {}, 2.0),
+    "complete": (8, {}, 7.0),
+    "hypercube": (8, {}, 3.0),
+    "torus": (12, {"rows": 3}, 4.0),
+    "grid": (4, {"rows": 2}, 2.0),
+    "path": (8, {}, 14 / 8),
+    "hub": (8, {}, 14 / 8),
+    "exponential": (8, {}, 5.0),
+    "random_regular": (8, {"degree": 3}, 3.0),
+    "watts_strogatz": (10, {"neighbours": 4, "rewire": 0.5}, 4.0),
+    "barabasi_albert": (10, {"links": 2}, 2 * 2 * 8 / 10),
+}
+
+
+@pytest.mark.parametrize("name", DEGREES)
+def test_named_graphs_have_their_degree(name: str) -> None:
+    n, options, degree = DEGREES[name]
+    graph = topology.checked(topology.GRAPHS[name].build(n_clients=n, **options), n)
+    assert sorted(graph) == list(range(n))
+    assert 2 * graph.number_of_edges() / n == pytest.approx(degree)
+
+
+@pytest.mark.parametrize("name", ["ring", "path", "hub", "complete", "exponential", "hypercube"])
+@pytest.mark.parametrize("n", [1, 2])
+def test_tiny_graphs(name: str, n: int) -> None:
+    graph = topology.checked(topology.GRAPHS[name].build(n_clients=n), n)
+    assert mixing.metropolis(graph).toarray() == pytest.approx(np.full((n, n), 1 / n))
+
+
+def test_known_spectra() -> None:
+    """Complete: one step averages. Ring of n: eigenvalues 1/3 + 2/3 cos(2 pi k / n). Hypercube: 1 - 2 k / (d + 1)."""
+    assert mixing.contraction(mixing.metropolis(nx.complete_graph(9))) == pytest.approx(0, abs=1e-12)
+    ring = [1 / 3 + 2 / 3 * np.cos(2 * np.pi * k / 10) for k in range(1, 10)]
+    assert mixing.contraction(mixing.metropolis(nx.cycle_graph(10))) == pytest.approx(max(np.abs(ring)))
+    cube = topology.checked(topology.hypercube(16), 16)
+    assert mixing.contraction(mixing.max_degree(cube)) == pytest.approx(3 / 5)
+
+
+def test_sparse_and_dense_spectra_agree() -> None:
+    graph = topology.random_regular(600, 4)
+    weights = mixing.metropolis(graph)
+    dense = np.linalg.norm(weights.toarray() - 1 / 600, 2)
+    assert mixing.contraction(weights) == pytest.approx(dense, abs=1e-8)
+
+
+@given(
+    st.integers(2, 20),
+    st.floats(0.2, 1),
+    st.integers(0, 1000),
+    st.sampled_from(["metropolis", "lazy_metropolis", "max_degree"]),
+)
+@settings(max_examples=20, deadline=None)
+def test_weights_of_any_connected_graph_are_valid(n: int, p: float, seed: int, name: str) -> None:
+    graph = topology.erdos_renyi(n, p, seed)
+    if nx.is_connected(graph):
+        weights = mixing.checked(mixing.MIXINGS[name].build(graph), graph)
+        assert weights.sum(0) == pytest.approx(np.ones(n))
+        assert mixing.contraction(weights) < 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({(0, 1): 0.6}, r"W\[0, 1\] != W\[1, 0\]|W\[1, 0\] != W\[0, 1\]"),
+        ({(0, 1): -0.1}, r"W\[0, 1\] = -0.1': must not be negative"),
+        ({(2, 2): 0.9}, "row 2 sums to 1.4"),
+        ({(0, 2): 0.1, (2, 0): 0.1, (0, 0): 0.4, (2, 2): 0.4}, "no link between nodes 0 and 2"),
+        ({(0, 0): float("nan")}, r"W\[0, 0\] = nan': must be finite"),
+    ],
+)
+def test_bad_matrices_are_refused_with_the_place(change: dict[tuple[int, int], float], message: str) -> None:
+    weights = np.array([[0.5, 0.5, 0], [0.5, 0, 0.5], [0, 0.5, 0.5]])
+    for at, value in change.items():
+        weights[at] = value
+    with pytest.raises(fp.ConfigError, match=message):
+        mixing.checked(weights, nx.path_graph(3))
+
+
+def test_pieces_and_shapes_are_refused() -> None:
+    graph = nx.empty_graph(4)
+    graph.add_edges_from([(0, 1), (2, 3)])
+    with pytest.raises(fp.ConfigError, match="node 2 cannot be reached from node 0"):
+        Graph(graph)
+    with pytest.raises(fp.ConfigError, match=r"give shape \(3, 3\)"):
+        mixing.checked(np.eye(2), nx.path_graph(3))
+
+
+def test_files(tmp_path: Path) -> None:
+    graph = topology.erdos_renyi(12, 0.4, 3)
+    nx.write_edgelist(graph, tmp_path / "g.edges", data=False)
+    nx.write_graphml(graph, tmp_path / "g.graphml")
+    for read, name in ((topology.edge_list, "g.edges"), (topology.graphml, "g.graphml")):
+        found = topology.checked(read(str(tmp_path / name)), 12)
+        assert set(map(frozenset, found.edges)) == set(map(frozenset, graph.edges))
+    with pytest.raises(fp.ConfigError, match="cannot be read"):
+        topology.graphml(str(tmp_path / "absent"))
+    np.savetxt(tmp_path / "w.csv", mixing.metropolis(graph).toarray(), delimiter=",")
+    assert mixing.from_file(graph, str(tmp_path / "w.csv")).toarray() == pytest.approx(
+        mixing.metropolis(graph).toarray()
+    )
+
+
+def test_two_random_edges_of_twenty_nodes_activate_3_81() -> None:
+    graph = Graph(nx.complete_graph(20), activity=activity.RandomEdges(2))
+    assert graph.active_fraction * 20 == pytest.approx(3.8095, abs=1e-3)
+    counts = [len(graph.participants(k, Randomness(0))) for k in range(500)]
+    assert np.mean(counts) == pytest.approx(3.8095, abs=0.06)
+
+
+def test_one_random_edge_contracts_as_theory_says() -> None:
+    """E[W'W] = E[W] = I - L / (2 E): on the complete graph sqrt(1 - n / (2 E))."""
+    facts = Graph(nx.complete_graph(10), activity=activity.RandomEdges(1)).facts()
+    assert facts.contraction == pytest.approx(np.sqrt(1 - 10 / 90), abs=0.02)
+
+
+def test_one_peer_exponential_averages_in_log_n_rounds() -> None:
+    graph = Graph(topology.exponential(8), activity=activity.OnePeerExponential())
+    rows = start = torch.randn(8, 3, dtype=torch.float64)
+    for k in range(3):
+        graph.participants(k, Randomness(0))
+        rows = graph.mix(rows)
+    torch.testing.assert_close(rows, start.mean(0).expand(8, 3))
+
+
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        activity.Always(),
+        activity.RandomEdges(2),
+        activity.RandomLinks(0.5),
+        activity.RandomNodes(0.5),
+        activity.OnePeerExponential(),
+    ],
+    ids=lambda a: type(a).__name__,
+)
+def test_every_round_keeps_the_mean_and_the_inactive(drawn: activity.Activity) -> None:
+    outages = (activity.Outage(0, 3, 6), activity.Outage(5, 4))
+    graph = Graph(
+        topology.complete(9),
+        activity=drawn,
+        outages=outages if not isinstance(drawn, activity.OnePeerExponential) else (),
+    )
+    rows = torch.randn(9, 2, dtype=torch.float64)
+    for k in range(12):
+        active = graph.participants(k, Randomness(1))
+        mixed = graph.fill(graph.mix(rows[active]), rows)
+        torch.testing.assert_close(mixed.mean(0), rows.mean(0))
+        silent = [i for i in range(9) if i not in active.tolist()]
+        assert torch.equal(mixed[silent], rows[silent])
+        assert not (3 <= k < 6 and 0 in active.tolist() and graph._outages)
+        rows = mixed
+
+
+def test_draws_are_seeded() -> None:
+    graph = Graph(topology.complete(9), activity=activity.RandomNodes(0.5))
+    first = [graph.participants(k, Randomness(1)).tolist() for k in range(5)]
+    again = [graph.participants(k, Randomness(1)).tolist() for k in range(5)]
+    other = [graph.participants(k, Randomness(2)).tolist() for k in range(5)]
+    assert first == again != other
+
+
+def test_sparse_and_dense_mixing_agree() -> None:
+    graph = topology.random_regular(300, 4)
+    network = Graph(graph, mixing_steps=3)
+    rows = torch.randn(300, 5, dtype=torch.float64)
+    expected = torch.from_numpy(np.linalg.matrix_power(mixing.metropolis(graph).toarray(), 3)) @ rows
+    torch.testing.assert_close(network.mix(rows), expected)
+    assert network.rows_sent == 2 * 600 * 3
+
+
+def test_users_function_is_checked() -> None:
+    graph = Graph(topology.path(4), activity=activity.Function(lambda k: [(k % 3, k % 3 + 1)]))
+    assert graph.participants(1, Randomness(0)).tolist() == [1, 2]
+    wrong = Graph(topology.path(4), activity=activity.Function(lambda k: [(0, 3)]))
+    with pytest.raises(fp.ConfigError, match="no such link"):
+        wrong.participants(0, Randomness(0))
+
+
+def test_a_server_strategy_is_refused_on_a_graph() -> None:
+    with pytest.raises(fp.ConfigError, match="needs a server"):
+        Graph(topology.ring(4)).mean(torch.ones(4, 1))
