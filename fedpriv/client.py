@@ -25,7 +25,6 @@ class Client(nn.Module):
             loader's data set and `collate_fn` and draws its own batches: the privacy analysis needs to know how
             they are drawn, so the loader's batch size and shuffling are not used.
         problem: Its objective and constraints, for strategies that take constraints; by default its mean loss alone.
-
         public_size: The size to be told to others and to divide by; the number of examples by default. Under the
             relation `add_remove` the true number is private: declare a size that does not depend on it.
 
@@ -56,6 +55,11 @@ class Client(nn.Module):
         if public_size is not None and public_size < 1:
             raise ConfigError("client.public_size", public_size, "declare at least one example")
         self.public_size = len(self) if public_size is None else public_size
+        if len(self) == 0 and self.problem.objective is None:
+            raise DataError(
+                "the server has constraints (a problem without an objective) but no data to hold them on: give it "
+                "examples, or leave its constraints out"
+            )
         if len(self) == 0:
             raise DataError("a client has no examples: leave it out, or give it at least one")
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedpriv.constraints import MEAN_LOSS, Constraint, LossSums
+from fedpriv.constraints import MEAN_LOSS
 from fedpriv.errors import ConfigError, DataError
+from fedpriv.loss_sums import Constraint, LossSums
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,13 @@ def test_an_empty_group_names_the_client_and_the_group():
         list(training)
 
 
+def test_a_server_without_data_is_refused():
+    server = fp.Problem(None, (fp.GroupLossGap(-1, 0.1),))
+    nothing = TensorDataset(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long))
+    with pytest.raises(fp.DataError, match=r"server has constraints .* but no data.*give it"):
+        fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), [nothing], server)
+
+
 def test_a_constraint_that_is_nan_names_the_client():
     broken = fp.Function(lambda model, x, y: model.params[:1] * float("nan"))
     with pytest.raises(fp.DataError, match=r"client 0: its constraint value is \[nan\]"):

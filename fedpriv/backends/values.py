@@ -186,7 +186,7 @@ class _FunctionBlock:
 
 @dataclass(frozen=True)
 class BoundModel:
-    """The model at one row of parameters; see `fedpriv.constraints.Model`."""
+    """The model at one row of parameters; see `fedpriv.loss_sums.Model`."""
 
     functional: Functional
     params: Tensor

@@ -8,7 +8,8 @@ from pydantic import Field
 
 from fedpriv import plugins
 from fedpriv.config.base import Plugin, Section
-from fedpriv.constraints import CONSTRAINTS, OBJECTIVES, Constraint
+from fedpriv.constraints import CONSTRAINTS, OBJECTIVES
+from fedpriv.loss_sums import Constraint
 from fedpriv.problem import Problem
 
 

@@ -96,6 +96,11 @@ class AdmmBlock:
         """Multipliers and copies."""
         return "private"
 
+    @property
+    def linear(self) -> bool:
+        """Not in its answers."""
+        return False
+
     def init(self, params: Tensor) -> State:
         """Zero multipliers; one column, which grows to the number of constraints in the first round."""
         rows = params.new_zeros(len(params), 1)

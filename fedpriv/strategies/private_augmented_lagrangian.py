@@ -55,6 +55,11 @@ class ScalarizedStep:
         """Multipliers: functions of its own answers, which must be noised in full."""
         return "private"
 
+    @property
+    def linear(self) -> bool:
+        """Not in its answers: multipliers are cut off."""
+        return False
+
     def init(self, params: Tensor) -> State:
         """Zero multipliers; one column until the first answer shows how many there are."""
         rows = params.new_zeros(len(params), 1)
@@ -104,10 +109,11 @@ class ProximalMean:
 
     def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
         """Mean, proximal map, average."""
-        rows = network.mean(message)
+        everyone = network.gather(message)
+        rows = everyone.mean(0).expand_as(everyone)
         t = int(state["t"]) + 1
         # the largest noisy value that a client reports: what a run shows as it goes
-        state = {**state, "t": state["t"] + 1, "worst_estimate": network.gather(message)[:, -1].max()}
+        state = {**state, "t": state["t"] + 1, "worst_estimate": everyone[:, -1].max()}
         if t == self.rounds:
             return rows[:, :-1], {**state, "measurements": state["measurements"] + self.measurements}
         w = self.regularizer.prox(rows[:, :-1], self.learning_rate / t**self.decay)

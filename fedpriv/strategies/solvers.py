@@ -100,17 +100,18 @@ class Newton:
     def solve(self, values: Values, start: Tensor, tolerance: float, prepared: Tensor) -> Tensor:
         """See `Solver`."""
         x = start
+        f, g = gradient(values, x)
         for _ in range(self.iterations):
-            f, g, curvature = _second_order(values, x)
             open_rows = g.abs().amax(1) > tolerance
             if not bool(open_rows.any()):
                 break
+            curvature = _hessian(values, x)
             size = curvature.diagonal(dim1=1, dim2=2).abs().amax(1).clamp_min(1e-8)
             eye = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
             step = -torch.linalg.solve(curvature + 1e-12 * size[:, None, None] * eye, g)
             downhill = torch.isfinite(step).all(1) & ((step * g).sum(1) < 0)
             step = step.where(downhill.unsqueeze(1), -g / size.unsqueeze(1)) * open_rows.unsqueeze(1)
-            x, _, _, moved = _search(values, x, f, g, step, torch.ones_like(f))
+            x, f, g, moved = _search(values, x, f, g, step, torch.ones_like(f))
             if not bool((moved & open_rows).any()):
                 break  # rounding
         return x
@@ -175,15 +176,14 @@ class Quadratic:
         return x
 
 
-def _second_order(values: Values, at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Values `[k]`, gradients `[k, dim]` and Hessians `[k, dim, dim]`."""
+def _hessian(values: Values, at: Tensor) -> Tensor:
+    """`[k, dim, dim]`."""
     with torch.enable_grad():
         point = at.detach().requires_grad_()
-        found = values(point)
-        slope = torch.autograd.grad(found.sum(), point, create_graph=True)[0]
+        slope = torch.autograd.grad(values(point).sum(), point, create_graph=True)[0]
         unit = torch.eye(at.shape[1], dtype=at.dtype, device=at.device).unsqueeze(1).expand(-1, len(at), -1)
         columns = torch.autograd.grad(slope, point, unit, is_grads_batched=True)[0]
-    return found.detach(), slope.detach(), columns.transpose(0, 1)
+    return columns.transpose(0, 1)
 
 
 def _two_loops(g: Tensor, pairs: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
@@ -226,6 +226,7 @@ def _search(
 
 def _backtrack(values: Values, x: Tensor, f: Tensor, g: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
     """A gradient step below the quadratic model, `f(x+) <= f - step/2 ||g||^2` up to rounding."""
+    trial = x
     for _ in range(_TRIALS):
         trial = x - step.unsqueeze(1) * g
         with torch.no_grad():
