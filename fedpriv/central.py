@@ -51,12 +51,12 @@ def centralised_al(
     Args:
         problem: The clients' objectives and constraints.
         start: `[dim]`.
-        outer: As in `proximal_al`; by default a tenth of its tolerances.
+        outer: As in `proximal_al`; by default with a large penalty and small tolerances.
         regularizer: h; it must be smooth (none, or L2).
         solver: Of the subproblems.
         outer_rounds: Cap.
     """
-    outer = outer or Outer(tolerance=1e-4, stationarity=1e-4, feasibility=1e-5)
+    outer = outer or Outer(300.0, tolerance=1e-4, stationarity=1e-5, feasibility=1e-7)
     h, solver = regularizer or Zero(), solver or LBFGS(iterations=1000)
     n, began, calls = len(problem.equality), time.monotonic(), [0]
     w, mu = start.detach().unsqueeze(0), start.new_zeros(n, problem.width)

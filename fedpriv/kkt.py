@@ -113,6 +113,8 @@ def private_report(progress: Progress, oracle: PrivateOracle, multipliers: Tenso
 
 
 def _row_sum(value: Tensor, rows: Tensor) -> Tensor:
+    if not value.requires_grad:  # nothing there depends on the parameters: no constraint, or constant ones
+        return torch.zeros_like(rows).sum(0)
     return torch.autograd.grad(value, rows, retain_graph=True, allow_unused=True)[0].nan_to_num(torch.inf).sum(0)
 
 

@@ -83,7 +83,7 @@ def neyman_pearson(args: argparse.Namespace) -> None:
     problem = fp.Problem(fp.class_loss(0), (fp.ClassLossAtMost(1, 0.2),))
     split = load(args.data, **({"n_train": 2000} if args.data == "adult" else {}))
     for n in args.clients:
-        strategy = fp.proximal_al(fp.Outer(300.0, feasibility=1e-6), args.rho or 0.1, solver=Newton())
+        strategy = fp.proximal_al(fp.Outer(100.0, 0.03, 2e-4, 1e-5), args.rho or 0.2, solver=Newton())
         run(args.data, n, clients_of(split, n, "stratified", problem), strategy, 0.2, args.picture)
 
 
@@ -91,7 +91,7 @@ def fairness(args: argparse.Namespace) -> None:
     gap = fp.GroupLossGap(-1, 0.1)
     for n in args.clients:
         clients = clients_of(load("adult"), n, "iid", fp.Problem(constraints=(gap,)), fp.Problem(None, (gap,)))
-        strategy = fp.proximal_al(fp.Outer(10.0, feasibility=1e-4), args.rho or 0.1, solver=LBFGS())
+        strategy = fp.proximal_al(fp.Outer(10.0, 0.01, 1e-3, 1e-4), args.rho or 0.1, solver=LBFGS())
         run("adult, gap", n, clients, strategy, 0.1, args.picture)
 
 
