@@ -36,6 +36,7 @@ _NUMBERS = (
     "outer inner inner_total certified capped done converged infeasible stalled "
     "objective violation complementarity stationarity"
 )
+MONITOR = ("objective", "violation", "stationarity", "complementarity")
 _STALLED = 15  # outer rounds without one per cent less violation
 
 
@@ -287,9 +288,6 @@ def proximal_al(
     h = regularizer or Zero()
     server = AdmmServer(outer, rho, h, inner_decay, inner_rounds)
     return Strategy(AdmmBlock(outer, rho, solver or LBFGS()), server, Consensus(), "proximal_al", MONITOR, h)
-
-
-MONITOR = ("objective", "violation", "stationarity", "complementarity")
 
 
 def _broadcast(w: Tensor, phase: float, tolerance: float, n: int) -> Tensor:
