@@ -205,6 +205,7 @@ def _to_torch(weights: Weights, like: Tensor, steps: int) -> Tensor:
     n = weights.shape[0]
     if n < _SPARSE_FROM or weights.nnz > n * n / 4:
         return torch.from_numpy(np.linalg.matrix_power(weights.toarray(), steps)).to(like)
-    csr = sparse.csr_array(weights)
-    parts = (torch.from_numpy(part.astype(np.int64)) for part in (csr.indptr, csr.indices))
-    return torch.sparse_csr_tensor(*parts, torch.from_numpy(csr.data), size=(n, n)).to(like.device, like.dtype)
+    coo = sparse.coo_array(weights)
+    places = torch.from_numpy(np.stack(coo.coords).astype(np.int64))
+    values = torch.from_numpy(coo.data).to(like)
+    return torch.sparse_coo_tensor(places.to(like.device), values, (n, n), check_invariants=True).coalesce()
