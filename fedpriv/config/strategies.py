@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from fedpriv.config.regularizers import RegularizerChoice
 from fedpriv.plugins import Entry
 from fedpriv.privacy import claims
-from fedpriv.privacy.claims import Claim
+from fedpriv.privacy.claims import Claim, NoiseClaim
 from fedpriv.privacy.schedules import Schedule
 from fedpriv.privacy.settings import Published
 from fedpriv.strategies import admm
@@ -56,10 +56,13 @@ class StrategyEntry(Entry[Strategy | Recipe]):
         description: One line for `fedpriv list`.
         published: Makes the variant that the paper publishes, from its own options.
         claim: What the paper claims of it, from (epsilon_bar, rounds, delta), and what that amounts to.
+        formula: What the paper would call a noise, from (its deviation over the clip, rounds, examples of a client,
+            active fraction), when one example a round is drawn.
     """
 
     published: Callable[..., Recipe] | None = None
     claim: Callable[[float, int, float], Claim] | None = None
+    formula: Callable[[float, int, int, float], NoiseClaim] | None = None
 
 
 class _Set(BaseModel):
@@ -250,7 +253,9 @@ STRATEGIES: dict[str, StrategyEntry] = {
     ),
     "fedavg": StrategyEntry(fedavg, "federated averaging (McMahan et al.); with one local step, FedSGD"),
     "dual_averaging": StrategyEntry(
-        dual_averages, "dual averaging on a graph, with node subsampling (Liu, Johansson, Shi)"
+        dual_averages,
+        "dual averaging on a graph, with node subsampling (Liu, Johansson, Shi)",
+        formula=claims.dual_averaging_stated,
     ),
     "gradient_tracking": StrategyEntry(
         tracking, "gradient tracking on a graph, one exchanged variable (Xie, Liu, Chai)"

@@ -155,6 +155,34 @@ def dual_averaging(
     )
 
 
+@dataclass(frozen=True)
+class NoiseClaim:
+    """What a paper's formula for the noise would call the noise of a run.
+
+    Attributes:
+        paper: Author, year, where.
+        stated_epsilon: The epsilon that the formula belongs to.
+        assumes: Its further arguments.
+    """
+
+    paper: str
+    stated_epsilon: float
+    assumes: str
+
+
+def dual_averaging_stated(noise: float, rounds: int, examples: int, active_fraction: float) -> NoiseClaim:
+    """The epsilon that theorem 1 of Liu, Johansson and Shi states for a noise.
+
+    Args:
+        noise: Standard deviation on the gradient of one example, over the bound on its norm.
+        rounds: T.
+        examples: q, of each node.
+        active_fraction: iota.
+    """
+    stated = dual_averaging_noise(noise, rounds, examples, active_fraction)  # the formula is its own inverse
+    return NoiseClaim("Liu, Johansson, Shi 2023, theorem 1", stated, "delta_0 = 0.01")
+
+
 def gradient_tracking_total(epsilon: float, q1: float, q2: float, rounds: float = math.inf) -> float:
     """Pure epsilon that the published schedule of gradient tracking spends (Xie, Liu, Chai 2025, eq 5).
 
