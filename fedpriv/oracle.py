@@ -142,7 +142,7 @@ class PrivateOracle:
             if isinstance(sampling, Poisson):
                 picked = (stream.random(size) < sampling.rate).nonzero()[0]
             else:
-                picked = stream.choice(size, min(sampling.size, size), replace=False)
+                picked = stream.permutation(size)[: sampling.size]
             chosen.append(torch.from_numpy(picked))
         return self._population.drawn_batches(self._cohort, chosen)
 
