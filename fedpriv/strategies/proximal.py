@@ -1,0 +1,238 @@
+"""Proximal maps `prox(x, step) = argmin_u h(u) + ||u - x||^2 / (2 step)` of regularisers and indicators, row by row.
+
+Each h is `strong_convexity / 2 ||x||^2` plus a `remainder` that is convex. Source: Parikh and Boyd, 2014.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedpriv.errors import ConfigError
+
+
+class Proximal(Protocol):
+    """A convex function with a proximal map."""
+
+    @property
+    def strong_convexity(self) -> float:
+        """See the module."""
+        ...
+
+    @property
+    def remainder(self) -> Proximal:
+        """See the module."""
+        ...
+
+    def value(self, x: Tensor) -> Tensor:
+        """`h` of each row, `[..., dim] -> [...]`; 0 for an indicator, whose points are taken as feasible."""
+        ...
+
+    def prox(self, x: Tensor, step: float | Tensor) -> Tensor:
+        """Proximal map of each row; `step >= 0` is a number or `[..., 1]`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Zero:
+    """`h = 0`."""
+
+    @property
+    def strong_convexity(self) -> float:
+        """0."""
+        return 0.0
+
+    @property
+    def remainder(self) -> Zero:
+        """All of it."""
+        return self
+
+    def value(self, x: Tensor) -> Tensor:
+        """0."""
+        return x.new_zeros(x.shape[:-1])
+
+    def prox(self, x: Tensor, step: float | Tensor) -> Tensor:
+        """The point itself."""
+        return x
+
+
+@dataclass(frozen=True)
+class L2:
+    """`h = lam/2 ||x||_2^2`."""
+
+    lam: float
+
+    def __post_init__(self) -> None:
+        _positive("l2.lam", self.lam)
+
+    @property
+    def strong_convexity(self) -> float:
+        """`lam`."""
+        return self.lam
+
+    @property
+    def remainder(self) -> Zero:
+        """Nothing is left."""
+        return Zero()
+
+    def value(self, x: Tensor) -> Tensor:
+        """`lam/2 ||x||^2`."""
+        return self.lam / 2 * x.square().sum(-1)
+
+    def prox(self, x: Tensor, step: float | Tensor) -> Tensor:
+        """Shrink."""
+        return x / (1 + self.lam * step)
+
+
+@dataclass(frozen=True)
+class L1:
+    """`h = lam ||x||_1`."""
+
+    lam: float
+
+    def __post_init__(self) -> None:
+        _positive("l1.lam", self.lam)
+
+    @property
+    def strong_convexity(self) -> float:
+        """0."""
+        return 0.0
+
+    @property
+    def remainder(self) -> L1:
+        """All of it."""
+        return self
+
+    def value(self, x: Tensor) -> Tensor:
+        """`lam ||x||_1`."""
+        return self.lam * x.abs().sum(-1)
+
+    def prox(self, x: Tensor, step: float | Tensor) -> Tensor:
+        """Soft threshold."""
+        return x.sign() * (x.abs() - self.lam * step).clamp_min(0)
+
+
+@dataclass(frozen=True)
+class ElasticNet:
+    """`h = l1 ||x||_1 + l2/2 ||x||_2^2`."""
+
+    l1: float
+    l2: float
+
+    def __post_init__(self) -> None:
+        _positive("elastic_net.l1", self.l1)
+        _positive("elastic_net.l2", self.l2)
+
+    @property
+    def strong_convexity(self) -> float:
+        """`l2`."""
+        return self.l2
+
+    @property
+    def remainder(self) -> L1:
+        """The l1 part."""
+        return L1(self.l1)
+
+    def value(self, x: Tensor) -> Tensor:
+        """The sum."""
+        return L1(self.l1).value(x) + L2(self.l2).value(x)
+
+    def prox(self, x: Tensor, step: float | Tensor) -> Tensor:
+        """Soft threshold, then shrink."""
+        return L2(self.l2).prox(L1(self.l1).prox(x, step), step)
+
+
+@dataclass(frozen=True)
+class Ball:
+    """Indicator of `||x||_2 <= radius`."""
+
+    radius: float
+
+    def __post_init__(self) -> None:
+        _positive("ball.radius", self.radius)
+
+    @property
+    def strong_convexity(self) -> float:
+        """0."""
+        return 0.0
+
+    @property
+    def remainder(self) -> Ball:
+        """All of it."""
+        return self
+
+    def value(self, x: Tensor) -> Tensor:
+        """0."""
+        return x.new_zeros(x.shape[:-1])
+
+    def prox(self, x: Tensor, step: float | Tensor) -> Tensor:
+        """Scale rows that are too long."""
+        return x * (self.radius / x.norm(dim=-1, keepdim=True).clamp_min(self.radius))
+
+
+@dataclass(frozen=True)
+class Box:
+    """Indicator of `[-bound, bound]^dim`."""
+
+    bound: float
+
+    def __post_init__(self) -> None:
+        _positive("box.bound", self.bound)
+
+    @property
+    def strong_convexity(self) -> float:
+        """0."""
+        return 0.0
+
+    @property
+    def remainder(self) -> Box:
+        """All of it."""
+        return self
+
+    def value(self, x: Tensor) -> Tensor:
+        """0."""
+        return x.new_zeros(x.shape[:-1])
+
+    def prox(self, x: Tensor, step: float | Tensor) -> Tensor:
+        """Clamp."""
+        return x.clamp(-self.bound, self.bound)
+
+
+@dataclass(frozen=True)
+class Simplex:
+    """Indicator of `x >= 0, sum(x) = total`."""
+
+    total: float = 1.0
+
+    def __post_init__(self) -> None:
+        _positive("simplex.total", self.total)
+
+    @property
+    def strong_convexity(self) -> float:
+        """0."""
+        return 0.0
+
+    @property
+    def remainder(self) -> Simplex:
+        """All of it."""
+        return self
+
+    def value(self, x: Tensor) -> Tensor:
+        """0."""
+        return x.new_zeros(x.shape[:-1])
+
+    def prox(self, x: Tensor, step: float | Tensor) -> Tensor:
+        """Project by sorting (Duchi et al., 2008)."""
+        ordered = x.sort(dim=-1, descending=True).values
+        excess = ordered.cumsum(-1) - self.total
+        count = torch.arange(1, x.shape[-1] + 1, device=x.device, dtype=x.dtype)
+        support = (ordered * count > excess).sum(-1, keepdim=True).clamp_min(1)
+        return (x - excess.gather(-1, support - 1) / support).clamp_min(0)
+
+
+def _positive(name: str, value: float) -> None:
+    if not value > 0:
+        raise ConfigError(f"regularizer.{name}", value, "must be positive; for no regulariser use zero")
