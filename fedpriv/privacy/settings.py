@@ -89,12 +89,17 @@ class Published:
             enforced.
         delta_bar: Nominal delta of the Gaussian law.
         gradient_bound: Assumed bound on per-sample gradients (Gaussian law).
+        deviation: The noise's standard deviation on a client's mean gradient, where a paper gives it directly
+            (Gaussian law); `epsilon_bar` is then only what the paper says of it.
+        exact: Queries that the paper leaves without noise.
     """
 
     epsilon_bar: float
     law: Literal["laplace", "gaussian"] = "laplace"
     delta_bar: float = 1e-6
     gradient_bound: float = 1.0
+    deviation: float | None = None
+    exact: tuple[str, ...] = ()
 
     @property
     def why_not(self) -> str:
@@ -188,4 +193,8 @@ class Privacy:
     @property
     def sensitivity(self) -> float:
         """Largest change of a clipped sum between neighbours, in the clip's norm: C, or 2C for replace_one."""
-        return self.clip.bound * (1.0 if self.relation == "add_remove" else 2.0)
+        return self.sensitivity_of(self.clip)
+
+    def sensitivity_of(self, clip: Clip) -> float:
+        """The same for another clip."""
+        return clip.bound * (1.0 if self.relation == "add_remove" else 2.0)
