@@ -83,7 +83,7 @@ def begin(strategy: Strategy, params: Tensor) -> Progress:
     """The state before round 0 from initial parameters `[n, dim]`."""
     received, server = strategy.aggregator.init(params)
     output = strategy.output.init(received)
-    return Progress(0, received, strategy.local_step.init(params), server, output, received)
+    return Progress(0, received, strategy.local_step.init(params), server, output, params)
 
 
 def simulate(

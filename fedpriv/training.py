@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from fedpriv.backends import choose
 from fedpriv.checkpoint import Checkpoint
@@ -93,6 +93,8 @@ class Result:
     seconds: float
     params_l2: float
     noise_multiplier: float | None
+    gradient_evaluations: float
+    optimality_gap: float | None
     params: Tensor = field(repr=False)
     model: nn.Module = field(repr=False)
 
@@ -109,6 +111,8 @@ class Result:
             "per_client_epsilon": list(self.spent.per_client),
             "non_private": list(self.spent.non_private),
             "noise_multiplier": self.noise_multiplier,
+            "gradient_evaluations": self.gradient_evaluations,
+            "optimality_gap": self.optimality_gap,
             "seconds": round(self.seconds, 3),
             "params_l2": self.params_l2,
         }
@@ -155,6 +159,8 @@ class Training:
         settings: Fingerprint of the configuration, checked on resume; it also names the run's noise.
         resume: Go on from the folder's checkpoint.
         fresh_noise: On resume, charge the releases past the checkpoint and draw new noise instead of replaying.
+        optimum: Smallest value of the objective, where it is known. Then the result tells the gap to it, which is
+            computed on the training data without noise: for experiments on public data only.
 
     Raises:
         ConfigError: settings that cannot work, before any data is touched.
@@ -177,6 +183,7 @@ class Training:
         settings: str = "",
         resume: bool = False,
         fresh_noise: bool = False,
+        optimum: float | None = None,
     ) -> None:
         compute = compute or Compute()
         if not clients:
@@ -184,7 +191,7 @@ class Training:
         validate_model(clients[0].model)
         self.strategy, self.rounds, self._folder, self._settings = strategy, rounds, folder, settings
         self.network = network or Star(len(clients))
-        self._every, self._save_every = evaluate_every, checkpoint_every
+        self._every, self._save_every, self._optimum = evaluate_every, checkpoint_every, optimum
         sizes = _public_sizes(clients, privacy)
         device = compute.torch_device()
         saved = Checkpoint.load(_needed(folder) / "checkpoint.pt", device) if resume else None
@@ -285,6 +292,15 @@ class Training:
         models = self.progress.models
         return models[0] if models.stride(0) == 0 or len(models) == 1 else models.mean(0)
 
+    def optimality_gap(self, params: Tensor) -> float | None:
+        """Objective at `params [dim]` over all training examples, less the optimum: exact, so not private."""
+        if self._optimum is None:
+            return None
+        population = self.population
+        data = TensorDataset(population.inputs, population.targets)
+        loss = Evaluator(population.model, population.loss, data)(params)["test_loss"]
+        return loss + float(self.strategy.regularizer.value(params)) - self._optimum
+
     def result(self) -> Result:
         """Where the run stands, tightly accounted."""
         params = self._reported()
@@ -301,6 +317,8 @@ class Training:
             seconds=self._seconds,
             params_l2=float(params.double().norm()),
             noise_multiplier=self.plan.privacy.noise_multiplier,
+            gradient_evaluations=sum(self.plan.evaluations[: self.progress.round]),
+            optimality_gap=self.optimality_gap(params),
             params=params.clone(),
             model=model,
         )

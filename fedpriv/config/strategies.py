@@ -7,53 +7,19 @@ keyword parameters; of `CONTEXT` it is given what it has parameters for.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedpriv.plugins import Entry
+from fedpriv.config import erm, federated
+from fedpriv.config.recipes import Recipe, StrategyEntry
 from fedpriv.privacy import claims
-from fedpriv.privacy.claims import Claim
-from fedpriv.privacy.schedules import Schedule
 from fedpriv.privacy.settings import Published
 from fedpriv.strategies import admm
 from fedpriv.strategies.admm import Decay, OutputNoise, Penalty, Prox, Trust, inexact_admm
 from fedpriv.strategies.base import Strategy
-from fedpriv.strategies.fedavg import fedavg
 
 CONTEXT = ("rounds", "epsilon_bar")
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A strategy and what it asks of the noise.
-
-    Attributes:
-        strategy: The algorithm.
-        schedule: How the algorithm shares the budget over rounds, where that is part of it.
-        published: As-published noise (not private).
-    """
-
-    strategy: Strategy
-    schedule: Schedule | None = None
-    published: Published | None = None
-
-
-@dataclass(frozen=True)
-class StrategyEntry(Entry[Strategy | Recipe]):
-    """One row.
-
-    Args:
-        build: Makes the sound variant from typed keyword options.
-        description: One line for `fedpriv list`.
-        published: Makes the variant that the paper publishes, from its own options.
-        claim: What the paper claims of it, from (epsilon_bar, rounds, delta), and what that amounts to.
-    """
-
-    published: Callable[..., Recipe] | None = None
-    claim: Callable[[float, int, float], Claim] | None = None
 
 
 class _Set(BaseModel):
@@ -197,5 +163,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         published_output,
         claims.output_perturbed_admm,
     ),
-    "fedavg": StrategyEntry(fedavg, "federated averaging (McMahan et al.); with one local step, FedSGD"),
+    **federated.STRATEGIES,
+    **erm.STRATEGIES,
 }

@@ -80,6 +80,7 @@ class Star:
     def __init__(self, n_clients: int, cohort: Cohort | None = None) -> None:
         self.n_clients = n_clients
         self.cohort = cohort or Everyone()
+        self._drawn = torch.arange(n_clients)
 
     @property
     def everyone(self) -> bool:
@@ -88,7 +89,8 @@ class Star:
 
     def participants(self, round_index: int, randomness: Randomness) -> Tensor:
         """The clients of this round, sorted, `[k]`."""
-        return self.cohort.draw(self.n_clients, round_index, randomness)
+        self._drawn = self.cohort.draw(self.n_clients, round_index, randomness)
+        return self._drawn
 
     def mean(self, rows: Tensor) -> Tensor:
         """Sum of the rows over the expected number of participants, given to all: `[k, dim] -> [n, dim]`."""
@@ -97,6 +99,10 @@ class Star:
     def mix(self, rows: Tensor) -> Tensor:
         """On a star everyone hears everyone: the same as the mean."""
         return self.mean(rows)
+
+    def fill(self, rows: Tensor, others: Tensor) -> Tensor:
+        """The participants' rows, and those of `others` for the rest: `[k, dim], [n, dim] -> [n, dim]`."""
+        return rows if len(rows) == len(others) else others.index_copy(0, self._drawn.to(others.device), rows)
 
     def gather(self, rows: Tensor) -> Tensor:
         """All rows, as they are."""

@@ -106,6 +106,8 @@ class Published:
         """Why it is not private."""
         if math.isinf(self.epsilon_bar):
             return "exact answers, no noise"
+        if self.deviation is not None:
+            return "as published: the paper's noise does not cover what is released"
         if self.law == "gaussian":
             return "as published: the gradient bound is assumed, not enforced"
         return "as published: the noise scale is measured on the client's own data (eq 20)"

@@ -13,6 +13,7 @@ from typing import ClassVar, Literal, Protocol
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
+from fedpriv.strategies.proximal import Proximal, Zero
 
 State = dict[str, Tensor]
 Memory = Literal["none", "private"]
@@ -34,6 +35,18 @@ class Oracle(Protocol):
         """
         ...
 
+    def full_gradient(self, params: Tensor) -> Tensor:
+        """The same on all examples, however batches are drawn."""
+        ...
+
+    def gradient_difference(self, params: Tensor, anchor: Tensor, bound: float | None = None) -> Tensor:
+        """Private difference of the gradients at two points, on a fresh batch: `[k, dim] -> [k, dim]`.
+
+        Each example's difference is clipped to `bound`, which must be public or a function of what was received; at
+        most, and by default, twice the clip bound of a gradient.
+        """
+        ...
+
 
 class Network(Protocol):
     """The only exchanges between clients."""
@@ -44,6 +57,10 @@ class Network(Protocol):
 
     def mix(self, rows: Tensor) -> Tensor:
         """One gossip step with the round's mixing matrix: `[n, dim] -> [n, dim]`."""
+        ...
+
+    def fill(self, rows: Tensor, others: Tensor) -> Tensor:
+        """The participants' rows, and those of `others` for the rest: `[k, dim], [n, dim] -> [n, dim]`."""
         ...
 
     def gather(self, rows: Tensor) -> Tensor:
@@ -159,6 +176,8 @@ class Averaged:
 class Strategy:
     """An algorithm: a local step and an aggregator that fit, which model is reported, and under which name.
 
+    `regularizer` is the h of the objective, for reports.
+
     Raises:
         ConfigError: what one says is not what the other hears.
     """
@@ -167,6 +186,7 @@ class Strategy:
     aggregator: Aggregator
     output: Output = field(default_factory=Last)
     name: str = "custom"
+    regularizer: Proximal = field(default_factory=Zero)
 
     def __post_init__(self) -> None:
         step, aggregator = self.local_step, self.aggregator
