@@ -67,9 +67,7 @@ def dp_svrg_plus_plus(
     return _svrg(Epochs(epoch_length, True), step, smoothness, regularizer, difference_bound, anchor_share)
 
 
-def dp_accmd(
-    radius: Positive, ball: Literal["l1", "l2"] = "l2", smoothness: Positive = LOGISTIC
-) -> Strategy:
+def dp_accmd(radius: Positive, ball: Literal["l1", "l2"] = "l2", smoothness: Positive = LOGISTIC) -> Strategy:
     """See `fedpriv.accelerated_mirror_descent`."""
     return accelerated_mirror_descent(L1Ball(radius) if ball == "l1" else EuclideanBall(radius), smoothness)
 

@@ -124,14 +124,17 @@ def svrg(
     ratio = 2 / sigma  # sensitivity 2 G over the standard deviation, G = 1
     return Claim(
         paper="Wang, Ye, Xu 2017",
-        stated=f"({epsilon:g}, {delta:g})-DP with sigma^2 = c G^2 {counted} ln({2 if doubling else 1}/delta) / (n epsilon)^2",
+        stated=(
+            f"({epsilon:g}, {delta:g})-DP with "
+            f"sigma^2 = c G^2 {counted} ln({2 if doubling else 1}/delta) / (n epsilon)^2"
+        ),
         stated_epsilon=epsilon,
         basic_total=steps * gaussian.epsilon_of(ratio, delta),
         tight_total=_drawn_now_and_then(ratio, steps, 1 / n_examples, delta),
         why_not=(
-            f"the theorem holds for epsilon below c_1 {counted} / n^2 = {counted / n_examples**2:.2g} c_1 only, and its c "
-            f"is not given. With c = 1 the noise is {sigma:.2g} G on a difference of norm up to 2 G: a record that is "
-            "drawn shows itself. Calibrate the noise to the whole run instead (variant: sound)"
+            f"the theorem holds for epsilon below c_1 {counted} / n^2 = {counted / n_examples**2:.2g} c_1 only, and "
+            f"its c is not given. With c = 1 the noise is {sigma:.2g} G on a difference of norm up to 2 G: a record "
+            "that is drawn shows itself. Calibrate the noise to the whole run instead (variant: sound)"
         ),
         scope="the whole run",
     )
@@ -159,8 +162,8 @@ def accelerated_mirror_descent(epsilon: float, rounds: int, delta: float = 1e-5)
         basic_total=math.inf,
         tight_total=math.inf,
         why_not=(
-            "the gradient of the y-step has no noise and y is what the method returns: after one round it is a function "
-            "of the exact gradient. Use one noised gradient in both steps instead (variant: sound)"
+            "the gradient of the y-step has no noise and y is what the method returns: after one round it is "
+            "a function of the exact gradient. Use one noised gradient in both steps instead (variant: sound)"
         ),
         scope="the whole run",
     )

@@ -90,7 +90,7 @@ class RandomIterate:
 
     @property
     def chosen(self) -> int:
-        """m."""
+        """The m drawn."""
         return int(torch.randint(self.rounds, (), generator=torch.Generator().manual_seed(self.seed)))
 
     def init(self, received: Tensor) -> State:

@@ -143,7 +143,9 @@ def test_the_attack_on_published_mirror_descent_succeeds_and_fails_on_the_sound_
     x = digits_of((20,))[0][0]
     neighbour = x.clone()
     neighbour[3] = neighbour[3].flip(0)
-    outputs = {data: one_round_of_accmd(rows, True, seed) for data, rows in (("a", x), ("b", neighbour)) for seed in (1,)}
+    outputs = {
+        data: one_round_of_accmd(rows, True, seed) for data, rows in (("a", x), ("b", neighbour)) for seed in (1,)
+    }
     again = one_round_of_accmd(x, True, seed=2)  # other noise, same data
     assert torch.equal(again, outputs["a"]) and not torch.equal(again, outputs["b"])
     # the sound variant: outputs of the same data differ more among themselves than between neighbours on average

@@ -37,9 +37,7 @@ def test_one_client_without_noise_is_plain_sgd_bit_for_bit():
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(64, 7, generator=generator), torch.randint(3, (64,), generator=generator)
     client = fp.make_clients(SoftmaxRegression(7, 3), nn.CrossEntropyLoss(), [TensorDataset(x, y)])
-    training = fp.Training(
-        client, fedavg(0.5, 4), EXACT, rounds=5, compute=fp.Compute(backend="vmap", device="cpu")
-    )
+    training = fp.Training(client, fedavg(0.5, 4), EXACT, rounds=5, compute=fp.Compute(backend="vmap", device="cpu"))
     for _ in training:
         pass
     model = SoftmaxRegression(7, 3)
@@ -86,9 +84,7 @@ def test_fedprox_with_exact_local_solutions():
 
 def test_scaffold_with_cohorts_keeps_what_absent_clients_said():
     network = fp.Star(3, fp.FixedCohort(2))
-    clients = fp.make_clients(
-        scalar_model(), nn.MSELoss(), [TensorDataset(x, y[:, None]) for x, y in quadratics()]
-    )
+    clients = fp.make_clients(scalar_model(), nn.MSELoss(), [TensorDataset(x, y[:, None]) for x, y in quadratics()])
     training = fp.Training(
         clients,
         scaffold(0.02, 5, server_learning_rate=0.5),
