@@ -10,13 +10,19 @@ from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.mechanisms import Gaussian, Laplace
 from fedpriv.privacy.schedules import Custom, Geometric, Uniform
 from fedpriv.privacy.settings import FixedSize, FullBatch, Local, Poisson, Privacy, Published, SecureAggregation
+from fedpriv.strategies.adaptive_clipping import adaptive_clipping
 from fedpriv.strategies.admm import Ball, Box, Decay, OutputNoise, Penalty, Prox, Trust, inexact_admm
 from fedpriv.strategies.base import Averaged, Last, Strategy
-from fedpriv.strategies.fedavg import fedavg
+from fedpriv.strategies.erm import gradient_descent
+from fedpriv.strategies.fedavg import fedavg, fedopt, fedprox
+from fedpriv.strategies.mirror_descent import EuclideanBall, L1Ball, accelerated_mirror_descent
+from fedpriv.strategies.scaffold import scaffold
+from fedpriv.strategies.svrg import AnchorBudget, Epochs, svrg
 from fedpriv.training import Compute, Result, RoundReport, Training, make_clients, train
 
 __version__ = "0.1.0"
 __all__ = [
+    "AnchorBudget",
     "Averaged",
     "Ball",
     "Box",
@@ -28,6 +34,8 @@ __all__ = [
     "Custom",
     "DataError",
     "Decay",
+    "Epochs",
+    "EuclideanBall",
     "Everyone",
     "FedprivError",
     "FixedCohort",
@@ -35,6 +43,7 @@ __all__ = [
     "FullBatch",
     "Gaussian",
     "Geometric",
+    "L1Ball",
     "Laplace",
     "Last",
     "LedgerError",
@@ -55,8 +64,15 @@ __all__ = [
     "Training",
     "Trust",
     "Uniform",
+    "accelerated_mirror_descent",
+    "adaptive_clipping",
     "fedavg",
+    "fedopt",
+    "fedprox",
+    "gradient_descent",
     "inexact_admm",
     "make_clients",
+    "scaffold",
+    "svrg",
     "train",
 ]

@@ -33,7 +33,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         epsilon: Privacy of the whole fit.
         delta: Failure probability; well below one over the number of rows.
         data_norm: Rows longer than this (l2) are scaled down to it: a public bound. Rows are divided by it.
-        clip_norm: Bound on the l2 norm of one row's gradient. It is never above 2, so 2 clips nothing; 1 halves the noise.
+        clip_norm: Bound on the l2 norm of one row's gradient. It is at most 2, so 2 clips nothing; 1 halves the noise.
         lam: Weight of the l2 regulariser `lam/2 ||w||^2`, on rows of norm at most 1; bias included.
         max_iter: Number of gradient steps; each costs privacy, so more is not better.
         classes: The labels, sorted; None takes those in `y`, which reveals which labels there are.

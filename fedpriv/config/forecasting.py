@@ -124,8 +124,8 @@ def _warnings(config: Config, seen: Outline, plan: Plan, claim: Claim | None) ->
         return [
             f"not private as published: {claim.why_not}",
             f"the paper's epsilon of {claim.stated_epsilon:g} is that of {claim.scope}; if its noise were sound, "
-            f"the run would cost {claim.basic_total:g} by basic composition and {claim.tight_total:.4g} by the tightest "
-            "bound",
+            f"the run would cost {claim.basic_total:g} by basic composition and {claim.tight_total:.4g} by the "
+            "tightest bound",
         ]
     if not privacy.private:
         return ["the run makes no promise: its answers are exact or their noise is not private"]
