@@ -75,7 +75,7 @@ class FollowQuantile:
     share: float
 
     @property
-    def is_sum(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def is_sum(self) -> bool:
         """As the inner aggregator."""
         return self.inner.is_sum
 

@@ -87,7 +87,7 @@ def test_one_owner_or_many_is_the_same():
 
 @pytest.mark.parametrize("h", [L1(0.02), ElasticNet(0.02, 0.03), Ball(0.7), Box(0.4), Simplex(1.0)])
 def test_regularisers_meet_an_independent_solver(h):
-    found = run(gradient_descent(3.0, h), ONE, rounds=600)[-1]
+    found = run(gradient_descent(3.0, h), ONE, rounds=400)[-1]
     np.testing.assert_allclose(found, _solve(h), atol=2e-6)
 
 
@@ -154,8 +154,8 @@ def test_a_random_iterate_has_a_small_gradient_on_a_nonconvex_loss():
 
 def test_accelerated_mirror_descent_converges_at_the_rate_of_its_theorem():
     """Gap at most 8 L D^2 B_w(x*, x_0) / (T + 1)^2 (equation 76), and fitted at least as fast as 1 / T^2."""
-    radius, smoothness, rounds = 4.0, 0.25, 400
-    best = run(gradient_descent(4.0, Ball(radius)), ONE, rounds=3000)[-1]
+    radius, smoothness, rounds = 4.0, 0.25, 200
+    best = run(gradient_descent(4.0, Ball(radius)), ONE, rounds=1000)[-1]
     low = logistic_objective(best, X, Y)[0]
     path = run(accelerated_mirror_descent(EuclideanBall(radius), smoothness), ONE, rounds=rounds)
     gaps = np.array([logistic_objective(w, X, Y)[0] - low for w in path])
