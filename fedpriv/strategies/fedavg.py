@@ -136,8 +136,8 @@ class ServerAdaptive:
 
 
 @dataclass(frozen=True)
-class ApplyMeanUpdate:
-    """`w <- server(w, mean(u))`."""
+class AddMeanUpdate:
+    """Add the mean update, by way of a server optimiser: `w <- server(w, mean(u))`."""
 
     hears: ClassVar[tuple[str, ...]] = ("update",)
     says: ClassVar[tuple[str, ...]] = ("model",)
@@ -212,4 +212,4 @@ def fedopt(
 
 
 def _star(local: LocalSteps, server: ServerOptimizer, average: float | None, name: str) -> Strategy:
-    return Strategy(local, ApplyMeanUpdate(server), Last() if average is None else Averaged(average), name)
+    return Strategy(local, AddMeanUpdate(server), Last() if average is None else Averaged(average), name)

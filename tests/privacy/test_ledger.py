@@ -14,7 +14,7 @@ from torch import Tensor
 import fedpriv as fp
 from fedpriv.privacy.accountant import Accountant, account
 from fedpriv.privacy.ledger import Ledger, Record, Release, read_ledger
-from fedpriv.strategies.fedavg import ApplyMeanUpdate
+from fedpriv.strategies.fedavg import AddMeanUpdate
 
 SIZES = (20, 15)
 PRIVACY = fp.Privacy(noise_multiplier=5.0)
@@ -94,7 +94,7 @@ class Suspicious:
 
 def test_a_record_is_on_disk_before_its_value_is_used(tmp_path: Path) -> None:
     path, seen = tmp_path / "ledger.jsonl", []
-    strategy = fp.Strategy(Suspicious(path, seen), ApplyMeanUpdate())
+    strategy = fp.Strategy(Suspicious(path, seen), AddMeanUpdate())
     training = fp.Training(clients_of(digits_of(SIZES)), strategy, PRIVACY, rounds=4, folder=tmp_path)
     run_until(training, 4)
     assert seen == [1, 2, 3, 4]
@@ -272,7 +272,7 @@ def test_no_noise_comes_twice_however_a_run_is_resumed(tmp_path: Path) -> None:
         ("plain", 8, {"resume": True}),
     ):
         answers: list[Tensor] = []
-        strategy = fp.Strategy(Listener(answers), ApplyMeanUpdate())
+        strategy = fp.Strategy(Listener(answers), AddMeanUpdate())
         training = fp.Training(
             clients_of(blank), strategy, PRIVACY, rounds=9, folder=tmp_path, checkpoint_every=100, **options
         )
