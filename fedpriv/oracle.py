@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,11 +13,21 @@ from fedpriv.backends.base import Backend
 from fedpriv.batch import Batch
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.population import Population
+from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.ledger import Ledger, Release
 from fedpriv.privacy.mechanisms import Gaussian, Laplace, add_noise
 from fedpriv.privacy.pricing import Pricing
 from fedpriv.privacy.randomness import Randomness
-from fedpriv.privacy.settings import FixedSize, FullBatch, Poisson, Privacy, SecureAggregation
+from fedpriv.privacy.settings import FixedSize, FullBatch, Poisson, Privacy, Sampling, SecureAggregation
+
+
+@dataclass(frozen=True)
+class _Query:
+    """A question: its name on record, how each unit's contribution is bounded, how its examples are drawn."""
+
+    name: str
+    clip: Clip
+    sampling: Sampling
 
 
 class PrivateOracle:
@@ -61,11 +71,26 @@ class PrivateOracle:
 
     def gradient(self, params: Tensor) -> Tensor:
         """Private gradient of each client's objective, on a fresh batch: `[k, dim] -> [k, dim]`."""
-        return self._answer("gradient", params, None)
+        return self._answer(self._query("gradient"), params)
 
-    def gradient_difference(self, params: Tensor, anchor: Tensor) -> Tensor:
-        """Private difference of the gradients at two points, clipped example by example: `[k, dim] -> [k, dim]`."""
-        return self._answer("gradient_difference", params, anchor)
+    def full_gradient(self, params: Tensor) -> Tensor:
+        """Private gradient of each client's objective on all its examples: `[k, dim] -> [k, dim]`."""
+        return self._answer(self._query("full_gradient"), params)
+
+    def gradient_difference(self, params: Tensor, anchor: Tensor, bound: float | None = None) -> Tensor:
+        """Private difference of the gradients at two points, on a fresh batch: `[k, dim] -> [k, dim]`.
+
+        Args:
+            params: Where, `[k, dim]`.
+            anchor: The other point, `[k, dim]`.
+            bound: Norm to which each unit's difference is clipped: public, or a function of what was released. At most
+                (and by default) twice the clip bound of a gradient.
+        """
+        clip = self.privacy.clip
+        widest = 2 * clip.bound
+        query = self._query("gradient_difference")
+        query = replace(query, clip=replace(clip, bound=widest if bound is None else min(bound, widest)))
+        return self._answer(query, params, anchor)
 
     def release_message(self, message: Tensor) -> Tensor:
         """Clip, noise and record whole messages `[k, dim]` when the boundary is `at: message`; else pass them on.
@@ -76,24 +101,27 @@ class PrivateOracle:
         if self.privacy.at != "message" or self.privacy.published is not None:
             return message
         bounded, _ = self.privacy.clip.rows(message)
-        return self._open(self._noised("message", bounded, [1.0] * len(message)))
+        return self._open(self._noised(self._query("message"), bounded, [1.0] * len(message)))
 
-    def _answer(self, query: str, params: Tensor, anchor: Tensor | None) -> Tensor:
-        self._check_query_point(params, anchor)
+    def _query(self, name: str) -> _Query:
+        return _Query(name, self.privacy.clip, self._pricing.sampling_of(name))
+
+    def _answer(self, query: _Query, params: Tensor, anchor: Tensor | None = None) -> Tensor:
+        self._check_query_points(params, anchor)
+        factors = self._factors(query.sampling)
         if self.privacy.published is not None:
-            release = self._published(query, params)
+            release = self._published(query, params, anchor)
         elif self.privacy.at != "gradient":
-            exact = _scaled(self._sum(params, anchor, clip=False), self._factors())
+            exact = _scaled(self._sum(query, params, anchor), factors)
             if self.privacy.at == "message":
                 self._index += 1
                 return exact
-            release = Release(self._pricing.exact(self._round, self._index, query, self._clients()), exact)
+            release = Release(self._pricing.exact(self._round, self._index, query.name, self._clients()), exact)
         elif self.privacy.unit == "client":
-            exact = _scaled(self._sum(params, anchor, clip=False), self._factors())
-            release = self._noised(query, self.privacy.clip.rows(exact)[0], [1.0] * len(exact))
+            exact = _scaled(self._sum(query, params, anchor), factors)
+            release = self._noised(query, query.clip.rows(exact)[0], [1.0] * len(exact))
         else:
-            bounded = self._sum(params, anchor, clip=True)
-            release = self._noised(query, bounded, self._factors())
+            release = self._noised(query, self._sum(query, params, anchor, query.clip), factors)
         value = self._open(release)
         self._index += 1
         return value
@@ -103,7 +131,7 @@ class PrivateOracle:
         self._answered = (self._round, self._index)
         return value
 
-    def _noised(self, query: str, bounded: Tensor, factors: Sequence[float]) -> Release:
+    def _noised(self, query: _Query, bounded: Tensor, factors: Sequence[float]) -> Release:
         """Noise `bounded` and multiply row i by the public `factors[i]`."""
         if (self._round, self._index) <= self._answered:
             raise PrivacyError(
@@ -111,7 +139,7 @@ class PrivateOracle:
                 "difference would have none. Go on with the next round, or start a run with another seed"
             )
         clients = self._clients()
-        record, scales = self._pricing.price(self._round, self._index, query, clients, factors)
+        record, scales = self._pricing.price(self._round, self._index, query.name, clients, factors, query.clip)
         parties = self._pricing.parties
         if isinstance(self.privacy.trust, SecureAggregation) and len(clients) < parties:
             raise PrivacyError(
@@ -121,18 +149,18 @@ class PrivateOracle:
             _scaled(bounded, factors), scales, self.privacy.mechanism, record, self._randomness, clients, parties
         )
 
-    def _sum(self, params: Tensor, anchor: Tensor | None, *, clip: bool) -> Tensor:
+    def _sum(self, query: _Query, params: Tensor, anchor: Tensor | None, clip: Clip | None = None) -> Tensor:
+        """Sum over the query's examples, each clipped when `clip` is given."""
         total = torch.zeros(params.shape, device=params.device, dtype=params.dtype)
-        bound = self.privacy.clip if clip else None
-        for batch in self._batches():
+        for batch in self._batches(query.sampling):
             at = None if anchor is None else _rows(anchor, batch)
-            part, broken = self._backend.clipped_sum(_rows(params, batch), batch, bound, at)
+            part, broken = self._backend.clipped_sum(_rows(params, batch), batch, clip, at)
             total.index_add_(0, batch.rows, part)
             self._broken_examples.index_add_(0, self._cohort.to(total.device)[batch.rows], broken)
         return total
 
-    def _batches(self) -> Iterator[Batch]:
-        sampling, counts = self.privacy.sampling, self._population.counts
+    def _batches(self, sampling: Sampling) -> Iterator[Batch]:
+        counts = self._population.counts
         if isinstance(sampling, FullBatch):
             return self._population.full_batches(self._cohort)
         chosen: list[Tensor] = []
@@ -146,9 +174,9 @@ class PrivateOracle:
             chosen.append(torch.from_numpy(picked))
         return self._population.drawn_batches(self._cohort, chosen)
 
-    def _factors(self) -> list[float]:
+    def _factors(self, sampling: Sampling) -> list[float]:
         """Public factor of each row, from a sum over the batch to the gradient of the client's objective."""
-        population, sampling = self._population, self.privacy.sampling
+        population = self._population
         sizes = population.sizes[self._cohort].double()
         if isinstance(sampling, Poisson):
             expected = sizes * sampling.rate
@@ -158,45 +186,53 @@ class PrivateOracle:
             expected = sizes
         return (population.weights[self._cohort] / expected).tolist()
 
-    def _published(self, query: str, params: Tensor) -> Release:
-        """As-published noise: its scale is measured on the data, so the record is non-private."""
+    def _published(self, query: _Query, params: Tensor, anchor: Tensor | None) -> Release:
+        """As-published noise: its scale is measured on the data, or not enough, so the record is non-private."""
         published = self.privacy.published
         assert published is not None
-        factors = self._factors()
-        total = _scaled(self._sum(params, None, clip=False), factors)
-        record = self._pricing.exact(self._round, self._index, query, self._clients())
-        if math.isinf(published.epsilon_bar):
+        factors = self._factors(query.sampling)
+        total = _scaled(self._sum(query, params, anchor), factors)
+        record = self._pricing.exact(self._round, self._index, query.name, self._clients())
+        if math.isinf(published.epsilon_bar) or query.name in published.exact:
             return Release(record, total)
-        if published.law == "gaussian":
+        if published.deviation is not None:
+            scales, mechanism = [published.deviation] * len(factors), Gaussian()
+        elif published.law == "gaussian":
             width = 2 * published.gradient_bound * math.sqrt(2 * math.log(1.25 / published.delta_bar))
-            widths, mechanism = [width] * len(factors), Gaussian()
+            scales, mechanism = [f * width / published.epsilon_bar for f in factors], Gaussian()
         else:
-            widths, mechanism = self._largest_norms(params), Laplace()
-        scales = [f * w / published.epsilon_bar for f, w in zip(factors, widths, strict=True)]
+            widths, mechanism = self._largest_norms(query, params), Laplace()
+            scales = [f * w / published.epsilon_bar for f, w in zip(factors, widths, strict=True)]
         return add_noise(total, scales, mechanism, record, self._randomness, self._clients())
 
-    def _largest_norms(self, params: Tensor) -> list[float]:
+    def _largest_norms(self, query: _Query, params: Tensor) -> list[float]:
         norms, l1 = params.new_zeros(len(params)), replace(self.privacy.clip, norm="l1")
-        for batch in self._batches():
+        for batch in self._batches(query.sampling):
             largest = self._backend.largest_norm(_rows(params, batch), batch, l1)
             norms[batch.rows] = norms[batch.rows].maximum(largest)
         return norms.tolist()
 
-    def _check_query_point(self, params: Tensor, anchor: Tensor | None) -> None:
-        wanted = (len(self._cohort), self._population.dim)
+    def _check_query_points(self, params: Tensor, anchor: Tensor | None) -> None:
+        wanted, published = (len(self._cohort), self._population.dim), self.privacy.published
         if params.shape != wanted or (anchor is not None and anchor.shape != wanted):
             raise ConfigError("oracle query", tuple(params.shape), f"one row for each participant: {wanted}")
-        if anchor is not None and self.privacy.published is not None:
+        if anchor is not None and published is not None and published.deviation is None:
             raise ConfigError("privacy.published", "gradient_difference", "the paper publishes no such answer")
         if self.privacy.at != "gradient" or not isinstance(self.privacy.trust, SecureAggregation):
             return
-        asked_elsewhere = self._received is None or not torch.equal(params, self._received)
-        if self._index > 0 or anchor is not None or asked_elsewhere:
+        asked_elsewhere = not self._was_received(params) or (anchor is not None and not self._was_received(anchor))
+        if self._index > 0 or asked_elsewhere:
             raise PrivacyError(
                 "under secure aggregation a client's own answers stay inside it with less noise, so a second answer, "
                 "or one at a point that was not received, would depend on what was never released. Ask once a round, "
                 "at what was received, or use trust: local"
             )
+
+    def _was_received(self, points: Tensor) -> bool:
+        """Whether the points came this round; several may come side by side, `[k, parts * dim]`."""
+        if self._received is None:
+            return False
+        return any(torch.equal(points, part) for part in self._received.split(points.shape[1], 1))
 
     def _clients(self) -> list[int]:
         return self._cohort.tolist()

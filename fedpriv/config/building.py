@@ -53,6 +53,7 @@ def build(config: Config, folder: Path | None = None, *, resume: bool = False, f
         settings=fingerprint(config),
         resume=resume,
         fresh_noise=fresh_noise,
+        optimum=config.log.optimum,
     )
 
 

@@ -140,6 +140,8 @@ def _if_hidden(plan: Plan, active_fraction: float) -> float | None:
 
 def _claim(config: Config) -> Claim | None:
     entry, epsilon_bar = STRATEGIES.get(config.strategy.name), config.privacy.epsilon_bar
+    if (own := config.recipe().claim) is not None:
+        return own
     if entry is None or entry.claim is None or epsilon_bar is None or math.isinf(epsilon_bar):
         return None
     return entry.claim(epsilon_bar, config.rounds, config.privacy.delta)
@@ -162,8 +164,9 @@ def _warnings(config: Config, seen: Outline, plan: Plan, claim: Claim | None) ->
     if claim is not None:
         return [
             f"not private as published: {claim.why_not}",
-            f"the paper's epsilon of {claim.stated_epsilon:g} is that of one round; if its noise were sound, the run "
-            f"would cost {claim.basic_total:g} by basic composition and {claim.tight_total:.4g} by the tightest bound",
+            f"the paper's epsilon of {claim.stated_epsilon:g} is that of {claim.scope}; if its noise were sound, "
+            f"the run would cost {claim.basic_total:g} by basic composition and {claim.tight_total:.4g} by the "
+            "tightest bound",
         ]
     if not privacy.private:
         return ["the run makes no promise: its answers are exact or their noise is not private"]

@@ -7,62 +7,25 @@ keyword parameters; of `CONTEXT` it is given what it has parameters for.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fedpriv.config import erm, federated
+from fedpriv.config.recipes import Recipe, StrategyEntry
 from fedpriv.config.regularizers import RegularizerChoice
-from fedpriv.plugins import Entry
 from fedpriv.privacy import claims
-from fedpriv.privacy.claims import Claim, NoiseClaim
-from fedpriv.privacy.schedules import Schedule
 from fedpriv.privacy.settings import Published
 from fedpriv.strategies import admm
 from fedpriv.strategies.admm import Decay, OutputNoise, Penalty, Prox, Trust, inexact_admm
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.dpsgd import decentralized_sgd
 from fedpriv.strategies.dual_averaging import dual_averaging
-from fedpriv.strategies.fedavg import fedavg
 from fedpriv.strategies.gossip import StepSize
 from fedpriv.strategies.proximal import L2
 from fedpriv.strategies.tracking import gradient_tracking, gradient_tracking_pair
 
 CONTEXT = ("rounds", "epsilon_bar", "active_fraction")
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A strategy and what it asks of the noise.
-
-    Attributes:
-        strategy: The algorithm.
-        schedule: How the algorithm shares the budget over rounds, where that is part of it.
-        published: As-published noise (not private).
-    """
-
-    strategy: Strategy
-    schedule: Schedule | None = None
-    published: Published | None = None
-
-
-@dataclass(frozen=True)
-class StrategyEntry(Entry[Strategy | Recipe]):
-    """One row.
-
-    Args:
-        build: Makes the sound variant from typed keyword options.
-        description: One line for `fedpriv list`.
-        published: Makes the variant that the paper publishes, from its own options.
-        claim: What the paper claims of it, from (epsilon_bar, rounds, delta), and what that amounts to.
-        formula: What the paper would call a noise, from (its deviation over the clip, rounds, examples of a client,
-            active fraction), when one example a round is drawn.
-    """
-
-    published: Callable[..., Recipe] | None = None
-    claim: Callable[[float, int, float], Claim] | None = None
-    formula: Callable[[float, int, int, float], NoiseClaim] | None = None
 
 
 class _Set(BaseModel):
@@ -251,7 +214,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         published_output,
         claims.output_perturbed_admm,
     ),
-    "fedavg": StrategyEntry(fedavg, "federated averaging (McMahan et al.); with one local step, FedSGD"),
     "dual_averaging": StrategyEntry(
         dual_averages,
         "dual averaging on a graph, with node subsampling (Liu, Johansson, Shi)",
@@ -264,4 +226,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         tracking_pair, "gradient tracking on a graph, two exchanged variables (the family of PP-DOAGT, Diff-TV-AB)"
     ),
     "decentralized_sgd": StrategyEntry(dpsgd, "decentralised gradient descent on a graph (Lian et al., D-PSGD)"),
+    **federated.STRATEGIES,
+    **erm.STRATEGIES,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedpriv import plugins
 from fedpriv.data.base import Split, check_dataset, labels_of
+from fedpriv.data.covertype import covertype
 from fedpriv.data.digits import digits
 from fedpriv.data.femnist import femnist
 from fedpriv.data.mnist import mnist
@@ -18,6 +19,9 @@ DATASETS: dict[str, DatasetEntry] = {
     "digits": DatasetEntry(digits, "scikit-learn's 8x8 digits; needs no file"),
     "mnist": DatasetEntry(mnist, "MNIST, 28x28, 60000 train and 10000 test images"),
     "femnist": DatasetEntry(femnist, "FEMNIST of LEAF, 28x28, 62 classes, by writer"),
+    "covertype": DatasetEntry(
+        covertype, "UCI Covertype, 54 features and a constant, rows of norm 1, binary or 7 classes"
+    ),
 }
 
 

@@ -7,8 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fedpriv.errors import ConfigError
+from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.ledger import PerClient, Record
-from fedpriv.privacy.settings import FixedSize, Poisson, Privacy, SecureAggregation
+from fedpriv.privacy.settings import FixedSize, FullBatch, Poisson, Privacy, Sampling, SecureAggregation
+
+# answers that use all of a client's examples, however batches are drawn
+UNSAMPLED = frozenset({"message", "full_gradient"})
 
 
 class Pricing:
@@ -24,8 +28,19 @@ class Pricing:
         trust = privacy.trust
         self.parties = trust.min_honest if isinstance(trust, SecureAggregation) else 1
 
+    def sampling_of(self, query: str) -> Sampling:
+        """How the examples behind an answer are drawn."""
+        return FullBatch() if query in UNSAMPLED else self._privacy.sampling
+
     def price(
-        self, round_index: int, index: int, query: str, clients: Sequence[int], factors: Sequence[float]
+        self,
+        round_index: int,
+        index: int,
+        query: str,
+        clients: Sequence[int],
+        factors: Sequence[float],
+        clip: Clip | None = None,
+        share: float = 1.0,
     ) -> tuple[Record, list[float]]:
         """The record of a noised answer and the noise scale of each row.
 
@@ -34,7 +49,9 @@ class Pricing:
             index: Which answer of the round.
             query: What was asked.
             clients: Who answers.
-            factors: Public factor of each row; row i's sensitivity is `factors[i] * privacy.sensitivity`.
+            factors: Public factor of each row; row i's sensitivity is `factors[i] * privacy.sensitivity_of(clip)`.
+            clip: How each unit's contribution was bounded; `privacy.clip` unless given.
+            share: Relative budget share of this query beside a gradient's in the same round.
 
         Under secure aggregation only the sum is seen, so each client's share is scaled to the largest sensitivity in
         the cohort: noise scaled to a neighbour's smaller one would not cover it.
@@ -42,14 +59,16 @@ class Pricing:
         privacy = self._privacy
         if privacy.noise_multiplier is None:
             raise ConfigError("privacy.noise_multiplier", None, "calibrate the run first (fedpriv.train does)")
-        share = privacy.schedule.share(round_index)
+        clip = clip or privacy.clip
+        share *= privacy.schedule.share(round_index)
         if not (math.isfinite(share) and share > 0):
             raise ConfigError("privacy.schedule", share, f"round {round_index} needs a positive, finite share")
         multiplier = privacy.noise_multiplier / share
         largest = max(factors, default=1.0)
         reference = [largest] * len(factors) if self.parties > 1 else list(factors)
-        scales = [multiplier * privacy.sensitivity * r for r in reference]
-        return self._record(round_index, index, query, clients, multiplier), scales
+        scales = [multiplier * privacy.sensitivity_of(clip) * r for r in reference]
+        record = self._record(round_index, index, query, clients, multiplier)
+        return replace(record, norm=clip.norm, bound=clip.bound), scales
 
     def exact(self, round_index: int, index: int, query: str, clients: Sequence[int]) -> Record:
         """The record of an answer that is not private."""
@@ -59,11 +78,11 @@ class Pricing:
         return replace(record, mechanism="none", sampling="full", rate=1.0, non_private=reason)
 
     def _record(self, round_index: int, index: int, query: str, clients: Sequence[int], multiplier: float) -> Record:
-        privacy, sampling = self._privacy, self._privacy.sampling
+        privacy, sampling = self._privacy, self.sampling_of(query)
         kind, rate = "full", 1.0
-        if privacy.unit == "sample" and isinstance(sampling, Poisson) and query != "message":
+        if privacy.unit == "sample" and isinstance(sampling, Poisson):
             kind, rate = "poisson", sampling.rate
-        elif privacy.unit == "sample" and isinstance(sampling, FixedSize) and query != "message":
+        elif privacy.unit == "sample" and isinstance(sampling, FixedSize):
             kind, rate = "without_replacement", _compact([min(1.0, sampling.size / self._sizes[c]) for c in clients])
         everyone = len(clients) == len(self._sizes)
         return Record(

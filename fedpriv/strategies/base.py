@@ -13,6 +13,7 @@ from typing import ClassVar, Literal, Protocol
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
+from fedpriv.strategies.proximal import Proximal, Zero
 
 State = dict[str, Tensor]
 Memory = Literal["none", "private"]
@@ -31,6 +32,18 @@ class Oracle(Protocol):
 
         Client i's objective is `F_i = n m_i / sum(m)` times its mean loss: `mean_i F_i` is the mean loss of all
         examples.
+        """
+        ...
+
+    def full_gradient(self, params: Tensor) -> Tensor:
+        """The same on all examples, however batches are drawn."""
+        ...
+
+    def gradient_difference(self, params: Tensor, anchor: Tensor, bound: float | None = None) -> Tensor:
+        """Private difference of the gradients at two points, on a fresh batch: `[k, dim] -> [k, dim]`.
+
+        Each example's difference is clipped to `bound`, which must be public or a function of what was received; at
+        most, and by default, twice the clip bound of a gradient.
         """
         ...
 
@@ -163,6 +176,8 @@ class Averaged:
 class Strategy:
     """An algorithm: a local step and an aggregator that fit, which model is reported, and under which name.
 
+    `regularizer` is the h of the objective, for reports.
+
     Raises:
         ConfigError: what one says is not what the other hears.
     """
@@ -171,6 +186,7 @@ class Strategy:
     aggregator: Aggregator
     output: Output = field(default_factory=Last)
     name: str = "custom"
+    regularizer: Proximal = field(default_factory=Zero)
 
     def __post_init__(self) -> None:
         step, aggregator = self.local_step, self.aggregator
