@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -81,7 +81,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         Raises:
             ValueError: parameters or data that cannot be used.
         """
-        rows, labels = validate_data(self, X, y, dtype=np.float64)
+        checked: Any = validate_data(self, cast(Any, X), cast(Any, y), dtype=np.float64)
+        rows, labels = checked
         check_classification_targets(labels)
         if not self.data_norm > 0:
             raise ConfigError("data_norm", self.data_norm, "the bound on rows is positive")
@@ -111,7 +112,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
         """Scores `[n, n_classes]`, or `[n]` for the second of two classes. Long rows are scaled down as in `fit`."""
         check_is_fitted(self)
-        rows = validate_data(self, X, dtype=np.float64, reset=False)
+        rows: Any = validate_data(self, cast(Any, X), dtype=np.float64, reset=False)
         scores = self._scaled(rows)[:, :-1] @ self.coef_.T * self.data_norm + self.intercept_
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 

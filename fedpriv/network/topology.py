@@ -39,7 +39,8 @@ def checked(graph: Undirected, n_clients: int) -> Undirected:
         return numbered
     labels: list[object] = list(simple)
     order = sorted(labels, key=lambda label: (str(type(label)), label if isinstance(label, int) else str(label)))
-    return nx.relabel_nodes(simple, {label: index for index, label in enumerate(order)})
+    numbers: dict[Any, Any] = {label: index for index, label in enumerate(order)}
+    return nx.relabel_nodes(simple, numbers)
 
 
 def ring(n_clients: int) -> Undirected:
