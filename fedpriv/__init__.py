@@ -23,19 +23,25 @@ from fedpriv.privacy.settings import (
     Statistics,
 )
 from fedpriv.problem import Problem
+from fedpriv.strategies.adaptive_clipping import adaptive_clipping
 from fedpriv.strategies.admm import Ball, Box, Decay, OutputNoise, Penalty, Prox, Trust, inexact_admm
 from fedpriv.strategies.augmented_lagrangian import Outer, proximal_al
 from fedpriv.strategies.base import Averaged, Last, Strategy
 from fedpriv.strategies.dpsgd import decentralized_sgd
 from fedpriv.strategies.dual_averaging import dual_averaging
-from fedpriv.strategies.fedavg import fedavg
+from fedpriv.strategies.erm import gradient_descent
+from fedpriv.strategies.fedavg import fedavg, fedopt, fedprox
 from fedpriv.strategies.gossip import StepSize
+from fedpriv.strategies.mirror_descent import EuclideanBall, L1Ball, accelerated_mirror_descent
 from fedpriv.strategies.private_augmented_lagrangian import private_al
+from fedpriv.strategies.scaffold import scaffold
+from fedpriv.strategies.svrg import AnchorBudget, Epochs, svrg
 from fedpriv.strategies.tracking import gradient_tracking, gradient_tracking_pair
 from fedpriv.training import Compute, Result, RoundReport, Training, make_clients, train
 
 __version__ = "0.1.0"
 __all__ = [
+    "AnchorBudget",
     "Averaged",
     "Ball",
     "Box",
@@ -48,6 +54,8 @@ __all__ = [
     "Custom",
     "DataError",
     "Decay",
+    "Epochs",
+    "EuclideanBall",
     "Everyone",
     "FedprivError",
     "FixedCohort",
@@ -58,6 +66,7 @@ __all__ = [
     "Geometric",
     "Graph",
     "GroupLossGap",
+    "L1Ball",
     "Laplace",
     "Last",
     "LedgerError",
@@ -89,15 +98,22 @@ __all__ = [
     "Training",
     "Trust",
     "Uniform",
+    "accelerated_mirror_descent",
+    "adaptive_clipping",
     "class_loss",
     "decentralized_sgd",
     "dual_averaging",
     "fedavg",
+    "fedopt",
+    "fedprox",
+    "gradient_descent",
     "gradient_tracking",
     "gradient_tracking_pair",
     "inexact_admm",
     "make_clients",
     "private_al",
     "proximal_al",
+    "scaffold",
+    "svrg",
     "train",
 ]

@@ -317,6 +317,11 @@ def _forecast_rows(found: Forecast) -> dict[str, str]:
             f"epsilon<={found.spent.epsilon:.4g}; papers argue for {found.if_activity_hidden:.4g}, which holds only if "
             "inactive nodes add noise too (not claimed)"
         )
+    if found.formula is not None:
+        rows["by the paper's formula"] = (
+            f"this noise would be called epsilon={found.formula.stated_epsilon:.4g} ({found.formula.paper}, "
+            f"{found.formula.assumes}); its true price is {found.spent.epsilon:.4g}"
+        )
     if found.seconds_per_round is not None:
         whole = found.seconds_per_round * found.rounds
         rows["time"] = f"about {found.seconds_per_round:.3g} s a round, {whole:.3g} s in all, without evaluation"

@@ -15,6 +15,27 @@ from torch.nn import functional
 from fedpriv import plugins
 from fedpriv.errors import ConfigError
 
+# torch's own layers that treat each example alone and keep nothing
+_PLAIN: tuple[type[nn.Module], ...] = (
+    nn.Sequential,
+    nn.ModuleList,
+    nn.Identity,
+    nn.Flatten,
+    nn.Linear,
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.ReLU,
+    nn.Tanh,
+    nn.Sigmoid,
+    nn.GELU,
+    nn.MaxPool2d,
+    nn.AvgPool2d,
+    nn.AdaptiveAvgPool2d,
+    nn.Dropout,
+    nn.Embedding,
+)
 Reduction = Literal["mean", "sum", "none"]
 PerExampleLoss = Callable[[Tensor, Tensor], Tensor]
 
@@ -272,6 +293,8 @@ def _why_unfit(layer: nn.Module) -> str | None:
     if isinstance(layer, _INSTANCE_NORM):
         running = layer.track_running_stats or layer.running_mean is not None
         return "it keeps running statistics of the data; set track_running_stats=False" if running else None
+    if type(layer) in _PLAIN or not type(layer).__module__.startswith("torch."):
+        return None  # not on opacus's list, which takes seconds and 80 MB to import
     validators = _opacus().VALIDATORS
     if type(layer) in validators and validators[type(layer)](layer):
         return f"opacus does not support it; use opacus.layers.DP{type(layer).__name__}"

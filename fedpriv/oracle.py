@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -20,8 +20,29 @@ from fedpriv.privacy.ledger import Ledger, Release
 from fedpriv.privacy.mechanisms import Gaussian, Laplace, add_noise
 from fedpriv.privacy.pricing import Pricing
 from fedpriv.privacy.randomness import Randomness
-from fedpriv.privacy.settings import FixedSize, FullBatch, Poisson, Privacy, SecureAggregation
+from fedpriv.privacy.settings import FixedSize, FullBatch, Poisson, Privacy, Sampling, SecureAggregation
 from fedpriv.problem import check_finite
+
+
+@dataclass(frozen=True)
+class _Query:
+    """A question.
+
+    Attributes:
+        name: Its name on record.
+        clip: How each unit's contribution is bounded.
+        sampling: How its examples are drawn.
+        share: Its budget share beside a gradient's in the same round.
+        weights: Public coefficients of each example's loss, `[examples]`; None is 1.
+        whole: Whether what is asked is the mean over a client's examples rather than its objective's part of the run's.
+    """
+
+    name: str
+    clip: Clip
+    sampling: Sampling
+    share: float = 1.0
+    weights: Tensor | None = None
+    whole: bool = False
 
 
 class PrivateOracle:
@@ -52,7 +73,6 @@ class PrivateOracle:
         # a diagnostic on private data: it stays with whoever holds the clients and is never written or sent
         self._broken_examples = torch.zeros(len(population), dtype=torch.long, device=population.device)
         self._answered = (-1, 0)
-        self._example_weights: Tensor | None = None
         self.begin_round(0, torch.arange(len(population)))
 
     @property
@@ -66,11 +86,26 @@ class PrivateOracle:
 
     def gradient(self, params: Tensor) -> Tensor:
         """Private gradient of each client's objective, on a fresh batch: `[k, dim] -> [k, dim]`."""
-        return self._answer("gradient", params, None)
+        return self._answer(self._query("gradient"), params)
 
-    def gradient_difference(self, params: Tensor, anchor: Tensor) -> Tensor:
-        """Private difference of the gradients at two points, clipped example by example: `[k, dim] -> [k, dim]`."""
-        return self._answer("gradient_difference", params, anchor)
+    def full_gradient(self, params: Tensor) -> Tensor:
+        """Private gradient of each client's objective on all its examples: `[k, dim] -> [k, dim]`."""
+        return self._answer(self._query("full_gradient"), params)
+
+    def gradient_difference(self, params: Tensor, anchor: Tensor, bound: float | None = None) -> Tensor:
+        """Private difference of the gradients at two points, on a fresh batch: `[k, dim] -> [k, dim]`.
+
+        Args:
+            params: Where, `[k, dim]`.
+            anchor: The other point, `[k, dim]`.
+            bound: Norm to which each unit's difference is clipped: public, or a function of what was released. At most
+                (and by default) twice the clip bound of a gradient.
+        """
+        clip = self.privacy.clip
+        widest = 2 * clip.bound
+        query = self._query("gradient_difference")
+        query = replace(query, clip=replace(clip, bound=widest if bound is None else min(bound, widest)))
+        return self._answer(query, params, anchor)
 
     @property
     def equality(self) -> Tensor:
@@ -108,17 +143,16 @@ class PrivateOracle:
             raise ConfigError("statistic", name, "unknown: there is 'constraints'")
         if len(self._cohort) < self.n_clients:
             raise ConfigError("network.cohort", len(self._cohort), "constraints need every client in every round")
-        self._check_query_point(params, None)
-        query, queries = f"statistic:{name}", self.queries
+        self._check_query_points(params, None)
+        query, queries = self._statistic(f"statistic:{name}"), self.queries
         if not self.privacy.private:
-            record = self._pricing.exact(self._round, self._index, query, self._clients())
+            record = self._pricing.exact(self._round, self._index, query.name, self._clients())
             values = self._open(Release(record, queries.problem(params)[1].detach()))
         else:
             bounded = params.new_zeros(len(params), queries.n_sums)
-            for batch in self._batches():
+            for batch in self._batches(query.sampling):
                 bounded.index_add_(0, batch.rows, queries.bounded_sum(_rows(params, batch), batch))
-            factors = queries.factors(self._sampled_factors())
-            release = self._noised(query, bounded, factors, queries.clip, queries.share)
+            release = self._noised(query, bounded, queries.factors(self._sampled_factors(query.sampling)))
             values = queries.values(self._open(release))
         self._index += 1
         return values
@@ -131,9 +165,9 @@ class PrivateOracle:
         queries = self.queries
         if not self.privacy.private:
             return torch.zeros(queries.problem.equality.shape)
-        factors = queries.factors(self._sampled_factors())
-        clip, share, everyone = queries.clip, queries.share, range(self.n_clients)
-        _, scales = self._pricing.price(round_index, 0, "statistic:constraints", everyone, factors, clip, share)
+        query, everyone = self._statistic("statistic:constraints"), range(self.n_clients)
+        factors = queries.factors(self._sampled_factors(query.sampling))
+        _, scales = self._pricing.price(round_index, 0, query.name, everyone, factors, query.clip, query.share)
         return queries.deviation(scales)
 
     def lagrangian_gradient(self, params: Tensor, multipliers: Tensor) -> Tensor:
@@ -147,22 +181,17 @@ class PrivateOracle:
 
         Each example's gradient is clipped as one vector, coefficients included.
         """
-        factors = (self._sampled_factors() / self._population.sizes[self._cohort]).tolist()
-        self._example_weights = self.queries.weights.of_lagrangian(multipliers)
-        try:
-            return self._answer("lagrangian_gradient", params, None, factors)
-        finally:
-            self._example_weights = None
+        weights = self.queries.weights.of_lagrangian(multipliers)
+        return self._answer(replace(self._query("lagrangian_gradient"), weights=weights, whole=True), params)
 
     @cached_property
     def queries(self) -> ConstraintQueries:
         """What questions about constraints compute before noise."""
         return ConstraintQueries(self._population, self.privacy)
 
-    def _sampled_factors(self) -> Tensor:
+    def _sampled_factors(self, sampling: Sampling) -> Tensor:
         """Examples over expected examples of a batch, `[k]`."""
-        sizes, weights = self._population.sizes[self._cohort], self._population.weights[self._cohort]
-        return torch.tensor(self._factors()) * sizes / weights
+        return self._population.sizes[self._cohort] / self._expected(sampling)
 
     def release_message(self, message: Tensor) -> Tensor:
         """Clip, noise and record whole messages `[k, dim]` when the boundary is `at: message`; else pass them on.
@@ -173,25 +202,30 @@ class PrivateOracle:
         if self.privacy.at != "message" or self.privacy.published is not None:
             return message
         bounded, _ = self.privacy.clip.rows(message)
-        return self._open(self._noised("message", bounded, [1.0] * len(message)))
+        return self._open(self._noised(self._query("message"), bounded, [1.0] * len(message)))
 
-    def _answer(self, query: str, params: Tensor, anchor: Tensor | None, factors: list[float] | None = None) -> Tensor:
-        factors = factors or self._factors()
-        self._check_query_point(params, anchor)
+    def _query(self, name: str) -> _Query:
+        return _Query(name, self.privacy.clip, self._pricing.sampling_of(name))
+
+    def _statistic(self, name: str) -> _Query:
+        return replace(self._query(name), clip=self.queries.clip, share=self.queries.share)
+
+    def _answer(self, query: _Query, params: Tensor, anchor: Tensor | None = None) -> Tensor:
+        self._check_query_points(params, anchor)
+        factors = self._factors(query)
         if self.privacy.published is not None:
-            release = self._published(query, params)
+            release = self._published(query, params, anchor)
         elif self.privacy.at != "gradient":
-            exact = _scaled(self._sum(params, anchor, clip=False), factors)
+            exact = _scaled(self._sum(query, params, anchor), factors)
             if self.privacy.at == "message":
                 self._index += 1
                 return exact
-            release = Release(self._pricing.exact(self._round, self._index, query, self._clients()), exact)
+            release = Release(self._pricing.exact(self._round, self._index, query.name, self._clients()), exact)
         elif self.privacy.unit == "client":
-            exact = _scaled(self._sum(params, anchor, clip=False), factors)
-            release = self._noised(query, self.privacy.clip.rows(exact)[0], [1.0] * len(exact))
+            exact = _scaled(self._sum(query, params, anchor), factors)
+            release = self._noised(query, query.clip.rows(exact)[0], [1.0] * len(exact))
         else:
-            bounded = self._sum(params, anchor, clip=True)
-            release = self._noised(query, bounded, factors)
+            release = self._noised(query, self._sum(query, params, anchor, query.clip), factors)
         value = self._open(release)
         self._index += 1
         return value
@@ -201,9 +235,7 @@ class PrivateOracle:
         self._answered = (self._round, self._index)
         return value
 
-    def _noised(
-        self, query: str, bounded: Tensor, factors: Sequence[float], clip: Clip | None = None, share: float = 1.0
-    ) -> Release:
+    def _noised(self, query: _Query, bounded: Tensor, factors: Sequence[float]) -> Release:
         """Noise `bounded` and multiply row i by the public `factors[i]`."""
         if (self._round, self._index) <= self._answered:
             raise PrivacyError(
@@ -211,7 +243,9 @@ class PrivateOracle:
                 "difference would have none. Go on with the next round, or start a run with another seed"
             )
         clients = self._clients()
-        record, scales = self._pricing.price(self._round, self._index, query, clients, factors, clip, share)
+        record, scales = self._pricing.price(
+            self._round, self._index, query.name, clients, factors, query.clip, query.share
+        )
         parties = self._pricing.parties
         if isinstance(self.privacy.trust, SecureAggregation) and len(clients) < parties:
             raise PrivacyError(
@@ -221,20 +255,20 @@ class PrivateOracle:
             _scaled(bounded, factors), scales, self.privacy.mechanism, record, self._randomness, clients, parties
         )
 
-    def _sum(self, params: Tensor, anchor: Tensor | None, *, clip: bool) -> Tensor:
+    def _sum(self, query: _Query, params: Tensor, anchor: Tensor | None, clip: Clip | None = None) -> Tensor:
+        """Sum over the query's examples, each clipped when `clip` is given."""
         total = torch.zeros(params.shape, device=params.device, dtype=params.dtype)
-        bound = self.privacy.clip if clip else None
-        for batch in self._batches():
+        for batch in self._batches(query.sampling):
             at = None if anchor is None else _rows(anchor, batch)
-            if self._example_weights is not None:
-                batch = batch.weighted(self._example_weights)
-            part, broken = self._backend.clipped_sum(_rows(params, batch), batch, bound, at)
+            if query.weights is not None:
+                batch = batch.weighted(query.weights)
+            part, broken = self._backend.clipped_sum(_rows(params, batch), batch, clip, at)
             total.index_add_(0, batch.rows, part)
             self._broken_examples.index_add_(0, self._cohort.to(total.device)[batch.rows], broken)
         return total
 
-    def _batches(self) -> Iterator[Batch]:
-        sampling, counts = self.privacy.sampling, self._population.counts
+    def _batches(self, sampling: Sampling) -> Iterator[Batch]:
+        counts = self._population.counts
         if isinstance(sampling, FullBatch):
             return self._population.full_batches(self._cohort)
         chosen: list[Tensor] = []
@@ -244,61 +278,69 @@ class PrivateOracle:
             if isinstance(sampling, Poisson):
                 picked = (stream.random(size) < sampling.rate).nonzero()[0]
             else:
-                picked = stream.choice(size, min(sampling.size, size), replace=False)
+                picked = stream.permutation(size)[: sampling.size]
             chosen.append(torch.from_numpy(picked))
         return self._population.drawn_batches(self._cohort, chosen)
 
-    def _factors(self) -> list[float]:
-        """Public factor of each row, from a sum over the batch to the gradient of the client's objective."""
-        population, sampling = self._population, self.privacy.sampling
-        sizes = population.sizes[self._cohort].double()
+    def _expected(self, sampling: Sampling) -> Tensor:
+        """Expected examples of each row's batch, `[k]` (public)."""
+        sizes = self._population.sizes[self._cohort].double()
         if isinstance(sampling, Poisson):
-            expected = sizes * sampling.rate
-        elif isinstance(sampling, FixedSize):
-            expected = sizes.clamp_max(sampling.size)
-        else:
-            expected = sizes
-        return (population.weights[self._cohort] / expected).tolist()
+            return sizes * sampling.rate
+        return sizes.clamp_max(sampling.size) if isinstance(sampling, FixedSize) else sizes
 
-    def _published(self, query: str, params: Tensor) -> Release:
-        """As-published noise: its scale is measured on the data, so the record is non-private."""
+    def _factors(self, query: _Query) -> list[float]:
+        """Public factor of each row, from a sum over the batch to what is asked."""
+        population, expected = self._population, self._expected(query.sampling)
+        return (1 / expected if query.whole else population.weights[self._cohort] / expected).tolist()
+
+    def _published(self, query: _Query, params: Tensor, anchor: Tensor | None) -> Release:
+        """As-published noise: its scale is measured on the data, or not enough, so the record is non-private."""
         published = self.privacy.published
         assert published is not None
-        factors = self._factors()
-        total = _scaled(self._sum(params, None, clip=False), factors)
-        record = self._pricing.exact(self._round, self._index, query, self._clients())
-        if math.isinf(published.epsilon_bar):
+        factors = self._factors(query)
+        total = _scaled(self._sum(query, params, anchor), factors)
+        record = self._pricing.exact(self._round, self._index, query.name, self._clients())
+        if math.isinf(published.epsilon_bar) or query.name in published.exact:
             return Release(record, total)
-        if published.law == "gaussian":
+        if published.deviation is not None:
+            scales, mechanism = [published.deviation] * len(factors), Gaussian()
+        elif published.law == "gaussian":
             width = 2 * published.gradient_bound * math.sqrt(2 * math.log(1.25 / published.delta_bar))
-            widths, mechanism = [width] * len(factors), Gaussian()
+            scales, mechanism = [f * width / published.epsilon_bar for f in factors], Gaussian()
         else:
-            widths, mechanism = self._largest_norms(params), Laplace()
-        scales = [f * w / published.epsilon_bar for f, w in zip(factors, widths, strict=True)]
+            widths, mechanism = self._largest_norms(query, params), Laplace()
+            scales = [f * w / published.epsilon_bar for f, w in zip(factors, widths, strict=True)]
         return add_noise(total, scales, mechanism, record, self._randomness, self._clients())
 
-    def _largest_norms(self, params: Tensor) -> list[float]:
+    def _largest_norms(self, query: _Query, params: Tensor) -> list[float]:
         norms, l1 = params.new_zeros(len(params)), replace(self.privacy.clip, norm="l1")
-        for batch in self._batches():
+        for batch in self._batches(query.sampling):
             largest = self._backend.largest_norm(_rows(params, batch), batch, l1)
             norms[batch.rows] = norms[batch.rows].maximum(largest)
         return norms.tolist()
 
-    def _check_query_point(self, params: Tensor, anchor: Tensor | None) -> None:
-        wanted = (len(self._cohort), self._population.dim)
+    def _check_query_points(self, params: Tensor, anchor: Tensor | None) -> None:
+        wanted, published = (len(self._cohort), self._population.dim), self.privacy.published
         if params.shape != wanted or (anchor is not None and anchor.shape != wanted):
             raise ConfigError("oracle query", tuple(params.shape), f"one row for each participant: {wanted}")
-        if anchor is not None and self.privacy.published is not None:
+        if anchor is not None and published is not None and published.deviation is None:
             raise ConfigError("privacy.published", "gradient_difference", "the paper publishes no such answer")
         if self.privacy.at != "gradient" or not isinstance(self.privacy.trust, SecureAggregation):
             return
-        asked_elsewhere = self._received is None or not torch.equal(params, self._received)
-        if self._index > 0 or anchor is not None or asked_elsewhere:
+        asked_elsewhere = not self._was_received(params) or (anchor is not None and not self._was_received(anchor))
+        if self._index > 0 or asked_elsewhere:
             raise PrivacyError(
                 "under secure aggregation a client's own answers stay inside it with less noise, so a second answer, "
                 "or one at a point that was not received, would depend on what was never released. Ask once a round, "
                 "at what was received, or use trust: local"
             )
+
+    def _was_received(self, points: Tensor) -> bool:
+        """Whether the points came this round; several may come side by side, `[k, parts * dim]`."""
+        if self._received is None:
+            return False
+        return any(torch.equal(points, part) for part in self._received.split(points.shape[1], 1))
 
     def _clients(self) -> list[int]:
         return self._cohort.tolist()

@@ -19,7 +19,7 @@ from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.ledger import Record
 from fedpriv.privacy.pricing import Pricing
 from fedpriv.privacy.randomness import Randomness
-from fedpriv.privacy.settings import Privacy, SecureAggregation
+from fedpriv.privacy.settings import FixedSize, Poisson, Privacy, SecureAggregation
 from fedpriv.privacy.spent import Spent
 from fedpriv.simulation import RoundNetwork, begin, check_fit, simulate
 from fedpriv.strategies.base import Strategy
@@ -32,21 +32,28 @@ class DryOracle:
     the (private) answers may ask differently in earnest; the budget's filter covers that.
     """
 
-    def __init__(self, pricing: Pricing, privacy: Privacy, n_clients: int, n_constraints: int = 1) -> None:
+    def __init__(self, pricing: Pricing, privacy: Privacy, sizes: Sequence[int], n_constraints: int = 1) -> None:
         self.records: list[Record] = []
-        self.n_clients = n_clients
-        self._pricing, self._privacy, self._n_constraints = pricing, privacy, n_constraints
-        self.begin_round(0, torch.arange(n_clients))
+        # expected per-example gradients in each round: how many there are in earnest is as secret as the batches
+        self.evaluations: list[float] = []
+        self._pricing, self._privacy, self._sizes = pricing, privacy, torch.as_tensor(sizes, dtype=torch.double)
+        self._n_constraints, self.n_clients = n_constraints, len(sizes)
+        self.begin_round(0, torch.arange(len(sizes)))
 
     def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> None:
         """Start a round."""
         self._round, self._index, self._clients = round_index, 0, cohort.tolist()
+        self.evaluations += [0.0] * (round_index + 1 - len(self.evaluations))
 
     def gradient(self, params: Tensor) -> Tensor:
         """Zeros."""
         return self._answer("gradient", params)
 
-    def gradient_difference(self, params: Tensor, anchor: Tensor) -> Tensor:
+    def full_gradient(self, params: Tensor) -> Tensor:
+        """Zeros."""
+        return self._answer("full_gradient", params)
+
+    def gradient_difference(self, params: Tensor, anchor: Tensor, bound: float | None = None) -> Tensor:
         """Zeros."""
         return self._answer("gradient_difference", params)
 
@@ -82,6 +89,7 @@ class DryOracle:
 
     def _answer(self, query: str, params: Tensor, clip: Clip | None = None, share: float = 1.0) -> Tensor:
         privacy = self._privacy
+        self.evaluations[self._round] += self._examples(query)
         if privacy.private and (privacy.at == "gradient" or query == "message"):
             factors = [1.0] * len(self._clients)
             record, _ = self._pricing.price(self._round, self._index, query, self._clients, factors, clip, share)
@@ -90,6 +98,17 @@ class DryOracle:
             self.records.append(self._pricing.exact(self._round, self._index, query, self._clients))
         self._index += 1
         return torch.zeros_like(params)
+
+    def _examples(self, query: str) -> float:
+        """Gradients of single examples that an answer takes, on average."""
+        if query == "message" or query.startswith("statistic:"):
+            return 0.0
+        sizes, sampling = self._sizes[self._clients], self._pricing.sampling_of(query)
+        if isinstance(sampling, Poisson):
+            sizes = sizes * sampling.rate
+        elif isinstance(sampling, FixedSize):
+            sizes = sizes.clamp_max(sampling.size)
+        return float(sizes.sum()) * (2 if query == "gradient_difference" else 1)
 
 
 @dataclass(frozen=True)
@@ -100,11 +119,13 @@ class Plan:
         privacy: The settings with their noise multiplier filled in.
         records: The planned releases, in order.
         n_clients: Number of clients.
+        evaluations: Expected number of per-example gradients in each round.
     """
 
     privacy: Privacy
     records: tuple[Record, ...]
     n_clients: int
+    evaluations: tuple[float, ...] = ()
 
     def spent(self) -> Spent:
         """What the whole run would spend, tightly."""
@@ -137,18 +158,18 @@ def make_plan(
     if isinstance(privacy.trust, SecureAggregation) and privacy.at == "gradient":
         check_linear(strategy, len(sizes), network)
     relative = replace(privacy, epsilon=None, noise_multiplier=1.0) if privacy.private else privacy
-    oracle = DryOracle(Pricing(relative, sizes), relative, len(sizes))
+    oracle = DryOracle(Pricing(relative, sizes), relative, sizes)
     progress = begin(strategy, torch.zeros(len(sizes), 1))
     for _ in simulate(strategy, oracle, network, progress, randomness or Randomness(0), rounds=rounds):
         pass
     if not privacy.private:
-        return Plan(privacy, tuple(oracle.records), len(sizes))
+        return Plan(privacy, tuple(oracle.records), len(sizes), tuple(oracle.evaluations))
     factor = privacy.noise_multiplier
     if factor is None:
         assert privacy.epsilon is not None
         factor = calibrate(oracle.records, len(sizes), privacy.epsilon, privacy.delta)
     records = tuple(_scaled(record, factor) for record in oracle.records)
-    return Plan(replace(privacy, noise_multiplier=factor), records, len(sizes))
+    return Plan(replace(privacy, noise_multiplier=factor), records, len(sizes), tuple(oracle.evaluations))
 
 
 class _MadeUpAnswers:
@@ -168,7 +189,10 @@ class _MadeUpAnswers:
     def gradient(self, params: Tensor) -> Tensor:
         return self._now
 
-    def gradient_difference(self, params: Tensor, anchor: Tensor) -> Tensor:
+    def full_gradient(self, params: Tensor) -> Tensor:
+        return self._now
+
+    def gradient_difference(self, params: Tensor, anchor: Tensor, bound: float | None = None) -> Tensor:
         return self._now
 
     @property

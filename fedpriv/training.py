@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from fedpriv.backends import choose
 from fedpriv.central import centralised_al
@@ -98,6 +98,8 @@ class Result:
     params_l2: float
     noise_multiplier: float | None
     measures: dict[str, Any]
+    gradient_evaluations: float
+    optimality_gap: float | None
     params: Tensor = field(repr=False)
     model: nn.Module = field(repr=False)
 
@@ -114,6 +116,8 @@ class Result:
             "per_client_epsilon": list(self.spent.per_client),
             "non_private": list(self.spent.non_private),
             "noise_multiplier": self.noise_multiplier,
+            "gradient_evaluations": self.gradient_evaluations,
+            "optimality_gap": self.optimality_gap,
             "seconds": round(self.seconds, 3),
             "params_l2": self.params_l2,
             **self.measures,
@@ -165,6 +169,8 @@ class Training:
         fresh_noise: On resume, charge the releases past the checkpoint and draw new noise instead of replaying.
         compare: At the end of an exact run with constraints, solve the problem with all data in one place as well and
             report the relative difference of the objectives.
+        optimum: Smallest value of the objective, where it is known. Then the result tells the gap to it, which is
+            computed on the training data without noise: for experiments on public data only.
 
     Raises:
         ConfigError: settings that cannot work, before any data is touched.
@@ -188,6 +194,7 @@ class Training:
         resume: bool = False,
         fresh_noise: bool = False,
         compare: bool = False,
+        optimum: float | None = None,
     ) -> None:
         compute = compute or Compute()
         self._compare = compare
@@ -196,7 +203,7 @@ class Training:
         validate_model(clients[0].model)
         self.strategy, self.rounds, self._folder, self._settings = strategy, rounds, folder, settings
         self.network = network or Star(len(clients))
-        self._every, self._save_every = evaluate_every, checkpoint_every
+        self._every, self._save_every, self._optimum = evaluate_every, checkpoint_every, optimum
         sizes = _public_sizes(clients, privacy)
         device = compute.torch_device()
         saved = Checkpoint.load(_needed(folder) / "checkpoint.pt", device) if resume else None
@@ -344,6 +351,15 @@ class Training:
             measures |= {f"node_{name}": spread([metrics[name] for metrics in each]) for name in each[0]}
         return measures
 
+    def optimality_gap(self, params: Tensor) -> float | None:
+        """Objective at `params [dim]` over all training examples, less the optimum: exact, so not private."""
+        if self._optimum is None:
+            return None
+        population = self.population
+        data = TensorDataset(population.inputs, population.targets)
+        loss = Evaluator(population.model, population.loss, data)(params)["test_loss"]
+        return loss + float(self.strategy.regularizer.value(params)) - self._optimum
+
     def result(self) -> Result:
         """Where the run stands, tightly accounted.
 
@@ -364,6 +380,8 @@ class Training:
             params_l2=float(params.double().norm()),
             noise_multiplier=self.plan.privacy.noise_multiplier,
             measures={**self._measures(), **self._optimality(params)},
+            gradient_evaluations=sum(self.plan.evaluations[: self.progress.round]),
+            optimality_gap=self.optimality_gap(params),
             params=params.clone(),
             model=model,
         )

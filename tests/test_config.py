@@ -278,3 +278,17 @@ def test_a_forecast_of_the_published_variant_says_what_the_claim_amounts_to():
     assert found.to_json()["spent"]["epsilon"] == "inf"
     assert any("is that of one round" in warning for warning in found.warnings)
     assert any("depends on the private data" in warning for warning in found.warnings)
+
+
+def test_a_forecast_says_what_the_papers_formula_would_call_the_noise():
+    rate, rounds = 1 / 71, 1000
+    noise = fedpriv.privacy.claims.dual_averaging_noise(0.8, rounds, 71, 0.1)
+    graph = "network={topology: {name: complete}, activity: {name: random_edges, count: 1}}"
+    lines = ["strategy={name: dual_averaging}", "data.partition={kind: iid, n_clients: 20}", graph, f"rounds={rounds}"]
+    private = f"privacy={{noise_multiplier: {noise / 2}, sampling: {{poisson: {{rate: {rate}}}}}}}"
+    found = forecast(digits(*lines, private))
+    assert found.formula is not None
+    assert found.formula.stated_epsilon == pytest.approx(0.8)
+    assert found.spent.epsilon > 3 * 0.8
+    assert forecast(digits(*lines, private.replace(str(rate), "0.1"))).formula is None
+    assert forecast(digits(private.replace(str(rate), "0.1"))).formula is None

@@ -229,3 +229,13 @@ def test_what_opacus_cannot_repair_is_said():
 
     with pytest.raises(ConfigError, match=r"model\.0\.1 = 'OwnNorm'.*by hand"):
         fix_model(inside(OwnNorm(8)))
+
+
+def test_plain_layers_are_on_nobodys_list() -> None:
+    """`validate_model` spares itself the import of opacus for these; opacus has nothing to say about them."""
+    from opacus.validators.module_validator import ModuleValidator
+
+    from fedpriv.models import _PLAIN
+
+    assert not set(_PLAIN) & set(ModuleValidator.VALIDATORS)
+    assert all(kind.__module__.startswith("torch.") for kind in ModuleValidator.VALIDATORS)

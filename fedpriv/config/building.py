@@ -55,6 +55,7 @@ def build(config: Config, folder: Path | None = None, *, resume: bool = False, f
         resume=resume,
         fresh_noise=fresh_noise,
         compare=config.problem.compare,
+        optimum=config.log.optimum,
     )
 
 

@@ -20,11 +20,12 @@ from fedpriv.network.graph import Facts
 from fedpriv.planning import Plan, make_plan
 from fedpriv.privacy.accountant import account
 from fedpriv.privacy.calibration import delta_warning
-from fedpriv.privacy.claims import Claim
+from fedpriv.privacy.claims import Claim, NoiseClaim
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.mechanisms import Gaussian, Laplace
 from fedpriv.privacy.randomness import Randomness
-from fedpriv.privacy.settings import Privacy
+from fedpriv.privacy.schedules import Uniform
+from fedpriv.privacy.settings import Poisson, Privacy
 from fedpriv.privacy.spent import Spent
 from fedpriv.training import Training, make_clients
 
@@ -51,6 +52,7 @@ class Forecast:
             here inactive nodes are silent, so no bound below `spent` is claimed. None where all nodes are active.
         seconds_per_round: Measured on made-up data of the same shape; None when not asked for.
         claim: What the paper says of its published variant.
+        formula: What the paper's noise formula would call this run's noise; None where the formula does not apply.
         warnings: What the user should know.
     """
 
@@ -69,6 +71,7 @@ class Forecast:
     if_activity_hidden: float | None
     seconds_per_round: float | None
     claim: Claim | None
+    formula: NoiseClaim | None
     warnings: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -110,6 +113,7 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
         if_activity_hidden=_if_hidden(plan, network.active_fraction),
         seconds_per_round=_seconds(config, seen, plan) if timed else None,
         claim=claim,
+        formula=_formula(config, seen, plan, network.active_fraction),
         warnings=tuple(_warnings(config, seen, plan, claim)),
     )
 
@@ -137,9 +141,23 @@ def _if_hidden(plan: Plan, active_fraction: float) -> float | None:
 
 def _claim(config: Config) -> Claim | None:
     entry, epsilon_bar = STRATEGIES.get(config.strategy.name), config.privacy.epsilon_bar
+    if (own := config.recipe().claim) is not None:
+        return own
     if entry is None or entry.claim is None or epsilon_bar is None or math.isinf(epsilon_bar):
         return None
     return entry.claim(epsilon_bar, config.rounds, config.privacy.delta)
+
+
+def _formula(config: Config, seen: Outline, plan: Plan, active_fraction: float) -> NoiseClaim | None:
+    """Formulas are for equal clients, Gaussian noise of one size, and an example a round (here: one in expectation)."""
+    entry, privacy, examples = STRATEGIES.get(config.strategy.name), plan.privacy, min(seen.sizes)
+    one_each = isinstance(privacy.sampling, Poisson) and math.isclose(privacy.sampling.rate * examples, 1, rel_tol=0.01)
+    if entry is None or entry.formula is None or not one_each or not privacy.private or privacy.unit != "sample":
+        return None
+    if privacy.noise_multiplier is None or privacy.mechanism != Gaussian() or privacy.schedule != Uniform():
+        return None
+    noise = privacy.noise_multiplier * privacy.sensitivity / privacy.clip.bound
+    return entry.formula(noise, config.rounds, examples, active_fraction)
 
 
 def _warnings(config: Config, seen: Outline, plan: Plan, claim: Claim | None) -> list[str]:
@@ -147,8 +165,9 @@ def _warnings(config: Config, seen: Outline, plan: Plan, claim: Claim | None) ->
     if claim is not None:
         return [
             f"not private as published: {claim.why_not}",
-            f"the paper's epsilon of {claim.stated_epsilon:g} is that of one round; if its noise were sound, the run "
-            f"would cost {claim.basic_total:g} by basic composition and {claim.tight_total:.4g} by the tightest bound",
+            f"the paper's epsilon of {claim.stated_epsilon:g} is that of {claim.scope}; if its noise were sound, "
+            f"the run would cost {claim.basic_total:g} by basic composition and {claim.tight_total:.4g} by the "
+            "tightest bound",
         ]
     if not privacy.private:
         return ["the run makes no promise: its answers are exact or their noise is not private"]

@@ -14,6 +14,7 @@ from fedpriv.config.privacy import Probability
 from fedpriv.errors import ConfigError
 from fedpriv.network.activity import ACTIVITIES, Activity, ActivityEntry, Function, Outage
 from fedpriv.network.graph import Graph
+from fedpriv.network.links import Undirected
 from fedpriv.network.local import Cohort, Everyone, FixedCohort, PoissonCohort, Star
 from fedpriv.network.mixing import MIXINGS, Weights
 from fedpriv.network.topology import GRAPHS, GraphEntry, checked
@@ -21,7 +22,7 @@ from fedpriv.network.topology import GRAPHS, GraphEntry, checked
 T = TypeVar("T")
 
 
-def _star(n_clients: int) -> nx.Graph:
+def _star(n_clients: int) -> Undirected:
     return nx.star_graph(n_clients)  # the last node is the server; only `facts` would look at it
 
 
@@ -39,10 +40,10 @@ class TopologySection(Plugin):
 
     field, registry, context = "network.topology", TOPOLOGIES, ("n_clients",)
 
-    def build(self, n_clients: int) -> nx.Graph:
+    def build(self, n_clients: int) -> Undirected:
         """The graph."""
-        context = {"n_clients": n_clients}
-        return checked(_made(self, GRAPHS, context), n_clients)
+        made = _made(self, GRAPHS, {"n_clients": n_clients})
+        return checked(made, n_clients)
 
 
 class MixingSection(Plugin):
@@ -50,11 +51,11 @@ class MixingSection(Plugin):
 
     field, registry, context = "network.mixing", MIXINGS, ("graph",)
 
-    def build(self) -> Callable[[nx.Graph], Weights]:
+    def build(self) -> Callable[[Undirected], Weights]:
         """The rule that makes the matrix of a graph."""
         options = self.options  # checked once, not in every round
 
-        def weights(graph: nx.Graph) -> Weights:
+        def weights(graph: Undirected) -> Weights:
             return plugins.build(self.name, MIXINGS, options, field=self.field, context={"graph": graph})
 
         return weights

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, PositiveInt, model_validator
+from pydantic import BaseModel, Field, FiniteFloat, PositiveInt, model_validator
 
 from fedpriv import plugins
 from fedpriv.config.base import Plugin, Section, options_model
@@ -135,12 +135,17 @@ class ComputeSection(Section):
 
 
 class LogSection(Section):
-    """What is written down, and how often."""
+    """What is written down, and how often.
+
+    `optimum` is the smallest value of the objective, where it is known: the result then tells the gap to it, which is
+    not private, so for experiments on public data only.
+    """
 
     evaluate_every: PositiveInt = 1
     checkpoint_every: PositiveInt = 10
     tensorboard: bool = True
     csv: bool = False
+    optimum: FiniteFloat | None = None
 
 
 class Config(Section):

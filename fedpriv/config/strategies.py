@@ -7,17 +7,14 @@ keyword parameters; of `CONTEXT` it is given what it has parameters for.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fedpriv.config import erm, federated
+from fedpriv.config.recipes import Recipe, StrategyEntry
 from fedpriv.config.regularizers import RegularizerChoice
-from fedpriv.plugins import Entry
 from fedpriv.privacy import claims
-from fedpriv.privacy.claims import Claim
-from fedpriv.privacy.schedules import Schedule
 from fedpriv.privacy.settings import Published
 from fedpriv.strategies import admm
 from fedpriv.strategies.admm import Decay, OutputNoise, Penalty, Prox, Trust, inexact_admm
@@ -25,7 +22,6 @@ from fedpriv.strategies.augmented_lagrangian import Outer, proximal_al
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.dpsgd import decentralized_sgd
 from fedpriv.strategies.dual_averaging import dual_averaging
-from fedpriv.strategies.fedavg import fedavg
 from fedpriv.strategies.gossip import StepSize
 from fedpriv.strategies.private_augmented_lagrangian import private_al
 from fedpriv.strategies.proximal import L2
@@ -33,36 +29,6 @@ from fedpriv.strategies.solvers import LBFGS, AcceleratedGradient, Newton, Quadr
 from fedpriv.strategies.tracking import gradient_tracking, gradient_tracking_pair
 
 CONTEXT = ("rounds", "epsilon_bar", "active_fraction")
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A strategy and what it asks of the noise.
-
-    Attributes:
-        strategy: The algorithm.
-        schedule: How the algorithm shares the budget over rounds, where that is part of it.
-        published: As-published noise (not private).
-    """
-
-    strategy: Strategy
-    schedule: Schedule | None = None
-    published: Published | None = None
-
-
-@dataclass(frozen=True)
-class StrategyEntry(Entry[Strategy | Recipe]):
-    """One row.
-
-    Args:
-        build: Makes the sound variant from typed keyword options.
-        description: One line for `fedpriv list`.
-        published: Makes the variant that the paper publishes, from its own options.
-        claim: What the paper claims of it, from (epsilon_bar, rounds, delta), and what that amounts to.
-    """
-
-    published: Callable[..., Recipe] | None = None
-    claim: Callable[[float, int, float], Claim] | None = None
 
 
 class _Set(BaseModel):
@@ -302,9 +268,10 @@ STRATEGIES: dict[str, StrategyEntry] = {
     "private_al": StrategyEntry(
         noisy_al, "augmented Lagrangian for constraints with private values and gradients, a fixed number of rounds"
     ),
-    "fedavg": StrategyEntry(fedavg, "federated averaging (McMahan et al.); with one local step, FedSGD"),
     "dual_averaging": StrategyEntry(
-        dual_averages, "dual averaging on a graph, with node subsampling (Liu, Johansson, Shi)"
+        dual_averages,
+        "dual averaging on a graph, with node subsampling (Liu, Johansson, Shi)",
+        formula=claims.dual_averaging_stated,
     ),
     "gradient_tracking": StrategyEntry(
         tracking, "gradient tracking on a graph, one exchanged variable (Xie, Liu, Chai)"
@@ -313,4 +280,6 @@ STRATEGIES: dict[str, StrategyEntry] = {
         tracking_pair, "gradient tracking on a graph, two exchanged variables (the family of PP-DOAGT, Diff-TV-AB)"
     ),
     "decentralized_sgd": StrategyEntry(dpsgd, "decentralised gradient descent on a graph (Lian et al., D-PSGD)"),
+    **federated.STRATEGIES,
+    **erm.STRATEGIES,
 }

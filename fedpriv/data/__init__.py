@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedpriv import plugins
 from fedpriv.data.base import Split, check_dataset, labels_of
+from fedpriv.data.covertype import covertype
 from fedpriv.data.digits import digits
 from fedpriv.data.femnist import femnist
 from fedpriv.data.mnist import mnist
@@ -22,6 +23,9 @@ DATASETS: dict[str, DatasetEntry] = {
     "breast_cancer": DatasetEntry(breast_cancer, "UCI breast cancer, original or diagnostic, 2 classes"),
     "monks": DatasetEntry(monks, "UCI monks-1, 17 one-hot features, 2 classes"),
     "femnist": DatasetEntry(femnist, "FEMNIST of LEAF, 28x28, 62 classes, by writer"),
+    "covertype": DatasetEntry(
+        covertype, "UCI Covertype, 54 features and a constant, rows of norm 1, binary or 7 classes"
+    ),
 }
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.errors import ConfigError
+from fedpriv.network.links import Directed, Undirected
 from fedpriv.plugins import Entry
 from fedpriv.privacy.randomness import Stream
 
@@ -19,11 +20,11 @@ from fedpriv.privacy.randomness import Stream
 class Activity(Protocol):
     """Chooses the links of a round."""
 
-    def links(self, graph: nx.Graph, round_index: int, stream: Stream) -> nx.Graph:
+    def links(self, graph: Undirected, round_index: int, stream: Stream) -> Undirected:
         """The active nodes, with the links that are up among them."""
         ...
 
-    def probability(self, graph: nx.Graph) -> NDArray[np.float64]:
+    def probability(self, graph: Undirected) -> NDArray[np.float64]:
         """Probability that each node is active in a round, `[n]`."""
         ...
 
@@ -32,11 +33,11 @@ class Activity(Protocol):
 class Always:
     """The whole graph, every round."""
 
-    def links(self, graph: nx.Graph, round_index: int, stream: Stream) -> nx.Graph:
+    def links(self, graph: Undirected, round_index: int, stream: Stream) -> Undirected:
         """The graph."""
         return graph
 
-    def probability(self, graph: nx.Graph) -> NDArray[np.float64]:
+    def probability(self, graph: Undirected) -> NDArray[np.float64]:
         """One."""
         return np.ones(len(graph))
 
@@ -51,14 +52,14 @@ class RandomEdges:
         if self.count < 1:
             raise ConfigError("network.activity.count", self.count, "draw at least one link a round")
 
-    def links(self, graph: nx.Graph, round_index: int, stream: Stream) -> nx.Graph:
+    def links(self, graph: Undirected, round_index: int, stream: Stream) -> Undirected:
         """The drawn links and their ends."""
         edges = list(graph.edges)
         self._check(len(edges))
-        chosen = stream.choice(len(edges), self.count, replace=False)
+        chosen = stream.permutation(len(edges))[: self.count]
         return nx.Graph(edges[i] for i in chosen)
 
-    def probability(self, graph: nx.Graph) -> NDArray[np.float64]:
+    def probability(self, graph: Undirected) -> NDArray[np.float64]:
         """One minus the chance that none of a node's links is drawn."""
         total = graph.number_of_edges()
         self._check(total)
@@ -79,7 +80,7 @@ class RandomLinks:
     def __post_init__(self) -> None:
         _check_rate(self.rate)
 
-    def links(self, graph: nx.Graph, round_index: int, stream: Stream) -> nx.Graph:
+    def links(self, graph: Undirected, round_index: int, stream: Stream) -> Undirected:
         """All nodes, some links."""
         edges = list(graph.edges)
         up = stream.random(len(edges)) < self.rate
@@ -87,7 +88,7 @@ class RandomLinks:
         drawn.add_edges_from(edge for edge, kept in zip(edges, up, strict=True) if kept)
         return drawn
 
-    def probability(self, graph: nx.Graph) -> NDArray[np.float64]:
+    def probability(self, graph: Undirected) -> NDArray[np.float64]:
         """One."""
         return np.ones(len(graph))
 
@@ -101,12 +102,12 @@ class RandomNodes:
     def __post_init__(self) -> None:
         _check_rate(self.rate)
 
-    def links(self, graph: nx.Graph, round_index: int, stream: Stream) -> nx.Graph:
+    def links(self, graph: Undirected, round_index: int, stream: Stream) -> Undirected:
         """The graph on the active nodes; there may be none."""
         active = stream.random(len(graph)) < self.rate
         return nx.Graph(graph.subgraph(node for node in graph if active[node]))
 
-    def probability(self, graph: nx.Graph) -> NDArray[np.float64]:
+    def probability(self, graph: Undirected) -> NDArray[np.float64]:
         """The rate."""
         return np.full(len(graph), self.rate)
 
@@ -118,13 +119,13 @@ class OnePeerExponential:
     Links are directed. For n a power of two, log2 n rounds average exactly.
     """
 
-    def links(self, graph: nx.Graph, round_index: int, stream: Stream) -> nx.DiGraph:
+    def links(self, graph: Undirected, round_index: int, stream: Stream) -> Directed:
         """One outgoing and one incoming link a node."""
         n = len(graph)
         jump = 1 << (round_index % max(1, (n - 1).bit_length()))
         return nx.DiGraph((i, (i + jump) % n) for i in range(n)) if n > 1 else nx.empty_graph(1, nx.DiGraph)
 
-    def probability(self, graph: nx.Graph) -> NDArray[np.float64]:
+    def probability(self, graph: Undirected) -> NDArray[np.float64]:
         """One."""
         return np.ones(len(graph))
 
@@ -135,7 +136,7 @@ class Function:
 
     function: Callable[[int], Iterable[tuple[int, int]]]
 
-    def links(self, graph: nx.Graph, round_index: int, stream: Stream) -> nx.Graph:
+    def links(self, graph: Undirected, round_index: int, stream: Stream) -> Undirected:
         """The user's links, which must be links of the graph."""
         drawn = nx.Graph(self.function(round_index))
         for a, b in drawn.edges:
@@ -143,7 +144,7 @@ class Function:
                 raise ConfigError("network.activity", (a, b), f"round {round_index}: the graph has no such link")
         return drawn
 
-    def probability(self, graph: nx.Graph) -> NDArray[np.float64]:
+    def probability(self, graph: Undirected) -> NDArray[np.float64]:
         """Not known: one is an upper bound."""
         return np.ones(len(graph))
 
@@ -161,7 +162,7 @@ class Outage:
         return self.start <= round_index and (self.stop is None or round_index < self.stop)
 
 
-def without(links: nx.Graph, outages: Sequence[Outage], round_index: int) -> nx.Graph:
+def without(links: Undirected, outages: Sequence[Outage], round_index: int) -> Undirected:
     """The links that are left when nodes are gone."""
     gone = {outage.node for outage in outages if outage.covers(round_index)}
     return nx.Graph(links.subgraph(set(links) - gone)) if gone & set(links) else links

@@ -15,6 +15,7 @@ from torch import Tensor
 from fedpriv.errors import ConfigError
 from fedpriv.network import mixing
 from fedpriv.network.activity import Activity, Always, OnePeerExponential, Outage, without
+from fedpriv.network.links import Undirected
 from fedpriv.network.mixing import Weights
 from fedpriv.network.topology import checked
 from fedpriv.privacy.randomness import Randomness
@@ -67,8 +68,8 @@ class Graph:
 
     def __init__(
         self,
-        graph: nx.Graph,
-        weights: Callable[[nx.Graph], Weights] | np.ndarray = mixing.metropolis,
+        graph: Undirected,
+        weights: Callable[[Undirected], Weights] | np.ndarray = mixing.metropolis,
         *,
         activity: Activity | None = None,
         outages: Sequence[Outage] = (),
@@ -100,9 +101,13 @@ class Graph:
         """Whether all nodes take part in every round."""
         return isinstance(self.activity, Always) and not self._outages
 
-    @cached_property
+    @property
     def spectral_gap(self) -> float:
         """One minus the second largest absolute eigenvalue of W, one mixing step."""
+        return self._spectral_gap
+
+    @cached_property
+    def _spectral_gap(self) -> float:
         return 1 - mixing.contraction(self.weights)
 
     @cached_property
@@ -192,19 +197,20 @@ class Graph:
             total += matrix.T @ matrix / draws
         return float(np.sqrt(max(0.0, np.linalg.eigvalsh(total - 1 / n).max())))
 
-    def _weights_of(self, links: nx.Graph) -> Weights:
-        if links.is_directed():
+    def _weights_of(self, links: Undirected) -> Weights:
+        if isinstance(links, nx.DiGraph):
             return mixing.shift(links)
         make = self._make
         assert make is not None
-        return make(nx.convert_node_labels_to_integers(links, ordering="sorted"))
+        return make(nx.relabel_nodes(links, {node: index for index, node in enumerate(sorted(links))}))
 
 
 def _to_torch(weights: Weights, like: Tensor, steps: int) -> Tensor:
     """Dense to the power `steps` where that is small, else one sparse step."""
-    n = weights.shape[0]
+    n = weights.shape[0]  # pyright: ignore[reportOptionalSubscript] - scipy is not typed
     if n < _SPARSE_FROM or weights.nnz > n * n / 4:
         return torch.from_numpy(np.linalg.matrix_power(weights.toarray(), steps)).to(like)
-    csr = sparse.csr_array(weights)
-    parts = (torch.from_numpy(part.astype(np.int64)) for part in (csr.indptr, csr.indices))
-    return torch.sparse_csr_tensor(*parts, torch.from_numpy(csr.data), size=(n, n)).to(like.device, like.dtype)
+    coo = sparse.coo_array(weights)
+    places = torch.from_numpy(np.stack(coo.coords).astype(np.int64))
+    values = torch.from_numpy(coo.data).to(like)
+    return torch.sparse_coo_tensor(places.to(like.device), values, (n, n), check_invariants=True).coalesce()

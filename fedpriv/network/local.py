@@ -58,7 +58,7 @@ class FixedCohort:
         """`size` distinct indices, sorted."""
         if self.size > n_clients:
             raise ConfigError("network.cohort.size", self.size, f"there are only {n_clients} clients")
-        chosen = randomness.stream("cohort", round_index).choice(n_clients, self.size, replace=False)
+        chosen = randomness.stream("cohort", round_index).permutation(n_clients)[: self.size]
         return torch.from_numpy(chosen).sort().values
 
     def expected(self, n_clients: int) -> float:

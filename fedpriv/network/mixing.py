@@ -16,6 +16,7 @@ from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from fedpriv.errors import ConfigError
+from fedpriv.network.links import Directed, Undirected
 from fedpriv.plugins import Entry
 
 Weights = sparse.csr_array
@@ -23,23 +24,23 @@ LinkWeight = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64
 _DENSE = 512  # up to so many nodes eigenvalues are computed from the dense matrix
 
 
-def metropolis(graph: nx.Graph) -> Weights:
+def metropolis(graph: Undirected) -> Weights:
     """`1 / (1 + max(d_i, d_j))` on links, the rest on the diagonal."""
     return _from_links(graph, lambda a, b: 1 / (1 + np.maximum(a, b)))
 
 
-def lazy_metropolis(graph: nx.Graph) -> Weights:
+def lazy_metropolis(graph: Undirected) -> Weights:
     """`(I + W) / 2` of `metropolis`: no negative eigenvalues."""
     return sparse.csr_array((sparse.eye_array(len(graph)) + metropolis(graph)) / 2)
 
 
-def max_degree(graph: nx.Graph) -> Weights:
+def max_degree(graph: Undirected) -> Weights:
     """`1 / (1 + d_max)` on links."""
     largest = max((degree for _, degree in graph.degree), default=0)
     return _from_links(graph, lambda a, _: np.full(len(a), 1 / (1 + largest)))
 
 
-def from_file(graph: nx.Graph, file: str) -> Weights:
+def from_file(graph: Undirected, file: str) -> Weights:
     """The user's own: a `.npy` file, or text with one row a line."""
     try:
         loaded = np.load(Path(file)) if file.endswith(".npy") else np.loadtxt(Path(file), delimiter=",", ndmin=2)
@@ -48,14 +49,14 @@ def from_file(graph: nx.Graph, file: str) -> Weights:
     return checked(loaded, graph)
 
 
-def shift(graph: nx.DiGraph) -> Weights:
+def shift(graph: Directed) -> Weights:
     """Weights of directed links when each node has as many in- as outgoing ones, all nodes alike: `1 / (1 + d)`."""
-    adjacency = nx.to_scipy_sparse_array(graph, nodelist=sorted(graph), weight=None, dtype=float)
+    adjacency = nx.to_scipy_sparse_array(graph, nodelist=sorted(graph), dtype=float)
     degree = adjacency.sum(1).max(initial=0)
     return sparse.csr_array((sparse.eye_array(len(graph)) + adjacency.T) / (1 + degree))
 
 
-def checked(weights: NDArray[np.float64] | Weights, graph: nx.Graph, tolerance: float = 1e-8) -> Weights:
+def checked(weights: NDArray[np.float64] | Weights, graph: Undirected, tolerance: float = 1e-8) -> Weights:
     """The weights, validated.
 
     Args:
@@ -69,7 +70,7 @@ def checked(weights: NDArray[np.float64] | Weights, graph: nx.Graph, tolerance: 
     """
     matrix = sparse.csr_array(weights)
     n = len(graph)
-    if matrix.shape != (n, n):
+    if matrix.shape != (n, n):  # pyright: ignore[reportUnnecessaryComparison] - scipy is not typed
         raise _wrong(f"of shape {matrix.shape}", f"there are {n} nodes: give shape ({n}, {n})")
     rows, columns = matrix.nonzero()
     values = matrix[rows, columns]
@@ -78,8 +79,8 @@ def checked(weights: NDArray[np.float64] | Weights, graph: nx.Graph, tolerance: 
             at = int(bad.argmax())
             raise _wrong(f"W[{rows[at]}, {columns[at]}] = {values[at]}", fix)
     gap = sparse.coo_array(matrix - matrix.T)
-    if gap.nnz and abs(gap.data).max() > tolerance:
-        at = int(abs(gap.data).argmax())
+    if gap.nnz and np.abs(gap.data).max() > tolerance:
+        at = int(np.abs(gap.data).argmax())
         i, j = int(gap.coords[0][at]), int(gap.coords[1][at])
         raise _wrong(f"W[{i}, {j}] != W[{j}, {i}]", "must be symmetric, so that the mean over nodes is kept")
     sums = matrix.sum(1)
@@ -93,7 +94,7 @@ def checked(weights: NDArray[np.float64] | Weights, graph: nx.Graph, tolerance: 
     return matrix
 
 
-def check_connected(graph: nx.Graph) -> None:
+def check_connected(graph: Undirected) -> None:
     """Refuse a graph in pieces.
 
     Raises:
@@ -108,7 +109,7 @@ def check_connected(graph: nx.Graph) -> None:
 
 def contraction(weights: Weights) -> float:
     """Second largest absolute eigenvalue of symmetric weights: by what factor a mixing step shrinks disagreement."""
-    n = weights.shape[0]
+    n = weights.shape[0]  # pyright: ignore[reportOptionalSubscript] - scipy is not typed
     if n == 1:
         return 0.0
     if n <= _DENSE:
@@ -120,7 +121,7 @@ def contraction(weights: Weights) -> float:
     )
 
 
-def _from_links(graph: nx.Graph, weight: LinkWeight) -> Weights:
+def _from_links(graph: Undirected, weight: LinkWeight) -> Weights:
     n = len(graph)
     number = {node: index for index, node in enumerate(sorted(graph))}
     links = np.array([(number[a], number[b]) for a, b in graph.edges], dtype=int).reshape(-1, 2)

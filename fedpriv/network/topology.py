@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import networkx as nx
 from pydantic import Field
 
 from fedpriv.errors import ConfigError
+from fedpriv.network.links import Undirected
 from fedpriv.plugins import Entry
 
 Probability = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 
 
-def checked(graph: nx.Graph, n_clients: int) -> nx.Graph:
+def checked(graph: Undirected, n_clients: int) -> Undirected:
     """The graph with nodes 0 .. n-1 and without self-loops.
 
     Labels that are not those numbers are numbered in sorted order (as text where they are not comparable).
@@ -36,41 +37,43 @@ def checked(graph: nx.Graph, n_clients: int) -> nx.Graph:
         numbered.add_nodes_from(range(n_clients))
         numbered.add_edges_from(simple.edges)
         return numbered
-    order = sorted(simple, key=lambda label: (str(type(label)), label if isinstance(label, int) else str(label)))
-    return nx.relabel_nodes(simple, {label: index for index, label in enumerate(order)})
+    labels: list[object] = list(simple)
+    order = sorted(labels, key=lambda label: (str(type(label)), label if isinstance(label, int) else str(label)))
+    numbers: dict[Any, Any] = {label: index for index, label in enumerate(order)}
+    return nx.relabel_nodes(simple, numbers)
 
 
-def ring(n_clients: int) -> nx.Graph:
+def ring(n_clients: int) -> Undirected:
     """Each node has two neighbours."""
     return nx.cycle_graph(n_clients)
 
 
-def path(n_clients: int) -> nx.Graph:
+def path(n_clients: int) -> Undirected:
     """A ring, cut open."""
     return nx.path_graph(n_clients)
 
 
-def hub(n_clients: int) -> nx.Graph:
+def hub(n_clients: int) -> Undirected:
     """A star graph of peers: node 0 is everyone's only neighbour."""
     return nx.star_graph(n_clients - 1)
 
 
-def complete(n_clients: int) -> nx.Graph:
+def complete(n_clients: int) -> Undirected:
     """Everyone hears everyone."""
     return nx.complete_graph(n_clients)
 
 
-def grid(n_clients: int, rows: Count) -> nx.Graph:
+def grid(n_clients: int, rows: Count) -> Undirected:
     """`rows` by `n / rows`."""
     return nx.grid_2d_graph(rows, _columns(n_clients, rows))
 
 
-def torus(n_clients: int, rows: Count) -> nx.Graph:
+def torus(n_clients: int, rows: Count) -> Undirected:
     """A grid whose opposite sides are joined."""
     return nx.grid_2d_graph(rows, _columns(n_clients, rows), periodic=True)
 
 
-def hypercube(n_clients: int) -> nx.Graph:
+def hypercube(n_clients: int) -> Undirected:
     """Nodes are neighbours when their numbers differ in one bit; n is a power of two."""
     bits = n_clients.bit_length() - 1
     if n_clients != 1 << bits:
@@ -78,7 +81,7 @@ def hypercube(n_clients: int) -> nx.Graph:
     return nx.Graph((i, i ^ (1 << b)) for i in range(n_clients) for b in range(bits)) if bits else nx.empty_graph(1)
 
 
-def exponential(n_clients: int) -> nx.Graph:
+def exponential(n_clients: int) -> Undirected:
     """Node i is linked with i +- 2^j mod n (Assran et al., 2019, made undirected)."""
     graph = nx.empty_graph(n_clients)
     jumps = [1 << j for j in range(max(n_clients - 1, 1).bit_length())]
@@ -86,12 +89,12 @@ def exponential(n_clients: int) -> nx.Graph:
     return graph
 
 
-def erdos_renyi(n_clients: int, p: Probability, seed: int = 0) -> nx.Graph:
+def erdos_renyi(n_clients: int, p: Probability, seed: int = 0) -> Undirected:
     """Each pair is linked with probability p."""
     return nx.gnp_random_graph(n_clients, p, seed)
 
 
-def random_regular(n_clients: int, degree: Count, seed: int = 0) -> nx.Graph:
+def random_regular(n_clients: int, degree: Count, seed: int = 0) -> Undirected:
     """Uniform among the graphs in which everyone has `degree` neighbours."""
     if degree >= n_clients or n_clients * degree % 2:
         fix = f"needs degree < {n_clients} and an even n * degree"
@@ -99,32 +102,38 @@ def random_regular(n_clients: int, degree: Count, seed: int = 0) -> nx.Graph:
     return nx.random_regular_graph(degree, n_clients, seed)
 
 
-def watts_strogatz(n_clients: int, neighbours: Count, rewire: Probability, seed: int = 0) -> nx.Graph:
+def watts_strogatz(n_clients: int, neighbours: Count, rewire: Probability, seed: int = 0) -> Undirected:
     """Small world: a ring of `neighbours` nearest neighbours, each link rewired with probability `rewire`."""
     if neighbours > n_clients:
         raise ConfigError("network.topology.neighbours", neighbours, f"there are only {n_clients} clients")
     return nx.watts_strogatz_graph(n_clients, neighbours, rewire, seed)
 
 
-def barabasi_albert(n_clients: int, links: Count, seed: int = 0) -> nx.Graph:
+def barabasi_albert(n_clients: int, links: Count, seed: int = 0) -> Undirected:
     """Preferential attachment: each new node brings `links` links."""
     if links >= n_clients:
         raise ConfigError("network.topology.links", links, f"must be below the number of clients, {n_clients}")
     return nx.barabasi_albert_graph(n_clients, links, seed)
 
 
-def edge_list(file: str) -> nx.Graph:
+def edge_list(file: str) -> Undirected:
     """One link a line, `a b`; lines that start with # are comments."""
     graph = _read(file, nx.read_edgelist)
-    numbers = all(str(label).isdigit() for label in graph)
-    return nx.relabel_nodes(graph, int) if numbers else graph
+    return _numbered(graph)
 
 
-def graphml(file: str) -> nx.Graph:
+def graphml(file: str) -> Undirected:
     """A GraphML file."""
     graph = _read(file, nx.read_graphml)
-    numbers = all(str(label).isdigit() for label in graph)
-    return nx.relabel_nodes(graph, int) if numbers else graph
+    return _numbered(graph)
+
+
+def _numbered(graph: Undirected) -> Undirected:
+    """Labels that are all numbers, as text, become numbers."""
+    labels = {label: str(label) for label in graph}
+    if not all(label.isdigit() for label in labels.values()):
+        return graph
+    return nx.relabel_nodes(graph, {label: int(text) for label, text in labels.items()})
 
 
 def _columns(n_clients: int, rows: int) -> int:
@@ -133,14 +142,14 @@ def _columns(n_clients: int, rows: int) -> int:
     return n_clients // rows
 
 
-def _read(file: str, reader: Callable[[Path], nx.Graph]) -> nx.Graph:
+def _read(file: str, reader: Callable[[Path], Undirected]) -> Undirected:
     try:
         return reader(Path(file))
     except Exception as error:  # the readers raise whatever their parsers raise
         raise ConfigError("network.topology.file", file, f"cannot be read ({error})") from error
 
 
-GraphEntry = Entry[nx.Graph]
+GraphEntry = Entry[Undirected]
 
 GRAPHS: dict[str, GraphEntry] = {
     "ring": GraphEntry(ring, "each node has two neighbours"),

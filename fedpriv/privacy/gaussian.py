@@ -13,7 +13,6 @@ from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 Array = NDArray[np.float64]
@@ -53,6 +52,8 @@ def ratio_of(epsilon: float, delta: float) -> float:
 
 def root(function: Callable[[float], float], low: float, high: float, tolerance: float) -> float:
     """Where a function changes its sign between ``low`` and ``high``, to an absolute tolerance."""
+    from scipy.optimize import brentq  # 36 MB that a run with given noise can do without
+
     return cast(float, brentq(function, low, high, xtol=tolerance))
 
 

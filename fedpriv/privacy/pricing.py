@@ -9,7 +9,10 @@ from dataclasses import replace
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.ledger import PerClient, Record
-from fedpriv.privacy.settings import FixedSize, Poisson, Privacy, SecureAggregation
+from fedpriv.privacy.settings import FixedSize, FullBatch, Poisson, Privacy, Sampling, SecureAggregation
+
+# answers that use all of a client's examples, however batches are drawn
+UNSAMPLED = frozenset({"message", "full_gradient"})
 
 
 class Pricing:
@@ -24,6 +27,10 @@ class Pricing:
         self._privacy, self._sizes = privacy, sizes
         trust = privacy.trust
         self.parties = trust.min_honest if isinstance(trust, SecureAggregation) else 1
+
+    def sampling_of(self, query: str) -> Sampling:
+        """How the examples behind an answer are drawn."""
+        return FullBatch() if query in UNSAMPLED else self._privacy.sampling
 
     def price(
         self,
@@ -53,10 +60,10 @@ class Pricing:
         if privacy.noise_multiplier is None:
             raise ConfigError("privacy.noise_multiplier", None, "calibrate the run first (fedpriv.train does)")
         clip = clip or privacy.clip
-        of_round = privacy.schedule.share(round_index)
-        if not (math.isfinite(of_round) and of_round > 0):
-            raise ConfigError("privacy.schedule", of_round, f"round {round_index} needs a positive, finite share")
-        multiplier = privacy.noise_multiplier / (of_round * share)
+        share *= privacy.schedule.share(round_index)
+        if not (math.isfinite(share) and share > 0):
+            raise ConfigError("privacy.schedule", share, f"round {round_index} needs a positive, finite share")
+        multiplier = privacy.noise_multiplier / share
         largest = max(factors, default=1.0)
         reference = [largest] * len(factors) if self.parties > 1 else list(factors)
         scales = [multiplier * privacy.sensitivity_of(clip) * r for r in reference]
@@ -71,11 +78,11 @@ class Pricing:
         return replace(record, mechanism="none", sampling="full", rate=1.0, non_private=reason)
 
     def _record(self, round_index: int, index: int, query: str, clients: Sequence[int], multiplier: float) -> Record:
-        privacy, sampling = self._privacy, self._privacy.sampling
+        privacy, sampling = self._privacy, self.sampling_of(query)
         kind, rate = "full", 1.0
-        if privacy.unit == "sample" and isinstance(sampling, Poisson) and query != "message":
+        if privacy.unit == "sample" and isinstance(sampling, Poisson):
             kind, rate = "poisson", sampling.rate
-        elif privacy.unit == "sample" and isinstance(sampling, FixedSize) and query != "message":
+        elif privacy.unit == "sample" and isinstance(sampling, FixedSize):
             kind, rate = "without_replacement", _compact([min(1.0, sampling.size / self._sizes[c]) for c in clients])
         everyone = len(clients) == len(self._sizes)
         return Record(

@@ -1,6 +1,6 @@
 """Randomness by name: every draw belongs to a (run, purpose, round, index, client) and to nothing else.
 
-A resumed run repeats its draws exactly and two different answers never share one. Streams are keyed by a 128-bit hash:
+A resumed run repeats its draws exactly and two different answers never share one. Streams are keyed by a 192-bit hash:
 torch's own CPU generator keeps only 32 bits of its seed, so among a few million answers some would share their noise.
 """
 
@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
+from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
 from scipy import special
 from torch import Tensor
@@ -41,8 +42,8 @@ class Stream(Protocol):
         """Gamma(shape, 1)."""
         ...
 
-    def choice(self, a: int, size: int, replace: bool) -> NDArray[np.int64]:
-        """`size` of `0..a-1` without repeats."""
+    def permutation(self, x: int) -> NDArray[np.int64]:
+        """A uniform order of `0..x-1`."""
         ...
 
 
@@ -66,21 +67,33 @@ class Randomness:
         """Open the stream of that name. The same name gives the same numbers, unless `secure`."""
         if self.secure and purpose in _SECRET:
             return SystemStream()
-        return np.random.Generator(np.random.SFC64(self._key(purpose, round_index, index, client)))
+        key: Any = _Key(self._key(purpose, round_index, index, client))  # numpy's stubs know SeedSequence only
+        return np.random.Generator(np.random.SFC64(key))
 
     def digest_key(self) -> bytes:
         """Key of the ledger's digests, so that they tell nothing to those who do not know the seed."""
-        return os.urandom(16) if self.secure else self._key("digest", 0, 0, 0).to_bytes(16, "little")
+        return os.urandom(16) if self.secure else self._key("digest", 0, 0, 0)
 
-    def _key(self, purpose: Purpose, round_index: int, index: int, client: int) -> int:
+    def _key(self, purpose: Purpose, round_index: int, index: int, client: int) -> bytes:
         # cohorts and initial values are public and outlive a restart with fresh noise
         attempt = self.attempt if purpose in _SECRET else 0
         name = f"{self.seed}/{self.run}/{attempt}/{purpose}/{round_index}/{index}/{client}"
-        return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=16).digest(), "little")
+        return hashlib.blake2b(name.encode(), digest_size=32).digest()
 
     def torch_seed(self, purpose: Purpose, round_index: int = 0, client: int = 0) -> int:
         """A 63-bit seed for torch's own generators (initial weights, dropout): never for noise."""
-        return self._key(purpose, round_index, 0, client) & (2**63 - 1)
+        return int.from_bytes(self._key(purpose, round_index, 0, client)[:8], "little") >> 1
+
+
+class _Key(ISeedSequence):
+    """A hash as the seed of a bit generator: it is well mixed already, and numpy's own mixing takes longer."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:  # noqa: ANN401 - numpy's own
+        """The first `n_words` of the key."""
+        return np.frombuffer(self._key, dtype, n_words)
 
 
 class SystemStream:
@@ -103,9 +116,9 @@ class SystemStream:
         """Gamma(shape, 1)."""
         return special.gammaincinv(shape, self._open(size))
 
-    def choice(self, a: int, size: int, replace: bool) -> NDArray[np.int64]:
-        """The first `size` of a random order of `0..a-1`."""
-        return np.argsort(np.frombuffer(os.urandom(8 * a), np.uint64), kind="stable")[:size]
+    def permutation(self, x: int) -> NDArray[np.int64]:
+        """A uniform order of `0..x-1`."""
+        return np.argsort(np.frombuffer(os.urandom(8 * x), np.uint64), kind="stable")
 
     def _open(self, size: int) -> Floats:
         """Uniform on the open interval (0, 1)."""

@@ -89,18 +89,25 @@ class Published:
             enforced.
         delta_bar: Nominal delta of the Gaussian law.
         gradient_bound: Assumed bound on per-sample gradients (Gaussian law).
+        deviation: The noise's standard deviation on a client's mean gradient, where a paper gives it directly
+            (Gaussian law); `epsilon_bar` is then only what the paper says of it.
+        exact: Queries that the paper leaves without noise.
     """
 
     epsilon_bar: float
     law: Literal["laplace", "gaussian"] = "laplace"
     delta_bar: float = 1e-6
     gradient_bound: float = 1.0
+    deviation: float | None = None
+    exact: tuple[str, ...] = ()
 
     @property
     def why_not(self) -> str:
         """Why it is not private."""
         if math.isinf(self.epsilon_bar):
             return "exact answers, no noise"
+        if self.deviation is not None:
+            return "as published: the paper's noise does not cover what is released"
         if self.law == "gaussian":
             return "as published: the gradient bound is assumed, not enforced"
         return "as published: the noise scale is measured on the client's own data (eq 20)"

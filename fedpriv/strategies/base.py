@@ -13,7 +13,7 @@ from typing import ClassVar, Literal, Protocol
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
-from fedpriv.strategies.proximal import Proximal
+from fedpriv.strategies.proximal import Proximal, Zero
 
 State = dict[str, Tensor]
 Memory = Literal["none", "private"]
@@ -53,6 +53,18 @@ class Oracle(Protocol):
 
     def lagrangian_gradient(self, params: Tensor, multipliers: Tensor) -> Tensor:
         """Private gradient of `f_i + <multipliers_i, c_i>` with public multipliers: `[k, dim], [k, m] -> [k, dim]`."""
+        ...
+
+    def full_gradient(self, params: Tensor) -> Tensor:
+        """The same on all examples, however batches are drawn."""
+        ...
+
+    def gradient_difference(self, params: Tensor, anchor: Tensor, bound: float | None = None) -> Tensor:
+        """Private difference of the gradients at two points, on a fresh batch: `[k, dim] -> [k, dim]`.
+
+        Each example's difference is clipped to `bound`, which must be public or a function of what was received; at
+        most, and by default, twice the clip bound of a gradient.
+        """
         ...
 
 
@@ -196,8 +208,8 @@ class Strategy:
     aggregator: Aggregator
     output: Output = field(default_factory=Last)
     name: str = "custom"
+    regularizer: Proximal = field(default_factory=Zero)
     monitor: tuple[str, ...] = ()
-    regularizer: Proximal | None = None
 
     def __post_init__(self) -> None:
         step, aggregator = self.local_step, self.aggregator

@@ -1,19 +1,23 @@
-"""Federated averaging (McMahan et al., 2017).
+"""Federated averaging and its kin: FedAvg, FedProx and FedOpt.
 
-Each participant starts at the server's model w, makes `local_steps` gradient steps and sends what it changed; the
-server adds the mean change:
+Each participant starts at the server's model w, makes `local_steps` gradient steps on its objective, held near w by
+`mu / 2 ||x - w||^2`, and sends what it changed; the server takes the mean change as a step direction:
 
-    x_p = w;  x_p -= lr g~_p(x_p)  (local_steps times);  u_p = x_p - w
-    w  += server_lr mean_p(u_p)
+    x_p = w;  x_p -= lr (g~_p(x_p) + mu (x_p - w))  (local_steps times);  u_p = x_p - w
+    w  <- server(w, mean_p(u_p))
 
-With one local step it is distributed gradient descent (FedSGD). With the boundary `at: message` it is the
-client-level DP-FedAvg of McMahan et al. (2018): u_p is clipped and noised.
+* FedAvg (McMahan et al., 2017, algorithm 1): mu = 0, `w += server_lr mean(u)`. With one local step, FedSGD.
+* FedProx (Li et al., 2020, algorithm 2): mu > 0.
+* FedOpt (Reddi et al., 2021, algorithm 2): the server's step is one of momentum, Adagrad, Adam or Yogi.
+
+What the server does is post-processing of what it was sent. With the boundary `at: message` this is client-level
+DP-FedAvg (McMahan et al., 2018): u_p is clipped and noised.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, Protocol
 
 from torch import Tensor
 
@@ -23,17 +27,26 @@ from fedpriv.strategies.base import Averaged, Last, Memory, Network, Oracle, Sta
 
 @dataclass(frozen=True)
 class LocalSteps:
-    """Gradient steps from the received model; the message is the change."""
+    """Gradient steps from the received model; the message is the change.
+
+    Args:
+        learning_rate: Step of the clients.
+        local_steps: Gradient steps; each asks the oracle once.
+        proximal: `mu` of FedProx.
+    """
 
     hears: ClassVar[tuple[str, ...]] = ("model",)
     says: ClassVar[tuple[str, ...]] = ("update",)
 
     learning_rate: float
     local_steps: int = 1
+    proximal: float = 0.0
 
     def __post_init__(self) -> None:
         if self.local_steps < 1:
             raise ConfigError("strategy.local_steps", self.local_steps, "a client makes at least one step")
+        if self.proximal < 0:
+            raise ConfigError("strategy.proximal", self.proximal, "mu is 0 (FedAvg) or positive (FedProx)")
 
     @property
     def memory(self) -> Memory:
@@ -53,33 +66,105 @@ class LocalSteps:
         """One round."""
         x = received
         for _ in range(self.local_steps):
-            x = x - self.learning_rate * oracle.gradient(x)
+            gradient = oracle.gradient(x)
+            if self.proximal:
+                gradient = gradient + self.proximal * (x - received)
+            x = x - self.learning_rate * gradient
         return x - received, state
+
+
+class ServerOptimizer(Protocol):
+    """How the server moves along the mean update. A pure function of released values."""
+
+    def init(self, model: Tensor) -> State:
+        """State before round 0."""
+        ...
+
+    def __call__(self, model: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
+        """The next model `[1, dim]` from the mean update `[1, dim]`."""
+        ...
+
+
+@dataclass(frozen=True)
+class ServerSgd:
+    """`v = momentum v + u;  w += learning_rate v`. Without momentum and with rate 1, FedAvg; with momentum, FedAvgM."""
+
+    learning_rate: float = 1.0
+    momentum: float = 0.0
+
+    def init(self, model: Tensor) -> State:
+        """Velocity zero."""
+        return {"velocity": model * 0} if self.momentum else {}
+
+    def __call__(self, model: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
+        """One step."""
+        if not self.momentum:
+            return model + self.learning_rate * update, state
+        velocity = self.momentum * state["velocity"] + update
+        return model + self.learning_rate * velocity, {"velocity": velocity}
+
+
+@dataclass(frozen=True)
+class ServerAdaptive:
+    """FedAdagrad, FedAdam, FedYogi: `m = b1 m + (1 - b1) u;  w += learning_rate m / (sqrt(v) + tau)`.
+
+    `v` follows `u^2`: Adagrad `v += u^2`; Adam `v = b2 v + (1 - b2) u^2`; Yogi `v -= (1 - b2) u^2 sign(v - u^2)`; it
+    starts at `tau^2` (Reddi et al., 2021, algorithm 2).
+    """
+
+    rule: Literal["adagrad", "adam", "yogi"] = "adam"
+    learning_rate: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+
+    def init(self, model: Tensor) -> State:
+        """Zero momentum, `v = tau^2`."""
+        return {"m": model * 0, "v": model * 0 + self.tau**2}
+
+    def __call__(self, model: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
+        """One step."""
+        v, square = state["v"], update.square()
+        m = self.beta1 * state["m"] + (1 - self.beta1) * update
+        if self.rule == "adagrad":
+            v = v + square
+        elif self.rule == "adam":
+            v = self.beta2 * v + (1 - self.beta2) * square
+        else:
+            v = v - (1 - self.beta2) * square * (v - square).sign()
+        return model + self.learning_rate * m / (v.sqrt() + self.tau), {"m": m, "v": v}
 
 
 @dataclass(frozen=True)
 class AddMeanUpdate:
-    """`w += server_lr mean(u)`."""
+    """Add the mean update, by way of a server optimiser: `w <- server(w, mean(u))`."""
 
     hears: ClassVar[tuple[str, ...]] = ("update",)
     says: ClassVar[tuple[str, ...]] = ("model",)
     is_sum: ClassVar[bool] = True
 
-    learning_rate: float = 1.0
+    server: ServerOptimizer = field(default_factory=ServerSgd)
 
     def init(self, params: Tensor) -> tuple[Tensor, State]:
         """All start from the first client's model."""
-        return params[:1].expand_as(params), {"model": params[:1].clone()}
+        model = params[:1].clone()
+        return model.expand_as(params), {"model": model, **self.server.init(model)}
 
     def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
-        """Add the mean update."""
+        """Step along the mean update."""
         mean = network.mean(message)
-        model = state["model"] + self.learning_rate * mean[:1]
-        return model.expand_as(mean), {"model": model}
+        memory = {name: value for name, value in state.items() if name != "model"}
+        model, memory = self.server(state["model"], mean[:1], memory)
+        return model.expand_as(mean), {"model": model, **memory}
 
 
 def fedavg(
-    learning_rate: float, local_steps: int = 1, *, server_learning_rate: float = 1.0, average: float | None = None
+    learning_rate: float,
+    local_steps: int = 1,
+    *,
+    server_learning_rate: float = 1.0,
+    server_momentum: float = 0.0,
+    average: float | None = None,
 ) -> Strategy:
     """Federated averaging on a star.
 
@@ -87,11 +172,44 @@ def fedavg(
         learning_rate: Step of the clients.
         local_steps: Gradient steps per round; each asks the oracle once, so each is paid for.
         server_learning_rate: Step of the server along the mean update.
+        server_momentum: In [0, 1); 0 is FedAvg, else FedAvgM.
         average: None reports the last model; a power p the average weighted by `t**p`.
 
     Returns:
         The strategy.
     """
-    output = Last() if average is None else Averaged(average)
-    local = LocalSteps(learning_rate, local_steps)
-    return Strategy(local, AddMeanUpdate(server_learning_rate), output, "fedavg")
+    return _star(
+        LocalSteps(learning_rate, local_steps), ServerSgd(server_learning_rate, server_momentum), average, "fedavg"
+    )
+
+
+def fedprox(
+    learning_rate: float,
+    proximal: float,
+    local_steps: int = 1,
+    *,
+    server_learning_rate: float = 1.0,
+    average: float | None = None,
+) -> Strategy:
+    """FedProx: as `fedavg`, with local steps held near the received model by `proximal / 2 ||x - w||^2`."""
+    return _star(LocalSteps(learning_rate, local_steps, proximal), ServerSgd(server_learning_rate), average, "fedprox")
+
+
+def fedopt(
+    learning_rate: float,
+    local_steps: int = 1,
+    *,
+    server: Literal["adagrad", "adam", "yogi"] = "adam",
+    server_learning_rate: float = 0.01,
+    beta1: float = 0.9,
+    beta2: float = 0.99,
+    tau: float = 1e-3,
+    average: float | None = None,
+) -> Strategy:
+    """FedOpt: as `fedavg`, with an adaptive step of the server; see `ServerAdaptive`."""
+    optimizer = ServerAdaptive(server, server_learning_rate, beta1, beta2, tau)
+    return _star(LocalSteps(learning_rate, local_steps), optimizer, average, "fedopt")
+
+
+def _star(local: LocalSteps, server: ServerOptimizer, average: float | None, name: str) -> Strategy:
+    return Strategy(local, AddMeanUpdate(server), Last() if average is None else Averaged(average), name)

@@ -65,7 +65,7 @@ def test_one_record_changes_each_release_by_at_most_its_sensitivity(relation: st
         w, pi = torch.tensor(point).expand(2, -1), torch.tensor(rng.random((2, 3)) * 3)
         one, two = training(x, y, relation, backend), training(swapped, labels, relation, backend)
         (c1, g1), (c2, g2) = answers(one, w, pi), answers(two, w, pi)
-        factors = one.oracle.queries.factors(one.oracle._sampled_factors())
+        factors = one.oracle.queries.factors(one.oracle._sampled_factors(one.plan.privacy.sampling))
         # back from constraint values to the sums that were released: the gap is the first, the class loss the third
         moved = torch.stack([c1[0, 0] - c2[0, 0], c1[0, 2] - c2[0, 2]]).norm()
         assert moved <= one.plan.privacy.sensitivity_of(fp.Clip(1.0)) * factors[0] * (1 + 1e-4)

@@ -20,7 +20,7 @@ from fedpriv.privacy.accountant import account
 from fedpriv.privacy.ledger import Record
 from fedpriv.privacy.randomness import Randomness
 from fedpriv.simulation import begin, simulate
-from fedpriv.strategies.fedavg import AddMeanUpdate
+from fedpriv.strategies.fedavg import AddMeanUpdate, ServerSgd
 
 SIZES = (12, 9, 15)
 
@@ -102,7 +102,7 @@ def listen(folder: Path, stop: int, **options) -> tuple[list[Tensor], list[Tenso
     heard: list[tuple[Tensor, Tensor]] = []
     training = fp.Training(
         clients_of(digits_of(SIZES)),
-        fp.Strategy(Listener(heard), AddMeanUpdate(0.1)),
+        fp.Strategy(Listener(heard), AddMeanUpdate(ServerSgd(0.1))),
         fp.Privacy(noise_multiplier=4.0),
         rounds=9,
         folder=folder,

@@ -140,7 +140,12 @@ def test_one_node_descends() -> None:
 
 @pytest.mark.parametrize("drawn", [activity.RandomLinks(0.5), activity.RandomEdges(2)], ids=["links", "edges"])
 def test_dual_averaging_rates(drawn: activity.Activity) -> None:
-    """Strongly convex h: the error of the average falls at least as 1/t in squared distance. A fitted slope."""
+    """Strongly convex h: suboptimality of the average falls as 1/t. A fitted slope.
+
+    The rate is one of the expectation over the draws of links: a single run scatters by a factor of two, so four are
+    averaged. With two links a round each node is heard every third round or so; t times the gap settles after about
+    200 rounds (2.2 over twelve seeds, at 200, 400, 800 and 1600 rounds alike), and the fit starts there.
+    """
     generator = torch.Generator().manual_seed(2)
     centres = torch.randn(N, DIM, generator=generator, dtype=torch.float64)
     oracle = Exact(lambda x, who: (x - centres[who]).sign())  # |x - c_i|: Lipschitz, not smooth
@@ -153,10 +158,16 @@ def test_dual_averaging_rates(drawn: activity.Activity) -> None:
 
     options = {"xatol": 1e-10, "fatol": 1e-12, "maxiter": 20000}
     best = minimize(objective, np.median(centres.numpy(), 0), method="Nelder-Mead", options=options).fun
-    horizons = [50, 200, 800]
-    gaps = [objective(final(strategy, oracle, network, t).mean(0).numpy()) - best for t in horizons]
+    horizons = [200, 400, 800]
+    start = begin(strategy, torch.zeros(N, DIM, dtype=torch.float64))
+    gaps = np.zeros(len(horizons))
+    for seed in range(4):
+        for k, done in enumerate(simulate(strategy, oracle, network, start, Randomness(seed), rounds=horizons[-1]), 1):
+            if k in horizons:
+                average = done.progress.models.expand(N, DIM).mean(0).numpy()
+                gaps[horizons.index(k)] += (objective(average) - best) / 4
     slope = np.polyfit(np.log(horizons), np.log(gaps), 1)[0]
-    assert slope < -0.8
+    assert -1.25 < slope < -0.9
 
 
 def test_dual_averaging_convex_rate() -> None:

@@ -1,0 +1,96 @@
+"""Forest cover type: 54 cartographic features, from the file(s) of UCI's layout."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from fedpriv.data.base import Split
+from fedpriv.errors import ConfigError, DataError
+
+# ranges of the ten measured columns in UCI's file, which are public
+_LOW = (1859, 0, 0, 0, -173, 0, 0, 0, 0, 0)
+_HIGH = (3858, 360, 66, 1397, 601, 7117, 254, 254, 254, 7173)
+_COLUMNS = 55
+_FILES = ("covtype.data", "covtype.data.gz", "covtype_sample92962.data.gz")
+
+
+def covertype(
+    *,
+    root: str | None = None,
+    file: str | None = None,
+    n_train: int | None = None,
+    target: Literal["binary", "cover"] = "binary",
+    seed: int = 0,
+) -> Split:
+    """Covertype with rows of norm 1, so that a logistic gradient has norm at most 1.
+
+    Measured columns are brought to [-1, 1] by UCI's published ranges, a constant column is appended, and each row is
+    divided by its own norm: fixed maps of single rows, which cost no privacy.
+
+    Args:
+        root: Folder of the file; None is `$FEDPRIV_DATA/covertype`.
+        file: Its name; None takes the first there is of covtype.data, covtype.data.gz and a 16 % sample.
+        n_train: Number of training rows; the others are for testing. None is 86 % of all.
+        target: `binary`: class 2 against the rest, as in Wang, Ye, Xu (2017); `cover`: the seven classes.
+        seed: Of the split.
+
+    Raises:
+        DataError: the file is missing or has other columns.
+        ConfigError: an option is out of range.
+
+    Source: Blackard and Dean (1998), UCI.
+    """
+    path = _find(root, file)
+    rows = _read(path)
+    labels = torch.from_numpy(rows[:, -1].astype(np.int64)) - 1
+    y = (labels == 1).long() if target == "binary" else labels
+    x = _features(rows[:, :-1])
+    count = round(0.86 * len(x)) if n_train is None else n_train
+    if not 1 <= count < len(x):
+        raise ConfigError("data.n_train", count, f"the file has {len(x)} rows; leave at least one for testing")
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(len(x)))
+    train, test = order[:count], order[count:]
+    return Split(
+        train=TensorDataset(x[train], y[train]),
+        test=TensorDataset(x[test], y[test]),
+        n_classes=2 if target == "binary" else 7,
+        writers=None,
+        description=f"Covertype: {len(train)} train and {len(test)} test rows of {x.shape[1]} features of norm 1",
+    )
+
+
+def _features(columns: np.ndarray) -> Tensor:
+    low, high = np.array(_LOW), np.array(_HIGH)
+    measured = np.clip(2 * (columns[:, :10] - low) / (high - low) - 1, -1, 1)
+    x = np.concatenate([measured, columns[:, 10:], np.ones((len(columns), 1))], 1)
+    return torch.from_numpy(x / np.linalg.norm(x, axis=1, keepdims=True)).float()
+
+
+def _find(root: str | None, file: str | None) -> Path:
+    shared = os.environ.get("FEDPRIV_DATA")
+    if root is None and shared is None:
+        raise DataError("Covertype: no root given and FEDPRIV_DATA is unset: set root to the folder of covtype.data.gz")
+    folder = Path(root) if root else Path(shared or "") / "covertype"
+    for name in (file,) if file else _FILES:
+        if (folder / name).is_file():
+            return folder / name
+    raise DataError(f"Covertype: no {file or ' or '.join(_FILES)} in {folder}: get covtype.data.gz from UCI")
+
+
+def _read(path: Path) -> np.ndarray:
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        rows = np.loadtxt(content.decode("ascii").splitlines(), delimiter=",", ndmin=2)
+    except (OSError, EOFError, ValueError) as error:
+        raise DataError(f"{path} cannot be read ({error}): get it again") from error
+    if rows.shape[1] != _COLUMNS or not np.isin(rows[:, -1], range(1, 8)).all():
+        raise DataError(f"{path}: rows need 54 features and a cover type from 1 to 7, as in UCI's covtype.data")
+    return rows

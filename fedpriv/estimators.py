@@ -1,0 +1,137 @@
+"""Private learning with scikit-learn's interface: `PrivateLogisticRegression(epsilon=1.0).fit(X, y)`."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from fedpriv.errors import ConfigError
+from fedpriv.models import SoftmaxRegression
+from fedpriv.privacy.clipping import Clip
+from fedpriv.privacy.settings import Privacy
+from fedpriv.strategies.erm import gradient_descent
+from fedpriv.strategies.proximal import L2
+from fedpriv.training import Compute, make_clients, train
+
+
+class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
+    """Multinomial logistic regression by private gradient descent (DP-GD; Wang, Ye, Xu, 2017).
+
+    Guarantee: the fitted coefficients are (epsilon, delta)-differentially private, unit sample, relation replace-one,
+    with the number of rows, the number of columns and the set of classes public. It does not cover what you do with the
+    data elsewhere: choose parameters on other data, and do not scale columns by their own means and deviations.
+
+    Args:
+        epsilon: Privacy of the whole fit.
+        delta: Failure probability; well below one over the number of rows.
+        data_norm: Rows longer than this (l2) are scaled down to it: a public bound. Rows are divided by it.
+        clip_norm: Bound on the l2 norm of one row's gradient. It is at most 2, so 2 clips nothing; 1 halves the noise.
+        lam: Weight of the l2 regulariser `lam/2 ||w||^2`, on rows of norm at most 1; bias included.
+        max_iter: Number of gradient steps; each costs privacy, so more is not better.
+        classes: The labels, sorted; None takes those in `y`, which reveals which labels there are.
+        random_state: An int repeats the fit (whoever knows it can remove the noise); None draws a secret seed.
+
+    Attributes:
+        classes_: Labels, `[n_classes]`.
+        coef_: `[n_classes, n_features]`, for rows as given (of norm at most `data_norm`).
+        intercept_: `[n_classes]`.
+        n_features_in_: Number of columns.
+        n_iter_: Steps made.
+        spent_: What the fit spent: epsilon with its delta, unit, relation and accountant.
+
+    >>> from sklearn.datasets import make_blobs
+    >>> X, y = make_blobs(2000, centers=[[-2, 0], [2, 0]], random_state=0)
+    >>> model = PrivateLogisticRegression(epsilon=1.0, data_norm=5.0, random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.9)
+    True
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        *,
+        data_norm: float = 1.0,
+        clip_norm: float = 1.0,
+        lam: float = 1e-3,
+        max_iter: int = 50,
+        classes: ArrayLike | None = None,
+        random_state: int | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.data_norm = data_norm
+        self.clip_norm = clip_norm
+        self.lam = lam
+        self.max_iter = max_iter
+        self.classes = classes
+        self.random_state = random_state
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> PrivateLogisticRegression:
+        """Fit to rows `[n, n_features]` and labels `[n]`.
+
+        Raises:
+            ValueError: parameters or data that cannot be used.
+        """
+        checked: Any = validate_data(self, cast(Any, X), cast(Any, y), dtype=np.float64)
+        rows, labels = checked
+        check_classification_targets(labels)
+        if not self.data_norm > 0:
+            raise ConfigError("data_norm", self.data_norm, "the bound on rows is positive")
+        self.classes_ = np.unique(labels) if self.classes is None else np.unique(np.asarray(self.classes))
+        if len(self.classes_) < 2:
+            raise ValueError("y holds one class only; give at least two classes, or name them with classes=")
+        codes = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
+        if (self.classes_[codes] != labels).any():
+            raise ConfigError("classes", self.classes, "y holds a label that is not among them")
+        data = TensorDataset(torch.from_numpy(self._scaled(rows)), torch.from_numpy(codes))
+        model = SoftmaxRegression(rows.shape[1] + 1, len(self.classes_))
+        # a row and its constant have norm at most sqrt(2), and softmax is 1/2-smooth in its scores: smoothness 1
+        strategy = gradient_descent(1.0, L2(self.lam), average=1.0)
+        found = train(
+            make_clients(model, nn.CrossEntropyLoss(), [data]),
+            strategy,
+            Privacy(epsilon=self.epsilon, delta=self.delta, clip=Clip(self.clip_norm)),
+            rounds=self.max_iter,
+            seed=self.random_state,
+            compute=Compute(backend="linear", device="cpu", dtype="float64"),
+        )
+        weights = found.params.view(len(self.classes_), -1).numpy()
+        self.coef_, self.intercept_ = weights[:, :-1] / self.data_norm, weights[:, -1].copy()
+        self.n_iter_, self.spent_ = found.rounds, found.spent
+        return self
+
+    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Scores `[n, n_classes]`, or `[n]` for the second of two classes. Long rows are scaled down as in `fit`."""
+        check_is_fitted(self)
+        rows: Any = validate_data(self, cast(Any, X), dtype=np.float64, reset=False)
+        scores = self._scaled(rows)[:, :-1] @ self.coef_.T * self.data_norm + self.intercept_
+        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Labels `[n]`."""
+        scores = self.decision_function(X)
+        return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(1)]
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Probabilities `[n, n_classes]`."""
+        scores = self.decision_function(X)
+        if scores.ndim == 1:
+            scores = np.stack([np.zeros_like(scores), scores], 1)
+        scores = np.exp(scores - scores.max(1, keepdims=True))
+        return scores / scores.sum(1, keepdims=True)
+
+    def _scaled(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Rows in the unit ball with a constant beside them, `[n, n_features + 1]`."""
+        # the largest entry first, so that squares of very long rows do not overflow
+        largest = np.abs(rows).max(1, keepdims=True).clip(min=np.finfo(float).tiny)
+        norms = largest * np.linalg.norm(rows / largest, axis=1, keepdims=True)
+        return np.hstack([rows / np.maximum(norms, self.data_norm), np.ones((len(rows), 1))])

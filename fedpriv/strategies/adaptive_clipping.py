@@ -1,0 +1,154 @@
+"""Adaptive clipping of client updates to a quantile of their norms (Andrew et al., 2021, algorithm 1).
+
+Around any strategy whose clients hear a model and say an update u_i. The server says the clip bound C_t as well, and
+each participant says, in one row of norm at most 1,
+
+    (cos(a) clip(u_i, C_t) / C_t,  sin(a) (2 b_i - 1)),   b_i = 1 if ||u_i|| <= C_t else 0
+
+of which the server, once the mean is noised, makes the mean update and the fraction b of clients inside the bound:
+
+    C_{t+1} = C_t exp(-clip_learning_rate (b - quantile))
+
+The bit rides along with the update, so a round is one release of sensitivity 1 in the sense of `privacy.clip`, whose
+bound must be 1: it enforces what is said here. `sin(a) = share`; the paper's bit noise sigma_b is in these terms
+`noise / (2 sin(a))`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedpriv.errors import ConfigError
+from fedpriv.strategies.base import Aggregator, LocalStep, Memory, Network, Oracle, Output, State, Strategy
+
+
+@dataclass(frozen=True)
+class ClipToHeard:
+    """Clip the inner step's update to the bound heard in the last column, and say whether it was inside."""
+
+    hears: ClassVar[tuple[str, ...]] = ("model", "clip_bound")
+    says: ClassVar[tuple[str, ...]] = ("update", "inside")
+
+    inner: LocalStep
+    share: float
+
+    @property
+    def memory(self) -> Memory:
+        """As the inner step."""
+        return self.inner.memory
+
+    @property
+    def linear(self) -> bool:
+        """Clipping is not."""
+        return False
+
+    def init(self, params: Tensor) -> State:
+        """As the inner step."""
+        return self.inner.init(params)
+
+    def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
+        """One round."""
+        bound = received[:, -1:]
+        update, state = self.inner(received[:, :-1], state, oracle)
+        norms = update.norm(dim=1, keepdim=True)
+        clipped = update / torch.maximum(norms, bound)
+        inside = torch.where(norms <= bound, 1.0, -1.0).to(update.dtype)
+        return torch.cat([math.sqrt(1 - self.share**2) * clipped, self.share * inside], 1), state
+
+
+@dataclass(frozen=True)
+class FollowQuantile:
+    """Undo the scaling for the inner aggregator, and move the bound towards the quantile."""
+
+    hears: ClassVar[tuple[str, ...]] = ("update", "inside")
+    says: ClassVar[tuple[str, ...]] = ("model", "clip_bound")
+
+    inner: Aggregator
+    initial: float
+    quantile: float
+    learning_rate: float
+    share: float
+
+    @property
+    def is_sum(self) -> bool:
+        """As the inner aggregator."""
+        return self.inner.is_sum
+
+    def init(self, params: Tensor) -> tuple[Tensor, State]:
+        """The initial bound beside what the inner aggregator says."""
+        received, state = self.inner.init(params)
+        return _beside(received, self.initial), {**state, "clip_bound": params.new_tensor(self.initial)}
+
+    def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
+        """One round."""
+        bound = state["clip_bound"]
+        own = {name: value for name, value in state.items() if name != "clip_bound"}
+        updates = message[:, :-1] * (bound / math.sqrt(1 - self.share**2))
+        received, own = self.inner(updates, network, own)
+        inside = (network.mean(message[:, -1:])[0, 0] / self.share + 1) / 2
+        # noise may throw the fraction far out of [0, 1]: one round moves the bound by a bounded factor
+        bound = bound * torch.exp(-self.learning_rate * (inside.clamp(0, 1) - self.quantile))
+        return _beside(received, float(bound)), {**own, "clip_bound": bound}
+
+
+@dataclass(frozen=True)
+class WithoutBound:
+    """Another output, of all but the last column."""
+
+    output: Output
+
+    def init(self, received: Tensor) -> State:
+        """Of the other output."""
+        return self.output.init(received[:, :-1])
+
+    def __call__(self, received: Tensor, state: State) -> tuple[Tensor, State]:
+        """Of the other output."""
+        return self.output(received[:, :-1], state)
+
+
+def adaptive_clipping(
+    strategy: Strategy,
+    initial: float = 0.1,
+    *,
+    quantile: float = 0.5,
+    clip_learning_rate: float = 0.2,
+    share: float = 0.1,
+) -> Strategy:
+    """Let the clip bound of client updates follow a quantile of their norms.
+
+    Args:
+        strategy: Its clients hear a model and say an update, e.g. `fedavg(...)`; run it with `at: message` and
+            `clip.bound: 1`.
+        initial: First bound, in the units of an update's l2 norm.
+        quantile: Fraction of clients that should be inside.
+        clip_learning_rate: Step of the bound's logarithm; 0.2 in the paper.
+        share: Part of the release that tells how many are inside, in (0, 1): the update keeps `sqrt(1 - share^2)`.
+
+    Raises:
+        ConfigError: an option is out of range, or the strategy speaks of something else.
+    """
+    if strategy.local_step.hears != ("model",) or strategy.local_step.says != ("update",):
+        raise ConfigError("strategy", strategy.name, "adaptive clipping needs clients that hear a model, say an update")
+    for name, value in (("quantile", quantile), ("share", share)):
+        if not 0 < value < 1:
+            raise ConfigError(f"strategy.adaptive_clip.{name}", value, "lies in (0, 1)")
+    if not initial > 0:
+        raise ConfigError("strategy.adaptive_clip.initial", initial, "a clip bound is positive")
+    aggregator = FollowQuantile(strategy.aggregator, initial, quantile, clip_learning_rate, share)
+    return Strategy(
+        ClipToHeard(strategy.local_step, share),
+        aggregator,  # pyright: ignore[reportArgumentType] - is_sum is the inner one's
+        WithoutBound(strategy.output),
+        f"{strategy.name}_adaptive_clip",
+    )
+
+
+def _beside(received: Tensor, bound: float) -> Tensor:
+    """`[n, dim]` and the bound, `[n, dim + 1]`; rows that are all one stay one."""
+    rows = received[:1] if received.stride(0) == 0 else received
+    return torch.cat([rows, rows.new_full((len(rows), 1), bound)], 1).expand(len(received), -1)

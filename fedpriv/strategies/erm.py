@@ -1,0 +1,133 @@
+"""Private gradient descent for empirical risk minimisation (Wang, Ye, Xu, 2017, algorithm 4; DP-GD).
+
+Problem: min_x F(x) + h(x), F the mean loss of all examples of all clients, h a regulariser with a proximal map:
+
+    x_t = prox_{eta h}(x_{t-1} - eta g~(x_{t-1}))
+
+The answer g~ is a mean over clients, so one owner or many give the same iterates. On a non-convex F the guarantee is
+on the gradient norm of an iterate drawn at random (theorem 6.4): `RandomIterate`. With Poisson batches it is DP-SGD.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedpriv.errors import ConfigError
+from fedpriv.strategies.base import Averaged, Last, Memory, Network, Oracle, Output, State, Strategy
+from fedpriv.strategies.proximal import Proximal, Zero
+
+
+@dataclass(frozen=True)
+class SendGradient:
+    """Say the private gradient at the point heard."""
+
+    hears: ClassVar[tuple[str, ...]] = ("point",)
+    says: ClassVar[tuple[str, ...]] = ("gradient",)
+
+    @property
+    def memory(self) -> Memory:
+        """Nothing survives a round."""
+        return "none"
+
+    @property
+    def linear(self) -> bool:
+        """The answer itself."""
+        return True
+
+    def init(self, params: Tensor) -> State:
+        """No state."""
+        return {}
+
+    def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
+        """One question."""
+        return oracle.gradient(received), state
+
+
+@dataclass(frozen=True)
+class ProximalStep:
+    """`x = prox_{eta h}(x - eta mean(g~))`."""
+
+    hears: ClassVar[tuple[str, ...]] = ("gradient",)
+    says: ClassVar[tuple[str, ...]] = ("point",)
+    is_sum: ClassVar[bool] = True
+
+    learning_rate: float
+    regularizer: Proximal = field(default_factory=Zero)
+
+    def __post_init__(self) -> None:
+        if not self.learning_rate > 0:
+            raise ConfigError("strategy.learning_rate", self.learning_rate, "must be positive, e.g. 1 / smoothness")
+
+    def init(self, params: Tensor) -> tuple[Tensor, State]:
+        """All start from the first client's model."""
+        point = params[:1].clone()
+        return point.expand_as(params), {"point": point}
+
+    def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
+        """One step."""
+        mean = network.mean(message)
+        point = self.regularizer.prox(state["point"] - self.learning_rate * mean[:1], self.learning_rate)
+        return point.expand_as(mean), {"point": point}
+
+
+@dataclass(frozen=True)
+class RandomIterate:
+    """Report `x_m`, m drawn uniformly from {0, ..., rounds - 1} before the run, without looking at anything.
+
+    The whole run is paid for, whatever m is.
+    """
+
+    rounds: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise ConfigError("strategy.rounds", self.rounds, "a run needs at least one round")
+
+    @property
+    def chosen(self) -> int:
+        """The m drawn."""
+        return int(torch.randint(self.rounds, (), generator=torch.Generator().manual_seed(self.seed)))
+
+    def init(self, received: Tensor) -> State:
+        """`x_0`."""
+        return {"model": received[:1].clone(), "round": torch.zeros((), dtype=torch.long)}
+
+    def __call__(self, received: Tensor, state: State) -> tuple[Tensor, State]:
+        """The newest iterate up to round m, then `x_m`."""
+        t = state["round"] + 1
+        model = received[:1].clone() if int(t) <= self.chosen else state["model"]
+        return model, {"model": model, "round": t}
+
+
+def gradient_descent(
+    learning_rate: float,
+    regularizer: Proximal | None = None,
+    *,
+    average: float | None = None,
+    random_iterate: int | None = None,
+    seed: int = 0,
+) -> Strategy:
+    """DP-GD: proximal gradient descent on private gradients.
+
+    Args:
+        learning_rate: eta; the paper takes 1 / L for an L-smooth loss.
+        regularizer: h, e.g. `L2(0.01)`; none by default.
+        average: None reports the last iterate; a power p the average weighted by `t**p`.
+        random_iterate: Number of rounds T of the run, to report an iterate drawn from `{x_0, ..., x_{T-1}}`.
+        seed: Of that draw.
+
+    Raises:
+        ConfigError: both outputs are asked for, or the learning rate is not positive.
+    """
+    if average is not None and random_iterate is not None:
+        raise ConfigError("strategy.average", average, "a random iterate is no average: leave one of them out")
+    output: Output = Last() if average is None else Averaged(average)
+    if random_iterate is not None:
+        output = RandomIterate(random_iterate, seed)
+    h = regularizer or Zero()
+    return Strategy(SendGradient(), ProximalStep(learning_rate, h), output, "dp_gd", h)

@@ -1,0 +1,243 @@
+"""DP-AccMD: accelerated mirror descent on a centrally symmetric convex set (Wang, Ye, Xu, 2017, algorithm 3).
+
+Problem: min_{x in C} F(x), F convex and L-smooth in the 2-norm, so L D^2-smooth in the norm whose unit ball is C (D the
+2-norm diameter of C). With w 1-strongly convex in that norm and B_w its Bregman divergence, y_0 = z_0 = x_0 and
+k = 0, 1, ...:
+
+    a = (k + 2) / (4 L D^2),  r = 1 / (2 a L D^2) = 2 / (k + 2)
+    x = r z_k + (1 - r) y_k;                       g~ = private gradient at x, asked once
+    z_{k+1} = argmin_{z in C} B_w(z, z_k) + a <g~, z>
+    y_{k+1} = argmin_{y in C} L D^2 / 2 ||y - x||_C^2 + <g~, y>
+
+On the l1 ball y_{k+1} = x + r (z_{k+1} - z_k): the point with which the paper's proof compares its argmin, so the
+theorem holds for it, and it costs nothing. The paper leaves the gradient of the y-step without noise: then y_1 is a
+function of the exact gradient, and not private at all (`published`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from fedpriv.errors import ConfigError
+from fedpriv.strategies.base import Memory, Network, Oracle, State, Strategy
+from fedpriv.strategies.proximal import Ball
+
+
+class MirrorSet(Protocol):
+    """A set C with its mirror map."""
+
+    @property
+    def diameter(self) -> float:
+        """2-norm diameter D."""
+        ...
+
+    def project(self, x: Tensor) -> Tensor:
+        """A point of C for each row, itself where it is in C."""
+        ...
+
+    def mirror_step(self, z: Tensor, slope: Tensor) -> Tensor:
+        """`argmin_{u in C} B_w(u, z) + <slope, u>`."""
+        ...
+
+    def descend(self, x: Tensor, slope: Tensor, coupled: Tensor) -> Tensor:
+        """`argmin_{y in C} ||y - x||_C^2 / 2 + <slope, y>`, or `coupled`, which does no worse than the proof needs."""
+        ...
+
+
+@dataclass(frozen=True)
+class EuclideanBall:
+    """`||x||_2 <= radius`, with `w = ||x||_2^2 / (2 radius^2)`."""
+
+    radius: float
+
+    @property
+    def diameter(self) -> float:
+        """Twice the radius."""
+        return 2 * self.radius
+
+    def project(self, x: Tensor) -> Tensor:
+        """The nearest point."""
+        return Ball(self.radius).prox(x, 1.0)
+
+    def mirror_step(self, z: Tensor, slope: Tensor) -> Tensor:
+        """A projected gradient step."""
+        return self.project(z - self.radius**2 * slope)
+
+    def descend(self, x: Tensor, slope: Tensor, coupled: Tensor) -> Tensor:
+        """A projected gradient step."""
+        return self.project(x - self.radius**2 * slope)
+
+
+@dataclass(frozen=True)
+class L1Ball:
+    """`||x||_1 <= radius`, with `w = kappa ||x||_p^2 / (2 radius^2)`, `p = 1 + 1 / ln(dim)`.
+
+    `||x||_p^2 / 2` is (p - 1)-strongly convex in the p-norm and `||x||_1 <= dim^(1 - 1/p) ||x||_p`, hence
+    `kappa = dim^(2 - 2/p) / (p - 1)` (Ben-Tal, Margalit, Nemirovski, 2001).
+    """
+
+    radius: float
+
+    @property
+    def diameter(self) -> float:
+        """Twice the radius: between opposite corners."""
+        return 2 * self.radius
+
+    def project(self, x: Tensor) -> Tensor:
+        """Scale down; the start is the only point that needs it."""
+        return x * (self.radius / x.abs().sum(-1, keepdim=True).clamp_min(self.radius))
+
+    def mirror_step(self, z: Tensor, slope: Tensor) -> Tensor:
+        """Soft threshold in the dual, so that the primal norm is at most the radius."""
+        p, scale = self._geometry(z.shape[-1])
+        dual = _power_gradient(z.double(), p) - slope.double() / scale
+        q = p / (p - 1)
+        low = torch.zeros_like(dual[..., :1])
+        high = dual.abs().amax(-1, keepdim=True)
+        outside = _power_gradient(dual, q).abs().sum(-1, keepdim=True) > self.radius
+        for _ in range(80):  # bisection on the threshold: the norm falls with it
+            middle = (low + high) / 2
+            too_long = _power_gradient(_soft(dual, middle), q).abs().sum(-1, keepdim=True) > self.radius
+            low, high = torch.where(too_long, middle, low), torch.where(too_long, high, middle)
+        return _power_gradient(_soft(dual, torch.where(outside, high, 0 * high)), q).to(z.dtype)
+
+    def descend(self, x: Tensor, slope: Tensor, coupled: Tensor) -> Tensor:
+        """The coupled point."""
+        return coupled
+
+    def _geometry(self, dim: int) -> tuple[float, float]:
+        """`p` and `kappa / radius^2`."""
+        p = 2.0 if dim < 3 else 1 + 1 / math.log(dim)
+        return p, dim ** (2 - 2 / p) / (p - 1) / self.radius**2
+
+
+@dataclass(frozen=True)
+class SendGradient:
+    """Say the private gradient at the point heard beside the solution, `[k, 2 dim]`."""
+
+    hears: ClassVar[tuple[str, ...]] = ("point", "solution")
+    says: ClassVar[tuple[str, ...]] = ("gradient",)
+
+    @property
+    def memory(self) -> Memory:
+        """Nothing survives a round."""
+        return "none"
+
+    @property
+    def linear(self) -> bool:
+        """The answer itself, twice."""
+        return True
+
+    def init(self, params: Tensor) -> State:
+        """No state."""
+        return {}
+
+    def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
+        """One question, for both steps."""
+        gradient = oracle.gradient(received.chunk(2, 1)[0])
+        return torch.cat([gradient, gradient], 1), state
+
+
+@dataclass(frozen=True)
+class SendTwoGradients:
+    """As published: the y-step's gradient is a question of its own, which the paper answers without noise."""
+
+    hears: ClassVar[tuple[str, ...]] = ("point", "solution")
+    says: ClassVar[tuple[str, ...]] = ("gradient",)
+
+    @property
+    def memory(self) -> Memory:
+        """Nothing survives a round."""
+        return "none"
+
+    @property
+    def linear(self) -> bool:
+        """Two questions are one too many for secure sums."""
+        return False
+
+    def init(self, params: Tensor) -> State:
+        """No state."""
+        return {}
+
+    def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
+        """Two questions."""
+        point = received.chunk(2, 1)[0]
+        return torch.cat([oracle.full_gradient(point), oracle.gradient(point)], 1), state
+
+
+@dataclass(frozen=True)
+class MirrorStep:
+    """Both steps, on means of what was said: the y-step's gradient beside the z-step's, `[k, 2 dim]`."""
+
+    hears: ClassVar[tuple[str, ...]] = ("gradient",)
+    says: ClassVar[tuple[str, ...]] = ("point", "solution")
+    is_sum: ClassVar[bool] = True
+
+    feasible: MirrorSet
+    smoothness: float
+
+    def init(self, params: Tensor) -> tuple[Tensor, State]:
+        """All start from the first client's model, brought into C."""
+        x = self.feasible.project(params[:1].clone())
+        received = torch.cat([x, x], 1).expand(len(params), -1)
+        return received, {"x": x, "y": x, "z": x, "k": torch.zeros((), dtype=torch.long)}
+
+    def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
+        """Steps k, and the next point to ask at."""
+        mean, k = network.mean(message), int(state["k"])
+        for_y, for_z = mean[:1].chunk(2, 1)
+        smooth = self.smoothness * self.feasible.diameter**2
+        x, r, z_old = state["x"], 2 / (k + 2), state["z"]
+        z = self.feasible.mirror_step(z_old, (k + 2) / (4 * smooth) * for_z)
+        y = self.feasible.descend(x, for_y / smooth, x + r * (z - z_old))
+        following = 2 / (k + 3)
+        x = following * z + (1 - following) * y
+        received = torch.cat([x, y], 1).expand(len(mean), -1)
+        return received, {"x": x, "y": y, "z": z, "k": torch.tensor(k + 1)}
+
+
+@dataclass(frozen=True)
+class ReportSolution:
+    """Report `y`."""
+
+    def init(self, received: Tensor) -> State:
+        """No state."""
+        return {}
+
+    def __call__(self, received: Tensor, state: State) -> tuple[Tensor, State]:
+        """The second half of what was said."""
+        return received.chunk(2, 1)[1], state
+
+
+def accelerated_mirror_descent(feasible: MirrorSet, smoothness: float, *, published: bool = False) -> Strategy:
+    """DP-AccMD.
+
+    Args:
+        feasible: C, `EuclideanBall(radius)` or `L1Ball(radius)`.
+        smoothness: L of the mean loss in the 2-norm; 1/4 for the logistic loss of rows of norm 1.
+        published: Ask for the y-step's gradient on its own, as the paper does; needs `Published(exact=...)` noise.
+
+    Raises:
+        ConfigError: smoothness is not positive.
+    """
+    if not (math.isfinite(smoothness) and smoothness > 0):
+        raise ConfigError("strategy.smoothness", smoothness, "must be positive and finite, e.g. 0.25")
+    local = SendTwoGradients() if published else SendGradient()
+    return Strategy(local, MirrorStep(feasible, smoothness), ReportSolution(), "dp_accmd")
+
+
+def _power_gradient(x: Tensor, p: float) -> Tensor:
+    """Gradient of `||x||_p^2 / 2`: `sign(x) |x|^(p-1) ||x||_p^(2-p)`, scaled by the largest entry against underflow."""
+    largest = x.abs().amax(-1, keepdim=True)
+    ratio = x.abs() / largest.clamp_min(torch.finfo(x.dtype).tiny)
+    total = ratio.pow(p).sum(-1, keepdim=True).clamp_min(1.0)
+    return torch.where(largest > 0, x.sign() * ratio.pow(p - 1) * largest * total ** ((2 - p) / p), 0 * x)
+
+
+def _soft(x: Tensor, threshold: Tensor) -> Tensor:
+    return x.sign() * (x.abs() - threshold).clamp_min(0)

@@ -1,0 +1,223 @@
+"""DP-SVRG and DP-SVRG++: variance reduction on private answers (Wang, Ye, Xu, 2017, algorithms 1 and 2).
+
+Problem: min_x F(x) + h(x), F the mean loss of all examples of all clients. Epoch s = 1, 2, ... of m_s inner steps:
+
+    v~  = private full gradient at x~    (released once an epoch)
+    x_1 = prox_{eta h}(x_0 - eta v~)     (SVRG starts at x_0 = x~, where the difference below is zero)
+    v   = d~ + v~,  d~ = private difference of the gradients at x_{t-1} and x~, on a fresh batch
+    x_t = prox_{eta h}(x_{t-1} - eta v),  t = 2, ..., m_s
+    x~  = mean of x_1 .. x_{m_s}
+
+SVRG: m_s = m, x_0 = x~. SVRG++: m_s = 2^s m, and x_0 is the last inner iterate; its first inner step asks too.
+
+One question is one round. An example's difference is clipped to twice the gradient's bound, or, for an L-smooth loss,
+to L ||x_{t-1} - x~||: a bound that holds without clipping, is a function of releases, and shrinks as x does not move.
+The paper's noise is fresh on v at every inner step, for batches of one, with an unspecified constant; see
+docs/papers/erm.md for what it costs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedpriv.errors import ConfigError
+from fedpriv.strategies.base import Memory, Network, Oracle, State, Strategy
+from fedpriv.strategies.proximal import Proximal, Zero
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """Which round is what: `length` inner steps an epoch, or `length 2^s` in epoch s = 1, 2, ... when `doubling`.
+
+    An epoch is a round for the anchor and one for each inner step that asks: all of them when doubling, all but the
+    first (where the difference is zero) when not.
+    """
+
+    length: int
+    doubling: bool = False
+
+    def __post_init__(self) -> None:
+        if self.length < 1:
+            raise ConfigError("strategy.epoch_length", self.length, "an epoch has at least one inner step")
+
+    def inner_steps(self, epoch: int) -> int:
+        """`m_s` of epoch s = 1, 2, ..."""
+        return self.length * 2**epoch if self.doubling else self.length
+
+    def rounds_of(self, epoch: int) -> int:
+        """Rounds of that epoch."""
+        return self.inner_steps(epoch) + (1 if self.doubling else 0)
+
+    def rounds(self, epochs: int) -> int:
+        """Rounds of the first `epochs` epochs."""
+        return sum(self.rounds_of(epoch) for epoch in range(1, epochs + 1))
+
+    def is_anchor(self, round_index: int) -> bool:
+        """Whether round `round_index` (from 0) asks for the full gradient."""
+        if not self.doubling:
+            return round_index % self.length == 0
+        # epochs end before rounds sum_{s<=S} (2^s m + 1)
+        epoch = 1
+        while round_index >= self.rounds_of(epoch):
+            round_index -= self.rounds_of(epoch)
+            epoch += 1
+        return round_index == 0
+
+
+@dataclass(frozen=True)
+class AnchorBudget:
+    """Budget shares by kind of question: an anchor counts `anchor` times as much as an inner step's.
+
+    Attributes:
+        epochs: Which round is what.
+        anchor: Share of a full gradient where a difference has share 1.
+    """
+
+    epochs: Epochs
+    anchor: float = 1.0
+
+    def share(self, round_index: int) -> float:
+        """Share of round `round_index` (from 0)."""
+        return self.anchor if self.epochs.is_anchor(round_index) else 1.0
+
+
+@dataclass(frozen=True)
+class SendDifference:
+    """Say the full gradient at a new anchor, else the difference to it.
+
+    It hears `(x, x~)` side by side, `[k, 2 dim]`; where they are alike it is asked for the anchor's gradient. Of what
+    is said only what was heard and this round's answer count, so nothing is kept.
+    """
+
+    hears: ClassVar[tuple[str, ...]] = ("point", "anchor")
+    says: ClassVar[tuple[str, ...]] = ("gradient",)
+
+    epochs: Epochs
+    smoothness: float | None = None
+
+    @property
+    def memory(self) -> Memory:
+        """The count of rounds is public."""
+        return "none"
+
+    @property
+    def linear(self) -> bool:
+        """The answer itself."""
+        return True
+
+    def init(self, params: Tensor) -> State:
+        """The round."""
+        return {"round": torch.zeros((), dtype=torch.long)}
+
+    def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
+        """One question."""
+        t = int(state["round"])
+        point, anchor = received.chunk(2, 1)
+        if self.epochs.is_anchor(t):
+            answer = oracle.full_gradient(anchor)
+        else:
+            answer = oracle.gradient_difference(point, anchor, self._bound(point, anchor))
+        return answer, {"round": torch.tensor(t + 1)}
+
+    def _bound(self, point: Tensor, anchor: Tensor) -> float | None:
+        """`L ||x - x~||`, the same for all: they heard the same. A point like its anchor still needs some bound."""
+        if self.smoothness is None:
+            return None
+        distance = float((point[:1] - anchor[:1]).double().norm())
+        # the norm above was rounded, and an answer needs noise even where it is zero
+        return self.smoothness * max(distance * (1 + 1e-6), 1e-9)
+
+
+@dataclass(frozen=True)
+class VarianceReducedStep:
+    """The epochs and steps of the module's equations, on means of what was said."""
+
+    hears: ClassVar[tuple[str, ...]] = ("gradient",)
+    says: ClassVar[tuple[str, ...]] = ("point", "anchor")
+    is_sum: ClassVar[bool] = True
+
+    epochs: Epochs
+    learning_rate: float
+    regularizer: Proximal = field(default_factory=Zero)
+
+    def init(self, params: Tensor) -> tuple[Tensor, State]:
+        """All start from the first client's model."""
+        x = params[:1].clone()
+        state = {"point": x, "anchor": x, "anchor_gradient": 0 * x, "sum": 0 * x, **_counts(0, 0, 0)}
+        return _said(x, x, len(params)), state
+
+    def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
+        """One step; at the end of an epoch the anchor moves."""
+        mean = network.mean(message)
+        t, steps, epoch = (int(state[name]) for name in ("round", "steps", "epoch"))
+        x, anchor, full, total = (state[name] for name in ("point", "anchor", "anchor_gradient", "sum"))
+        at_anchor = self.epochs.is_anchor(t)
+        if at_anchor:
+            full, total, steps, epoch = mean[:1].clone(), 0 * x, 0, epoch + 1
+        if not (at_anchor and self.epochs.doubling):
+            direction = full if at_anchor else mean[:1] + full
+            x = self.regularizer.prox(x - self.learning_rate * direction, self.learning_rate)
+            total, steps = total + x, steps + 1
+        if steps == self.epochs.inner_steps(epoch):
+            anchor = total / steps
+            x = x if self.epochs.doubling else anchor
+        state = {"point": x, "anchor": anchor, "anchor_gradient": full, "sum": total, **_counts(t + 1, steps, epoch)}
+        return _said(x, anchor, len(mean)), state
+
+
+@dataclass(frozen=True)
+class ReportAnchor:
+    """Report the anchor, which is the mean of the last whole epoch's iterates."""
+
+    def init(self, received: Tensor) -> State:
+        """No state."""
+        return {}
+
+    def __call__(self, received: Tensor, state: State) -> tuple[Tensor, State]:
+        """The second half of what was said."""
+        return received.chunk(2, 1)[1], state
+
+
+def svrg(
+    learning_rate: float,
+    epoch_length: int,
+    regularizer: Proximal | None = None,
+    *,
+    smoothness: float | None = None,
+    doubling: bool = False,
+) -> Strategy:
+    """DP-SVRG, or DP-SVRG++ when `doubling`.
+
+    Args:
+        learning_rate: eta; the paper takes at most 1 / (12 L) (SVRG) and 1 / (13 L) (SVRG++).
+        epoch_length: m; the paper takes a multiple of L / mu (SVRG) and of L (SVRG++).
+        regularizer: h; none by default. The l2 term belongs here, not in the loss.
+        smoothness: L of each example's loss, if known: it bounds differences of gradients without clipping them, which
+            lowers their noise as much. 1/4 for the logistic loss of rows of norm 1. A value that is too small costs
+            accuracy, not privacy.
+        doubling: SVRG++.
+
+    Returns:
+        The strategy. A run of S epochs has `Epochs(epoch_length, doubling).rounds(S)` rounds.
+    """
+    if not learning_rate > 0:
+        raise ConfigError("strategy.learning_rate", learning_rate, "must be positive, e.g. 1 / (12 smoothness)")
+    if smoothness is not None and not (math.isfinite(smoothness) and smoothness > 0):
+        raise ConfigError("strategy.smoothness", smoothness, "must be positive and finite; leave it out if unknown")
+    epochs, h = Epochs(epoch_length, doubling), regularizer or Zero()
+    local = SendDifference(epochs, smoothness)
+    name = "dp_svrg_plus_plus" if doubling else "dp_svrg"
+    return Strategy(local, VarianceReducedStep(epochs, learning_rate, h), ReportAnchor(), name, h)
+
+
+def _said(point: Tensor, anchor: Tensor, n: int) -> Tensor:
+    return torch.cat([point, anchor], 1).expand(n, -1)
+
+
+def _counts(t: int, steps: int, epoch: int) -> State:
+    return {"round": torch.tensor(t), "steps": torch.tensor(steps), "epoch": torch.tensor(epoch)}
