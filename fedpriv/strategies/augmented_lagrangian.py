@@ -287,7 +287,7 @@ def proximal_al(
     outer = outer or Outer()
     h = regularizer or Zero()
     server = AdmmServer(outer, rho, h, inner_decay, inner_rounds)
-    return Strategy(AdmmBlock(outer, rho, solver or LBFGS()), server, Consensus(), "proximal_al", MONITOR, h)
+    return Strategy(AdmmBlock(outer, rho, solver or LBFGS()), server, Consensus(), "proximal_al", h, MONITOR)
 
 
 def _broadcast(w: Tensor, phase: float, tolerance: float, n: int) -> Tensor:
