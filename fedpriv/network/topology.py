@@ -37,10 +37,8 @@ def checked(graph: Undirected, n_clients: int) -> Undirected:
         numbered.add_nodes_from(range(n_clients))
         numbered.add_edges_from(simple.edges)
         return numbered
-    labels: list[object] = list(simple)
-    order = sorted(labels, key=lambda label: (str(type(label)), label if isinstance(label, int) else str(label)))
-    numbers: dict[Any, Any] = {label: index for index, label in enumerate(order)}
-    return nx.relabel_nodes(simple, numbers)
+    order = sorted(simple, key=_place)
+    return nx.relabel_nodes(simple, {label: index for index, label in enumerate(order)})
 
 
 def ring(n_clients: int) -> Undirected:
@@ -126,6 +124,10 @@ def graphml(file: str) -> Undirected:
     """A GraphML file."""
     graph = _read(file, nx.read_graphml)
     return _numbered(graph)
+
+
+def _place(label: object) -> tuple[str, int | str]:
+    return str(type(label)), label if isinstance(label, int) else str(label)
 
 
 def _numbered(graph: Undirected) -> Undirected:

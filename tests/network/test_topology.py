@@ -198,3 +198,8 @@ def test_users_function_is_checked() -> None:
 def test_a_server_strategy_is_refused_on_a_graph() -> None:
     with pytest.raises(fp.ConfigError, match="needs a server"):
         Graph(topology.ring(4)).mean(torch.ones(4, 1))
+
+
+def test_links_are_drawn_from_secure_randomness_too() -> None:
+    network = Graph(topology.complete(6), activity=activity.RandomEdges(2))
+    assert 3 <= len(network.participants(0, Randomness(0, secure=True))) <= 4
