@@ -4,6 +4,7 @@ The names below are what most users need; everything else is in the modules they
 """
 
 from fedpriv.client import Client
+from fedpriv.constraints import ClassLossAtMost, Function, GroupLossGap, LinearEquality, LossAtMost, class_loss
 from fedpriv.errors import BudgetExhausted, ConfigError, DataError, FedprivError, LedgerError, PrivacyError
 from fedpriv.network.activity import OnePeerExponential, Outage, RandomEdges, RandomLinks, RandomNodes
 from fedpriv.network.graph import Graph
@@ -11,9 +12,20 @@ from fedpriv.network.local import Everyone, FixedCohort, PoissonCohort, Star
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.mechanisms import Gaussian, Laplace
 from fedpriv.privacy.schedules import Custom, Geometric, Uniform
-from fedpriv.privacy.settings import FixedSize, FullBatch, Local, Poisson, Privacy, Published, SecureAggregation
+from fedpriv.privacy.settings import (
+    FixedSize,
+    FullBatch,
+    Local,
+    Poisson,
+    Privacy,
+    Published,
+    SecureAggregation,
+    Statistics,
+)
+from fedpriv.problem import Problem
 from fedpriv.strategies.adaptive_clipping import adaptive_clipping
 from fedpriv.strategies.admm import Ball, Box, Decay, OutputNoise, Penalty, Prox, Trust, inexact_admm
+from fedpriv.strategies.augmented_lagrangian import Outer, proximal_al
 from fedpriv.strategies.base import Averaged, Last, Strategy
 from fedpriv.strategies.dpsgd import decentralized_sgd
 from fedpriv.strategies.dual_averaging import dual_averaging
@@ -21,6 +33,7 @@ from fedpriv.strategies.erm import gradient_descent
 from fedpriv.strategies.fedavg import fedavg, fedopt, fedprox
 from fedpriv.strategies.gossip import StepSize
 from fedpriv.strategies.mirror_descent import EuclideanBall, L1Ball, accelerated_mirror_descent
+from fedpriv.strategies.private_augmented_lagrangian import private_al
 from fedpriv.strategies.scaffold import scaffold
 from fedpriv.strategies.svrg import AnchorBudget, Epochs, svrg
 from fedpriv.strategies.tracking import gradient_tracking, gradient_tracking_pair
@@ -33,6 +46,7 @@ __all__ = [
     "Ball",
     "Box",
     "BudgetExhausted",
+    "ClassLossAtMost",
     "Client",
     "Clip",
     "Compute",
@@ -47,22 +61,28 @@ __all__ = [
     "FixedCohort",
     "FixedSize",
     "FullBatch",
+    "Function",
     "Gaussian",
     "Geometric",
     "Graph",
+    "GroupLossGap",
     "L1Ball",
     "Laplace",
     "Last",
     "LedgerError",
+    "LinearEquality",
     "Local",
+    "LossAtMost",
     "OnePeerExponential",
     "Outage",
+    "Outer",
     "OutputNoise",
     "Penalty",
     "Poisson",
     "PoissonCohort",
     "Privacy",
     "PrivacyError",
+    "Problem",
     "Prox",
     "Published",
     "RandomEdges",
@@ -72,6 +92,7 @@ __all__ = [
     "RoundReport",
     "SecureAggregation",
     "Star",
+    "Statistics",
     "StepSize",
     "Strategy",
     "Training",
@@ -79,6 +100,7 @@ __all__ = [
     "Uniform",
     "accelerated_mirror_descent",
     "adaptive_clipping",
+    "class_loss",
     "decentralized_sgd",
     "dual_averaging",
     "fedavg",
@@ -89,6 +111,8 @@ __all__ = [
     "gradient_tracking_pair",
     "inexact_admm",
     "make_clients",
+    "private_al",
+    "proximal_al",
     "scaffold",
     "svrg",
     "train",

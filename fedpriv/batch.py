@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -16,9 +16,18 @@ class Batch:
         inputs: `[k, b, ...]`.
         targets: `[k, b, ...]`.
         mask: `[k, b]`, False where padded.
+        examples: Position of each example in the population's data, `[k, b]`.
+        weights: Factor of each example's loss, `[k, b]`; None means 1.
     """
 
     rows: Tensor
     inputs: Tensor
     targets: Tensor
     mask: Tensor
+    examples: Tensor | None = None
+    weights: Tensor | None = None
+
+    def weighted(self, of_examples: Tensor) -> Batch:
+        """The same examples with the factors `[n_examples]` of the population's data."""
+        assert self.examples is not None
+        return replace(self, weights=of_examples[self.examples])

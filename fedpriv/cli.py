@@ -167,12 +167,20 @@ def list_names(as_json: AsJson = False) -> None:
     from fedpriv.backends import BACKENDS
     from fedpriv.config import STRATEGIES
     from fedpriv.config.network import ALL_ACTIVITIES, TOPOLOGIES
+    from fedpriv.constraints import CONSTRAINTS, OBJECTIVES
     from fedpriv.data import DATASETS
     from fedpriv.models import LOSSES, MODELS
     from fedpriv.network.mixing import MIXINGS
     from fedpriv.privacy.mechanisms import MECHANISMS
 
-    registries = {"strategies": STRATEGIES, "models": MODELS, "losses": LOSSES, "data sets": DATASETS}
+    registries = {
+        "strategies": STRATEGIES,
+        "models": MODELS,
+        "losses": LOSSES,
+        "objectives": OBJECTIVES,
+        "constraints": CONSTRAINTS,
+        "data sets": DATASETS,
+    }
     registries |= {"topologies": TOPOLOGIES, "mixing matrices": MIXINGS, "activities": ALL_ACTIVITIES}
     names = {title: {name: row.description for name, row in rows.items()} for title, rows in registries.items()}
     for title, objects in {"mechanisms": MECHANISMS, "backends": BACKENDS}.items():
@@ -264,7 +272,8 @@ def _report(result: Result, folder: Path, *, as_json: bool) -> None:
         _print_json({**result.to_json(), **places})
         return
     if result.rounds < result.planned_rounds:
-        out.print(f"stopped after {result.rounds} of {result.planned_rounds} rounds: the next would overspend epsilon")
+        reason = result.measures.get("status", "the next would overspend epsilon")
+        out.print(f"stopped after {result.rounds} of {result.planned_rounds} rounds: {reason}")
     _print_rows({**found.rows(), "picture": str(folder / "report.png"), "TensorBoard": board or "off"})
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from fedpriv.errors import ConfigError, DataError
+from fedpriv.problem import Problem
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -23,7 +24,7 @@ class Client(nn.Module):
         loader: The client's own training data, as (input, target) pairs. fedpriv reads each example once through the
             loader's data set and `collate_fn` and draws its own batches: the privacy analysis needs to know how
             they are drawn, so the loader's batch size and shuffling are not used.
-
+        problem: Its objective and constraints, for strategies that take constraints; by default its mean loss alone.
         public_size: The size to be told to others and to divide by; the number of examples by default. Under the
             relation `add_remove` the true number is private: declare a size that does not depend on it.
 
@@ -31,7 +32,14 @@ class Client(nn.Module):
         DataError: the loader streams (no length, no index) or is empty.
     """
 
-    def __init__(self, model: nn.Module, loss: Loss, loader: DataLoader[Any], public_size: int | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        loader: DataLoader[Any],
+        public_size: int | None = None,
+        problem: Problem | None = None,
+    ) -> None:
         super().__init__()
         if isinstance(loader.dataset, IterableDataset):
             raise DataError(
@@ -41,11 +49,17 @@ class Client(nn.Module):
         self.model = model
         self.loss = loss
         self.loader = loader
+        self.problem = problem or Problem()
         # what the parameters have cost so far, once a run has written its result into them
         self.outcome_of: str | None = None
         if public_size is not None and public_size < 1:
             raise ConfigError("client.public_size", public_size, "declare at least one example")
         self.public_size = len(self) if public_size is None else public_size
+        if len(self) == 0 and self.problem.objective is None:
+            raise DataError(
+                "the server has constraints (a problem without an objective) but no data to hold them on: give it "
+                "examples, or leave its constraints out"
+            )
         if len(self) == 0:
             raise DataError("a client has no examples: leave it out, or give it at least one")
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from fedpriv.backends.base import Backend
 from fedpriv.batch import Batch
+from fedpriv.constraint_queries import ConstraintQueries
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.population import Population
 from fedpriv.privacy.clipping import Clip
@@ -19,15 +21,28 @@ from fedpriv.privacy.mechanisms import Gaussian, Laplace, add_noise
 from fedpriv.privacy.pricing import Pricing
 from fedpriv.privacy.randomness import Randomness
 from fedpriv.privacy.settings import FixedSize, FullBatch, Poisson, Privacy, Sampling, SecureAggregation
+from fedpriv.problem import check_finite
 
 
 @dataclass(frozen=True)
 class _Query:
-    """A question: its name on record, how each unit's contribution is bounded, how its examples are drawn."""
+    """A question.
+
+    Attributes:
+        name: Its name on record.
+        clip: How each unit's contribution is bounded.
+        sampling: How its examples are drawn.
+        share: Its budget share beside a gradient's in the same round.
+        weights: Public coefficients of each example's loss, `[examples]`; None is 1.
+        whole: Whether what is asked is the mean over a client's examples rather than its objective's part of the run's.
+    """
 
     name: str
     clip: Clip
     sampling: Sampling
+    share: float = 1.0
+    weights: Tensor | None = None
+    whole: bool = False
 
 
 class PrivateOracle:
@@ -92,6 +107,92 @@ class PrivateOracle:
         query = replace(query, clip=replace(clip, bound=widest if bound is None else min(bound, widest)))
         return self._answer(query, params, anchor)
 
+    @property
+    def equality(self) -> Tensor:
+        """Which constraint values must be zero, `[k, m]` boolean (public)."""
+        return self.queries.problem.equality[self._cohort]
+
+    def exact(self, params: Tensor) -> tuple[Tensor, Tensor]:
+        """Each client's share of the objective and its constraint values, exact: `[n, dim] -> [n], [n, m]`.
+
+        Differentiable, so that local subproblems can be solved. The first answer of a round is a release, recorded as
+        not private; it covers any number of further answers in that round, for epsilon is infinite then.
+
+        Raises:
+            PrivacyError: the run makes a promise.
+            DataError: a value is not finite at the point received.
+        """
+        if self.privacy.at != "none" or len(self._cohort) < self.n_clients:
+            raise PrivacyError("exact answers need at: none and every client in every round; epsilon is infinite")
+        objective, constraints = self.queries.problem(params)
+        if self._index == 0:
+            check_finite(objective, "objective")
+            check_finite(constraints, "constraint value")
+            everything = torch.cat([objective.unsqueeze(1), constraints], 1).detach()
+            self._open(Release(self._pricing.exact(self._round, self._index, "exact", self._clients()), everything))
+            self._index += 1
+        return objective, constraints
+
+    def statistic(self, params: Tensor, name: str) -> Tensor:
+        """Private statistic of each client at its row; `"constraints"`: its constraint values, `[n, dim] -> [n, m]`.
+
+        Each example adds its loss, clipped to `[0, bound]` and centred, times public coefficients, so that its
+        contribution has norm at most 1 before the public factor of the row.
+        """
+        if name != "constraints":
+            raise ConfigError("statistic", name, "unknown: there is 'constraints'")
+        if len(self._cohort) < self.n_clients:
+            raise ConfigError("network.cohort", len(self._cohort), "constraints need every client in every round")
+        self._check_query_points(params, None)
+        query, queries = self._statistic(f"statistic:{name}"), self.queries
+        if not self.privacy.private:
+            record = self._pricing.exact(self._round, self._index, query.name, self._clients())
+            values = self._open(Release(record, queries.problem(params)[1].detach()))
+        else:
+            bounded = params.new_zeros(len(params), queries.n_sums)
+            for batch in self._batches(query.sampling):
+                bounded.index_add_(0, batch.rows, queries.bounded_sum(_rows(params, batch), batch))
+            release = self._noised(query, bounded, queries.factors(self._sampled_factors(query.sampling)))
+            values = queries.values(self._open(release))
+        self._index += 1
+        return values
+
+    def statistic_deviation(self, round_index: int) -> Tensor:
+        """Standard deviation `[n, m]` that noise gives constraint values in a round (public); zero without noise.
+
+        Every client takes part in the round.
+        """
+        queries = self.queries
+        if not self.privacy.private:
+            return torch.zeros(queries.problem.equality.shape)
+        query, everyone = self._statistic("statistic:constraints"), range(self.n_clients)
+        factors = queries.factors(self._sampled_factors(query.sampling))
+        _, scales = self._pricing.price(round_index, 0, query.name, everyone, factors, query.clip, query.share)
+        return queries.deviation(scales)
+
+    def lagrangian_gradient(self, params: Tensor, multipliers: Tensor) -> Tensor:
+        """Private gradient of each client's `f_i + <multipliers_i, c_i>`: `[n, dim], [n, m] -> [n, dim]`.
+
+        The mean over clients is the gradient of the mean objective plus the mean of the products.
+
+        Args:
+            params: Where.
+            multipliers: Public: functions of what was released before.
+
+        Each example's gradient is clipped as one vector, coefficients included.
+        """
+        weights = self.queries.weights.of_lagrangian(multipliers)
+        return self._answer(replace(self._query("lagrangian_gradient"), weights=weights, whole=True), params)
+
+    @cached_property
+    def queries(self) -> ConstraintQueries:
+        """What questions about constraints compute before noise."""
+        return ConstraintQueries(self._population, self.privacy)
+
+    def _sampled_factors(self, sampling: Sampling) -> Tensor:
+        """Examples over expected examples of a batch, `[k]`."""
+        return self._population.sizes[self._cohort] / self._expected(sampling)
+
     def release_message(self, message: Tensor) -> Tensor:
         """Clip, noise and record whole messages `[k, dim]` when the boundary is `at: message`; else pass them on.
 
@@ -106,9 +207,12 @@ class PrivateOracle:
     def _query(self, name: str) -> _Query:
         return _Query(name, self.privacy.clip, self._pricing.sampling_of(name))
 
+    def _statistic(self, name: str) -> _Query:
+        return replace(self._query(name), clip=self.queries.clip, share=self.queries.share)
+
     def _answer(self, query: _Query, params: Tensor, anchor: Tensor | None = None) -> Tensor:
         self._check_query_points(params, anchor)
-        factors = self._factors(query.sampling)
+        factors = self._factors(query)
         if self.privacy.published is not None:
             release = self._published(query, params, anchor)
         elif self.privacy.at != "gradient":
@@ -139,7 +243,9 @@ class PrivateOracle:
                 "difference would have none. Go on with the next round, or start a run with another seed"
             )
         clients = self._clients()
-        record, scales = self._pricing.price(self._round, self._index, query.name, clients, factors, query.clip)
+        record, scales = self._pricing.price(
+            self._round, self._index, query.name, clients, factors, query.clip, query.share
+        )
         parties = self._pricing.parties
         if isinstance(self.privacy.trust, SecureAggregation) and len(clients) < parties:
             raise PrivacyError(
@@ -154,6 +260,8 @@ class PrivateOracle:
         total = torch.zeros(params.shape, device=params.device, dtype=params.dtype)
         for batch in self._batches(query.sampling):
             at = None if anchor is None else _rows(anchor, batch)
+            if query.weights is not None:
+                batch = batch.weighted(query.weights)
             part, broken = self._backend.clipped_sum(_rows(params, batch), batch, clip, at)
             total.index_add_(0, batch.rows, part)
             self._broken_examples.index_add_(0, self._cohort.to(total.device)[batch.rows], broken)
@@ -174,23 +282,23 @@ class PrivateOracle:
             chosen.append(torch.from_numpy(picked))
         return self._population.drawn_batches(self._cohort, chosen)
 
-    def _factors(self, sampling: Sampling) -> list[float]:
-        """Public factor of each row, from a sum over the batch to the gradient of the client's objective."""
-        population = self._population
-        sizes = population.sizes[self._cohort].double()
+    def _expected(self, sampling: Sampling) -> Tensor:
+        """Expected examples of each row's batch, `[k]` (public)."""
+        sizes = self._population.sizes[self._cohort].double()
         if isinstance(sampling, Poisson):
-            expected = sizes * sampling.rate
-        elif isinstance(sampling, FixedSize):
-            expected = sizes.clamp_max(sampling.size)
-        else:
-            expected = sizes
-        return (population.weights[self._cohort] / expected).tolist()
+            return sizes * sampling.rate
+        return sizes.clamp_max(sampling.size) if isinstance(sampling, FixedSize) else sizes
+
+    def _factors(self, query: _Query) -> list[float]:
+        """Public factor of each row, from a sum over the batch to what is asked."""
+        population, expected = self._population, self._expected(query.sampling)
+        return (1 / expected if query.whole else population.weights[self._cohort] / expected).tolist()
 
     def _published(self, query: _Query, params: Tensor, anchor: Tensor | None) -> Release:
         """As-published noise: its scale is measured on the data, or not enough, so the record is non-private."""
         published = self.privacy.published
         assert published is not None
-        factors = self._factors(query.sampling)
+        factors = self._factors(query)
         total = _scaled(self._sum(query, params, anchor), factors)
         record = self._pricing.exact(self._round, self._index, query.name, self._clients())
         if math.isinf(published.epsilon_bar) or query.name in published.exact:

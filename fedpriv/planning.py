@@ -15,6 +15,7 @@ from torch import Tensor
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.accountant import account
 from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.ledger import Record
 from fedpriv.privacy.pricing import Pricing
 from fedpriv.privacy.randomness import Randomness
@@ -31,12 +32,12 @@ class DryOracle:
     the (private) answers may ask differently in earnest; the budget's filter covers that.
     """
 
-    def __init__(self, pricing: Pricing, privacy: Privacy, sizes: Sequence[int]) -> None:
+    def __init__(self, pricing: Pricing, privacy: Privacy, sizes: Sequence[int], n_constraints: int = 1) -> None:
         self.records: list[Record] = []
         # expected per-example gradients in each round: how many there are in earnest is as secret as the batches
         self.evaluations: list[float] = []
         self._pricing, self._privacy, self._sizes = pricing, privacy, torch.as_tensor(sizes, dtype=torch.double)
-        self.n_clients = len(sizes)
+        self._n_constraints, self.n_clients = n_constraints, len(sizes)
         self.begin_round(0, torch.arange(len(sizes)))
 
     def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> None:
@@ -56,15 +57,42 @@ class DryOracle:
         """Zeros."""
         return self._answer("gradient_difference", params)
 
+    @property
+    def equality(self) -> Tensor:
+        """Inequalities."""
+        return torch.zeros(len(self._clients), self._n_constraints, dtype=torch.bool)
+
+    def exact(self, params: Tensor) -> tuple[Tensor, Tensor]:
+        """Zeros that depend on the parameters, so that they have (zero) gradients."""
+        if self._privacy.at != "none":
+            raise ConfigError(
+                "privacy.at", self._privacy.at, "the strategy needs exact answers, so it makes no promise: at: none"
+            )
+        if self._index == 0:
+            self._answer("exact", params)
+        zeros = 0 * params.sum(1)
+        return zeros, zeros.unsqueeze(1).expand(-1, self._n_constraints)
+
+    def statistic(self, params: Tensor, name: str) -> Tensor:
+        """Zeros."""
+        norm = self._privacy.clip.norm
+        self._answer(f"statistic:{name}", params, Clip(1.0, norm), self._privacy.statistics.relative_share(norm))
+        return params.new_zeros(len(params), self._n_constraints)
+
+    def lagrangian_gradient(self, params: Tensor, multipliers: Tensor) -> Tensor:
+        """Zeros."""
+        return self._answer("lagrangian_gradient", params)
+
     def release_message(self, message: Tensor) -> Tensor:
         """The message, listed when the boundary is there."""
         return self._answer("message", message) if self._privacy.at == "message" else message
 
-    def _answer(self, query: str, params: Tensor) -> Tensor:
+    def _answer(self, query: str, params: Tensor, clip: Clip | None = None, share: float = 1.0) -> Tensor:
         privacy = self._privacy
         self.evaluations[self._round] += self._examples(query)
         if privacy.private and (privacy.at == "gradient" or query == "message"):
-            record, _ = self._pricing.price(self._round, self._index, query, self._clients, [1.0] * len(self._clients))
+            factors = [1.0] * len(self._clients)
+            record, _ = self._pricing.price(self._round, self._index, query, self._clients, factors, clip, share)
             self.records.append(record)
         elif not privacy.private:
             self.records.append(self._pricing.exact(self._round, self._index, query, self._clients))
@@ -73,7 +101,7 @@ class DryOracle:
 
     def _examples(self, query: str) -> float:
         """Gradients of single examples that an answer takes, on average."""
-        if query == "message":
+        if query == "message" or query.startswith("statistic:"):
             return 0.0
         sizes, sampling = self._sizes[self._clients], self._pricing.sampling_of(query)
         if isinstance(sampling, Poisson):
@@ -165,6 +193,19 @@ class _MadeUpAnswers:
         return self._now
 
     def gradient_difference(self, params: Tensor, anchor: Tensor, bound: float | None = None) -> Tensor:
+        return self._now
+
+    @property
+    def equality(self) -> Tensor:
+        return torch.zeros(len(self._now), 1, dtype=torch.bool)
+
+    def exact(self, params: Tensor) -> tuple[Tensor, Tensor]:
+        return self._now[:, 0], self._now[:, 1:]
+
+    def statistic(self, params: Tensor, name: str) -> Tensor:
+        return self._now[:, :1]
+
+    def lagrangian_gradient(self, params: Tensor, multipliers: Tensor) -> Tensor:
         return self._now
 
     def release_message(self, message: Tensor) -> Tensor:

@@ -101,6 +101,11 @@ class Population:
                 offset += parameter.numel()
         return params
 
+    def examples_of(self, client: int) -> tuple[Tensor, Tensor]:
+        """A client's inputs and targets, as views."""
+        span = slice(int(self.starts[client]), int(self.starts[client] + self.counts[client]))
+        return self.inputs[span], self.targets[span]
+
     def full_batches(self, cohort: Tensor) -> Iterator[Batch]:
         """All examples of the clients in `cohort [k]`, in batches of at most `chunk` examples.
 
@@ -128,7 +133,8 @@ class Population:
             index = torch.zeros(mask.shape, dtype=torch.long)
             index[mask] = torch.cat(parts) + self.starts[cohort[rows]].repeat_interleave(lengths)
             inputs, targets = self._take(index, mask)
-            yield Batch(torch.tensor(rows, device=self.device), inputs, targets, mask.to(self.device))
+            at = index.to(self.device)
+            yield Batch(torch.tensor(rows, device=self.device), inputs, targets, mask.to(self.device), at)
 
     def _take(self, index: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         first, count = int(index[0, 0]), index.numel()

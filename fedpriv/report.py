@@ -112,6 +112,11 @@ class Run:
             "spectral gap": _shown(facts.get("spectral_gap"), "{:.4g}"),
             "bytes sent": _shown(facts.get("bytes_sent"), "{:,}"),
             "privacy": str(self.spent),
+            "objective": _shown(facts.get("objective"), "{:.6g}"),
+            "largest violation": _shown(facts.get("max_violation"), "{:.2g}"),
+            "KKT residuals": ", ".join(f"{name} {value:.2g}" for name, value in facts.get("kkt", {}).items()),
+            "certificate": facts.get("status"),
+            "relative difference": _shown(facts.get("relative_difference"), "{:.2g}"),
             "noise multiplier": _shown(facts.get("noise_multiplier"), "{:.4g}"),
             "time": _shown(facts.get("seconds"), "{:.1f} s"),
             "folder": str(self.folder),
@@ -133,7 +138,10 @@ def draw(run: Run, path: Path) -> None:
     FigureCanvasAgg(figure)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     _draw_metric(above, run)
-    _draw_epsilon(below, run)
+    if run.column("violation")[1]:
+        _draw_violation(below, run)
+    else:
+        _draw_epsilon(below, run)
     below.set_xlabel("round")
     for axes in (above, below):
         _tidy(axes)
@@ -154,7 +162,7 @@ def _shown(value: float | None, form: str) -> str:
 
 
 def _draw_metric(axes: Axes, run: Run) -> None:
-    name = "test_accuracy" if run.column("test_accuracy")[1] else "test_loss"
+    name = next(n for n in ("objective", "test_accuracy", "test_loss") if run.column(n)[1] or n == "test_loss")
     rounds, values = run.column(name)
     scale = 100 if name == "test_accuracy" else 1
     unit = " %" if name == "test_accuracy" else ""
@@ -162,6 +170,13 @@ def _draw_metric(axes: Axes, run: Run) -> None:
     axes.set_ylabel(name.replace("_", " ") + (", %" if unit else ""))
     if values:
         _label_end(axes, rounds[-1], scale * values[-1], f"{scale * values[-1]:.{2 if unit else 4}f}{unit}", _METRIC)
+
+
+def _draw_violation(axes: Axes, run: Run) -> None:
+    """Of an exact run with constraints, which has no epsilon to show."""
+    rounds, values = run.column("violation")
+    axes.semilogy(rounds, [max(value, 1e-9) for value in values], color=_EPSILON, linewidth=2)
+    axes.set_ylabel("largest violation")
 
 
 def _draw_epsilon(axes: Axes, run: Run) -> None:

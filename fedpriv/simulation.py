@@ -122,6 +122,8 @@ def simulate(
     if rounds < 1:
         raise ConfigError("rounds", rounds, "a run needs at least one round")
     for index in range(progress.round, rounds):
+        if bool(progress.server.get("done", False)):
+            return
         cohort = network.participants(index, randomness)
         try:
             with _own_draws(randomness.torch_seed("init", index), progress.received.device):

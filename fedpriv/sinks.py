@@ -155,7 +155,8 @@ class Live:
             "test_loss": lambda value: f"loss {value:.4f}",
             "test_accuracy": lambda value: f"accuracy {value:.2%}",
         }
-        return [form(self._last[name]) for name, form in shown.items() if name in self._last]
+        known = [form(self._last[name]) for name, form in shown.items() if name in self._last]
+        return known + [f"{name} {value:.3g}" for name, value in self._last.items() if name not in shown]
 
     def _speed(self, report: RoundReport) -> str:
         if self._start is None:

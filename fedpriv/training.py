@@ -17,9 +17,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from fedpriv.backends import choose
+from fedpriv.central import centralised_al
 from fedpriv.checkpoint import Checkpoint
 from fedpriv.client import Client, Loss
 from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.kkt import exact_report, private_report
 from fedpriv.metrics import Evaluator, consensus_distance, spread
 from fedpriv.models import validate_model
 from fedpriv.network.local import Star
@@ -31,6 +33,7 @@ from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.randomness import Randomness
 from fedpriv.privacy.settings import FixedSize, Privacy
 from fedpriv.privacy.spent import Spent
+from fedpriv.problem import Problem
 from fedpriv.simulation import RoundNetwork, adopt, begin, simulate
 from fedpriv.strategies.base import Strategy
 
@@ -138,9 +141,11 @@ class Sink(Protocol):
         ...
 
 
-def make_clients(model: nn.Module, loss: Loss, datasets: Sequence[Dataset[Any]]) -> list[Client]:
-    """One client for each data set, each with its own copy of `model`."""
-    return [Client(copy.deepcopy(model), loss, DataLoader(d, batch_size=256)) for d in datasets]
+def make_clients(
+    model: nn.Module, loss: Loss, datasets: Sequence[Dataset[Any]], problem: Problem | None = None
+) -> list[Client]:
+    """One client for each data set, each with its own copy of `model` and the same problem."""
+    return [Client(copy.deepcopy(model), loss, DataLoader(d, batch_size=256), problem=problem) for d in datasets]
 
 
 class Training:
@@ -162,6 +167,8 @@ class Training:
         settings: Fingerprint of the configuration, checked on resume; it also names the run's noise.
         resume: Go on from the folder's checkpoint.
         fresh_noise: On resume, charge the releases past the checkpoint and draw new noise instead of replaying.
+        compare: At the end of an exact run with constraints, solve the problem with all data in one place as well and
+            report the relative difference of the objectives.
         optimum: Smallest value of the objective, where it is known. Then the result tells the gap to it, which is
             computed on the training data without noise: for experiments on public data only.
 
@@ -186,9 +193,11 @@ class Training:
         settings: str = "",
         resume: bool = False,
         fresh_noise: bool = False,
+        compare: bool = False,
         optimum: float | None = None,
     ) -> None:
         compute = compute or Compute()
+        self._compare = compare
         if not clients:
             raise ConfigError("clients", [], "a run needs at least one client")
         validate_model(clients[0].model)
@@ -245,8 +254,10 @@ class Training:
         for done in rounds:
             self.progress = done.progress
             self._rows_sent += self.network.rows_sent
-            last = done.progress.round == self.rounds
+            server = done.progress.server
+            last = done.progress.round == self.rounds or bool(server.get("done", False))
             metrics = self._metrics() if last or done.progress.round % self._every == 0 else {}
+            metrics |= {name: float(server[name]) for name in self.strategy.monitor}
             self._seconds = time.monotonic() - start
             # the quick bound may pass the limit where the tight one, which the filter asks, has not
             limit = self.plan.privacy.epsilon if self.plan.privacy.private else None
@@ -296,6 +307,21 @@ class Training:
         """The run's one model: the mean of the reported ones, `[dim]`."""
         models = self.progress.models
         return models[0] if models.stride(0) == 0 or len(models) == 1 else models.mean(0)
+
+    def _optimality(self, params: Tensor) -> dict[str, Any]:
+        """What a run with constraints reports beside the rest."""
+        multipliers = self.progress.local.get("multipliers")
+        if multipliers is None or self.progress.round == 0:
+            return {}
+        if self.plan.privacy.private:
+            return private_report(self.progress, self.oracle, multipliers)
+        h = self.strategy.regularizer
+        report = exact_report(self.progress, self.oracle.queries.problem, params, multipliers, h)
+        if self._compare:
+            best = centralised_al(self.oracle.queries.problem, torch.zeros_like(params), regularizer=h)
+            report["centralised"] = {"objective": best.objective, "converged": best.converged, "seconds": best.seconds}
+            report["relative_difference"] = abs(report["objective"] - best.objective) / abs(best.objective)
+        return report
 
     @property
     def _apart(self) -> bool:
@@ -353,7 +379,7 @@ class Training:
             seconds=self._seconds,
             params_l2=float(params.double().norm()),
             noise_multiplier=self.plan.privacy.noise_multiplier,
-            measures=self._measures(),
+            measures={**self._measures(), **self._optimality(params)},
             gradient_evaluations=sum(self.plan.evaluations[: self.progress.round]),
             optimality_gap=self.optimality_gap(params),
             params=params.clone(),

@@ -57,6 +57,8 @@ class LinearBackend:
         deltas = self._deltas(params, batch)
         if anchor is not None:
             deltas = deltas - self._deltas(anchor, batch)
+        if batch.weights is not None:
+            deltas = deltas * batch.weights.unsqueeze(2)
         if clip is None:
             sums = self._outer_sum(deltas, batch, batch.mask)
             return sums, count(self._broken(deltas, batch, sums) & batch.mask)

@@ -59,6 +59,8 @@ class LoopBackend:
                 gradient = self._gradient(params[client], x, y)
                 if anchor is not None:
                     gradient = gradient - self._gradient(anchor[client], x, y)
+                if batch.weights is not None:
+                    gradient = gradient * batch.weights[client, example]
                 yield client, gradient
 
     def _gradient(self, row: Tensor, x: Tensor, y: Tensor) -> Tensor:

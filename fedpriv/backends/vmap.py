@@ -96,7 +96,8 @@ class VmapBackend:
         for rows, cells in self._cut(clients, examples, together=all_alike(params) or examples <= 16):
             mask = batch.mask[rows, cells]
             with self._kernels:
-                found = self._over_clients(params[rows], inputs[rows, cells], targets[rows, cells], mask)
+                kept = mask if batch.weights is None else mask * batch.weights[rows, cells]
+                found = self._over_clients(params[rows], inputs[rows, cells], targets[rows, cells], kept)
             flat = torch.cat([g.reshape(len(mask), -1) for g in found.values()], 1)
             sums[rows] += flat.where(mask.any(1, keepdim=True), 0)
         return sums
@@ -123,6 +124,8 @@ class VmapBackend:
                 gradients = self._gradients(params[rows], x, y)
                 if anchor is not None:
                     gradients = [g - a for g, a in zip(gradients, self._gradients(anchor[rows], x, y), strict=True)]
+            if batch.weights is not None:
+                gradients = [g * batch.weights[rows, cells].unsqueeze(2) for g in gradients]
             # the norm of the norms of the parts is the norm of the whole, in l1 as in l2
             yield rows, gradients, norm.norms(torch.stack([norm.norms(g) for g in gradients], -1)), mask
 

@@ -17,6 +17,7 @@ from fedpriv.config.files import fingerprint
 from fedpriv.config.network import check_cohort
 from fedpriv.config.schema import Config
 from fedpriv.data import Split, labels_of
+from fedpriv.data.base import size
 from fedpriv.errors import ConfigError
 from fedpriv.training import Training, make_clients
 
@@ -53,6 +54,7 @@ def build(config: Config, folder: Path | None = None, *, resume: bool = False, f
         settings=fingerprint(config),
         resume=resume,
         fresh_noise=fresh_noise,
+        compare=config.problem.compare,
         optimum=config.log.optimum,
     )
 
@@ -68,7 +70,13 @@ def make_population(config: Config, split: Split) -> list[Client]:
     check_cohort(config.network, len(shares))
     model = make_model(config, tuple(split.train[0][0].shape), split.n_classes)
     loss = models.resolve_loss(config.loss.name, **config.loss.options)
-    return make_clients(model, loss, [Subset(split.train, share.tolist()) for share in shares])
+    datasets = [Subset(split.train, share.tolist()) for share in shares]
+    clients = make_clients(model, loss, datasets, config.problem.build())
+    server = config.problem.of_server()
+    if server is not None:
+        # the server takes part as one more client, with constraints but without an objective
+        clients += make_clients(model, loss, [split.test], server)
+    return clients
 
 
 def make_model(config: Config, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
@@ -116,11 +124,14 @@ _KNOWN = {"digits": (1437, (1, 8, 8), 10), "mnist": (60000, (1, 28, 28), 10)}
 def outline(config: Config) -> Outline:
     """The outline of a configuration's data; the data are read only where it is not known beforehand."""
     wanted = config.data.partition
-    if config.data.name in _KNOWN and wanted.kind in ("iid", "in_order") and wanted.n_clients is not None:
+    plain = wanted.kind in ("iid", "in_order") and config.problem.server is None
+    if config.data.name in _KNOWN and plain and wanted.n_clients is not None:
         n_train, shape, n_classes = _KNOWN[config.data.name]
         fewer, more = divmod(n_train, wanted.n_clients)
         sizes = tuple(fewer + (i < more) for i in range(wanted.n_clients))
         return Outline(sizes, (prod(shape),) if config.data.options.get("flat") else shape, n_classes)
     split = load_data(config)
     sizes = tuple(len(share) for share in divide(config, split))
+    if config.problem.server is not None:
+        sizes = (*sizes, size(split.test))
     return Outline(sizes, tuple(split.train[0][0].shape), split.n_classes)

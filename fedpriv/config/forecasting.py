@@ -14,6 +14,7 @@ from fedpriv.config.building import Outline, make_model, outline
 from fedpriv.config.files import fingerprint
 from fedpriv.config.network import check_cohort
 from fedpriv.config.schema import Config
+from fedpriv.config.statistics import statistics_notes
 from fedpriv.config.strategies import STRATEGIES
 from fedpriv.network.graph import Facts
 from fedpriv.planning import Plan, make_plan
@@ -174,6 +175,7 @@ def _warnings(config: Config, seen: Outline, plan: Plan, claim: Claim | None) ->
     units = sum(seen.sizes) if privacy.unit == "sample" else len(seen.sizes)
     if said := delta_warning(privacy.delta, units):
         warnings.append(said)
+    warnings.extend(statistics_notes(config, seen, plan))
     if isinstance(privacy.mechanism, Laplace) and privacy.delta > 0:
         warnings.extend(_laplace_warning(config, seen, plan))
     return warnings

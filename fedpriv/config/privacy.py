@@ -93,6 +93,18 @@ class ScheduleChoice(Choice):
         return Geometric(self.geometric.ratio) if self.geometric else Uniform()
 
 
+class StatisticsSection(Section):
+    """Bound and budget of statistics such as constraint values; see `fedpriv.privacy.settings.Statistics`."""
+
+    bound: Positive = 4.0
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    public_counts: bool = False
+
+    def build(self) -> settings.Statistics:
+        """The setting."""
+        return settings.Statistics(self.bound, self.share, self.public_counts)
+
+
 class PrivacySection(Section):
     """The promise: a total `epsilon` for the run, or the noise; `epsilon_bar` is a paper's epsilon per round."""
 
@@ -109,6 +121,7 @@ class PrivacySection(Section):
     sampling: SamplingChoice = SamplingChoice()
     schedule: ScheduleChoice = ScheduleChoice()
     secure: bool = False
+    statistics: StatisticsSection = StatisticsSection()
 
     @model_validator(mode="before")
     @classmethod
@@ -151,4 +164,5 @@ class PrivacySection(Section):
             schedule=recipe.schedule or schedule,
             secure=self.secure,
             published=recipe.published,
+            statistics=self.statistics.build(),
         )

@@ -12,6 +12,7 @@ from fedpriv import plugins
 from fedpriv.config.base import Plugin, Section, options_model
 from fedpriv.config.network import NetworkSection, check_cohort
 from fedpriv.config.privacy import Positive, PrivacySection
+from fedpriv.config.problem import ProblemSection
 from fedpriv.config.strategies import CONTEXT, STRATEGIES, Recipe
 from fedpriv.data import DATASETS
 from fedpriv.errors import ConfigError
@@ -24,7 +25,7 @@ from fedpriv.training import Compute
 class PlainPartition(Section):
     """At random, or consecutive runs of the file."""
 
-    kind: Literal["iid", "in_order"]
+    kind: Literal["iid", "in_order", "stratified"]
     n_clients: PositiveInt
     seed: int = 0
 
@@ -153,6 +154,7 @@ class Config(Section):
     data: DataSection
     model: ModelSection
     loss: LossSection = LossSection(name="cross_entropy")
+    problem: ProblemSection = ProblemSection()
     strategy: StrategySection
     privacy: PrivacySection
     network: NetworkSection = NetworkSection()

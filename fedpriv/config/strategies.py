@@ -18,11 +18,14 @@ from fedpriv.privacy import claims
 from fedpriv.privacy.settings import Published
 from fedpriv.strategies import admm
 from fedpriv.strategies.admm import Decay, OutputNoise, Penalty, Prox, Trust, inexact_admm
+from fedpriv.strategies.augmented_lagrangian import Outer, proximal_al
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.dpsgd import decentralized_sgd
 from fedpriv.strategies.dual_averaging import dual_averaging
 from fedpriv.strategies.gossip import StepSize
+from fedpriv.strategies.private_augmented_lagrangian import private_al
 from fedpriv.strategies.proximal import L2
+from fedpriv.strategies.solvers import LBFGS, AcceleratedGradient, Newton, Quadratic, Solver
 from fedpriv.strategies.tracking import gradient_tracking, gradient_tracking_pair
 
 CONTEXT = ("rounds", "epsilon_bar", "active_fraction")
@@ -156,6 +159,51 @@ def published_output(
     return Recipe(strategy, published=Published(epsilon_bar, "gaussian", delta_bar, gradient_bound))
 
 
+SolverName = Literal["lbfgs", "newton", "accelerated_gradient", "quadratic"]
+_SOLVERS: dict[SolverName, Solver] = {
+    "lbfgs": LBFGS(),
+    "newton": Newton(),
+    "accelerated_gradient": AcceleratedGradient(),
+    "quadratic": Quadratic(),
+}
+
+
+def constrained_al(
+    beta: Positive = 10.0,
+    rho: Positive = 1.0,
+    tolerance: Positive = 1e-3,
+    stationarity: Positive = 1e-3,
+    feasibility: Positive = 1e-4,
+    solver: SolverName = "lbfgs",
+    inner_decay: Annotated[float, Field(gt=0, lt=1)] = 0.5,
+    inner_rounds: Annotated[int, Field(ge=1)] = 2000,
+) -> Strategy:
+    """Exact proximal augmented Lagrangian; see `fedpriv.proximal_al`."""
+    outer = Outer(beta, tolerance, stationarity, feasibility)
+    return proximal_al(outer, rho, solver=_SOLVERS[solver], inner_decay=inner_decay, inner_rounds=inner_rounds)
+
+
+def noisy_al(
+    rounds: int,
+    beta: Positive = 1.0,
+    largest: Positive = 3.0,
+    learning_rate: Positive = 1.0,
+    decay: NonNegative = 0.5,
+    average: NonNegative = 2.0,
+    measurements: Annotated[int, Field(ge=1)] = 4,
+) -> Strategy:
+    """Private augmented Lagrangian; see `fedpriv.private_al`."""
+    return private_al(
+        rounds,
+        beta=beta,
+        largest=largest,
+        learning_rate=learning_rate,
+        decay=decay,
+        average=average,
+        measurements=measurements,
+    )
+
+
 def dual_averages(
     regularizer: RegularizerChoice = RegularizerChoice(l2=L2(5e-4)),  # noqa: B008
     weight_power: NonNegative = 1.0,
@@ -213,6 +261,12 @@ STRATEGIES: dict[str, StrategyEntry] = {
         "inexact ADMM with noise on its output (Huang et al., the baseline)",
         published_output,
         claims.output_perturbed_admm,
+    ),
+    "proximal_al": StrategyEntry(
+        constrained_al, "proximal augmented Lagrangian for constraints (He, Peng and Sun), exact: needs at: none"
+    ),
+    "private_al": StrategyEntry(
+        noisy_al, "augmented Lagrangian for constraints with private values and gradients, a fixed number of rounds"
     ),
     "dual_averaging": StrategyEntry(
         dual_averages,

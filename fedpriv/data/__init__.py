@@ -9,6 +9,7 @@ from fedpriv.data.digits import digits
 from fedpriv.data.femnist import femnist
 from fedpriv.data.mnist import mnist
 from fedpriv.data.partition import partition
+from fedpriv.data.tables import adult, breast_cancer, monks
 from fedpriv.errors import ConfigError
 
 __all__ = ["DATASETS", "DatasetEntry", "Split", "check_dataset", "labels_of", "load", "partition"]
@@ -18,6 +19,9 @@ DatasetEntry = plugins.Entry[Split]
 DATASETS: dict[str, DatasetEntry] = {
     "digits": DatasetEntry(digits, "scikit-learn's 8x8 digits; needs no file"),
     "mnist": DatasetEntry(mnist, "MNIST, 28x28, 60000 train and 10000 test images"),
+    "adult": DatasetEntry(adult, "UCI Adult (census income), 38 features and a constant, 2 classes"),
+    "breast_cancer": DatasetEntry(breast_cancer, "UCI breast cancer, original or diagnostic, 2 classes"),
+    "monks": DatasetEntry(monks, "UCI monks-1, 17 one-hot features, 2 classes"),
     "femnist": DatasetEntry(femnist, "FEMNIST of LEAF, 28x28, 62 classes, by writer"),
     "covertype": DatasetEntry(
         covertype, "UCI Covertype, 54 features and a constant, rows of norm 1, binary or 7 classes"

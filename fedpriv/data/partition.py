@@ -12,7 +12,7 @@ from torch import Tensor
 from fedpriv.errors import ConfigError
 from fedpriv.plugins import nearest
 
-Kind = Literal["iid", "in_order", "by_label", "dirichlet", "by_writer"]
+Kind = Literal["iid", "in_order", "by_label", "dirichlet", "stratified", "by_writer"]
 _TRIES = 100
 
 
@@ -49,6 +49,8 @@ def partition(
         return iid(len(labels), n_clients, generator)
     if kind == "in_order":
         return in_order(len(labels), n_clients)
+    if kind == "stratified":
+        return stratified(labels, n_clients, generator)
     if kind == "by_label":
         return by_label(labels, n_clients, generator, labels_per_client=labels_per_client)
     if kind == "dirichlet":
@@ -67,6 +69,22 @@ def iid(n_examples: int, n_clients: int, generator: torch.Generator) -> list[Ten
     _check_clients(n_clients, n_examples, "examples")
     order = torch.randperm(n_examples, generator=generator)
     return [part.sort().values for part in order.tensor_split(n_clients)]
+
+
+def stratified(labels: Tensor, n_clients: int, generator: torch.Generator) -> list[Tensor]:
+    """At random with equal class shares: each client's number of examples of a class differs by at most one."""
+    classes = labels.unique()
+    fewest = min(int((labels == label).sum()) for label in classes)
+    if not 1 <= n_clients <= fewest:
+        fix = f"give between 1 and {fewest}, the examples of the rarest class: each client gets one of every class"
+        raise ConfigError("partition.n_clients", n_clients, fix)
+    parts: list[list[Tensor]] = [[] for _ in range(n_clients)]
+    for index, label in enumerate(classes):
+        dealt = list(_shuffled((labels == label).nonzero()[:, 0], generator).tensor_split(n_clients))
+        # the larger parts go to other clients for every other class, so that sizes stay close
+        for part, share in zip(parts, dealt if index % 2 == 0 else dealt[::-1], strict=True):
+            part.append(share)
+    return [torch.cat(part).sort().values for part in parts]
 
 
 def in_order(n_examples: int, n_clients: int) -> list[Tensor]:

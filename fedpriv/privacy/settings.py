@@ -118,6 +118,32 @@ class Published:
 
 
 @dataclass(frozen=True)
+class Statistics:
+    """How statistics of losses (constraint values) are bounded and paid for.
+
+    Args:
+        bound: Losses are clipped to `[0, bound]`.
+        share: Fraction of a round's budget that a statistic takes beside a gradient, in (0, 1).
+        public_counts: Take the sizes of groups and classes as public. Else constraints must state public fractions.
+    """
+
+    bound: float = 4.0
+    share: float = 0.2
+    public_counts: bool = False
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.bound) and self.bound > 0):
+            raise ConfigError("privacy.statistics.bound", self.bound, "the largest loss must be positive and finite")
+        if not 0 < self.share < 1:
+            raise ConfigError("privacy.statistics.share", self.share, "a fraction of the budget lies in (0, 1)")
+
+    def relative_share(self, norm: str) -> float:
+        """Budget share relative to a gradient's: noise adds up in squares for l2, plainly for l1."""
+        odds = self.share / (1 - self.share)
+        return odds if norm == "l1" else math.sqrt(odds)
+
+
+@dataclass(frozen=True)
 class Privacy:
     """The promise of a run.
 
@@ -139,6 +165,7 @@ class Privacy:
         schedule: How the budget is shared over rounds.
         secure: Draw noise and batches from the operating system's randomness: not reproducible.
         published: As-published noise instead (not private).
+        statistics: Bound and budget of statistics, for strategies that ask for them.
 
     Raises:
         ConfigError: settings that are out of range or contradict each other.
@@ -157,6 +184,7 @@ class Privacy:
     schedule: Schedule = field(default_factory=Uniform)
     secure: bool = False
     published: Published | None = None
+    statistics: Statistics = field(default_factory=Statistics)
 
     def __post_init__(self) -> None:
         if not 0 <= self.delta < 1:

@@ -35,6 +35,26 @@ class Oracle(Protocol):
         """
         ...
 
+    @property
+    def equality(self) -> Tensor:
+        """Which constraint values must be zero, `[k, m]` boolean (public)."""
+        ...
+
+    def exact(self, params: Tensor) -> tuple[Tensor, Tensor]:
+        """Objective `[k]` and constraints `[k, m]`, differentiable row by row; only without privacy.
+
+        The objectives of all clients add up to the run's objective.
+        """
+        ...
+
+    def statistic(self, params: Tensor, name: str) -> Tensor:
+        """Private statistic; `"constraints"` are the constraint values `[k, m]`."""
+        ...
+
+    def lagrangian_gradient(self, params: Tensor, multipliers: Tensor) -> Tensor:
+        """Private gradient of `f_i + <multipliers_i, c_i>` with public multipliers: `[k, dim], [k, m] -> [k, dim]`."""
+        ...
+
     def full_gradient(self, params: Tensor) -> Tensor:
         """The same on all examples, however batches are drawn."""
         ...
@@ -176,7 +196,9 @@ class Averaged:
 class Strategy:
     """An algorithm: a local step and an aggregator that fit, which model is reported, and under which name.
 
-    `regularizer` is the h of the objective, for reports.
+    A true `done` in the aggregator's state ends the run. `monitor` names public scalars of that state that a run shows
+    as it goes; like all that an aggregator knows they are functions of messages. `regularizer`
+    is the h of the objective, for reports.
 
     Raises:
         ConfigError: what one says is not what the other hears.
@@ -187,6 +209,7 @@ class Strategy:
     output: Output = field(default_factory=Last)
     name: str = "custom"
     regularizer: Proximal = field(default_factory=Zero)
+    monitor: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         step, aggregator = self.local_step, self.aggregator

@@ -1,0 +1,155 @@
+"""Tables of He, Peng and Sun (2024): Neyman-Pearson, fairness and quadratic programs, against one place and the paper.
+
+    python benchmarks/reproduce/constrained.py np --data breast_cancer --clients 1 5 10 20
+    python benchmarks/reproduce/constrained.py fairness --clients 1 5 --picture fairness.png
+    python benchmarks/reproduce/constrained.py private --epsilon 1 3 8
+    python benchmarks/reproduce/constrained.py qp
+
+The first three read $FEDPRIV_DATA. A row: objective; mean and largest constraint loss (or gap); relative difference to
+the centralised method; outer rounds, rounds, processor seconds, megabytes sent; the certificate's verdict.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils.data import Subset, TensorDataset
+
+import fedpriv as fp
+from fedpriv.data import Split, labels_of, load, partition
+from fedpriv.models import LogisticRegression, resolve_loss
+from fedpriv.strategies.solvers import LBFGS, Newton, Quadratic
+
+COMPUTE = fp.Compute(dtype="float64", device="cpu")
+HEADER = ("problem", "n", "objective", "mean", "max", "rel. diff.", "outer", "rounds", "cpu s", "MB", "status")
+
+
+def clients_of(split: Split, n: int, kind: str, problem: fp.Problem, server: fp.Problem | None = None):
+    parts = partition(kind, labels_of(split.train), n, torch.Generator().manual_seed(0))
+    model, loss = LogisticRegression(split.train[0][0].numel()), resolve_loss("logistic")
+    clients = fp.make_clients(model, loss, [Subset(split.train, part.tolist()) for part in parts], problem)
+    return clients + (fp.make_clients(model, loss, [split.test], server) if server else [])
+
+
+def run(name: str, n: int, clients: list[fp.Client], strategy: fp.Strategy, bound: float, picture: Path | None) -> None:
+    training = fp.Training(clients, strategy, fp.Privacy(at="none"), rounds=20000, compute=COMPUTE, compare=True)
+    start, curve = time.process_time(), []
+    for report in training:
+        curve.append((report.round, report.metrics["objective"], report.metrics["violation"]))
+    seconds = time.process_time() - start
+    result = training.result().to_json()
+    values = np.array(result["constraint_values"])
+    losses = values.max(1) + bound
+    floats = result["rounds"] * len(clients) * (2 * training.population.dim + 7)
+    row(
+        name,
+        n,
+        f"{result['objective']:.5f}",
+        f"{losses.mean():.4f}",
+        f"{losses.max():.4f}",
+        f"{result['relative_difference']:.1e}",
+        result["outer_rounds"],
+        result["rounds"],
+        f"{seconds:.1f}",
+        f"{8e-6 * floats:.2f}",
+        result["status"],
+    )
+    if picture:
+        draw(curve, picture)
+
+
+def draw(curve: list[tuple[int, float, float]], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 5), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
+    rounds, objective, violation = zip(*curve, strict=True)
+    above.plot(rounds, objective)
+    above.set_ylabel("objective")
+    below.semilogy(rounds, np.maximum(violation, 1e-9))
+    below.set(ylabel="largest violation", xlabel="round")
+    figure.savefig(path, dpi=150)
+
+
+def row(*cells: object) -> None:
+    print("| " + " | ".join(f"{cell}" for cell in cells) + " |", flush=True)
+
+
+def neyman_pearson(args: argparse.Namespace) -> None:
+    problem = fp.Problem(fp.class_loss(0), (fp.ClassLossAtMost(1, 0.2),))
+    split = load(args.data, **({"n_train": 2000} if args.data == "adult" else {}))
+    for n in args.clients:
+        strategy = fp.proximal_al(fp.Outer(100.0, 0.03, 2e-4, 1e-5), args.rho or 0.2, solver=Newton())
+        run(args.data, n, clients_of(split, n, "stratified", problem), strategy, 0.2, args.picture)
+
+
+def fairness(args: argparse.Namespace) -> None:
+    gap = fp.GroupLossGap(-1, 0.1)
+    for n in args.clients:
+        clients = clients_of(load("adult"), n, "iid", fp.Problem(constraints=(gap,)), fp.Problem(None, (gap,)))
+        strategy = fp.proximal_al(fp.Outer(10.0, 0.01, 1e-3, 1e-4), args.rho or 0.1, solver=LBFGS())
+        run("adult, gap", n, clients, strategy, 0.1, args.picture)
+
+
+def quadratic(args: argparse.Namespace) -> None:
+    for n, dim in ((n, dim) for dim in (100, 300, 500) for n in args.clients):
+        rng = np.random.default_rng(0)
+        model = torch.nn.Linear(dim, 1, bias=False)
+        torch.nn.init.zeros_(model.weight)
+        clients = []
+        for i in range(n + 1):
+            c = torch.tensor(rng.normal(scale=dim**-0.5, size=(args.rows, dim)))
+            u, d, b = np.linalg.qr(rng.normal(size=(dim, dim)))[0], rng.normal(size=args.rows), rng.normal(size=dim)
+            a = torch.tensor(u * rng.uniform(0.5, 1, dim) @ u.T)
+            line = fp.LinearEquality(c, torch.tensor(d / np.linalg.norm(d)))
+            objective = None if i == n else quadratic_form(a, torch.tensor(b / np.linalg.norm(b)))
+            nothing = TensorDataset(torch.zeros(1, dim), torch.zeros(1))
+            clients += fp.make_clients(model, torch.nn.MSELoss(), [nothing], fp.Problem(objective, (line,)))
+        strategy = fp.proximal_al(fp.Outer(10.0, 0.1, 1e-3, 1e-4), args.rho or 1.0, solver=Quadratic())
+        run(f"qp, d = {dim}", n, clients, strategy, 0.0, None)
+
+
+def quadratic_form(a: torch.Tensor, b: torch.Tensor) -> fp.Function:
+    return fp.Function(lambda model, x, y: (model.params @ a @ model.params / 2 + b @ model.params).view(1))
+
+
+def private(args: argparse.Namespace) -> None:
+    """Accuracy and loss gap on the test data: without constraint (a gap of at most 100) and with."""
+    split, n, rounds = load("adult"), args.clients[0], 60
+    x, y = split.test.tensors
+    for epsilon in args.epsilon:
+        for bound in (100.0, 0.1, 0.05, 0.02):
+            problem = fp.Problem(constraints=(fp.GroupLossGap(-1, bound, fraction=0.676),))
+            privacy = fp.Privacy(epsilon=epsilon, statistics=fp.Statistics(3.0, 0.3))
+            strategy = fp.private_al(rounds, beta=2.0, largest=3.0, learning_rate=2.0)
+            result = fp.train(clients_of(split, n, "iid", problem), strategy, privacy, rounds=rounds)
+            scores = x @ result.params[:-1].double() if len(result.params) > x.shape[1] else x @ result.params.double()
+            losses = torch.nn.functional.softplus(-(2 * y - 1) * scores)
+            gap = losses[x[:, -1] == 1].mean() - losses[x[:, -1] == 0].mean()
+            accuracy = ((scores > 0) == (y == 1)).double().mean()
+            row(epsilon, bound, f"{100 * accuracy:.2f} %", f"{gap:.4f}", f"{result.spent.epsilon:.3f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("np", "fairness", "private", "qp"))
+    parser.add_argument("--data", default="breast_cancer", choices=("breast_cancer", "adult", "monks"))
+    parser.add_argument("--clients", type=int, nargs="+", default=[5])
+    parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0, 3.0, 8.0])
+    parser.add_argument("--rho", type=float)
+    parser.add_argument("--rows", type=int, default=2, help="constraints of each client of a quadratic program")
+    parser.add_argument("--picture", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    header = HEADER if args.what != "private" else ("epsilon", "gap allowed", "test accuracy", "test gap", "spent")
+    row(*header)
+    row(*("---" for _ in header))
+    {"np": neyman_pearson, "fairness": fairness, "private": private, "qp": quadratic}[args.what](args)
+
+
+if __name__ == "__main__":
+    main()

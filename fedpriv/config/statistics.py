@@ -1,0 +1,57 @@
+"""What the noise of private constraint values does to a run, before it starts."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from fedpriv.config.building import Outline, make_model
+from fedpriv.config.schema import Config
+from fedpriv.planning import Plan
+from fedpriv.privacy.clipping import Clip
+from fedpriv.privacy.mechanisms import Laplace
+
+
+def statistics_notes(config: Config, seen: Outline, plan: Plan) -> list[str]:
+    """Sentences about the noise of constraint values, the split of the budget, and a beta that is too large.
+
+    Only where constraints state public fractions: else the noise depends on counts that a plan does not look up.
+    """
+    asked = [record for record in plan.records if record.query == "statistic:constraints"]
+    stack = config.problem.build().stacked()
+    if not asked or stack is None or stack.counts_are_public() or not stack.terms:
+        return []
+    privacy = plan.privacy
+    clip, fewest = Clip(1.0, privacy.clip.norm), min(seen.sizes)
+    nobody = torch.zeros(fewest, *seen.input_shape), torch.zeros(fewest, dtype=torch.long)
+    reach = float(clip.norms(stack.largest(*nobody).double())) * privacy.statistics.bound / 2
+    noise = asked[0].noise_multiplier
+    multiplier = max(noise) if isinstance(noise, tuple) else noise
+    spread = math.sqrt(2) if isinstance(privacy.mechanism, Laplace) else 1.0
+    deviation = multiplier * privacy.sensitivity_of(clip) * reach * spread
+    beta, largest = (float(config.strategy.options.get(name, 1.0)) for name in ("beta", "largest"))
+    share = suggested_share(config, seen, reach, beta, fewest, privacy.clip.bound)
+    notes = [
+        f"noise of a constraint value: standard deviation {deviation:.3g} for the smallest client ({fewest} "
+        f"examples); values take {privacy.statistics.share:.0%} of each round's budget, suggested: {share:.0%}"
+    ]
+    if beta * deviation > largest / 10:
+        notes.append(
+            f"beta = {beta:g} drowns the multipliers in noise: a step of theirs has standard deviation "
+            f"{beta * deviation:.3g} where their cap is {largest:g}; use a beta of at most "
+            f"{largest / 10 / deviation:.2g}, a larger share for values, fewer rounds or more examples a client"
+        )
+    return notes
+
+
+def suggested_share(config: Config, seen: Outline, reach: float, beta: float, examples: int, clip: float) -> float:
+    """The share with the least noise in a step.
+
+    A step's noise is the gradient's, of squared norm `dim (clip / m)^2 / (1 - share)`, and that of the multipliers
+    times a constraint's gradient, of norm at most about the clip: `(beta reach clip)^2 / share`. With numerators a^2
+    and b^2 the sum is least at b / (a + b).
+    """
+    dim = sum(p.numel() for p in make_model(config, seen.input_shape, seen.n_classes).parameters())
+    a, b = math.sqrt(dim) * clip / examples, beta * reach * clip
+    return b / (a + b)

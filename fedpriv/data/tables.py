@@ -1,0 +1,185 @@
+"""Tables of the UCI repository: Adult, breast cancer (Wisconsin) and monks-1. Inputs are flat feature vectors."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import TensorDataset
+
+from fedpriv.data.base import Split
+from fedpriv.errors import ConfigError, DataError
+
+Array = NDArray[np.float64]
+
+# public constants of the published file (all 45 222 complete rows), so that scaling looks at nobody's data
+_ADULT_SCALE = {
+    "age": (38.5479, 13.2177),
+    "fnlwgt": (189734.73, 105638.03),
+    "education_num": (10.1185, 2.5529),
+    "hours": (40.9380, 12.0074),
+}
+_RELATIONSHIP = ("Husband", "Not-in-family", "Other-relative", "Own-child", "Unmarried", "Wife")
+_RACE = ("Amer-Indian-Eskimo", "Asian-Pac-Islander", "Black", "Other", "White")
+_WORK = {
+    "gov": ("Federal-gov", "Local-gov", "State-gov"),
+    "private": ("Private",),
+    "self": ("Self-emp-inc", "Self-emp-not-inc"),
+    "unpaid": ("Without-pay",),
+}
+_OCCUPATION = (
+    "Adm-clerical",
+    "Armed-Forces",
+    "Craft-repair",
+    "Exec-managerial",
+    "Farming-fishing",
+    "Handlers-cleaners",
+    "Machine-op-inspct",
+    "Other-service",
+    "Priv-house-serv",
+    "Prof-specialty",
+    "Protective-serv",
+    "Sales",
+    "Tech-support",
+    "Transport-moving",
+)
+
+
+def adult(*, root: str | None = None, n_train: int | None = None, bias: bool = True) -> Split:
+    """Adult (census income): 30 162 train and 15 060 test rows without missing values; class 1 earns over 50K.
+
+    Features: age, weight, years of education and hours scaled with public constants; married, capital gain, capital
+    loss, not from the United States; one-hot relationship, race, kind of work, occupation; a constant; and last, sex
+    (1 male): the group of `GroupLossGap(feature=-1)`.
+
+    Args:
+        root: Folder with `adult.data(.gz)` and `adult.test(.gz)`; `$FEDPRIV_DATA/adult` if left out.
+        n_train: Use the first so many train rows.
+        bias: Add the constant feature.
+
+    Source: Kohavi and Becker (1996), UCI; the encoding follows the `adult-b` set of He, Peng and Sun (2024).
+    """
+    folder = _folder(root, "adult")
+    train, test = (_adult_rows(folder, name) for name in ("adult.data", "adult.test"))
+    if n_train is not None and not 1 <= n_train <= len(train[1]):
+        raise ConfigError("data.n_train", n_train, f"give between 1 and {len(train[1])}")
+    parts = [
+        _dataset(_with_bias(x, before=1) if bias else x, y) for x, y in ((train[0][:n_train], train[1][:n_train]), test)
+    ]
+    size = len(parts[0])
+    return Split(parts[0], parts[1], 2, None, f"adult: {size} train and {len(parts[1])} test rows, 2 classes")
+
+
+def breast_cancer(
+    *, variant: str = "wisconsin", root: str | None = None, features: Sequence[int] | None = None, bias: bool = True
+) -> Split:
+    """Breast cancer; class 1 is malignant. Train and test are the same rows: it is for optimisation experiments.
+
+    Features are standardised over all rows, which looks at the data: for private runs take the scaling as public.
+
+    Args:
+        variant: `wisconsin`: the original set, 683 complete rows of 9 features, from a file. `diagnostic`: the 569 rows
+            of 30 features in scikit-learn, no file needed.
+        root: Folder with `breast-cancer-wisconsin.data`; `$FEDPRIV_DATA/breast-cancer-wisconsin` if left out.
+        features: Use these columns only.
+        bias: Add a constant feature.
+
+    Source: Wolberg and Mangasarian (1990); Street, Wolberg and Mangasarian (1993); UCI.
+    """
+    if variant == "diagnostic":
+        from sklearn.datasets import load_breast_cancer  # slow to import
+
+        x, benign = load_breast_cancer(return_X_y=True)
+        x, y = np.asarray(x, dtype=np.float64), 1 - np.asarray(benign, dtype=np.int64)
+    elif variant == "wisconsin":
+        rows = _fields(_folder(root, "breast-cancer-wisconsin") / "breast-cancer-wisconsin.data", 11)
+        table = np.array([row for row in rows if "?" not in row], dtype=np.float64)
+        x, y = table[:, 1:10], (table[:, 10] == 4).astype(np.int64)
+    else:
+        raise ConfigError("data.variant", variant, "choose 'wisconsin' or 'diagnostic'")
+    x = x if features is None else x[:, list(features)]
+    x = (x - x.mean(0)) / x.std(0)
+    both = _dataset(_with_bias(x) if bias else x, y)
+    return Split(both, both, 2, None, f"breast cancer ({variant}): {len(y)} rows, {x.shape[1]} features, 2 classes")
+
+
+def monks(*, root: str | None = None, bias: bool = True) -> Split:
+    """Monks-1: six discrete features, one-hot (17 columns); train and test are all 556 rows.
+
+    Args:
+        root: Folder with `monks-1.train` and `monks-1.test`; `$FEDPRIV_DATA/monks` if left out.
+        bias: Add a constant feature.
+
+    Source: Thrun et al. (1991), UCI.
+    """
+    folder = _folder(root, "monks")
+    rows = [line.split() for name in ("monks-1.train", "monks-1.test") for line in _lines(folder / name)]
+    if any(len(row) != 8 for row in rows):
+        raise DataError(f"{folder}: a line does not have 8 fields (class, a1 ... a6, id): fetch the files again")
+    table = np.array([row[:7] for row in rows], dtype=np.int64)
+    columns = [table[:, [j]] == np.arange(1, count + 1) for j, count in enumerate((3, 3, 2, 3, 4, 2), start=1)]
+    x = np.concatenate(columns, 1).astype(np.float64)
+    both = _dataset(_with_bias(x) if bias else x, table[:, 0])
+    return Split(both, both, 2, None, f"monks-1: {len(table)} rows, 17 features, 2 classes")
+
+
+def _adult_rows(folder: Path, name: str) -> tuple[Array, NDArray[np.int64]]:
+    path = folder / name
+    path = path if path.exists() else folder / f"{name}.gz"
+    rows = [row for row in _fields(path, 15, comment="|") if "?" not in row]
+    columns = [np.array(column) for column in zip(*rows, strict=True)]
+    scaled = {"age": 0, "fnlwgt": 2, "education_num": 4, "hours": 12}
+    numeric = [
+        (columns[at].astype(np.float64) - _ADULT_SCALE[key][0]) / _ADULT_SCALE[key][1] for key, at in scaled.items()
+    ]
+    flags = [
+        np.isin(columns[5], ("Married-civ-spouse", "Married-AF-spouse")),
+        columns[10].astype(np.float64) > 0,
+        columns[11].astype(np.float64) > 0,
+        columns[13] != "United-States",
+    ]
+    hot = [columns[at] == value for at, values in ((7, _RELATIONSHIP), (8, _RACE)) for value in values]
+    hot += [np.isin(columns[1], values) for values in _WORK.values()]
+    hot += [columns[6] == value for value in _OCCUPATION]
+    x = np.stack([*numeric, *flags, *hot, columns[9] == "Male"], 1).astype(np.float64)
+    return x, np.char.startswith(columns[14], ">50K").astype(np.int64)
+
+
+def _folder(root: str | None, name: str) -> Path:
+    shared = os.environ.get("FEDPRIV_DATA")
+    if root is None and shared is None:
+        raise DataError(f"{name}: no root given and FEDPRIV_DATA is unset: set root to the folder with its files")
+    folder = Path(root) if root else Path(shared or "") / name
+    if not folder.is_dir():
+        raise DataError(f"{name}: no folder {folder}: set root, or FEDPRIV_DATA to a folder that has {name}/")
+    return folder
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError) as error:
+        raise DataError(f"{path}: cannot be read ({error}): fetch it again") from error
+    return [line for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
+
+
+def _fields(path: Path, width: int, comment: str = "\0") -> list[list[str]]:
+    rows = [[field.strip() for field in line.split(",")] for line in _lines(path) if not line.startswith(comment)]
+    wrong = next((number for number, row in enumerate(rows, start=1) if len(row) != width), None)
+    if wrong is not None:
+        raise DataError(f"{path}: row {wrong} has {len(rows[wrong - 1])} fields instead of {width}: fetch it again")
+    return rows
+
+
+def _with_bias(x: Array, before: int = 0) -> Array:
+    """A constant column, `before` so many of the last ones."""
+    return np.insert(x, x.shape[1] - before, 1.0, axis=1)
+
+
+def _dataset(x: Array, y: NDArray[np.int64]) -> TensorDataset:
+    return TensorDataset(torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y))

@@ -1,0 +1,122 @@
+"""Optimality of a point of a problem with constraints, computed afresh from the clients' data: not private."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedpriv.backends.values import ProblemValues
+from fedpriv.oracle import PrivateOracle
+from fedpriv.simulation import Progress
+from fedpriv.strategies.proximal import Proximal, Zero
+
+_NORMAL_95 = 1.959964
+
+
+@dataclass(frozen=True)
+class Kkt:
+    """The Karush-Kuhn-Tucker conditions at a point; all zero at a solution of a convex problem.
+
+    Attributes:
+        objective: Mean objective of the clients, h included.
+        constraint_values: Of each client, `[n, m]`.
+        multipliers: Of each client, `[n, m]`, for the mean objective.
+        stationarity: Infinity norm of `w - prox_h(w - g)`, g the gradient of the Lagrangian; of g itself without h.
+        feasibility: Largest violation.
+        complementarity: Largest `|multiplier * value|` of an inequality.
+        infeasible_point: Infinity norm of the gradient of half the squared violations, over the violation: near 0 with
+            a violation, the point is the nearest to feasible that there is around it. 0 at a feasible point.
+    """
+
+    objective: float
+    constraint_values: Tensor
+    multipliers: Tensor
+    stationarity: float
+    feasibility: float
+    complementarity: float
+    infeasible_point: float
+
+    @property
+    def residual(self) -> float:
+        """The largest of the three."""
+        return max(self.stationarity, self.feasibility, self.complementarity)
+
+
+def kkt(problem: ProblemValues, params: Tensor, multipliers: Tensor, regularizer: Proximal | None = None) -> Kkt:
+    """Check a point.
+
+    Args:
+        problem: The clients' objectives and constraints.
+        params: The point, `[dim]`.
+        multipliers: `[n, m]`.
+        regularizer: h; none by default.
+    """
+    h = regularizer or Zero()
+    rows = params.detach().expand(len(multipliers), -1).clone().requires_grad_()
+    objective, values = problem(rows)
+    gradient = _row_sum((objective + (multipliers * values).sum(1)).sum(), rows)
+    broken = values.where(problem.equality, values.clamp_min(0))
+    push = _row_sum(broken.square().sum() / 2, rows)
+    point, values = params.detach(), values.detach()
+    step = point - h.prox((point - gradient).unsqueeze(0), 1.0)[0]
+    feasibility = _largest(broken.detach())
+    return Kkt(
+        objective=float(objective.detach().sum() + h.value(point.unsqueeze(0))[0]),
+        constraint_values=values,
+        multipliers=multipliers,
+        stationarity=_largest(step),
+        feasibility=feasibility,
+        complementarity=_largest((multipliers * values).where(~problem.equality, 0.0)),
+        infeasible_point=_largest(push) / feasibility if feasibility > 0 else 0.0,
+    )
+
+
+def exact_report(
+    progress: Progress, problem: ProblemValues, params: Tensor, multipliers: Tensor, regularizer: Proximal | None
+) -> dict[str, Any]:
+    """Fields of `result.json` of an exact run; the optimality is computed anew, not taken from the algorithm."""
+    found, server = kkt(problem, params, multipliers, regularizer), progress.server
+    converged = bool(server.get("converged", False))
+    status = "converged" if converged else "infeasible" if bool(server.get("infeasible", False)) else "round limit"
+    return {
+        "objective": found.objective,
+        "constraint_values": found.constraint_values.tolist(),
+        "max_violation": found.feasibility,
+        "multipliers": found.multipliers.tolist(),
+        "kkt": {name: getattr(found, name) for name in ("stationarity", "feasibility", "complementarity")},
+        "converged": converged,
+        "status": status,
+        "infeasible_point": found.infeasible_point,
+        "outer_rounds": int(server.get("outer", 0)),
+        "inner_rounds": int(server.get("inner_total", 0)),
+    }
+
+
+def private_report(progress: Progress, oracle: PrivateOracle, multipliers: Tensor) -> dict[str, Any]:
+    """Fields of `result.json` of a private run, from releases alone: estimates and what the noise does to them.
+
+    A run that stopped early has not measured the model that it reports: its estimates are the last round's.
+    """
+    estimate, repeats = progress.local["measured"], int(progress.server["measurements"])
+    deviation = oracle.statistic_deviation(progress.round - 1) / max(repeats, 1) ** 0.5
+    half_width = _NORMAL_95 * deviation
+    return {
+        "constraint_estimates": estimate.tolist(),
+        "constraint_confidence": {"level": 0.95, "half_width": half_width.tolist()},
+        "estimates_of_reported_model": repeats > 0,
+        "max_violation_estimate": float(estimate.max().clamp_min(0)),
+        "multipliers": multipliers.tolist(),
+    }
+
+
+def _row_sum(value: Tensor, rows: Tensor) -> Tensor:
+    if not value.requires_grad:  # nothing there depends on the parameters: no constraint, or constant ones
+        return torch.zeros_like(rows).sum(0)
+    return torch.autograd.grad(value, rows, retain_graph=True, allow_unused=True)[0].nan_to_num(torch.inf).sum(0)
+
+
+def _largest(values: Tensor) -> float:
+    return float(values.abs().max()) if values.numel() else 0.0

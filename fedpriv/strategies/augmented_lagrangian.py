@@ -1,0 +1,299 @@
+"""Proximal augmented Lagrangian with inner ADMM (He, Peng and Sun, 2024), exact: its messages are not private.
+
+Problem: min_w sum_i f_i(w) + h(w)  s.t. c_i(w) <= 0 (or = 0), i = 1..n; a server with data of its own is one more
+client, without an objective. Outer k = 0, 1, ..., tau_k = s / (k + 1)^2:
+
+    w^{k+1} ~ argmin l_k = sum_i P_i + h + ||w - w^k||^2 / (2 (n+1) beta)    with  dist_inf(0, dl_k) <= tau_k    (10)
+    P_i = f_i + (||[mu_i + beta c_i]_+||^2 - ||mu_i||^2) / (2 beta) + ||w - w^k||^2 / (2 (n+1) beta)    (14)
+    mu_i <- [mu_i + beta c_i(w^{k+1})]_+        (no [.]_+ for equalities)
+    stop: ||w^{k+1} - w^k||_inf + beta tau_k <= beta eps_1  and  max_i ||mu_i^{k+1} - mu_i^k||_inf <= beta eps_2    (11)
+
+Inner ADMM from u_i = w^k, lambda_i = -grad P_i(w^k), u~_i = u_i + lambda_i / rho, e_{t+1} = q^t:
+
+    server  w = argmin h + ||w - w^k||^2 / (2 (n+1) beta) + sum_i rho/2 ||u~_i - w||^2    (18), closed form
+    client  e~_i = ||grad P_i(w) + lambda_i - rho (w - u_i)||_inf    (22), with the OLD lambda_i and u_i
+            u_i ~ argmin P_i(u) + <lambda_i, u - w> + rho/2 ||u - w||^2    (19), gradient at most e_{t+1}
+            lambda_i += rho (u_i - w);  u~_i = u_i + lambda_i / rho
+    until sum_i e~_i <= tau_k (the server's step is exact); then dist_inf(0, dl_k(w)) <= tau_k
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedpriv.errors import ConfigError
+from fedpriv.strategies.base import Memory, Network, Oracle, State, Strategy
+from fedpriv.strategies.proximal import Proximal, Zero
+from fedpriv.strategies.solvers import LBFGS, Solver, gradient
+
+INNER, ACCEPTED, START = 0.0, 1.0, 2.0
+_NUMBERS = (
+    "outer inner inner_total certified capped done converged infeasible stalled "
+    "objective violation complementarity stationarity"
+)
+MONITOR = ("objective", "violation", "stationarity", "complementarity")
+_STALLED = 15  # outer rounds without one per cent less violation
+
+
+@dataclass(frozen=True)
+class Outer:
+    """Parameters of the outer loop.
+
+    Args:
+        beta: Penalty; the multipliers' step.
+        tolerance: `s` of `tau_k = s / (k + 1)^2`.
+        stationarity: `eps_1`.
+        feasibility: `eps_2`.
+    """
+
+    beta: float = 10.0
+    tolerance: float = 1e-3
+    stationarity: float = 1e-3
+    feasibility: float = 1e-3
+
+    def __post_init__(self) -> None:
+        for name in ("beta", "tolerance", "stationarity", "feasibility"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigError(f"strategy.{name}", getattr(self, name), "must be positive and finite")
+
+    def tau(self, k: int) -> float:
+        """Tolerance of outer round k."""
+        return self.tolerance / (k + 1) ** 2
+
+
+def raised(multipliers: Tensor, values: Tensor, beta: float, equality: Tensor) -> Tensor:
+    """`[mu + beta c]_+`, without `[.]_+` for equalities: `[k, m]`."""
+    moved = multipliers + beta * values
+    return moved.where(equality, moved.clamp_min(0))
+
+
+@dataclass(frozen=True)
+class AdmmBlock:
+    """Client i's block of the inner ADMM, and its multipliers.
+
+    Hears `w`, the phase (an inner iterate, or accepted as w^{k+1}?) and the inner tolerance. Says `u~_i` and five
+    numbers: e~_i in an inner round; objective, violation, complementarity and change of the multipliers in another.
+
+    Args:
+        outer: The outer loop's parameters.
+        rho: ADMM penalty.
+        solver: Solves the subproblem.
+    """
+
+    hears: ClassVar[tuple[str, ...]] = ("consensus", "phase", "tolerance")
+    says: ClassVar[tuple[str, ...]] = ("shifted_primal", "certificate")
+
+    outer: Outer
+    rho: float
+    solver: Solver
+
+    @property
+    def memory(self) -> Memory:
+        """Multipliers and copies."""
+        return "private"
+
+    @property
+    def linear(self) -> bool:
+        """Not in its answers."""
+        return False
+
+    def init(self, params: Tensor) -> State:
+        """Zero multipliers; one column, which grows to the number of constraints in the first round."""
+        rows = params.new_zeros(len(params), 1)
+        return {
+            "u": params.clone(),
+            "dual": torch.zeros_like(params),
+            "anchor": params.clone(),
+            "multipliers": rows,
+            "prepared": rows[:, :0],
+        }
+
+    def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
+        """One communication round."""
+        w, phase, tolerance = received[:, :-2], float(received[0, -2]), float(received[0, -1])
+        step = self._inner if phase == INNER else self._restart
+        u, numbers, state = step(w, state, oracle, tolerance if phase == INNER else phase)
+        return torch.cat([u + state["dual"] / self.rho, numbers], 1), state
+
+    def _merit(self, state: State, oracle: Oracle) -> Callable[[Tensor], Tensor]:
+        """`P_i`, eq 14."""
+        beta, mu, n = self.outer.beta, state["multipliers"], oracle.n_clients
+
+        def merit(u: Tensor) -> Tensor:
+            objective, values = oracle.exact(u)
+            penalty = (raised(mu, values, beta, oracle.equality).square() - mu.square()).sum(1) / (2 * beta)
+            return objective + penalty + (u - state["anchor"]).square().sum(1) / (2 * (n + 1) * beta)
+
+        return merit
+
+    def _inner(self, w: Tensor, state: State, oracle: Oracle, tolerance: float) -> tuple[Tensor, Tensor, State]:
+        merit, dual, rho = self._merit(state, oracle), state["dual"], self.rho
+        error = (gradient(merit, w)[1] + dual - rho * (w - state["u"])).abs().amax(1)
+
+        def subproblem(u: Tensor) -> Tensor:
+            return merit(u) + (dual * (u - w)).sum(1) + rho / 2 * (u - w).square().sum(1)
+
+        u = self.solver.solve(subproblem, state["u"], tolerance, state["prepared"])
+        numbers = torch.nn.functional.pad(error.unsqueeze(1), (0, 4))
+        return u, numbers, {**state, "u": u, "dual": dual + rho * (u - w)}
+
+    def _restart(self, w: Tensor, state: State, oracle: Oracle, phase: float) -> tuple[Tensor, Tensor, State]:
+        """Raise the multipliers (not at the start) and begin the next inner loop at w."""
+        with torch.no_grad():
+            objective, values = oracle.exact(w)
+        old, equality = state["multipliers"], oracle.equality
+        new = raised(old, values, self.outer.beta, equality) if phase == ACCEPTED else old + 0 * values
+        state = {**state, "multipliers": new, "anchor": w, "u": w}
+        merit = self._merit(state, oracle)
+        state["dual"] = -gradient(merit, w)[1]
+        if phase == START:
+            rho = self.rho
+            state["prepared"] = self.solver.prepare(lambda u: merit(u) + rho / 2 * u.square().sum(1), w)
+        broken = values.abs().where(equality, values.clamp_min(0))
+        slack = (new * values).abs().where(~equality, 0.0)
+        columns = [torch.zeros_like(objective), objective, *(_largest(v) for v in (broken, slack, new - old))]
+        return w, torch.stack(columns, 1), state
+
+
+@dataclass(frozen=True)
+class AdmmServer:
+    """The server: solves its step in closed form, checks the certificates, and decides when to stop.
+
+    Args:
+        outer: The outer loop's parameters.
+        rho: ADMM penalty.
+        regularizer: h.
+        inner_decay: `q` of `e_{t+1} = q^t`.
+        inner_rounds: Cap of an inner loop; a run whose last inner loop hit it reports that it has not converged.
+    """
+
+    hears: ClassVar[tuple[str, ...]] = ("shifted_primal", "certificate")
+    says: ClassVar[tuple[str, ...]] = ("consensus", "phase", "tolerance")
+    is_sum: ClassVar[bool] = False
+
+    outer: Outer
+    rho: float
+    regularizer: Proximal
+    inner_decay: float
+    inner_rounds: int
+
+    def init(self, params: Tensor) -> tuple[Tensor, State]:
+        """`w^0`, given to all with the phase START."""
+        w = params[0]
+        state = {name: w.new_zeros(()) for name in _NUMBERS.split()}
+        state |= {"w": w, "anchor": w, "phase": w.new_tensor(START), "least_violation": w.new_tensor(torch.inf)}
+        return _broadcast(w, START, 1.0, len(params)), state
+
+    def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
+        """One communication round."""
+        rows = network.gather(message)
+        shifted, numbers = rows[:, :-5], rows[:, -5:]
+        state = dict(state)
+        if float(state["phase"]) == INNER:
+            self._check_inner(numbers, state)
+        else:
+            self._check_outer(numbers, state)
+        if float(state["phase"]) == ACCEPTED or bool(state["done"]):
+            return _broadcast(state["w"], ACCEPTED, 1.0, len(rows)), state
+        share = 1 / ((len(rows) + 1) * self.outer.beta)
+        weight = len(rows) * self.rho + share
+        center = (self.rho * shifted.sum(0) + share * state["anchor"]) / weight
+        state["w"] = self.regularizer.prox(center, 1 / weight)
+        tolerance = max(self.inner_decay ** float(state["inner"]), 1e-2 * self.outer.tau(int(state["outer"])))
+        state["inner"] = state["inner"] + 1
+        state["inner_total"] = state["inner_total"] + 1
+        return _broadcast(state["w"], INNER, tolerance, len(rows)), state
+
+    def _check_inner(self, numbers: Tensor, state: State) -> None:
+        """Accept w when its certificate, or the cap, says so."""
+        error, tau = numbers[:, 0].sum(), self.outer.tau(int(state["outer"]))
+        certified, capped = bool(error <= tau), int(state["inner"]) >= self.inner_rounds
+        if certified or capped:
+            state["phase"] = error.new_tensor(ACCEPTED)
+            state["certified"] = error.new_tensor(float(certified))
+            state["capped"] = state["capped"] + float(not certified)
+            # of the Lagrangian at w with the new multipliers, eq 11
+            moved = (state["w"] - state["anchor"]).abs().max()
+            state["stationarity"] = error + moved / self.outer.beta
+
+    def _check_outer(self, numbers: Tensor, state: State) -> None:
+        """Take the multipliers' answers and stop or begin the next inner loop."""
+        outer, first = self.outer, float(state["phase"]) == START
+        state["objective"], worst = numbers[:, 1].sum(), numbers.amax(0)
+        state["violation"], state["complementarity"] = worst[2], worst[3]
+        if not first:
+            moved = (state["w"] - state["anchor"]).abs().max()
+            tau = outer.tau(int(state["outer"]))
+            small = bool(moved + outer.beta * tau <= outer.beta * outer.stationarity)
+            still = bool(worst[4] <= outer.beta * outer.feasibility)
+            ended = small and still and bool(state["certified"])
+            better = bool(worst[2] <= max(0.99 * float(state["least_violation"]), 10 * outer.feasibility))
+            state["stalled"] = worst.new_tensor(0.0) if better else state["stalled"] + 1
+            state["least_violation"] = torch.minimum(state["least_violation"], worst[2])
+            state["infeasible"] = (state["stalled"] >= _STALLED).to(worst.dtype)
+            state["converged"] = worst.new_tensor(float(ended))
+            state["done"] = worst.new_tensor(float(ended or bool(state["infeasible"])))
+            state["outer"] = state["outer"] + 1
+        if not bool(state["done"]):
+            state |= {"anchor": state["w"], "inner": worst.new_zeros(()), "phase": worst.new_tensor(INNER)}
+
+
+@dataclass(frozen=True)
+class Consensus:
+    """Report w, without what is broadcast beside it."""
+
+    extras: int = 2
+
+    def init(self, received: Tensor) -> State:
+        """No state."""
+        return {}
+
+    def __call__(self, received: Tensor, state: State) -> tuple[Tensor, State]:
+        """The server's w."""
+        return received[:1, : -self.extras], state
+
+
+def proximal_al(
+    outer: Outer | None = None,
+    rho: float = 1.0,
+    *,
+    regularizer: Proximal | None = None,
+    solver: Solver | None = None,
+    inner_decay: float = 0.5,
+    inner_rounds: int = 2000,
+) -> Strategy:
+    """Exact proximal augmented Lagrangian with inner ADMM on a star; needs `at: none`.
+
+    Args:
+        outer: The outer loop's parameters.
+        rho: ADMM penalty, in the units of the objective's curvature.
+        regularizer: h, through its proximal map.
+        solver: Of the clients' subproblems: `LBFGS()` (default), `AcceleratedGradient()`, `Quadratic()`.
+        inner_decay: `q` of the inner tolerance `q^t`, in (0, 1).
+        inner_rounds: Cap of one inner loop.
+
+    Returns:
+        The strategy; it ends by itself when both of eq 11's conditions hold and the last inner loop was certified.
+    """
+    if not 0 < rho < float("inf"):
+        raise ConfigError("strategy.rho", rho, "must be positive and finite")
+    if not 0 < inner_decay < 1:
+        raise ConfigError("strategy.inner_decay", inner_decay, "lies in (0, 1)")
+    outer = outer or Outer()
+    h = regularizer or Zero()
+    server = AdmmServer(outer, rho, h, inner_decay, inner_rounds)
+    return Strategy(AdmmBlock(outer, rho, solver or LBFGS()), server, Consensus(), "proximal_al", h, MONITOR)
+
+
+def _broadcast(w: Tensor, phase: float, tolerance: float, n: int) -> Tensor:
+    return torch.cat([w, w.new_tensor([phase, tolerance])]).expand(n, -1)
+
+
+def _largest(values: Tensor) -> Tensor:
+    """Largest absolute value of each row, 0 of an empty one."""
+    return values.abs().amax(1) if values.shape[1] else values.new_zeros(len(values))

@@ -1,0 +1,165 @@
+"""A private augmented Lagrangian: noisy constraint values, public weights, noisy gradients of the scalarised loss.
+
+He, Peng and Sun (2024) have no private variant: their messages reveal every client's gradients and constraint values.
+This one asks two private questions a round, for a fixed number of rounds T; the rest is post-processing. Round t:
+
+    c^_i  = private constraint values at w
+    pi_i  = min([mu_i + beta c^_i]_+, pi_max)        public; for an equality within [-pi_max, pi_max]
+    g~_i  = private gradient of f_i + <pi_i, c_i> at w
+    mu_i  <- min([mu_i + beta c^_i]_+, pi_max)       from the same c^_i
+    z_i   = argmin <g~_i, z> + ||z - w||^2 / (2 eta_t)
+    w     = prox_h(mean_i z_i),  eta_t = eta / t**decay
+
+The last round measures: c^_i at the weighted average of the w's, which is the model reported, several times. No
+decision looks at data, so T and the noise are known beforehand. beta multiplies the noise of c^.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedpriv.errors import ConfigError
+from fedpriv.strategies.base import Memory, Network, Oracle, State, Strategy
+from fedpriv.strategies.proximal import Proximal, Zero
+
+
+@dataclass(frozen=True)
+class ScalarizedStep:
+    """One client's round.
+
+    Args:
+        rounds: T, the measuring round included.
+        beta: Step of the multipliers.
+        largest: `pi_max`.
+        learning_rate: `eta`.
+        decay: Power of t that divides it.
+        measurements: Times that the reported model's constraint values are asked for.
+    """
+
+    hears: ClassVar[tuple[str, ...]] = ("model",)
+    says: ClassVar[tuple[str, ...]] = ("model", "constraint")
+
+    rounds: int
+    beta: float
+    largest: float
+    learning_rate: float
+    decay: float
+    measurements: int
+
+    @property
+    def memory(self) -> Memory:
+        """Multipliers: functions of its own answers, which must be noised in full."""
+        return "private"
+
+    @property
+    def linear(self) -> bool:
+        """Not in its answers: multipliers are cut off."""
+        return False
+
+    def init(self, params: Tensor) -> State:
+        """Zero multipliers; one column until the first answer shows how many there are."""
+        rows = params.new_zeros(len(params), 1)
+        return {"multipliers": rows, "measured": rows, "t": torch.zeros((), dtype=torch.long)}
+
+    def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
+        """One round."""
+        w, t = received, int(state["t"]) + 1
+        if t == self.rounds:
+            measured = torch.stack([oracle.statistic(w, "constraints") for _ in range(self.measurements)]).mean(0)
+            return _with_worst(w, measured), {**state, "measured": measured, "t": torch.tensor(t)}
+        values = oracle.statistic(w, "constraints")
+        moved = state["multipliers"] + self.beta * values
+        lowest = torch.zeros_like(moved).where(~oracle.equality, -self.largest)
+        multipliers = moved.clamp(lowest, torch.full_like(moved, self.largest))
+        gradient = oracle.lagrangian_gradient(w, multipliers)
+        z = w - self.learning_rate / t**self.decay * gradient
+        return _with_worst(z, values), {"multipliers": multipliers, "measured": values, "t": torch.tensor(t)}
+
+
+@dataclass(frozen=True)
+class ProximalMean:
+    """`w = prox_h(mean z)` and the average of the w's with weights `t**power`, which the last round measures."""
+
+    hears: ClassVar[tuple[str, ...]] = ("model", "constraint")
+    says: ClassVar[tuple[str, ...]] = ("model",)
+    is_sum: ClassVar[bool] = False
+
+    rounds: int
+    regularizer: Proximal
+    learning_rate: float
+    decay: float
+    power: float
+    measurements: int
+
+    def init(self, params: Tensor) -> tuple[Tensor, State]:
+        """All start from the first client's model."""
+        zero = params.new_zeros(())
+        state = {
+            "average": 0 * params[:1],
+            "weight": zero,
+            "t": zero,
+            "worst_estimate": zero,
+            "measurements": zero,
+        }
+        return params[:1].expand_as(params), state
+
+    def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
+        """Mean, proximal map, average."""
+        everyone = network.gather(message)
+        rows = everyone.mean(0).expand_as(everyone)
+        t = int(state["t"]) + 1
+        # the largest noisy value that a client reports: what a run shows as it goes
+        state = {**state, "t": state["t"] + 1, "worst_estimate": everyone[:, -1].max()}
+        if t == self.rounds:
+            return rows[:, :-1], {**state, "measurements": state["measurements"] + self.measurements}
+        w = self.regularizer.prox(rows[:, :-1], self.learning_rate / t**self.decay)
+        weight = state["weight"] + t**self.power
+        average = state["average"] + t**self.power / weight * (w[:1] - state["average"])
+        state |= {"average": average, "weight": weight}
+        return (average.expand_as(w) if t == self.rounds - 1 else w), state
+
+
+def private_al(
+    rounds: int,
+    *,
+    beta: float = 1.0,
+    largest: float = 3.0,
+    learning_rate: float = 1.0,
+    decay: float = 0.5,
+    average: float = 2.0,
+    measurements: int = 4,
+    regularizer: Proximal | None = None,
+) -> Strategy:
+    """Private augmented Lagrangian on a star.
+
+    Args:
+        rounds: Rounds of the run, which the noise is planned for.
+        beta: Step of the multipliers; it multiplies the noise of the constraint values.
+        largest: Cap of the multipliers, public.
+        learning_rate: Step at t = 1.
+        decay: The step falls as `t**-decay`.
+        average: The reported model is the average of all w weighted by `t**average`.
+        measurements: Times that the last round measures the reported model's constraint values; they are averaged.
+        regularizer: h, through its proximal map.
+
+    Returns:
+        The strategy, private whatever the oracle's settings at `at: gradient`.
+    """
+    for name, value in (("beta", beta), ("largest", largest), ("learning_rate", learning_rate)):
+        if not 0 < value < float("inf"):
+            raise ConfigError(f"strategy.{name}", value, "must be positive and finite")
+    if rounds < 2 or measurements < 1:
+        raise ConfigError("rounds", rounds, "needs a round to learn and a last one with at least one measurement")
+    h = regularizer or Zero()
+    step = ScalarizedStep(rounds, beta, largest, learning_rate, decay, measurements)
+    server = ProximalMean(rounds, h, learning_rate, decay, average, measurements)
+    return Strategy(step, server, name="private_al", monitor=("worst_estimate",), regularizer=h)
+
+
+def _with_worst(rows: Tensor, values: Tensor) -> Tensor:
+    worst = values.amax(1, keepdim=True) if values.shape[1] else rows.new_zeros(len(rows), 1)
+    return torch.cat([rows, worst], 1)

@@ -1,0 +1,238 @@
+"""Smooth minimisers for many small problems at once: row i is problem i, and rows that are done stand still.
+
+L-BFGS: Nocedal and Wright (2006), algorithm 7.4. Accelerated gradient: Nesterov (1983) with the gradient restart of
+O'Donoghue and Candes (2015) and backtracking. Newton on a fixed Hessian is exact for quadratics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+Values = Callable[[Tensor], Tensor]
+"""`[k, dim] -> [k]`, differentiable row by row."""
+
+_TRIALS = 40
+_ARMIJO = 1e-4
+_ROUNDING = 1e-13
+
+
+class Solver(Protocol):
+    """Minimises `values` from `start` until every row's gradient is at most `tolerance` in the infinity norm."""
+
+    def prepare(self, values: Values, start: Tensor) -> Tensor:
+        """What can be computed once for many solves, one row a problem."""
+        ...
+
+    def solve(self, values: Values, start: Tensor, tolerance: float, prepared: Tensor) -> Tensor:
+        """The minimisers `[k, dim]`; rows that hit the iteration cap are as good as they got."""
+        ...
+
+
+def gradient(values: Values, at: Tensor) -> tuple[Tensor, Tensor]:
+    """Values `[k]` and gradients `[k, dim]`; what is not finite counts as infinitely bad."""
+    with torch.enable_grad():
+        point = at.detach().requires_grad_()
+        found = values(point)
+        slope = torch.autograd.grad(found.sum(), point)[0]
+    return found.detach().nan_to_num(torch.inf, torch.inf), slope
+
+
+@dataclass(frozen=True)
+class LBFGS:
+    """Limited-memory BFGS with backtracking.
+
+    Args:
+        history: Pairs kept.
+        iterations: Cap.
+    """
+
+    history: int = 10
+    iterations: int = 200
+
+    def prepare(self, values: Values, start: Tensor) -> Tensor:
+        """Nothing."""
+        return start.new_zeros(len(start), 0)
+
+    def solve(self, values: Values, start: Tensor, tolerance: float, prepared: Tensor) -> Tensor:
+        """See `Solver`."""
+        x = start
+        f, g = gradient(values, x)
+        pairs: list[tuple[Tensor, Tensor, Tensor]] = []
+        for _ in range(self.iterations):
+            open_rows = g.abs().amax(1) > tolerance
+            if not bool(open_rows.any()):
+                break
+            direction = _two_loops(g, pairs)
+            # without curvature yet: a step of length one at most
+            first = 1.0 if pairs else 1 / g.norm(dim=1).clamp_min(1.0)
+            downhill = (direction * g).sum(1) < 0
+            direction = direction.where(downhill.unsqueeze(1), -g) * open_rows.unsqueeze(1)
+            x_new, f_new, g_new, moved = _search(values, x, f, g, direction, torch.ones_like(f) * first)
+            s, y = x_new - x, g_new - g
+            curvature = (s * y).sum(1)
+            useful = curvature > 1e-12 * s.norm(dim=1) * y.norm(dim=1)
+            pairs = [*pairs, (s, y, torch.where(useful, 1 / curvature.where(useful, 1.0), 0.0))][-self.history :]
+            x, f, g = x_new, f_new, g_new
+            if not bool((moved & open_rows).any()):
+                break  # rounding: no row can be improved any more
+        return x
+
+
+@dataclass(frozen=True)
+class Newton:
+    """Newton's method with backtracking: few iterations, each with a Hessian; for models of up to about 100 parameters.
+
+    Args:
+        iterations: Cap.
+    """
+
+    iterations: int = 50
+
+    def prepare(self, values: Values, start: Tensor) -> Tensor:
+        """Nothing."""
+        return start.new_zeros(len(start), 0)
+
+    def solve(self, values: Values, start: Tensor, tolerance: float, prepared: Tensor) -> Tensor:
+        """See `Solver`."""
+        x = start
+        f, g = gradient(values, x)
+        for _ in range(self.iterations):
+            open_rows = g.abs().amax(1) > tolerance
+            if not bool(open_rows.any()):
+                break
+            curvature = _hessian(values, x)
+            size = curvature.diagonal(dim1=1, dim2=2).abs().amax(1).clamp_min(1e-8)
+            eye = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+            step = -torch.linalg.solve(curvature + 1e-12 * size[:, None, None] * eye, g)
+            downhill = torch.isfinite(step).all(1) & ((step * g).sum(1) < 0)
+            step = step.where(downhill.unsqueeze(1), -g / size.unsqueeze(1)) * open_rows.unsqueeze(1)
+            x, f, g, moved = _search(values, x, f, g, step, torch.ones_like(f))
+            if not bool((moved & open_rows).any()):
+                break  # rounding
+        return x
+
+
+@dataclass(frozen=True)
+class AcceleratedGradient:
+    """Nesterov's method with adaptive restart and backtracking.
+
+    Args:
+        iterations: Cap.
+        step: First step size; it is halved where needed and grows by a tenth an iteration.
+    """
+
+    iterations: int = 2000
+    step: float = 1.0
+
+    def prepare(self, values: Values, start: Tensor) -> Tensor:
+        """Nothing."""
+        return start.new_zeros(len(start), 0)
+
+    def solve(self, values: Values, start: Tensor, tolerance: float, prepared: Tensor) -> Tensor:
+        """See `Solver`."""
+        x = ahead = start
+        momentum = start.new_ones(len(start))
+        step = start.new_full((len(start),), self.step)
+        for _ in range(self.iterations):
+            f, g = gradient(values, ahead)
+            at_x = gradient(values, x)[1] if bool((momentum > 1).any()) else g
+            open_rows = at_x.abs().amax(1) > tolerance
+            if not bool(open_rows.any()):
+                break
+            x_new, step = _backtrack(values, ahead, f, g, step * 1.1)
+            x_new = x_new.where(open_rows.unsqueeze(1), x)
+            # restart where the momentum points uphill
+            uphill = (g * (x_new - x)).sum(1) > 0
+            grown = (1 + (1 + 4 * momentum.square()).sqrt()) / 2
+            beta = ((momentum - 1) / grown).where(~uphill & open_rows, 0.0)
+            ahead = x_new + beta.unsqueeze(1) * (x_new - x)
+            momentum = grown.where(~uphill, 1.0)
+            x = x_new
+        return x
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """The closed form for quadratics: `prepare` inverts the Hessian, a solve is one product."""
+
+    def prepare(self, values: Values, start: Tensor) -> Tensor:
+        """Inverse Hessians `[k, dim, dim]`, from the gradients at the unit vectors."""
+        zero = torch.zeros_like(start)
+        base = gradient(values, zero)[1]
+        unit = torch.eye(start.shape[1], dtype=start.dtype, device=start.device)
+        columns = [gradient(values, zero + e)[1] - base for e in unit]
+        return torch.linalg.inv(torch.stack(columns, 2))
+
+    def solve(self, values: Values, start: Tensor, tolerance: float, prepared: Tensor) -> Tensor:
+        """One Newton step, and a second against rounding."""
+        x = start
+        for _ in range(2):
+            x = x - torch.einsum("kij,kj->ki", prepared, gradient(values, x)[1])
+        return x
+
+
+def _hessian(values: Values, at: Tensor) -> Tensor:
+    """`[k, dim, dim]`."""
+    with torch.enable_grad():
+        point = at.detach().requires_grad_()
+        slope = torch.autograd.grad(values(point).sum(), point, create_graph=True)[0]
+        unit = torch.eye(at.shape[1], dtype=at.dtype, device=at.device).unsqueeze(1).expand(-1, len(at), -1)
+        columns = torch.autograd.grad(slope, point, unit, is_grads_batched=True)[0]
+    return columns.transpose(0, 1)
+
+
+def _two_loops(g: Tensor, pairs: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
+    """`-H g` for the inverse Hessian that the pairs describe."""
+    q, used = g, []
+    for s, y, rho in reversed(pairs):
+        alpha = rho * (s * q).sum(1)
+        q = q - alpha.unsqueeze(1) * y
+        used.append(alpha)
+    if pairs:
+        s, y, rho = pairs[-1]
+        scale = ((s * y).sum(1) / y.square().sum(1).clamp_min(torch.finfo(g.dtype).tiny)).where(rho > 0, 1.0)
+        q = q * scale.unsqueeze(1)
+    for (s, y, rho), alpha in zip(pairs, reversed(used), strict=True):
+        q = q + (alpha - rho * (y * q).sum(1)).unsqueeze(1) * s
+    return -q
+
+
+def _search(
+    values: Values, x: Tensor, f: Tensor, g: Tensor, direction: Tensor, step: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Halve each row's step until its value falls enough, or, where values drown in rounding, its slope."""
+    slope = (direction * g).sum(1)
+    done = slope == 0
+    best = x, f, g
+    for _ in range(_TRIALS):
+        trial = x + step.unsqueeze(1) * direction
+        f_new, g_new = gradient(values, trial)
+        falls = f_new <= f + _ARMIJO * step * slope
+        flat = (f_new <= f + _ROUNDING * f.abs()) & ((direction * g_new).sum(1).abs() <= 0.9 * slope.abs())
+        accept = (falls | flat) & ~done
+        pick = accept.unsqueeze(1)
+        best = trial.where(pick, best[0]), f_new.where(accept, best[1]), g_new.where(pick, best[2])
+        done = done | accept
+        if bool(done.all()):
+            break
+        step = step.where(done, step / 2)
+    return *best, (best[0] != x).any(1)
+
+
+def _backtrack(values: Values, x: Tensor, f: Tensor, g: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+    """A gradient step below the quadratic model, `f(x+) <= f - step/2 ||g||^2` up to rounding."""
+    trial = x
+    for _ in range(_TRIALS):
+        trial = x - step.unsqueeze(1) * g
+        with torch.no_grad():
+            f_new = values(trial).nan_to_num(torch.inf, torch.inf)
+        good = f_new <= f - 0.5 * step * g.square().sum(1) + _ROUNDING * f.abs()
+        if bool(good.all()):
+            break
+        step = step.where(good, step / 2)
+    return trial, step

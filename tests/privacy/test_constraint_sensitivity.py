@@ -1,0 +1,180 @@
+"""Private constraint values and gradients of the scalarised loss: what one record can change, and what is recorded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+import fedpriv as fp
+from fedpriv.models import LogisticRegression, resolve_loss
+from fedpriv.strategies.solvers import Newton
+
+FRACTION = 0.4
+CONSTRAINTS = (fp.GroupLossGap(-1, 0.1, fraction=FRACTION), fp.ClassLossAtMost(1, 0.3, fraction=0.5))
+BOUND = 2.0
+
+
+def training(x: Tensor, y: Tensor, relation: str = "replace_one", backend: str = "loop", **more) -> fp.Training:
+    other = TensorDataset(torch.ones(7, x.shape[1], dtype=torch.float64), torch.arange(7) % 2)
+    clients = fp.make_clients(
+        LogisticRegression(x.shape[1]),
+        resolve_loss("logistic"),
+        [TensorDataset(x, y), other],
+        fp.Problem(constraints=CONSTRAINTS),
+    )
+    privacy = fp.Privacy(
+        epsilon=3.0, relation=relation, statistics=fp.Statistics(BOUND, 0.3), clip=fp.Clip(0.7, more.pop("norm", "l2"))
+    )
+    compute = fp.Compute(backend, dtype="float64", device="cpu")
+    return fp.Training(clients, fp.private_al(6, **more), privacy, rounds=6, seed=0, compute=compute)
+
+
+def examples(seed: int, m: int = 20) -> tuple[Tensor, Tensor]:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(m, 3)) * rng.choice([0.1, 1, 30], size=(m, 1))
+    x[:, -1] = rng.random(m) < FRACTION
+    return torch.tensor(x), torch.tensor((rng.random(m) < 0.5).astype(np.int64))
+
+
+def answers(run: fp.Training, w: Tensor, pi: Tensor) -> tuple[Tensor, Tensor]:
+    run.oracle.begin_round(0, torch.arange(2))
+    return run.oracle.statistic(w, "constraints"), run.oracle.lagrangian_gradient(w, pi)
+
+
+@pytest.mark.parametrize("relation", ["replace_one", "add_remove"])
+@pytest.mark.parametrize("backend", ["loop", "vmap", "linear"])
+def test_one_record_changes_each_release_by_at_most_its_sensitivity(relation: str, backend: str) -> None:
+    """The noise is fixed by the seed, so the answers differ by what the record does, its group and class included."""
+    rng = np.random.default_rng(0)
+    reached = 0.0
+    for seed in range(6):
+        x, y = examples(seed)
+        swapped = x.clone()
+        swapped[3] = torch.tensor([*rng.normal(size=2) * 50, 1 - x[3, -1]])
+        labels = y.clone()
+        labels[3] = 1 - y[3]
+        if relation == "add_remove":
+            # sizes are public: a record that counts as zero takes its place, as its loss and gradient are not finite
+            swapped[3, :2] = 1e308
+        point = rng.normal(size=3) * 3
+        if relation == "add_remove":
+            point[:2] = 3, -3  # of such an input the score is inf - inf
+        w, pi = torch.tensor(point).expand(2, -1), torch.tensor(rng.random((2, 3)) * 3)
+        one, two = training(x, y, relation, backend), training(swapped, labels, relation, backend)
+        (c1, g1), (c2, g2) = answers(one, w, pi), answers(two, w, pi)
+        factors = one.oracle.queries.factors(one.oracle._sampled_factors(one.plan.privacy.sampling))
+        # back from constraint values to the sums that were released: the gap is the first, the class loss the third
+        moved = torch.stack([c1[0, 0] - c2[0, 0], c1[0, 2] - c2[0, 2]]).norm()
+        assert moved <= one.plan.privacy.sensitivity_of(fp.Clip(1.0)) * factors[0] * (1 + 1e-4)
+        reached = max(reached, float(moved / factors[0]))
+        gradient_factor = 1 / len(y)
+        assert (g1 - g2)[0].norm() <= one.plan.privacy.sensitivity * gradient_factor * (1 + 1e-4)
+        torch.testing.assert_close(c1[1], c2[1], rtol=0, atol=0)  # nobody else's answers move
+        torch.testing.assert_close(g1[1], g2[1], rtol=0, atol=0)
+    assert reached > 0.1  # the bound is not empty
+
+
+def test_the_worst_swap_reaches_the_declared_sensitivity() -> None:
+    """One constraint: a record of the rarer group goes from no loss to the largest loss."""
+    x, y = examples(0)
+    x[:, -1] = (torch.arange(20) % 5 < 2).double()
+    x[0] = torch.tensor([100.0, 0.0, 1.0])
+    y[0] = 1
+    bad = y.clone()
+    bad[0] = 0
+
+    def run(labels: Tensor) -> fp.Training:
+        clients = fp.make_clients(
+            LogisticRegression(3),
+            resolve_loss("logistic"),
+            [TensorDataset(x, labels)],
+            fp.Problem(constraints=(fp.GroupLossGap(-1, 0.1, fraction=FRACTION),)),
+        )
+        privacy = fp.Privacy(epsilon=3.0, statistics=fp.Statistics(BOUND, 0.3))
+        compute = fp.Compute("loop", dtype="float64", device="cpu")
+        return fp.Training(clients, fp.private_al(6), privacy, rounds=6, seed=0, compute=compute)
+
+    w = torch.tensor([[5.0, 0.0, 0.0]], dtype=torch.float64)
+    one, two = run(y), run(bad)
+    moved = (one.oracle.statistic(w, "constraints") - two.oracle.statistic(w, "constraints"))[0, 0].abs()
+    # B / m_group, with the group's public size
+    assert float(moved) == pytest.approx(BOUND / (FRACTION * 20), rel=1e-4)
+
+
+def test_the_noise_has_the_declared_deviation() -> None:
+    run = training(*examples(1))
+    w = torch.zeros(2, 3, dtype=torch.float64)
+    draws = []
+    for t in range(400):
+        run.oracle.begin_round(t, torch.arange(2))
+        run.oracle._answered = (-1, 0)
+        run.oracle.ledger._guard.admit = lambda record: None  # only the noise is looked at
+        draws.append(run.oracle.statistic(w, "constraints"))
+    found = torch.stack(draws).std(0)
+    torch.testing.assert_close(found, run.oracle.statistic_deviation(0), rtol=0.15, atol=0)
+
+
+def test_the_ledger_has_every_answer_and_the_budget_is_met() -> None:
+    run = training(*examples(2), measurements=3)
+    list(run)
+    names = [record.query for record in run.ledger.records]
+    assert names == ["statistic:constraints", "lagrangian_gradient"] * 5 + ["statistic:constraints"] * 3
+    values, gradients = run.ledger.records[:2]
+    # 30 % of a round's budget: in squares of 1 / noise multiplier
+    share = values.noise_multiplier**-2 / (values.noise_multiplier**-2 + gradients.noise_multiplier**-2)
+    assert share == pytest.approx(0.3)
+    assert (values.bound, gradients.bound) == (1.0, 0.7)
+    assert 2.99 < run.spent().epsilon <= 3
+    assert len(run.plan.records) == len(names)
+
+
+def test_counts_must_be_public() -> None:
+    x, y = examples(3)
+    sets = [TensorDataset(x, y)]
+    problem = fp.Problem(constraints=(fp.GroupLossGap(-1, 0.1),))
+    clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), sets, problem)
+    with pytest.raises(fp.ConfigError, match="public fraction"):
+        fp.train(clients, fp.private_al(4), fp.Privacy(epsilon=1), rounds=4)
+    clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), sets, problem)
+    said = fp.Privacy(epsilon=1, statistics=fp.Statistics(public_counts=True))
+    assert fp.train(clients, fp.private_al(4), said, rounds=4).rounds == 4
+
+
+def test_a_function_cannot_be_asked_privately() -> None:
+    x, y = examples(4)
+    own = fp.Function(lambda model, inputs, targets: model.losses(inputs, targets).max().view(1))
+    clients = fp.make_clients(
+        LogisticRegression(3), resolve_loss("logistic"), [TensorDataset(x, y)], fp.Problem(constraints=(own,))
+    )
+    with pytest.raises(fp.ConfigError, match="sums of losses"):
+        fp.train(clients, fp.private_al(4), fp.Privacy(epsilon=1), rounds=4)
+
+
+@pytest.mark.parametrize("backend", ["vmap", "linear"])
+def test_backends_agree_on_weighted_gradients(backend: str) -> None:
+    for norm in ("l1", "l2"):
+        w, pi = torch.full((2, 3), 0.3, dtype=torch.float64), torch.ones(2, 3, dtype=torch.float64)
+        expected = answers(training(*examples(5), norm=norm), w, pi)
+        found = answers(training(*examples(5), backend=backend, norm=norm), w, pi)
+        for a, b in zip(expected, found, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+
+
+def test_without_noise_it_finds_the_constrained_optimum() -> None:
+    x, y = examples(6, 60)
+    x = x.clamp(-2, 2)
+    sets = [TensorDataset(x, y)]
+    problem = fp.Problem(constraints=(fp.ClassLossAtMost(1, 0.5),))
+
+    def run(strategy: fp.Strategy, rounds: int) -> dict:
+        clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), sets, problem)
+        compute = fp.Compute("linear", dtype="float64", device="cpu")
+        return fp.train(clients, strategy, fp.Privacy(at="none"), rounds=rounds, seed=0, compute=compute).to_json()
+
+    exact = run(fp.proximal_al(fp.Outer(10.0, 1e-3, 1e-3, 1e-4), solver=Newton()), 1000)
+    private = run(fp.private_al(400, beta=0.5, learning_rate=0.5, decay=0.0, average=8.0), 400)
+    assert private["objective"] == pytest.approx(exact["objective"], abs=1e-3)
+    assert private["max_violation"] < 1e-2

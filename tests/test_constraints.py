@@ -1,0 +1,150 @@
+"""Objectives and constraints: values against numpy, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import fedpriv as fp
+from fedpriv.kkt import kkt
+from fedpriv.models import LogisticRegression, MnistCNN, resolve_loss
+from fedpriv.strategies.solvers import Newton
+
+
+def data(seed: int, m: int = 12, dim: int = 3) -> TensorDataset:
+    rng = np.random.default_rng(seed)
+    x = np.c_[rng.normal(size=(m, dim - 1)), np.arange(m) % 3 == 0]
+    return TensorDataset(torch.tensor(x), torch.tensor(np.arange(m) % 2))
+
+
+def run(problem: fp.Problem, sizes: tuple[int, ...] = (12, 12, 9), rounds: int = 1, **settings) -> fp.Training:
+    sets = [data(seed, m) for seed, m in enumerate(sizes)]
+    clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), sets, problem)
+    compute = fp.Compute("loop", dtype="float64", device="cpu")
+    return fp.Training(clients, fp.proximal_al(**settings), fp.Privacy(at="none"), rounds=rounds, compute=compute)
+
+
+def logistic(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.logaddexp(0, -(2 * y - 1) * (x @ w))
+
+
+def test_values_of_the_ready_made_constraints():
+    constraints = (fp.LossAtMost(0.5), fp.ClassLossAtMost(1, 0.2), fp.GroupLossGap(-1, 0.1))
+    training = run(fp.Problem(fp.class_loss(0), constraints))
+    w = np.array([0.3, -0.7, 0.2])
+    objective, values = training.oracle.queries.problem(torch.tensor(w).expand(3, -1))
+    for i, client in enumerate(training.population.clients):
+        x, y = (t.numpy() for t in client.examples())
+        losses, women = logistic(w, x, y), x[:, -1] < 0.5
+        gap = losses[~women].mean() - losses[women].mean()
+        expected = [losses.mean() - 0.5, losses[y == 1].mean() - 0.2, gap - 0.1, -gap - 0.1]
+        np.testing.assert_allclose(values[i].numpy(), expected, atol=1e-12)
+        assert objective[i] == pytest.approx(losses[y == 0].mean() / 3, abs=1e-12)
+
+
+def test_a_function_gives_what_the_ready_made_gives():
+    def class_one(model, inputs, targets):
+        return (model.losses(inputs, targets)[targets == 1].mean() - 0.2).view(1)
+
+    ready = run(fp.Problem(fp.class_loss(0), (fp.ClassLossAtMost(1, 0.2),))).oracle.queries.problem
+    own = run(fp.Problem(fp.class_loss(0), (fp.Function(class_one),))).oracle.queries.problem
+    rows = torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for a, b in zip(ready(rows), own(rows), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_networks_are_batched_too():
+    torch.manual_seed(0)
+    x = torch.randn(8, 1, 4, 4)
+    sets = [TensorDataset(x[:4], torch.tensor([0, 1, 0, 1])), TensorDataset(x[4:], torch.tensor([1, 1, 0, 0]))]
+    model = MnistCNN((1, 4, 4), 2, (2,))
+    problem = fp.Problem(None, (fp.ClassLossAtMost(1, 0.0),))
+    clients = fp.make_clients(model, torch.nn.CrossEntropyLoss(), sets, problem)
+    compute = fp.Compute("loop", device="cpu")
+    training = fp.Training(clients, fp.proximal_al(), fp.Privacy(at="none"), rounds=1, compute=compute)
+    rows = training.population.params.clone()
+    found = training.oracle.queries.problem(rows)[1].detach()
+    for i, part in enumerate(sets):
+        inputs, targets = part.tensors
+        keep = targets == 1
+        expected = torch.nn.functional.cross_entropy(model(inputs)[keep], targets[keep]).detach()
+        torch.testing.assert_close(found[i, 0], expected)
+
+
+def test_an_empty_group_names_the_client_and_the_group():
+    sets = [data(0), TensorDataset(torch.zeros(4, 3, dtype=torch.float64), torch.tensor([0, 1, 0, 1]))]
+    clients = fp.make_clients(
+        LogisticRegression(3), resolve_loss("logistic"), sets, fp.Problem(constraints=(fp.GroupLossGap(-1, 0.1),))
+    )
+    training = fp.Training(clients, fp.proximal_al(), fp.Privacy(at="none"), rounds=3)
+    with pytest.raises(fp.DataError, match=r"client 1: no example with feature -1 > 0\.5"):
+        list(training)
+
+
+def test_a_server_without_data_is_refused():
+    server = fp.Problem(None, (fp.GroupLossGap(-1, 0.1),))
+    nothing = TensorDataset(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long))
+    with pytest.raises(fp.DataError, match=r"server has constraints .* but no data.*give it"):
+        fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), [nothing], server)
+
+
+def test_a_constraint_that_is_nan_names_the_client():
+    broken = fp.Function(lambda model, x, y: model.params[:1] * float("nan"))
+    with pytest.raises(fp.DataError, match=r"client 0: its constraint value is \[nan\]"):
+        list(run(fp.Problem(constraints=(broken,)), rounds=3))
+
+
+def test_a_constraint_of_the_wrong_shape_is_refused():
+    broken = fp.Function(lambda model, x, y: model.params)
+    with pytest.raises(fp.ConfigError, match=r"constraints\..*shape \(3,\).*one value for each entry"):
+        list(run(fp.Problem(constraints=(broken,)), rounds=3))
+
+
+def test_infeasible_constraints_end_as_infeasible():
+    """Nobody's logistic loss is below -0.1."""
+    training = run(
+        fp.Problem(constraints=(fp.LossAtMost(-0.1),)), rounds=3000, outer=fp.Outer(beta=1.0), solver=Newton()
+    )
+    list(training)
+    result = training.result().to_json()
+    assert result["status"] == "infeasible"
+    assert not result["converged"]
+    assert result["max_violation"] > 0.1
+
+
+def test_exact_answers_are_refused_in_a_private_run():
+    with pytest.raises(fp.ConfigError, match=r"privacy\.at.*exact answers.*at: none"):
+        fp.Training(
+            fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), [data(0)]),
+            fp.proximal_al(),
+            fp.Privacy(epsilon=1),
+            rounds=3,
+        )
+
+
+def test_exact_runs_are_recorded_as_not_private():
+    training = run(fp.Problem(constraints=(fp.LossAtMost(0.5),)), rounds=4)
+    list(training)
+    records = training.ledger.records
+    assert [record.round for record in records] == list(range(len(records)))
+    assert all(record.non_private and record.query == "exact" for record in records)
+    assert training.result().to_json()["epsilon"] == "inf"
+
+
+def test_kkt_by_hand():
+    """min (w0^2 + w1^2) / 2 - w0 s.t. w0 + w1 = 1: solution (1, 0), multiplier 0."""
+    objective = fp.Function(lambda model, x, y: (model.params.square().sum() / 2 - model.params[0]).view(1))
+    line = fp.LinearEquality(torch.tensor([[1.0, 1.0]]), torch.tensor([-1.0]))
+    model = torch.nn.Linear(2, 1, bias=False)
+    one = [TensorDataset(torch.zeros(1, 2), torch.zeros(1))]
+    clients = fp.make_clients(model, torch.nn.MSELoss(), one, fp.Problem(objective, (line,)))
+    compute = fp.Compute(dtype="float64", device="cpu")
+    problem = fp.Training(
+        clients, fp.proximal_al(), fp.Privacy(at="none"), rounds=1, compute=compute
+    ).oracle.queries.problem
+    at = kkt(problem, torch.tensor([1.0, 0.0], dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64))
+    assert (at.objective, at.stationarity, at.feasibility) == (-0.5, 0, 0)
+    off = kkt(problem, torch.tensor([1.0, 0.5], dtype=torch.float64), torch.full((1, 1), 2.0, dtype=torch.float64))
+    assert (off.stationarity, off.feasibility) == (2.5, 0.5)
