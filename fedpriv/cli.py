@@ -18,7 +18,8 @@ from typer.core import TyperGroup
 if TYPE_CHECKING:
     from fedpriv.config import Config, Forecast
     from fedpriv.network.graph import Facts
-    from fedpriv.training import Result, Training
+    from fedpriv.results import Result
+    from fedpriv.training import Training
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -207,7 +208,7 @@ def _run(
     except KeyboardInterrupt:
         err.print(f"\nstopped after round {training.progress.round}; go on with: fedpriv resume {folder}")
         raise typer.Exit(130) from None
-    _report(result, folder, as_json=as_json)
+    _report(result, folder, save_nodes=config.log.save_node_models, as_json=as_json)
 
 
 def _build(config: Config, folder: Path, *, resumed: bool, fresh_noise: bool) -> Training:
@@ -260,9 +261,10 @@ def _iterate(config: Config, training: Training, folder: Path, keep: float) -> R
             sink.close()
 
 
-def _report(result: Result, folder: Path, *, as_json: bool) -> None:
+def _report(result: Result, folder: Path, *, save_nodes: bool, as_json: bool) -> None:
     from fedpriv.report import Run, draw
 
+    result.save(folder, nodes=save_nodes)
     (folder / "result.json").write_text(json.dumps(result.to_json(), indent=2) + "\n", encoding="utf-8")
     found = Run.read(folder)
     draw(found, folder / "report.png")
