@@ -307,6 +307,7 @@ def _forecast_rows(found: Forecast) -> dict[str, str]:
         "privacy": str(found.spent),
         "one round": str(found.first_round),
         "noise multiplier": "none" if found.noise_multiplier is None else f"{found.noise_multiplier:.4g}",
+        "batches": found.batches,
         "releases": str(found.releases),
         "messages": f"{found.parameters:,} numbers each; {found.floats_per_round:,} numbers a round "
         f"({_size(found.bytes_per_round)}), {_size(found.bytes_per_round * found.rounds)} in the whole run",
@@ -329,6 +330,8 @@ def _forecast_rows(found: Forecast) -> dict[str, str]:
         rows["time"] = f"about {found.seconds_per_round:.3g} s a round, {whole:.3g} s in all, without evaluation"
     if found.claim is not None:
         rows["the paper's claim"] = f"{found.claim.stated} ({found.claim.paper})"
+        views = "; ".join(f"{view}: {epsilon:.4g}" for view, epsilon in found.claim.views)
+        rows |= {"its noise costs": f"epsilon at delta={found.spent.delta:g}, {views}"} if views else {}
     return rows
 
 
