@@ -140,7 +140,9 @@ def _batches(sampling: Sampling) -> str:
         return f"each example with probability {sampling.rate:g} (Poisson)"
     if sampling == FixedSize(1):
         return "exactly one example, uniformly, as Liu, Johansson and Shi draw it; priced as without replacement"
-    return f"exactly {sampling.size} examples, without replacement" if isinstance(sampling, FixedSize) else "all examples"
+    if isinstance(sampling, FixedSize):
+        return f"exactly {sampling.size} examples, without replacement"
+    return "all examples"
 
 
 def _if_hidden(plan: Plan, active_fraction: float) -> float | None:

@@ -160,7 +160,8 @@ def test_exactly_one_record_is_priced_without_replacement(tmp_path: Path) -> Non
 
     sampled = ["strategy={name: dual_averaging, gamma: 1}", "network.activity={name: random_edges, count: 1}"]
     privacy = "privacy={noise_multiplier: 0.5, delta: 1e-4, sampling: {fixed_size: {size: 1}}}"
-    found = forecast(config(tmp_path, "dpop", *sampled, privacy, "rounds=1"))
+    found = forecast(config(tmp_path, "dpop", *sampled, privacy, "rounds=1", "data.partition.n_clients=3"))
+    assert found.examples == (479, 479)
     rate, ratio, epsilon = 1 / found.examples[0], 1 / 0.5, found.spent.epsilon
     inner = np.log1p(np.expm1(epsilon) / rate)
     delta = rate * (norm.cdf(ratio / 2 - inner / ratio) - np.exp(inner) * norm.cdf(-ratio / 2 - inner / ratio))

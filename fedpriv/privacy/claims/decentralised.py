@@ -197,11 +197,11 @@ class TrackingNoise:
 
     def steps(self, rounds: int) -> NDArray[np.float64]:
         """`alpha_k`, `[rounds]`."""
-        return self.gamma * self.q1 ** np.arange(rounds)
+        return self.gamma * np.power(self.q1, np.arange(rounds), dtype=np.float64)
 
     def scales(self, rounds: int) -> NDArray[np.float64]:
         """`nu_k`, `[rounds]`."""
-        return self.on_messages * self.q2 ** np.arange(rounds)
+        return self.on_messages * np.power(self.q2, np.arange(rounds), dtype=np.float64)
 
 
 def gradient_tracking(noise: TrackingNoise, rounds: int, delta: float = 1e-5) -> Claim:
