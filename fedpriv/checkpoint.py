@@ -37,15 +37,22 @@ class Checkpoint:
     rows_sent: int
 
     def save(self, path: Path) -> None:
-        """Write beside `path`, flush to disk, then rename over it: a crash leaves the old file or the new one."""
+        """Write beside `path`, flush to disk, then rename over it: a crash leaves the old file or the new one.
+
+        Raises:
+            FedprivError: the disk does not take it.
+        """
         progress = {name: getattr(self.progress, name) for name in Progress.__dataclass_fields__}
         payload = {**asdict(self, dict_factory=_without_progress), "progress": progress}
         new = path.with_suffix(".new")
-        with new.open("wb") as file:
-            torch.save(payload, file)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
+        try:
+            with new.open("wb") as file:
+                torch.save(payload, file)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(path)
+        except (OSError, RuntimeError) as error:
+            raise FedprivError(f"{path} could not be written ({error}); free some space and resume the run") from error
 
     @staticmethod
     def load(path: Path, device: torch.device) -> Checkpoint:
