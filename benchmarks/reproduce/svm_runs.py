@@ -29,7 +29,6 @@ from fedpriv.simulation import begin, simulate
 from fedpriv.strategies.proximal import L1, L2
 
 NODES, DELTA, WEIGHT = 20, 1e-5, 5e-4
-PAPER_GAMMA = {"l2": 20.0, "l1": 0.01}
 
 
 @cache
