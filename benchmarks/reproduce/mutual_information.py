@@ -116,7 +116,11 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     trials, rounds = (500, 50) if given.quick else (given.trials, given.rounds)
-    print("| variant | epsilon | M-NMI | paper | information, nats | worst round | accuracy | paper |\n" + "|---" * 8 + "|")
+    print(
+        "| variant | epsilon | M-NMI | paper | information, nats | worst round | accuracy | paper |\n"
+        + "|---" * 8
+        + "|"
+    )
     rows: list[dict[str, object]] = []
     for gap in (None, 40.0):
         for epsilon in (10.0, 1.0, 0.1):
@@ -140,7 +144,12 @@ def draw(rows: list[dict[str, object]], out: Path) -> None:
     for row in rows:
         kind = "as published" if row["gap"] is None else "clipped"
         curve = row["by_round"]
-        axes.semilogx(list(curve), list(curve.values()), "o-" if row["gap"] is None else "s--", label=f"{row['epsilon']:g}, {kind}")
+        axes.semilogx(
+            list(curve),
+            list(curve.values()),
+            "o-" if row["gap"] is None else "s--",
+            label=f"{row['epsilon']:g}, {kind}",
+        )
     axes.set_xlabel("round")
     axes.set_ylabel("I(gradient; what is seen), nats")
     axes.legend(frameon=False, fontsize=8, title="epsilon")

@@ -45,7 +45,11 @@ def measure(problem: Problem, method: Method, cells: list[Cell], prices: Prices,
     for cell, (gamma, gaps) in zip(cells, best_of(runs), strict=True):
         facts = {"method": method.name, "view": cell.view, "equal": cell.reading, "epsilon": cell.epsilon}
         noise = {"rounds": cell.rounds, "gamma": gamma, "noise_multiplier": cell.noise_multiplier}
-        ends = {"gaps": gaps.mean(0).tolist(), "sd": float(gaps[:, -1].std()), "messages": rows_sent(method, cell.rounds)}
+        ends = {
+            "gaps": gaps.mean(0).tolist(),
+            "sd": float(gaps[:, -1].std()),
+            "messages": rows_sent(method, cell.rounds),
+        }
         rows.append(facts | noise | ends)
     return rows
 
@@ -73,7 +77,9 @@ def verdicts(rows: list[dict[str, object]]) -> list[dict[str, object]]:
         twin = next(r for r in others if all(r[k] == row[k] for k in ("view", "equal", "epsilon")))
         key = {k: row[k] for k in ("view", "equal", "epsilon", "method")}
         base = plain[row["epsilon"]]
-        found.append(key | {"beats_none": _beats(row, base), "loses": _beats(base, row), "beats_other": _beats(row, twin)})
+        found.append(
+            key | {"beats_none": _beats(row, base), "loses": _beats(base, row), "beats_other": _beats(row, twin)}
+        )
     return found
 
 
@@ -87,7 +93,9 @@ def draw(results: dict[str, list[dict[str, object]]], epsilon: float, path: Path
     figure = Figure(figsize=(4 * len(results), 9.5), dpi=120, layout="constrained")
     grid = figure.subplots(3, len(results), squeeze=False)
     for column, (name, rows) in enumerate(results.items()):
-        for line, (view, equal) in enumerate((("messages", "rounds"), ("messages", "gradients"), ("final model", "gradients"))):
+        for line, (view, equal) in enumerate(
+            (("messages", "rounds"), ("messages", "gradients"), ("final model", "gradients"))
+        ):
             shown = [r for r in rows if str(r["method"]).startswith("none") or (r["view"], r["equal"]) == (view, equal)]
             if line == 0:
                 _against_rounds(grid[line][column], [r for r in shown if r["epsilon"] == epsilon])
@@ -142,7 +150,9 @@ def main() -> None:
             rows = [row for m in METHODS for row in measure(problem, m, cells[m.name], prices, given.seeds)]
             results[name] = rows
             at_zero = problem.objective(np.zeros((x.shape[1], 1)))[0] - problem.best
-            print(f"\n{name}: {len(y)} rows, F* = {problem.best:.9f}, certified to {problem.gap:.1e}, F(0) - F* = {at_zero:.4f}")
+            print(
+                f"\n{name}: {len(y)} rows, F* = {problem.best:.9f}, certified to {problem.gap:.1e}, F(0) - F* = {at_zero:.4f}"
+            )
             print(table(rows, prices.epsilons), f"\n({time.process_time() - start:.0f} s)", flush=True)
             (given.out / "svm_dual_averaging.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
     summary([verdict for rows in results.values() for verdict in verdicts(rows)])
@@ -152,7 +162,9 @@ def main() -> None:
 
 def summary(found: list[dict[str, object]]) -> None:
     """In how many (problem, epsilon) pairs the paper's claims hold, by more than two deviations."""
-    print("\n| epsilon against | equal | sampling | beats none | loses to none | beats the other ratio | of |\n|---|---|---|---|---|---|---|")
+    print(
+        "\n| epsilon against | equal | sampling | beats none | loses to none | beats the other ratio | of |\n|---|---|---|---|---|---|---|"
+    )
     keys = ("view", "equal", "method")
     for key in dict.fromkeys(tuple(f[k] for k in keys) for f in found):
         mine = [f for f in found if tuple(f[k] for k in keys) == key]
