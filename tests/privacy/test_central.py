@@ -122,11 +122,18 @@ def test_nothing_that_is_seen_names_the_cohort(tmp_path: Path):
 
 def test_a_restart_with_fresh_noise_draws_a_fresh_cohort():
     """The same cohort under two noises would be two answers about one draw, which costs more than two draws."""
-    draws = [Randomness(0, attempt=attempt).stream("secret_cohort", 3).random(50).tolist() for attempt in (0, 0, 1)]
-    assert draws[0] == draws[1] != draws[2]
-    assert Randomness(0).stream("cohort", 3).random(50).tolist() != draws[0]
-    secure = [Randomness(0, secure=True).stream("secret_cohort", 3).random(50).tolist() for _ in range(2)]
-    assert secure[0] != secure[1]
+    message = torch.zeros(N, DIM, dtype=torch.float64)
+    message[:, :N] = torch.eye(N, dtype=torch.float64)
+
+    def drawn(attempt: int, *, secure: bool = False) -> Tensor:
+        oracle = oracle_of(digits_of(SIZES), QUIET)
+        oracle._randomness = Randomness(0, secure, attempt)
+        return (sums(oracle, message, 10)[:, :N] * N * RATE / BOUND).round()
+
+    assert torch.equal(drawn(0), drawn(0)) and not torch.equal(drawn(0), drawn(1))
+    assert not torch.equal(drawn(0, secure=True), drawn(0, secure=True))
+    public = [Randomness(0).stream("cohort", index).random(N) < RATE for index in range(10)]
+    assert not np.array_equal(drawn(0).numpy() > 0, np.array(public))
 
 
 def test_one_answer_a_round():
