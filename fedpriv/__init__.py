@@ -14,6 +14,7 @@ from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.mechanisms import Gaussian, Laplace
 from fedpriv.privacy.schedules import Custom, Geometric, Uniform
 from fedpriv.privacy.settings import (
+    Central,
     FixedSize,
     FullBatch,
     Local,
@@ -49,6 +50,7 @@ __all__ = [
     "Ball",
     "Box",
     "BudgetExhausted",
+    "Central",
     "ClassLossAtMost",
     "Client",
     "Clip",

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedpriv.errors import BudgetExhausted, ConfigError
 from fedpriv.population import Population
 from fedpriv.privacy.randomness import Randomness
-from fedpriv.privacy.settings import Privacy, SecureAggregation
+from fedpriv.privacy.settings import Central, Privacy
 from fedpriv.strategies.base import Network, Oracle, State, Strategy
 
 
@@ -189,7 +189,7 @@ def check_fit(strategy: Strategy, privacy: Privacy, network: RoundNetwork) -> No
     """Refuse a strategy whose state or aggregation the privacy settings do not cover.
 
     Raises:
-        ConfigError: the strategy keeps unreleased state where only messages are noised, or secure aggregation is asked
+        ConfigError: the strategy keeps unreleased state where only messages are noised, or only sums are to be seen
             where sums of messages are not covered by sums of answers.
     """
     step, trust = strategy.local_step, str(privacy.trust)
@@ -201,8 +201,11 @@ def check_fit(strategy: Strategy, privacy: Privacy, network: RoundNetwork) -> No
             f"{name} keeps state that is not a function of released messages and would enter later messages un-noised; "
             "use at: gradient",
         )
-    if not isinstance(privacy.trust, SecureAggregation):
+    if not privacy.trust.sums_only:
         return
+    if isinstance(privacy.trust, Central) and not network.everyone:
+        fix = "under trust: central cohorts are drawn in secret; say privacy.trust: {central: {cohort_rate: 0.1}}"
+        raise ConfigError("network.cohort", "not everyone", fix)
     if not strategy.aggregator.is_sum:
         raise ConfigError("privacy.trust", trust, f"{type(strategy.aggregator).__name__} needs single messages")
     if privacy.at == "gradient" and not step.linear:

@@ -8,7 +8,7 @@ others hold: z_1(k), y_1(k), and the noised gradient that the update gives away 
 Our reading: M_1, v_1 and x(0) are drawn anew in each trial (for one fixed quadratic, z_1 alone determines the
 gradient), M uniform on [0, 10]; I(.; .) is the estimator of Kraskov, Stoegbauer and Grassberger (2004) with k = 3, as
 in the toolbox NPEET, which gives `psi(trials) - psi(3)` nats for I(V; V). That is infinite in truth: V is continuous.
-So M-NMI depends on the number of trials, and tells nothing that epsilon does not; the mutual information is printed too.
+So M-NMI depends on the number of trials, and tells nothing that epsilon does not; mutual information is printed too.
 """
 
 from __future__ import annotations
