@@ -25,7 +25,6 @@ class Checkpoint:
         settings: Fingerprint of what must not change between stop and resume.
         seed: The run's seed, which may be known to nobody else.
         attempt: Names the noise that is in use: another one after every resume with fresh noise.
-        rows_sent: Messages sent so far.
     """
 
     progress: Progress
@@ -34,7 +33,6 @@ class Checkpoint:
     settings: str
     seed: str
     attempt: int
-    rows_sent: int
 
     def save(self, path: Path) -> None:
         """Write beside `path`, flush to disk, then rename over it: a crash leaves the old file or the new one.

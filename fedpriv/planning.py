@@ -19,7 +19,7 @@ from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.ledger import Record
 from fedpriv.privacy.pricing import Pricing
 from fedpriv.privacy.randomness import Randomness
-from fedpriv.privacy.settings import FixedSize, Poisson, Privacy, SecureAggregation
+from fedpriv.privacy.settings import FixedSize, Poisson, Privacy
 from fedpriv.privacy.spent import Spent
 from fedpriv.simulation import RoundNetwork, begin, check_fit, simulate
 from fedpriv.strategies.base import Strategy
@@ -113,7 +113,7 @@ class DryOracle:
             sizes = sizes * sampling.rate
         elif isinstance(sampling, FixedSize):
             sizes = sizes.clamp_max(sampling.size)
-        return float(sizes.sum()) * (2 if query == "gradient_difference" else 1)
+        return float(sizes.sum()) * self._privacy.cohort_rate * (2 if query == "gradient_difference" else 1)
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def make_plan(
         ConfigError: settings that do not fit the strategy, or a target that cannot be reached.
     """
     check_fit(strategy, privacy, network)
-    if isinstance(privacy.trust, SecureAggregation) and privacy.at == "gradient":
+    if privacy.trust.sums_only and privacy.at == "gradient":
         check_linear(strategy, len(sizes), network)
     relative = replace(privacy, epsilon=None, noise_multiplier=1.0) if privacy.private else privacy
     oracle = DryOracle(Pricing(relative, sizes), relative, sizes)

@@ -115,7 +115,6 @@ class Training:
         evaluate = None if test is None else Evaluator(self.population.model, self.population.loss, test)
         self.measures = Measures(self.population, strategy, evaluate, optimum)
         self._seconds, self._over = 0.0 if saved is None else saved.seconds, False
-        self._rows_sent = 0 if saved is None else saved.rows_sent
         self._spent: tuple[int, Spent] | None = None
         backend = choose(compute.backend, self.population.model, self.population.loss)
         self.ledger = self._open_ledger(saved, fresh_noise=fresh_noise)
@@ -151,7 +150,6 @@ class Training:
         rounds = simulate(self.strategy, self.oracle, self.network, self.progress, self._randomness, rounds=self.rounds)
         for done in rounds:
             self.progress = done.progress
-            self._rows_sent += self.network.rows_sent
             server = done.progress.server
             last = done.progress.round == self.rounds or bool(server.get("done", False))
             metrics: dict[str, float] = {}
@@ -182,7 +180,6 @@ class Training:
                 self._settings,
                 f"{self._randomness.seed:x}",
                 self._randomness.attempt,
-                self._rows_sent,
             )
             checkpoint.save(self._folder / "checkpoint.pt")
 
@@ -204,9 +201,7 @@ class Training:
         return {**one, **measures.flat(nodes), "bytes_sent": self._bytes_sent()}
 
     def _bytes_sent(self) -> int:
-        # a message holds what an aggregator hears, which may be more than one model
-        row = self.progress.received
-        return self._rows_sent * row.shape[1] * row.element_size()
+        return self.progress.numbers_sent * self.progress.received.element_size()
 
     def result(self) -> Result:
         """Where the run stands, tightly accounted.

@@ -17,8 +17,9 @@ from fedpriv.privacy import claims
 from fedpriv.privacy.settings import Published
 from fedpriv.strategies import admm
 from fedpriv.strategies.admm import Decay, OutputNoise, Penalty, Prox, Trust, inexact_admm
-from fedpriv.strategies.augmented_lagrangian import Outer, proximal_al
+from fedpriv.strategies.augmented_lagrangian import proximal_al
 from fedpriv.strategies.base import Strategy
+from fedpriv.strategies.lagrangian import Outer
 from fedpriv.strategies.private_augmented_lagrangian import private_al
 from fedpriv.strategies.solvers import LBFGS, AcceleratedGradient, Newton, Quadratic, Solver
 

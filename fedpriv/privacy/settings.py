@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.clipping import Clip
@@ -52,6 +52,12 @@ Sampling = FullBatch | Poisson | FixedSize
 class Local:
     """Nobody is trusted: each client's every message is seen on its own."""
 
+    sums_only: ClassVar[bool] = False
+
+    def shares(self, n_clients: int) -> int:
+        """Each row has noise of its own."""
+        return 1
+
     def __str__(self) -> str:
         return "local"
 
@@ -65,17 +71,51 @@ class SecureAggregation:
             that many. A round with fewer participants is not released.
     """
 
+    sums_only: ClassVar[bool] = True
+
     min_honest: int
 
     def __post_init__(self) -> None:
         if self.min_honest < 1:
             raise ConfigError("privacy.trust.min_honest", self.min_honest, "at least one client must be honest")
 
+    def shares(self, n_clients: int) -> int:
+        """The noise of so many participants is enough."""
+        return self.min_honest
+
     def __str__(self) -> str:
         return f"secure_aggregation(min_honest={self.min_honest}, simulated)"
 
 
-Trust = Local | SecureAggregation
+@dataclass(frozen=True)
+class Central:
+    """A curator is trusted with everything: it alone sees what clients say, and shows sums with noise added once.
+
+    The noise on a sum is the same whoever took part, and nobody else learns who did, so a cohort that is drawn client
+    by client amplifies the privacy of clients, as Poisson batches amplify that of examples.
+
+    Args:
+        cohort_rate: Probability with which each client takes part in a round, on its own and in secret; sums are
+            divided by the expected number. Below 1 it needs `unit: client`.
+    """
+
+    sums_only: ClassVar[bool] = True
+
+    cohort_rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.cohort_rate <= 1:
+            raise ConfigError("privacy.trust.cohort_rate", self.cohort_rate, "a probability lies in (0, 1]")
+
+    def shares(self, n_clients: int) -> int:
+        """The noise comes in a share for each client, drawn or not, so that its sum does not depend on the cohort."""
+        return n_clients
+
+    def __str__(self) -> str:
+        return "central" if self.cohort_rate == 1 else f"central(cohort_rate={self.cohort_rate:g}, secret)"
+
+
+Trust = Local | SecureAggregation | Central
 
 
 @dataclass(frozen=True)
@@ -168,7 +208,7 @@ class Privacy:
         relation: `"replace_one"`: neighbours differ in one unit's value. `"add_remove"`: in its presence, with
             sizes public.
         at: Where the boundary stands: `"gradient"`, `"message"` or `"none"` (no privacy).
-        trust: Who is trusted.
+        trust: Who is trusted: `Local()`, `SecureAggregation(min_honest)` or `Central(cohort_rate)`.
         sampling: How batches are drawn.
         schedule: How the budget is shared over rounds.
         secure: Draw noise and batches from the operating system's randomness: not reproducible.
@@ -210,6 +250,18 @@ class Privacy:
                 "privacy.sampling", "fixed_size", "has no sound add/remove price; use replace_one or poisson"
             )
 
+        self._check_cohort()
+
+    def _check_cohort(self) -> None:
+        if self.cohort_rate == 1:
+            return
+        if not self.private:
+            fix = "a secret cohort belongs to private runs; use network.cohort"
+            raise ConfigError("privacy.trust.cohort_rate", self.cohort_rate, fix)
+        if self.unit != "client":
+            fix = "drawing whole clients does not amplify the privacy of one example beside others; use unit: client"
+            raise ConfigError("privacy.trust.cohort_rate", self.cohort_rate, fix)
+
     def _check_amount(self) -> None:
         if self.epsilon is None and self.noise_multiplier is None:
             raise ConfigError("privacy.epsilon", None, "give a target epsilon or a noise_multiplier")
@@ -227,6 +279,11 @@ class Privacy:
     def private(self) -> bool:
         """Whether the run makes any promise at all."""
         return self.at != "none" and self.published is None
+
+    @property
+    def cohort_rate(self) -> float:
+        """Probability with which a client is drawn in secret; 1 where cohorts are not secret."""
+        return self.trust.cohort_rate if isinstance(self.trust, Central) else 1.0
 
     @property
     def sensitivity(self) -> float:
