@@ -16,6 +16,10 @@ import sys
 from itertools import pairwise
 from statistics import median
 from time import process_time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedpriv import Privacy
 
 SIZES = (10, 30, 100, 300, 1000)
 DEGREE, EXAMPLES, ROUNDS = 4, 6, 8
@@ -26,21 +30,17 @@ def main() -> None:
         print(json.dumps(run(int(sys.argv[1]))))
         return
     empty = run_apart(0)["megabytes"]
-    print(
-        f"{'nodes':>6s} {'links':>6s} {'ms/round':>9s} {'against no noise':>17s} {'us/(node+link)':>15s} {'against n=10':>13s}"
-        f" {'MB':>6s} {'KB/(node+link)':>15s}   (above {empty:.0f} MB)"
-    )
+    columns = ("ms/round", "against no noise", "us/(node+link)", "against n=10", "MB", "KB/(node+link)")
+    print(f"{'nodes':>6s} {'links':>6s} " + " ".join(f"{name:>16s}" for name in columns) + f"   (above {empty:.0f} MB)")
     first = None
     for nodes in SIZES:
         found, links = run_apart(nodes), nodes * DEGREE // 2
         each = found["seconds"] * 1e6 / (nodes + links)
         first = first or each
         megabytes = found["megabytes"] - empty
-        print(
-            f"{nodes:6d} {links:6d} {found['seconds'] * 1e3:9.2f} {found['seconds'] / found['plain']:17.2f} {each:15.1f}"
-            f" {each / first:13.2f} {megabytes:6.0f} {megabytes * 1024 / (nodes + links):15.1f}",
-            flush=True,
-        )
+        values = (found["seconds"] * 1e3, found["seconds"] / found["plain"], each, each / first)
+        memory = (megabytes, megabytes * 1024 / (nodes + links))
+        print(f"{nodes:6d} {links:6d} " + " ".join(f"{value:16.2f}" for value in (*values, *memory)), flush=True)
 
 
 def run_apart(nodes: int) -> dict[str, float]:
@@ -64,7 +64,7 @@ def run(nodes: int) -> dict[str, float]:
     return {"seconds": private, "plain": plain, "megabytes": megabytes}
 
 
-def rounds(nodes: int, privacy: object) -> float:
+def rounds(nodes: int, privacy: Privacy) -> float:
     """Median seconds of a round after the first."""
     import torch
     from torch.utils.data import TensorDataset
