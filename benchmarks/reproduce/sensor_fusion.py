@@ -87,7 +87,9 @@ class Bench:
     rounds: int
     trials: int
 
-    def residuals(self, setting: Setting, multipliers: tuple[float, ...], start_noise: float = 0.0) -> tuple[Tensor, float]:
+    def residuals(
+        self, setting: Setting, multipliers: tuple[float, ...], start_noise: float = 0.0
+    ) -> tuple[Tensor, float]:
         """`sum_i ||x_i - x*||^2 [rounds, multipliers, trials]`, and the largest l1 norm of a gradient."""
         blocks, p, n = len(multipliers), self.sensors.slope.shape[-1], self.graph.n_clients
         oracle = SensorOracle(
