@@ -16,11 +16,11 @@ from fedpriv.constraint_queries import ConstraintQueries
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.population import Population
 from fedpriv.privacy.clipping import Clip
-from fedpriv.privacy.ledger import Ledger, Release
+from fedpriv.privacy.ledger import Ledger, Record, Release
 from fedpriv.privacy.mechanisms import Gaussian, Laplace, add_noise
 from fedpriv.privacy.pricing import Pricing
 from fedpriv.privacy.randomness import Randomness
-from fedpriv.privacy.settings import FixedSize, FullBatch, Poisson, Privacy, Sampling, SecureAggregation
+from fedpriv.privacy.settings import FixedSize, FullBatch, Poisson, Privacy, Published, Sampling
 from fedpriv.problem import check_finite
 
 
@@ -83,6 +83,7 @@ class PrivateOracle:
     def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> None:
         """Start a round: rows of queries now belong to the clients of `cohort [k]`."""
         self._round, self._index, self._cohort, self._received = round_index, 0, cohort, received
+        self._drawn = self._draw_cohort()
 
     def gradient(self, params: Tensor) -> Tensor:
         """Private gradient of each client's objective, on a fresh batch: `[k, dim] -> [k, dim]`."""
@@ -199,10 +200,14 @@ class PrivateOracle:
         Raises:
             BudgetExhausted: the release would overspend.
         """
-        if self.privacy.at != "message" or self.privacy.published is not None:
+        published = self.privacy.published
+        if published is not None and published.at == "message":
+            record = self._pricing.exact(self._round, self._index, "message", self._clients())
+            return self._open(self._as_published(published, message, record))
+        if self.privacy.at != "message" or published is not None:
             return message
         bounded, _ = self.privacy.clip.rows(message)
-        return self._open(self._noised(self._query("message"), bounded, [1.0] * len(message)))
+        return self._open(self._of_clients(self._query("message"), bounded))
 
     def _query(self, name: str) -> _Query:
         return _Query(name, self.privacy.clip, self._pricing.sampling_of(name))
@@ -213,7 +218,10 @@ class PrivateOracle:
     def _answer(self, query: _Query, params: Tensor, anchor: Tensor | None = None) -> Tensor:
         self._check_query_points(params, anchor)
         factors = self._factors(query)
-        if self.privacy.published is not None:
+        if (published := self.privacy.published) is not None:
+            if published.at == "message":
+                self._index += 1
+                return _scaled(self._sum(query, params, anchor), factors)
             release = self._published(query, params, anchor)
         elif self.privacy.at != "gradient":
             exact = _scaled(self._sum(query, params, anchor), factors)
@@ -223,7 +231,7 @@ class PrivateOracle:
             release = Release(self._pricing.exact(self._round, self._index, query.name, self._clients()), exact)
         elif self.privacy.unit == "client":
             exact = _scaled(self._sum(query, params, anchor), factors)
-            release = self._noised(query, query.clip.rows(exact)[0], [1.0] * len(exact))
+            release = self._of_clients(query, query.clip.rows(exact)[0])
         else:
             release = self._noised(query, self._sum(query, params, anchor, query.clip), factors)
         value = self._open(release)
@@ -247,13 +255,33 @@ class PrivateOracle:
             self._round, self._index, query.name, clients, factors, query.clip, query.share
         )
         parties = self._pricing.parties
-        if isinstance(self.privacy.trust, SecureAggregation) and len(clients) < parties:
+        if self.privacy.trust.sums_only and len(clients) < parties:
             raise PrivacyError(
-                f"round {self._round} has {len(clients)} participants, fewer than min_honest = {parties}"
+                f"round {self._round} has {len(clients)} participants, fewer than min_honest = {parties}, who share "
+                f"the noise (trust: {self.privacy.trust})"
             )
         return add_noise(
             _scaled(bounded, factors), scales, self.privacy.mechanism, record, self._randomness, clients, parties
         )
+
+    def _of_clients(self, query: _Query, bounded: Tensor) -> Release:
+        """Noise rows that are whole clients' contributions; those of clients that were not drawn count as zero."""
+        rate = self.privacy.cohort_rate
+        if rate < 1 and self._round == self._answered[0]:
+            raise PrivacyError(
+                f"round {self._round} was answered already: a second answer from the same secret cohort would need "
+                "another price. Ask once a round"
+            )
+        bounded = bounded.where(self._drawn.to(bounded.device).unsqueeze(1), 0)
+        return self._noised(query, bounded, [1 / rate] * len(bounded))
+
+    def _draw_cohort(self) -> Tensor:
+        """Which of the round's clients take part, `[k]` boolean: secret, fresh after a restart with fresh noise."""
+        rate = self.privacy.cohort_rate
+        if rate == 1:
+            return torch.ones(len(self._cohort), dtype=torch.bool)
+        stream = self._randomness.stream("secret_cohort", self._round)
+        return torch.from_numpy(stream.random(self.n_clients) < rate)[self._cohort]
 
     def _sum(self, query: _Query, params: Tensor, anchor: Tensor | None, clip: Clip | None = None) -> Tensor:
         """Sum over the query's examples, each clipped when `clip` is given."""
@@ -269,10 +297,13 @@ class PrivateOracle:
 
     def _batches(self, sampling: Sampling) -> Iterator[Batch]:
         counts = self._population.counts
-        if isinstance(sampling, FullBatch):
+        if isinstance(sampling, FullBatch) and bool(self._drawn.all()):
             return self._population.full_batches(self._cohort)
         chosen: list[Tensor] = []
-        for client in self._clients():
+        for client, drawn in zip(self._clients(), self._drawn.tolist(), strict=True):
+            if not drawn or isinstance(sampling, FullBatch):
+                chosen.append(torch.arange(int(counts[client]) if drawn else 0))
+                continue
             stream = self._randomness.stream("batch", self._round, self._index, client)
             size = int(counts[client])
             if isinstance(sampling, Poisson):
@@ -303,15 +334,23 @@ class PrivateOracle:
         record = self._pricing.exact(self._round, self._index, query.name, self._clients())
         if math.isinf(published.epsilon_bar) or query.name in published.exact:
             return Release(record, total)
-        if published.deviation is not None:
-            scales, mechanism = [published.deviation] * len(factors), Gaussian()
-        elif published.law == "gaussian":
+        if published.scale is not None:
+            return self._as_published(published, total, record)
+        if published.law == "gaussian":
             width = 2 * published.gradient_bound * math.sqrt(2 * math.log(1.25 / published.delta_bar))
             scales, mechanism = [f * width / published.epsilon_bar for f in factors], Gaussian()
         else:
             widths, mechanism = self._largest_norms(query, params), Laplace()
             scales = [f * w / published.epsilon_bar for f, w in zip(factors, widths, strict=True)]
         return add_noise(total, scales, mechanism, record, self._randomness, self._clients())
+
+    def _as_published(self, published: Published, rows: Tensor, record: Record) -> Release:
+        """Noise of the scale that a paper gives."""
+        if published.scale is None or math.isinf(published.epsilon_bar):
+            return Release(record, rows)
+        scales = [published.scale * published.growth**self._round] * len(rows)
+        mechanism = Gaussian() if published.law == "gaussian" else Laplace()
+        return add_noise(rows, scales, mechanism, record, self._randomness, self._clients())
 
     def _largest_norms(self, query: _Query, params: Tensor) -> list[float]:
         norms, l1 = params.new_zeros(len(params)), replace(self.privacy.clip, norm="l1")
@@ -324,14 +363,14 @@ class PrivateOracle:
         wanted, published = (len(self._cohort), self._population.dim), self.privacy.published
         if params.shape != wanted or (anchor is not None and anchor.shape != wanted):
             raise ConfigError("oracle query", tuple(params.shape), f"one row for each participant: {wanted}")
-        if anchor is not None and published is not None and published.deviation is None:
+        if anchor is not None and published is not None and published.scale is None:
             raise ConfigError("privacy.published", "gradient_difference", "the paper publishes no such answer")
-        if self.privacy.at != "gradient" or not isinstance(self.privacy.trust, SecureAggregation):
+        if self.privacy.at != "gradient" or not self.privacy.trust.sums_only:
             return
         asked_elsewhere = not self._was_received(params) or (anchor is not None and not self._was_received(anchor))
         if self._index > 0 or asked_elsewhere:
             raise PrivacyError(
-                "under secure aggregation a client's own answers stay inside it with less noise, so a second answer, "
+                "where only sums are seen a client's own answers stay inside it with less noise, so a second answer, "
                 "or one at a point that was not received, would depend on what was never released. Ask once a round, "
                 "at what was received, or use trust: local"
             )

@@ -19,7 +19,7 @@ from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.ledger import Record
 from fedpriv.privacy.pricing import Pricing
 from fedpriv.privacy.randomness import Randomness
-from fedpriv.privacy.settings import FixedSize, Poisson, Privacy, SecureAggregation
+from fedpriv.privacy.settings import FixedSize, Poisson, Privacy
 from fedpriv.privacy.spent import Spent
 from fedpriv.simulation import RoundNetwork, begin, check_fit, simulate
 from fedpriv.strategies.base import Strategy
@@ -85,7 +85,12 @@ class DryOracle:
 
     def release_message(self, message: Tensor) -> Tensor:
         """The message, listed when the boundary is there."""
-        return self._answer("message", message) if self._privacy.at == "message" else message
+        return self._answer("message", message) if self._at == "message" else message
+
+    @property
+    def _at(self) -> str:
+        published = self._privacy.published
+        return self._privacy.at if published is None else published.at
 
     def _answer(self, query: str, params: Tensor, clip: Clip | None = None, share: float = 1.0) -> Tensor:
         privacy = self._privacy
@@ -94,7 +99,7 @@ class DryOracle:
             factors = [1.0] * len(self._clients)
             record, _ = self._pricing.price(self._round, self._index, query, self._clients, factors, clip, share)
             self.records.append(record)
-        elif not privacy.private:
+        elif not privacy.private and (privacy.published is None or query == "message" or self._at == "gradient"):
             self.records.append(self._pricing.exact(self._round, self._index, query, self._clients))
         self._index += 1
         return torch.zeros_like(params)
@@ -108,7 +113,7 @@ class DryOracle:
             sizes = sizes * sampling.rate
         elif isinstance(sampling, FixedSize):
             sizes = sizes.clamp_max(sampling.size)
-        return float(sizes.sum()) * (2 if query == "gradient_difference" else 1)
+        return float(sizes.sum()) * self._privacy.cohort_rate * (2 if query == "gradient_difference" else 1)
 
 
 @dataclass(frozen=True)
@@ -155,7 +160,7 @@ def make_plan(
         ConfigError: settings that do not fit the strategy, or a target that cannot be reached.
     """
     check_fit(strategy, privacy, network)
-    if isinstance(privacy.trust, SecureAggregation) and privacy.at == "gradient":
+    if privacy.trust.sums_only and privacy.at == "gradient":
         check_linear(strategy, len(sizes), network)
     relative = replace(privacy, epsilon=None, noise_multiplier=1.0) if privacy.private else privacy
     oracle = DryOracle(Pricing(relative, sizes), relative, sizes)

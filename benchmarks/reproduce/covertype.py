@@ -94,8 +94,8 @@ def measure(split, strategy: fp.Strategy, rounds: int, privacy: fp.Privacy, low:
             pass
         seconds.append(time.process_time() - start)
         params = training.progress.models[0]
-        gaps.append(training.optimality_gap(params))
-        accuracies.append(training._evaluate(params)["test_accuracy"])  # noqa: SLF001
+        gaps.append(training.measures.optimality_gap(params))
+        accuracies.append(training.measures.of_the_one(training.progress)["test_accuracy"])
         evaluations = sum(training.plan.evaluations) / N_TRAIN
     return f"{np.mean(gaps):.2e} | {evaluations:.1f} | {np.mean(seconds):.2f} | {np.mean(accuracies):.2%}"
 

@@ -59,15 +59,24 @@ class SecureAggregation(Section):
     min_honest: PositiveInt
 
 
+class Central(Section):
+    """A curator that sees everything and draws its cohorts in secret."""
+
+    cohort_rate: Probability = 1.0
+
+
 class TrustChoice(Choice):
     """Who is trusted with what."""
 
     neither = "local"
 
     secure_aggregation: SecureAggregation | None = None
+    central: Central | None = None
 
     def build(self) -> settings.Trust:
         """The setting."""
+        if self.central:
+            return settings.Central(self.central.cohort_rate)
         secure = self.secure_aggregation
         return settings.SecureAggregation(secure.min_honest) if secure else settings.Local()
 

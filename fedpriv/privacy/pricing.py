@@ -9,7 +9,7 @@ from dataclasses import replace
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.ledger import PerClient, Record
-from fedpriv.privacy.settings import FixedSize, FullBatch, Poisson, Privacy, Sampling, SecureAggregation
+from fedpriv.privacy.settings import FixedSize, FullBatch, Poisson, Privacy, Sampling
 
 # answers that use all of a client's examples, however batches are drawn
 UNSAMPLED = frozenset({"message", "full_gradient"})
@@ -25,8 +25,7 @@ class Pricing:
 
     def __init__(self, privacy: Privacy, sizes: Sequence[int]) -> None:
         self._privacy, self._sizes = privacy, sizes
-        trust = privacy.trust
-        self.parties = trust.min_honest if isinstance(trust, SecureAggregation) else 1
+        self.parties = privacy.trust.shares(len(sizes))
 
     def sampling_of(self, query: str) -> Sampling:
         """How the examples behind an answer are drawn."""
@@ -53,7 +52,7 @@ class Pricing:
             clip: How each unit's contribution was bounded; `privacy.clip` unless given.
             share: Relative budget share of this query beside a gradient's in the same round.
 
-        Under secure aggregation only the sum is seen, so each client's share is scaled to the largest sensitivity in
+        Where only the sum is seen, each client's share is scaled to the largest sensitivity in
         the cohort: noise scaled to a neighbour's smaller one would not cover it.
         """
         privacy = self._privacy
@@ -84,6 +83,8 @@ class Pricing:
             kind, rate = "poisson", sampling.rate
         elif privacy.unit == "sample" and isinstance(sampling, FixedSize):
             kind, rate = "without_replacement", _compact([min(1.0, sampling.size / self._sizes[c]) for c in clients])
+        elif privacy.cohort_rate < 1:
+            kind, rate = "poisson", privacy.cohort_rate
         everyone = len(clients) == len(self._sizes)
         return Record(
             round=round_index,

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from scipy import special
 from torch import Tensor
 
-Purpose = Literal["batch", "noise", "init", "cohort", "topology", "digest"]
-_SECRET: tuple[Purpose, ...] = ("batch", "noise", "digest")
+Purpose = Literal["batch", "noise", "init", "cohort", "secret_cohort", "topology", "digest"]
+_SECRET: tuple[Purpose, ...] = ("batch", "noise", "secret_cohort", "digest")
 Floats = NDArray[np.float64]
 
 
@@ -75,7 +75,7 @@ class Randomness:
         return os.urandom(16) if self.secure else self._key("digest", 0, 0, 0)
 
     def _key(self, purpose: Purpose, round_index: int, index: int, client: int) -> bytes:
-        # cohorts and initial values are public and outlive a restart with fresh noise
+        # public cohorts and initial values are public and outlive a restart with fresh noise
         attempt = self.attempt if purpose in _SECRET else 0
         name = f"{self.seed}/{self.run}/{attempt}/{purpose}/{round_index}/{index}/{client}"
         return hashlib.blake2b(name.encode(), digest_size=32).digest()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.clipping import Clip
@@ -52,6 +52,12 @@ Sampling = FullBatch | Poisson | FixedSize
 class Local:
     """Nobody is trusted: each client's every message is seen on its own."""
 
+    sums_only: ClassVar[bool] = False
+
+    def shares(self, n_clients: int) -> int:
+        """Each row has noise of its own."""
+        return 1
+
     def __str__(self) -> str:
         return "local"
 
@@ -65,49 +71,91 @@ class SecureAggregation:
             that many. A round with fewer participants is not released.
     """
 
+    sums_only: ClassVar[bool] = True
+
     min_honest: int
 
     def __post_init__(self) -> None:
         if self.min_honest < 1:
             raise ConfigError("privacy.trust.min_honest", self.min_honest, "at least one client must be honest")
 
+    def shares(self, n_clients: int) -> int:
+        """The noise of so many participants is enough."""
+        return self.min_honest
+
     def __str__(self) -> str:
         return f"secure_aggregation(min_honest={self.min_honest}, simulated)"
 
 
-Trust = Local | SecureAggregation
+@dataclass(frozen=True)
+class Central:
+    """A curator is trusted with everything: it alone sees what clients say, and shows sums with noise added once.
+
+    The noise on a sum is the same whoever took part, and nobody else learns who did, so a cohort that is drawn client
+    by client amplifies the privacy of clients, as Poisson batches amplify that of examples.
+
+    Args:
+        cohort_rate: Probability with which each client takes part in a round, on its own and in secret; sums are
+            divided by the expected number. Below 1 it needs `unit: client`.
+    """
+
+    sums_only: ClassVar[bool] = True
+
+    cohort_rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.cohort_rate <= 1:
+            raise ConfigError("privacy.trust.cohort_rate", self.cohort_rate, "a probability lies in (0, 1]")
+
+    def shares(self, n_clients: int) -> int:
+        """The noise comes in a share for each client, drawn or not, so that its sum does not depend on the cohort."""
+        return n_clients
+
+    def __str__(self) -> str:
+        return "central" if self.cohort_rate == 1 else f"central(cohort_rate={self.cohort_rate:g}, secret)"
+
+
+Trust = Local | SecureAggregation | Central
 
 
 @dataclass(frozen=True)
 class Published:
-    """Noise as Ryu and Kim (2022) publish it, for reproduction. It is not private and is recorded so.
+    """Noise as a paper publishes it, for reproduction. It is not private and is recorded so.
+
+    By default it is that of Ryu and Kim (2022).
 
     Args:
-        epsilon_bar: Nominal epsilon of every round; `inf` means no noise.
+        epsilon_bar: The paper's epsilon (of a round, for Ryu and Kim); `inf` means no noise.
         law: `"laplace"`: eq 20, scale = largest l1 norm among the client's own per-sample gradients over
             `epsilon_bar`. `"gaussian"`: the baseline of Huang et al. (2020) with `gradient_bound` assumed, not
             enforced.
         delta_bar: Nominal delta of the Gaussian law.
         gradient_bound: Assumed bound on per-sample gradients (Gaussian law).
-        deviation: The noise's standard deviation on a client's mean gradient, where a paper gives it directly
-            (Gaussian law); `epsilon_bar` is then only what the paper says of it.
+        scale: Scale of the noise in round 0 where a paper gives it directly: standard deviation of the Gaussian law, b
+            of the Laplace law. `epsilon_bar` is then only what the paper says of it.
+        growth: Factor by which `scale` changes from round to round.
+        at: What the noise is added to, with `scale`: a client's mean gradient or its whole message.
         exact: Queries that the paper leaves without noise.
+        lacks: Why noise of that scale is not private.
     """
 
     epsilon_bar: float
     law: Literal["laplace", "gaussian"] = "laplace"
     delta_bar: float = 1e-6
     gradient_bound: float = 1.0
-    deviation: float | None = None
+    scale: float | None = None
+    growth: float = 1.0
+    at: Literal["gradient", "message"] = "gradient"
     exact: tuple[str, ...] = ()
+    lacks: str = "the paper's noise does not cover what is released"
 
     @property
     def why_not(self) -> str:
         """Why it is not private."""
         if math.isinf(self.epsilon_bar):
             return "exact answers, no noise"
-        if self.deviation is not None:
-            return "as published: the paper's noise does not cover what is released"
+        if self.scale is not None:
+            return f"as published: {self.lacks}"
         if self.law == "gaussian":
             return "as published: the gradient bound is assumed, not enforced"
         return "as published: the noise scale is measured on the client's own data (eq 20)"
@@ -160,7 +208,7 @@ class Privacy:
         relation: `"replace_one"`: neighbours differ in one unit's value. `"add_remove"`: in its presence, with
             sizes public.
         at: Where the boundary stands: `"gradient"`, `"message"` or `"none"` (no privacy).
-        trust: Who is trusted.
+        trust: Who is trusted: `Local()`, `SecureAggregation(min_honest)` or `Central(cohort_rate)`.
         sampling: How batches are drawn.
         schedule: How the budget is shared over rounds.
         secure: Draw noise and batches from the operating system's randomness: not reproducible.
@@ -202,6 +250,18 @@ class Privacy:
                 "privacy.sampling", "fixed_size", "has no sound add/remove price; use replace_one or poisson"
             )
 
+        self._check_cohort()
+
+    def _check_cohort(self) -> None:
+        if self.cohort_rate == 1:
+            return
+        if not self.private:
+            fix = "a secret cohort belongs to private runs; use network.cohort"
+            raise ConfigError("privacy.trust.cohort_rate", self.cohort_rate, fix)
+        if self.unit != "client":
+            fix = "drawing whole clients does not amplify the privacy of one example beside others; use unit: client"
+            raise ConfigError("privacy.trust.cohort_rate", self.cohort_rate, fix)
+
     def _check_amount(self) -> None:
         if self.epsilon is None and self.noise_multiplier is None:
             raise ConfigError("privacy.epsilon", None, "give a target epsilon or a noise_multiplier")
@@ -219,6 +279,11 @@ class Privacy:
     def private(self) -> bool:
         """Whether the run makes any promise at all."""
         return self.at != "none" and self.published is None
+
+    @property
+    def cohort_rate(self) -> float:
+        """Probability with which a client is drawn in secret; 1 where cohorts are not secret."""
+        return self.trust.cohort_rate if isinstance(self.trust, Central) else 1.0
 
     @property
     def sensitivity(self) -> float:

@@ -1,0 +1,204 @@
+"""A trusted curator: noise once on the sum, and cohorts that nobody else learns of."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from dp_accounting import dp_event
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.privacy_accountant import NeighboringRelation
+from privacy_worlds import DIM, clients_of, digits_of, oracle_of
+from torch import Tensor
+
+import fedpriv as fp
+from fedpriv.config import load_config
+from fedpriv.oracle import PrivateOracle
+from fedpriv.privacy.randomness import Randomness
+
+SIZES = (4, 7, 5, 6, 3, 8, 5, 4)
+N = len(SIZES)
+RATE, BOUND = 0.3, 0.5
+CENTRAL = fp.Privacy(
+    noise_multiplier=1.0, clip=fp.Clip(BOUND), unit="client", at="message", trust=fp.Central(cohort_rate=RATE)
+)
+QUIET = replace(CENTRAL, noise_multiplier=1e-6)
+
+
+def sums(oracle: PrivateOracle, message: Tensor, rounds: int) -> Tensor:
+    """What the curator shows, over the number of clients: `[rounds, dim]`."""
+    found = []
+    for index in range(rounds):
+        oracle.begin_round(index, torch.arange(N), message)
+        found.append(oracle.release_message(message).mean(0))
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("mechanism", [fp.Gaussian(), fp.Laplace()])
+@pytest.mark.parametrize("rate", [1e-6, 0.3, 1.0])
+def test_the_noise_of_a_sum_is_the_same_whoever_was_drawn(mechanism, rate: float):
+    norm = "l2" if mechanism == fp.Gaussian() else "l1"
+    privacy = replace(CENTRAL, mechanism=mechanism, clip=fp.Clip(BOUND, norm), trust=fp.Central(rate))
+    noise = sums(oracle_of(digits_of(SIZES), privacy), torch.zeros(N, DIM, dtype=torch.float64), 30)
+    expected = 2 * BOUND / (rate * N) * (1 if norm == "l2" else math.sqrt(2))
+    assert float(noise.std()) == pytest.approx(expected, rel=0.03)
+    per_round = noise.std(1) / expected
+    assert (abs(per_round - 1) < 0.2).all()  # no round has less: an empty cohort looks like any other
+
+
+def test_whoever_is_not_drawn_says_nothing_and_the_mean_is_unbiased():
+    message = torch.zeros(N, DIM, dtype=torch.float64)
+    message[:, :N] = torch.eye(N, dtype=torch.float64) * 3  # clipped to 0.5; client i's own coordinate
+    oracle = oracle_of(digits_of(SIZES), QUIET)
+    drawn = (sums(oracle, message, 600)[:, :N] * N * RATE / BOUND).round().numpy()
+    assert set(np.unique(drawn)) == {0.0, 1.0}
+    np.testing.assert_allclose(drawn.mean(0), RATE, atol=5 * math.sqrt(RATE * (1 - RATE) / 600))
+    # draws of different clients have nothing to do with each other
+    correlations = np.corrcoef(drawn.T) - np.eye(N)
+    assert abs(correlations).max() < 5 / math.sqrt(600)
+
+
+@pytest.mark.parametrize("at", ["message", "gradient"])
+def test_one_client_moves_the_sum_within_what_the_record_says(at: str):
+    """With the same draws and noise, in the rounds that drew it; in the others not at all."""
+    privacy = replace(QUIET, at=at)
+    data = digits_of(SIZES)
+    x, y = data[2]
+    other = [*data[:2], (x * -50, (y + 3) % 10), *data[3:]]
+    models = []
+    for side in (data, other):
+        training = fp.Training(clients_of(side), fp.fedavg(5.0), privacy, rounds=1, seed=3)
+        rounds = []
+        for index in range(60):
+            training.oracle.begin_round(index, torch.arange(N), training.population.params)
+            if at == "gradient":
+                rounds.append(training.oracle.gradient(training.population.params).sum(0))
+            else:
+                step = -5.0 * training.oracle.gradient(training.population.params)
+                rounds.append(training.oracle.release_message(step).sum(0))
+        models.append(torch.stack(rounds))
+    moved = (models[0] - models[1]).norm(dim=1)
+    allowed = 2 * BOUND / RATE
+    touched = moved > 1e-3
+    assert 0.15 < touched.double().mean() < 0.45
+    assert 0.5 * allowed < moved.max() <= allowed * (1 + 1e-3)
+    assert (moved[~touched] < 1e-4).all()
+
+
+def test_the_price_is_that_of_poisson_sampling_of_clients():
+    training = fp.Training(clients_of(digits_of(SIZES)), fp.fedavg(0.1), replace(CENTRAL, delta=1e-5), rounds=20)
+    record = training.plan.records[0]
+    assert (record.sampling, record.rate, record.unit, record.clients) == ("poisson", RATE, "client", None)
+    assert "central(cohort_rate=0.3, secret)" in str(training.plan.spent())
+    # an independent accountant: replace-one, noise of standard deviation 2C on a sum of rows of norm C
+    other = PLDAccountant(NeighboringRelation.REPLACE_ONE)
+    other.compose(dp_event.PoissonSampledDpEvent(RATE, dp_event.GaussianDpEvent(2.0)), 20)
+    assert training.plan.spent().epsilon == pytest.approx(other.get_epsilon(1e-5), rel=5e-3)
+    everyone = fp.Training(
+        clients_of(digits_of(SIZES)), fp.fedavg(0.1), replace(CENTRAL, trust=fp.Central()), rounds=20
+    )
+    assert training.plan.spent().epsilon < 0.8 * everyone.plan.spent().epsilon
+
+
+def test_nothing_that_is_seen_names_the_cohort(tmp_path: Path):
+    seen = []
+    for seed in (1, 2):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        training = fp.Training(
+            clients_of(digits_of(SIZES)), fp.fedavg(0.1), CENTRAL, rounds=5, seed=seed, folder=folder
+        )
+        reports = [(report.metrics, report.epsilon) for report in training]
+        lines = (folder / "ledger.jsonl").read_text().splitlines()
+        seen.append((reports, [{**json.loads(line), "digest": None} for line in lines], training.plan.evaluations))
+    assert seen[0] == seen[1]
+    assert seen[0][2][0] == pytest.approx(RATE * sum(SIZES))
+
+
+def test_a_restart_with_fresh_noise_draws_a_fresh_cohort():
+    """The same cohort under two noises would be two answers about one draw, which costs more than two draws."""
+    message = torch.zeros(N, DIM, dtype=torch.float64)
+    message[:, :N] = torch.eye(N, dtype=torch.float64)
+
+    def drawn(attempt: int, *, secure: bool = False) -> Tensor:
+        oracle = oracle_of(digits_of(SIZES), QUIET)
+        oracle._randomness = Randomness(0, secure, attempt)
+        return (sums(oracle, message, 10)[:, :N] * N * RATE / BOUND).round()
+
+    assert torch.equal(drawn(0), drawn(0)) and not torch.equal(drawn(0), drawn(1))
+    assert not torch.equal(drawn(0, secure=True), drawn(0, secure=True))
+    public = [Randomness(0).stream("cohort", index).random(N) < RATE for index in range(10)]
+    assert not np.array_equal(drawn(0).numpy() > 0, np.array(public))
+
+
+def test_one_answer_a_round():
+    oracle = oracle_of(digits_of(SIZES), replace(CENTRAL, at="gradient"))
+    params = torch.zeros(N, DIM, dtype=torch.float64)
+    oracle.begin_round(0, torch.arange(N), params)
+    oracle.gradient(params)
+    with pytest.raises(fp.PrivacyError, match="second answer"):
+        oracle.gradient(params)
+    messages = oracle_of(digits_of(SIZES), CENTRAL)
+    messages.begin_round(0, torch.arange(N), params)
+    messages.release_message(params)
+    messages.gradient(params)  # moves on to the next answer of this round, whose cohort is the same
+    with pytest.raises(fp.PrivacyError, match="same secret cohort"):
+        messages.release_message(params)
+    assert len(messages.ledger.records) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"unit": "sample", "at": "gradient"}, "use unit: client"),
+        ({"at": "none", "unit": "client"}, "use network.cohort"),
+        ({"published": fp.Published(1.0)}, "use network.cohort"),
+    ],
+)
+def test_secret_cohorts_are_for_clients_of_private_runs(change, message: str):
+    with pytest.raises(fp.ConfigError, match=message):
+        replace(CENTRAL, **change)
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.1, 1.5, math.nan])
+def test_a_rate_is_a_probability(rate: float):
+    with pytest.raises(fp.ConfigError, match="cohort_rate"):
+        fp.Central(rate)
+
+
+def test_public_cohorts_do_not_go_with_a_curator():
+    with pytest.raises(fp.ConfigError, match="cohorts are drawn in secret"):
+        fp.Training(
+            clients_of(digits_of(SIZES)), fp.fedavg(0.1), CENTRAL, rounds=2, network=fp.Star(N, fp.PoissonCohort(0.5))
+        )
+    with pytest.raises(fp.ConfigError, match="needs single messages"):
+        fp.Training(clients_of(digits_of(SIZES)), fp.scaffold(0.1), CENTRAL, rounds=2)
+
+
+def test_a_curator_of_examples_adds_the_noise_of_central_dp_sgd():
+    """Sample level, everyone: noise once, for 2C over the number of examples, as for one data set in one place."""
+    data = digits_of(SIZES)
+    privacy = fp.Privacy(noise_multiplier=1.0, clip=fp.Clip(1e-9), trust=fp.Central())
+    oracle = oracle_of(data, privacy)
+    params = torch.zeros(N, DIM, dtype=torch.float64)
+    oracle.begin_round(0, torch.arange(N), params)
+    noise = oracle.gradient(params).mean(0)
+    assert float(noise.std()) == pytest.approx(2e-9 / sum(SIZES), rel=0.05)
+
+
+def test_it_can_be_configured():
+    base = [
+        "privacy.unit=client",
+        "privacy.at=message",
+        "privacy.noise_multiplier=1",
+        "privacy.epsilon=null",
+        "strategy={name: fedavg, learning_rate: 0.1}",
+    ]
+    for trust, expected in (("central", fp.Central()), ("{central: {cohort_rate: 0.25}}", fp.Central(0.25))):
+        config = load_config(Path(__file__).parents[1] / "run.yaml", [*base, f"privacy.trust={trust}"])
+        assert config.promise().trust == expected
