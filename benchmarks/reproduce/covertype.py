@@ -31,6 +31,7 @@ from fedpriv.strategies.proximal import L2, Proximal, Zero
 from fedpriv.strategies.svrg import AnchorBudget, Epochs, svrg
 
 mpl.use("Agg")
+Gap = Callable[[np.ndarray], float]
 N_TRAIN = 80_000
 LAMBDAS = (1e-2, 0.0)
 EPSILONS = (0.2, 0.5, 1.0)
