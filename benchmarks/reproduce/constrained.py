@@ -6,8 +6,8 @@
     python benchmarks/reproduce/constrained.py qp
 
 The first three read $FEDPRIV_DATA. A row: objective; mean and largest constraint loss (or gap); relative difference to
-the centralised method; stationarity of the Lagrangian, computed anew; outer rounds, rounds, processor seconds here and in
-one place, megabytes sent both ways; the certificate's verdict.
+the centralised method; stationarity of the Lagrangian, computed anew; outer rounds, rounds, processor seconds here and
+in one place, megabytes sent both ways; the certificate's verdict.
 """
 
 from __future__ import annotations
@@ -46,12 +46,8 @@ def run(name: str, n: int, clients: list[fp.Client], strategy: fp.Strategy, boun
         numbers = report.metrics
         curve.append((report.round, numbers["objective"], numbers["violation"], numbers["stationarity"]))
         if report.round % 20 == 0:
-            progress = (
-                f"round {report.round}: objective {numbers['objective']:.5f}, violation {numbers['violation']:.1e}"
-            )
-            print(
-                f"\r{name}, n = {n}: {progress}, stationarity {numbers['stationarity']:.1e}", end=" ", file=sys.stderr
-            )
+            shown = " · ".join(f"{key} {numbers[key]:.5g}" for key in ("objective", "violation", "stationarity"))
+            print(f"\r{name}, n = {n}: round {report.round} · {shown}", end="   ", file=sys.stderr)
     print(end="\r", file=sys.stderr)
     seconds = time.process_time() - start
     result = training.result().to_json()
@@ -103,10 +99,8 @@ def neyman_pearson(args: argparse.Namespace) -> None:
     problem = fp.Problem(fp.class_loss(0), (fp.ClassLossAtMost(1, 0.2),))
     split = load(args.data)
     for n in args.clients:
-        outer = fp.Outer(300.0, 1e-3, 2e-4, 1e-4)
-        strategy = fp.proximal_al(
-            outer, (args.rho or RHO[args.data]) / n, solver=LBFGS() if args.data == "adult" else Newton()
-        )
+        outer, rho = fp.Outer(300.0, 1e-3, 2e-4, 1e-4), (args.rho or RHO[args.data]) / n
+        strategy = fp.proximal_al(outer, rho, solver=LBFGS() if args.data == "adult" else Newton())
         run(args.data, n, clients_of(split, n, "stratified", problem), strategy, 0.2, args.picture)
 
 
