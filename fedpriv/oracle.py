@@ -255,7 +255,7 @@ class PrivateOracle:
             self._round, self._index, query.name, clients, factors, query.clip, query.share
         )
         parties = self._pricing.parties
-        if len(clients) < parties:
+        if self.privacy.trust.sums_only and len(clients) < parties:
             raise PrivacyError(
                 f"round {self._round} has {len(clients)} participants, fewer than min_honest = {parties}, who share "
                 f"the noise (trust: {self.privacy.trust})"

@@ -1,103 +1,197 @@
-"""Optimality gap against gradient evaluations and time at equal true epsilon: DP-SVRG and DP-SVRG++ against DP-GD.
+"""Optimality gap against gradient evaluations and time at equal true epsilon: DP-SVRG, DP-SVRG++, DP-GD, DP-SGD.
 
-    FEDPRIV_DATA=... python benchmarks/reproduce/covertype.py [--quick]
+    FEDPRIV_DATA=... python benchmarks/reproduce/covertype.py [--quick] [--out FOLDER]
 
 The experiment of Wang, Ye, Xu (2017, appendix A) on Covertype (class 2 against the rest, logistic loss, rows of norm
-1, delta 1e-3), with noise calibrated to the whole run: unit sample, replace-one, one owner. Every row is the mean over
-seeds; the optimum is scipy's.
+1, delta 1e-3), with noise calibrated to the whole run: unit sample, replace-one, one owner. DP-SGD is DP-GD on Poisson
+batches with the late iterates averaged. Rows of the table are means over seeds; the optimum is scipy's. With `--out`
+the gap along one run of each is drawn to `covertype.png`. `--quick` has one seed, and epsilon 1 only.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 
+import matplotlib as mpl
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from scipy.optimize import minimize
 
 import fedpriv as fp
-from fedpriv.data import load
+from fedpriv.data import Split, load
 from fedpriv.models import LogisticRegression, resolve_loss
 from fedpriv.strategies.erm import gradient_descent
 from fedpriv.strategies.proximal import L2, Proximal, Zero
 from fedpriv.strategies.svrg import AnchorBudget, Epochs, svrg
 
+mpl.use("Agg")
+Gap = Callable[[np.ndarray], float]
 N_TRAIN = 80_000
 LAMBDAS = (1e-2, 0.0)
+EPSILONS = (0.2, 0.5, 1.0)
+BASE = fp.Privacy(epsilon=1.0, delta=1e-3)
 
 
-def optimum(x: np.ndarray, signs: np.ndarray, lam: float) -> float:
-    """Smallest objective, by L-BFGS in float64."""
+@dataclass(frozen=True)
+class Problem:
+    """Mean logistic loss plus `lam/2 ||w||^2` on rows `x [n, d]` with signs `s [n]`."""
 
-    def value(w):
-        margins = signs * (x @ w)
-        slopes = -signs / (1 + np.exp(margins))
-        return np.logaddexp(0, -margins).mean() + lam / 2 * w @ w, x.T @ slopes / len(x) + lam * w
+    x: np.ndarray
+    s: np.ndarray
+    lam: float
 
-    options = {"maxiter": 400, "ftol": 1e-13, "gtol": 1e-9}
-    return float(minimize(value, np.zeros(x.shape[1]), jac=True, method="L-BFGS-B", options=options).fun)
+    def objective(self, w: np.ndarray) -> float:
+        """Its value."""
+        return float(np.logaddexp(0, -self.s * (self.x @ w)).mean() + self.lam / 2 * w @ w)
+
+    def gradient(self, w: np.ndarray) -> np.ndarray:
+        """Its gradient."""
+        slopes = -self.s / (1 + np.exp(self.s * (self.x @ w)))
+        return self.x.T @ slopes / len(self.x) + self.lam * w
+
+    def gap(self, w: np.ndarray) -> float:
+        """How far its value is above the smallest one."""
+        return self.objective(w) - self.optimum
+
+    @cached_property
+    def optimum(self) -> float:
+        """Its smallest value, by L-BFGS in float64."""
+        options = {"maxiter": 400, "ftol": 1e-13, "gtol": 1e-9}
+        start = np.zeros(self.x.shape[1])
+        return float(minimize(self.objective, start, jac=self.gradient, method="L-BFGS-B", options=options).fun)
 
 
-def contenders(h: Proximal) -> dict[str, tuple[fp.Strategy, int, fp.Privacy]]:
-    """Strategy, rounds and privacy without a target."""
-    base = fp.Privacy(epsilon=1.0, delta=1e-3)
+@dataclass(frozen=True)
+class Contender:
+    """A method with its settings; `privacy` is without a target."""
+
+    name: str
+    strategy: fp.Strategy
+    rounds: int
+    privacy: fp.Privacy = BASE
+
+
+@dataclass(frozen=True)
+class Run:
+    """The gap along one run, with the gradient evaluations (over the number of examples) and seconds so far."""
+
+    gaps: list[float]
+    evaluations: list[float]
+    seconds: list[float]
+    accuracy: float
+    planned: fp.Privacy
+
+
+def contenders(h: Proximal) -> list[Contender]:
+    """The best settings that were found for each; the same for every epsilon."""
+    drawn = replace(BASE, sampling=fp.Poisson(0.02))
     if isinstance(h, L2):
-        epochs = Epochs(20)
-        sampled = replace(base, sampling=fp.Poisson(0.02), schedule=AnchorBudget(epochs, 5.0))
-        return {
-            "DP-GD, T=10": (gradient_descent(4.0, h), 10, base),
-            "DP-GD, T=40": (gradient_descent(4.0, h), 40, base),
-            "DP-SVRG, 4 epochs of 20": (svrg(2.0, 20, h, smoothness=0.25), epochs.rounds(4), sampled),
-            "DP-SVRG, the same, 2 G": (svrg(2.0, 20, h), epochs.rounds(4), sampled),
-        }
-    epochs = Epochs(5, True)
-    sampled = replace(base, sampling=fp.Poisson(0.02), schedule=AnchorBudget(epochs, 5.0))
-    return {
-        "DP-GD, T=10": (gradient_descent(4.0, h), 10, base),
-        "DP-GD, T=100": (gradient_descent(4.0, h), 100, base),
-        "DP-SVRG++, 4 epochs from 10": (svrg(2.0, 5, h, smoothness=0.25, doubling=True), epochs.rounds(4), sampled),
-        "DP-SVRG++, the same, 2 G": (svrg(2.0, 5, h, doubling=True), epochs.rounds(4), sampled),
-    }
+        return [
+            Contender("DP-GD, 80 steps", gradient_descent(4.0, h), 80),
+            Contender("DP-SGD, 400 steps", gradient_descent(1.0, h, average=3), 400, drawn),
+            reduced("DP-SVRG, 8 epochs of 20", 3.0, Epochs(20), 8, h),
+            reduced("DP-SVRG++, 6 epochs from 4", 2.0, Epochs(2, True), 6, h),
+            reduced("DP-SVRG, bounds 2 G", 3.0, Epochs(20), 8, h, smoothness=None),
+        ]
+    return [
+        Contender("DP-GD, 100 steps", gradient_descent(8.0, h), 100),
+        Contender("DP-SGD, 400 steps", gradient_descent(8.0, h, average=3), 400, drawn),
+        reduced("DP-SVRG, 20 epochs of 5", 8.0, Epochs(5), 20, h),
+        reduced("DP-SVRG++, 5 epochs from 6", 4.0, Epochs(3, True), 5, h),
+    ]
+
+
+def reduced(
+    name: str, step: float, epochs: Epochs, count: int, h: Proximal, smoothness: float | None = 0.25
+) -> Contender:
+    """DP-SVRG or DP-SVRG++."""
+    strategy = svrg(step, epochs.length, h, smoothness=smoothness, doubling=epochs.doubling)
+    privacy = replace(BASE, sampling=fp.Poisson(0.05), schedule=AnchorBudget(epochs, 2.0))
+    return Contender(name, strategy, epochs.rounds(count), privacy)
+
+
+def measure(
+    split: Split, contender: Contender, privacy: fp.Privacy, gap: Callable[[np.ndarray], float], seed: int
+) -> Run:
+    """One run, looked at some thirty times; the looking is not timed."""
+    clients = fp.make_clients(LogisticRegression(55), resolve_loss("logistic"), [split.train])
+    compute = fp.Compute(device="cpu", chunk=131072)
+    training = fp.Training(
+        clients, contender.strategy, privacy, rounds=contender.rounds, seed=seed, evaluate_every=10**6, compute=compute
+    )
+    values, evaluations, seconds, spent = [], [], [], 0.0
+    start = time.process_time()
+    for report in training:
+        spent += time.process_time() - start
+        if report.round % max(1, contender.rounds // 30) == 0 or report.round == contender.rounds:
+            values.append(gap(training.progress.models[0].double().numpy()))
+            evaluations.append(sum(training.plan.evaluations[: report.round]) / N_TRAIN)
+            seconds.append(spent)
+        start = time.process_time()
+    x, y = split.test.tensors
+    accuracy = float(((x @ training.progress.models[0] > 0) == y).double().mean())
+    return Run(values, evaluations, seconds, accuracy, training.plan.privacy)
 
 
 def main() -> None:
     """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    quick = "--quick" in sys.argv
     split = load("covertype", n_train=N_TRAIN)
     x, y = split.train.tensors
     inputs, signs = x.double().numpy(), 2.0 * y.numpy() - 1
     print("| lambda | epsilon | method | gap | gradient evaluations / n | seconds | test accuracy |", flush=True)
     print("|---|---|---|---|---|---|---|", flush=True)
+    curves: dict[tuple[float, float], dict[str, Run]] = {}
     for lam in LAMBDAS:
-        low = optimum(inputs, signs, lam)
-        for name, (strategy, rounds, privacy) in contenders(L2(lam) if lam else Zero()).items():
-            for epsilon in (1.0,) if quick else (0.2, 0.5, 1.0):
-                row = measure(split, strategy, rounds, replace(privacy, epsilon=epsilon), low, 1 if quick else 2)
-                print(f"| {lam:g} | {epsilon:g} | {name} | {row} |", flush=True)
+        problem = Problem(inputs, signs, lam)
+        for epsilon in EPSILONS[-1:] if options.quick else EPSILONS:
+            curves[lam, epsilon] = {}
+            for contender in contenders(L2(lam) if lam else Zero()):
+                runs, privacy = [], replace(contender.privacy, epsilon=epsilon)
+                for seed in range(1 if options.quick else 3):
+                    runs.append(measure(split, contender, privacy, problem.gap, seed))
+                    privacy = replace(runs[0].planned, epsilon=None)  # the noise is known now
+                curves[lam, epsilon][contender.name] = runs[0]
+                print(f"| {lam:g} | {epsilon:g} | {contender.name} | {row(runs)} |", flush=True)
+    if options.out:
+        draw(curves, options.out / "covertype.png")
 
 
-def measure(split, strategy: fp.Strategy, rounds: int, privacy: fp.Privacy, low: float, seeds: int) -> str:
-    """Gap, evaluations, time and accuracy, means over seeds."""
-    gaps, accuracies, seconds, evaluations, noise = [], [], [], 0.0, None
-    for seed in range(seeds):
-        clients = fp.make_clients(LogisticRegression(55), resolve_loss("logistic"), [split.train])
-        settings = privacy if noise is None else replace(privacy, noise_multiplier=noise, epsilon=None)
-        training = fp.Training(
-            clients, strategy, settings, rounds=rounds, seed=seed, test=split.test, optimum=low, evaluate_every=10**6
-        )
-        noise = training.plan.privacy.noise_multiplier
-        start = time.process_time()
-        for _ in training:
-            pass
-        seconds.append(time.process_time() - start)
-        params = training.progress.models[0]
-        gaps.append(training.measures.optimality_gap(params))
-        accuracies.append(training.measures.of_the_one(training.progress)["test_accuracy"])
-        evaluations = sum(training.plan.evaluations) / N_TRAIN
-    return f"{np.mean(gaps):.2e} | {evaluations:.1f} | {np.mean(seconds):.2f} | {np.mean(accuracies):.2%}"
+def row(runs: list[Run]) -> str:
+    """Means over seeds."""
+    gap, seconds = np.mean([run.gaps[-1] for run in runs]), np.mean([run.seconds[-1] for run in runs])
+    accuracy = np.mean([run.accuracy for run in runs])
+    return f"{gap:.1e} | {runs[0].evaluations[-1]:.1f} | {seconds:.1f} | {accuracy:.1%}"
+
+
+def draw(curves: dict[tuple[float, float], dict[str, Run]], path: Path) -> None:
+    """Gap against evaluations and against time: a column for each lambda and epsilon."""
+    figure = Figure(figsize=(3.2 * len(curves), 6.4), layout="constrained")
+    panels = figure.subplots(2, len(curves), sharey=True, squeeze=False)
+    for column, ((lam, epsilon), runs) in enumerate(curves.items()):
+        for name, run in runs.items():
+            for panel, cost in zip(panels[:, column], (run.evaluations, run.seconds), strict=True):
+                panel.loglog(cost, run.gaps, label=name.partition(",")[0], linestyle=":" if "2 G" in name else "-")
+        panels[0, column].set(title=f"lambda {lam:g}, epsilon {epsilon:g}", xlabel="gradient evaluations / n")
+        panels[1, column].set(xlabel="seconds")
+        panels[0, column].set_ylim(1e-5, 3)
+        for panel in panels[:, column]:
+            panel.grid(alpha=0.3)
+    panels[0, 0].set_ylabel("optimality gap")
+    panels[1, 0].set_ylabel("optimality gap")
+    panels[0, 0].legend(fontsize="small")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=80)
 
 
 if __name__ == "__main__":

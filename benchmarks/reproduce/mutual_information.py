@@ -6,9 +6,9 @@ M-NMI (eq 43): the largest over rounds of I(V; I) / I(V; V), with V the gradient
 others hold: z_1(k), y_1(k), and the noised gradient that the update gives away (eq 44). Three agents, m = p = 1.
 
 Our reading: M_1, v_1 and x(0) are drawn anew in each trial (for one fixed quadratic, z_1 alone determines the
-gradient), M uniform on [0, 10]; I(.; .) is the estimator of Kraskov, Stoegbauer and Grassberger (2004) with k = 3, as
-in the toolbox NPEET, which gives `psi(trials) - psi(3)` nats for I(V; V). That is infinite in truth: V is continuous.
-So M-NMI depends on the number of trials, and tells nothing that epsilon does not; mutual information is printed too.
+gradient), M uniform on [0, 10]; I(.; .) is the estimator of Kraskov, Stoegbauer and Grassberger (2004) with k = 3,
+as in the toolbox NPEET, which gives `psi(trials) - psi(3)` nats for I(V; V). In truth that is infinite, for V is
+continuous, so M-NMI falls with the number of trials; the mutual information itself is printed too.
 """
 
 from __future__ import annotations
@@ -126,10 +126,11 @@ def main() -> None:
         for epsilon in (10.0, 1.0, 0.1):
             row = leaks(epsilon, trials, rounds, gap)
             rows.append(row)
-            name, claim = ("as published", CLAIMED[epsilon]) if gap is None else (f"clipped to {gap / 2:g}", ("", ""))
+            name = "as published" if gap is None else f"clipped to {gap / 2:g}"
+            claim = CLAIMED[epsilon] if gap is None else ("", "")
             print(
-                f"| {name} | {epsilon:g} | {row['m_nmi']:.3f} | {claim[0]} | {row['information']:.3f} | {row['round']} | "
-                f"{row['accuracy']:.2g} | {claim[1]} |",
+                f"| {name} | {epsilon:g} | {row['m_nmi']:.3f} | {claim[0]} | {row['information']:.3f} | "
+                f"{row['round']} | {row['accuracy']:.2g} | {claim[1]} |",
                 flush=True,
             )
     draw(rows, given.out)

@@ -1,6 +1,6 @@
 """Sensor fusion on 100 nodes: gradient tracking with one exchanged variable against its baselines.
 
-    python benchmarks/reproduce/sensor_fusion.py [--trials 30] [--rounds 400] [--quick]
+    python benchmarks/reproduce/sensor_fusion.py [--trials 15] [--rounds 400] [--quick]
 
 Xie, Liu and Chai (2025), section 6.1: min sum_i ||v_i - M_i x||^2 + omega_i ||x||^2, Erdos-Renyi graph with p = .1,
 m = 3, p = 2, x_i(0) ~ N(0, I). Their claims: it is more accurate than DPOP at equal epsilon, and as accurate as
@@ -197,13 +197,13 @@ def main() -> None:
     """Run, print, draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=400)
-    parser.add_argument("--trials", type=int, default=30)
-    parser.add_argument("--quick", action="store_true", help="10 trials, one step size and one clip bound")
+    parser.add_argument("--trials", type=int, default=15)
+    parser.add_argument("--quick", action="store_true", help="5 trials, one step size and one clip bound")
     parser.add_argument("--out", type=Path, default=Path("runs/reproduce"))
     given = parser.parse_args()
     torch.set_num_threads(1)
     graph = fp.Graph(nx.erdos_renyi_graph(100, 0.1, seed=1))
-    bench = Bench(Sensors.drawn(100, 3, 2), graph, given.rounds, 10 if given.quick else given.trials)
+    bench = Bench(Sensors.drawn(100, 3, 2), graph, given.rounds, 5 if given.quick else given.trials)
     shift = bench.sensors.covered_shift()
     print(f"delta = 1 covers a shift of {shift:.3f} of one reading; readings have noise of deviation 1")
     ignorant = 100 * bench.sensors.optimum().square().sum()

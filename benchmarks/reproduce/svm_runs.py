@@ -6,7 +6,7 @@ do not touch. `Blocks` answers as fedpriv's oracle does (a test holds it to that
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
@@ -26,6 +26,7 @@ from fedpriv.privacy.ledger import Record
 from fedpriv.privacy.pricing import Pricing
 from fedpriv.privacy.randomness import Randomness
 from fedpriv.simulation import begin, simulate
+from fedpriv.strategies.dual_averaging import DualMap, Duals, DualStep, WeightedPrimals
 from fedpriv.strategies.proximal import L1, L2
 
 NODES, DELTA, WEIGHT = 20, 1e-5, 5e-4
@@ -36,6 +37,13 @@ def _metropolis(links: frozenset[tuple[int, int]], nodes: int) -> Weights:
     graph = nx.empty_graph(nodes)
     graph.add_edges_from(links)
     return metropolis(graph)
+
+
+class ColumnMap(DualMap):
+    """`DualMap` with a gamma for each column, `[1, columns]`, all positive."""
+
+    def __post_init__(self) -> None:
+        """A tensor needs no check of a number."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +64,11 @@ class Method:
         """iota."""
         return self.graph.active_fraction
 
-    def strategy(self, regularizer: str, gamma: float) -> fp.Strategy:
+    def strategy(self, regularizer: str, gammas: Tensor) -> fp.Strategy:
         """The paper's schedules: a_t = t and gamma constant for l2, a_t = 1 and gamma sqrt(t) for l1."""
-        if regularizer == "l2":
-            return fp.dual_averaging(L2(WEIGHT), gamma=gamma, active_fraction=self.fraction)
-        return fp.dual_averaging(
-            L1(WEIGHT), weight_power=0, gamma=gamma, gamma_power=0.5, active_fraction=self.fraction
-        )
+        h, powers = (L2(WEIGHT), (1.0, 0.0)) if regularizer == "l2" else (L1(WEIGHT), (0.0, 0.5))
+        dual_map = ColumnMap(h, powers[0], gammas, powers[1], self.fraction)
+        return fp.Strategy(DualStep(dual_map), Duals(), WeightedPrimals(dual_map), "dual_averaging")
 
 
 METHODS = (
@@ -116,7 +122,7 @@ class Prices:
 
     def _records(self, method: Method, rounds: int) -> tuple[Record, ...]:
         sizes, streams = [1] * NODES, Randomness(0)
-        strategy = method.strategy("l2", 1.0)
+        strategy = method.strategy("l2", torch.ones(1, 1))
         return make_plan(strategy, self.privacy, sizes, method.graph, rounds=rounds, randomness=streams).records
 
     def _argued(self, fraction: float, rounds: int) -> list[Record]:
@@ -163,31 +169,31 @@ class Blocks(DryOracle):
 
 
 def suboptimality(
-    problem: Problem, method: Method, cells: Sequence[Cell], gamma: float, prices: Prices, seed: int, points: int = 20
+    problem: Problem,
+    method: Method,
+    cells: Sequence[Cell],
+    gammas: Sequence[float],
+    prices: Prices,
+    seed: int,
+    points: int = 10,
 ) -> np.ndarray:
-    """`F(mean of the nodes' averages) - F*` of each run at `points` times of its horizon: `[points, cells]`."""
-    oracle = Blocks(problem, prices, [cell.noise_multiplier for cell in cells], seed)
-    strategy = method.strategy(problem.regularizer, gamma)
-    start = begin(strategy, torch.zeros(NODES, len(cells) * oracle.dim))
-    longest = max(cell.rounds for cell in cells)
-    when = {cell.rounds: [max(1, cell.rounds * (k + 1) // points) for k in range(points)] for cell in cells}
-    gaps = np.full((points, len(cells)), np.nan)
-    for done in simulate(strategy, oracle, method.graph, start, Randomness(0), rounds=longest):
+    """`F(mean of the nodes' averages) - F*` at `points` times of each horizon: `[points, cells, gammas]`."""
+    oracle = Blocks(problem, prices, [cell.noise_multiplier for cell in cells for _ in gammas], seed)
+    each = torch.tensor(gammas, dtype=torch.float32).repeat(len(cells)).repeat_interleave(oracle.dim)
+    strategy = method.strategy(problem.regularizer, each[None])
+    start = begin(strategy, torch.zeros(NODES, len(each)))
+    times = {h: [max(1, h * (k + 1) // points) for k in range(points)] for h in {cell.rounds for cell in cells}}
+    gaps = np.full((points, len(cells), len(gammas)), np.nan)
+    for done in simulate(strategy, oracle, method.graph, start, Randomness(0), rounds=max(times)):
         now = done.index + 1
-        for rounds in [rounds for rounds, times in when.items() if now in times]:
-            models = done.progress.models.double().mean(0).reshape(len(cells), -1).numpy()
+        for rounds in [rounds for rounds, asked in times.items() if now in asked]:
+            models = done.progress.models.double().mean(0).reshape(len(cells), -1, oracle.dim).numpy()
             mine = [index for index, cell in enumerate(cells) if cell.rounds == rounds]
-            gaps[when[rounds].index(now), mine] = problem.objective(models[mine].T) - problem.best
+            found = problem.objective(models[mine].reshape(-1, oracle.dim).T) - problem.best
+            gaps[times[rounds].index(now), mine] = found.reshape(len(mine), -1)
     return gaps
 
 
 def rows_sent(method: Method, rounds: int) -> float:
     """Expected messages of a run."""
     return method.graph.expected_rows * rounds
-
-
-def best_of(runs: Iterator[tuple[float, np.ndarray]]) -> list[tuple[float, np.ndarray]]:
-    """For each cell the (gamma, gaps `[seeds, points]`) with the smallest mean at the end."""
-    tried = list(runs)  # (gamma, [seeds, points, cells])
-    ends = np.stack([gaps[:, -1].mean(0) for _, gaps in tried])  # gammas, cells
-    return [(tried[k][0], tried[k][1][:, :, cell]) for cell, k in enumerate(np.nanargmin(ends, 0))]

@@ -23,7 +23,7 @@ from fedpriv.planning import make_plan
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.strategies.proximal import L2
 
-NODES, EACH, DIM, MU, ROUNDS, RATE, DELTA, SEEDS = 10, 40, 4, 0.1, 80, 0.2, 1e-5, 3
+NODES, EACH, DIM, MU, ROUNDS, RATE, DELTA, SEEDS = 10, 40, 4, 0.1, 80, 0.2, 1e-5, 2
 METHODS: dict[str, Activity] = {"none": Always(), "2 links": fp.RandomEdges(2), "1 link": fp.RandomEdges(1)}
 
 
@@ -98,7 +98,7 @@ def suboptimality(view: str, method: str, epsilon: float) -> float:
 
 
 def test_whoever_sees_messages_makes_node_sampling_lose() -> None:
-    """Two links a round (35 % of the nodes) tie, one link (20 %) is more than twice as far from the optimum."""
+    """Two links a round (36 % of the nodes) tie, one link (20 %) is more than twice as far from the optimum."""
     none, two, one = (suboptimality("messages", method, 1.0) for method in METHODS)
     assert two > 0.8 * none
     assert one > 1.5 * none
