@@ -65,6 +65,7 @@ coverage: venv ## the tests, with at least 95 % of fedpriv/privacy covered
 bench: venv ## time and memory of a private step and of a round (against pfl-research: see benchmarks/speed/peers.py)
 	$(BIN)/python benchmarks/speed/step.py
 	$(BIN)/python benchmarks/speed/scaling.py
+	$(BIN)/python benchmarks/speed/nodes.py
 
 clean: ## remove what the tools made; keeps .venv and runs
 	rm -rf build dist site htmlcov .coverage .coverage.* .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -4,6 +4,7 @@ The names below are what most users need; everything else is in the modules they
 """
 
 from fedpriv.client import Client
+from fedpriv.compute import Compute
 from fedpriv.constraints import ClassLossAtMost, Function, GroupLossGap, LinearEquality, LossAtMost, class_loss
 from fedpriv.errors import BudgetExhausted, ConfigError, DataError, FedprivError, LedgerError, PrivacyError
 from fedpriv.network.activity import OnePeerExponential, Outage, RandomEdges, RandomLinks, RandomNodes
@@ -24,21 +25,23 @@ from fedpriv.privacy.settings import (
     Statistics,
 )
 from fedpriv.problem import Problem
+from fedpriv.results import Result, RoundReport
 from fedpriv.strategies.adaptive_clipping import adaptive_clipping
 from fedpriv.strategies.admm import Ball, Box, Decay, OutputNoise, Penalty, Prox, Trust, inexact_admm
-from fedpriv.strategies.augmented_lagrangian import Outer, proximal_al
+from fedpriv.strategies.augmented_lagrangian import proximal_al
 from fedpriv.strategies.base import Averaged, Last, Strategy
 from fedpriv.strategies.dpsgd import decentralized_sgd
 from fedpriv.strategies.dual_averaging import dual_averaging
 from fedpriv.strategies.erm import gradient_descent
 from fedpriv.strategies.fedavg import fedavg, fedopt, fedprox
 from fedpriv.strategies.gossip import StepSize
+from fedpriv.strategies.lagrangian import Outer
 from fedpriv.strategies.mirror_descent import EuclideanBall, L1Ball, accelerated_mirror_descent
 from fedpriv.strategies.private_augmented_lagrangian import private_al
 from fedpriv.strategies.scaffold import scaffold
 from fedpriv.strategies.svrg import AnchorBudget, Epochs, svrg
 from fedpriv.strategies.tracking import gradient_tracking, gradient_tracking_pair
-from fedpriv.training import Compute, Result, RoundReport, Training, make_clients, train
+from fedpriv.training import Training, make_clients, train
 
 __version__ = "0.1.0"
 __all__ = [

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.backends.values import ProblemValues
-from fedpriv.strategies.augmented_lagrangian import Outer, raised
+from fedpriv.strategies.lagrangian import Outer, largest, penalty, raised
 from fedpriv.strategies.proximal import Proximal, Zero
 from fedpriv.strategies.solvers import LBFGS, Solver, gradient
 
@@ -65,26 +65,20 @@ def centralised_al(
     def merit(point: Tensor) -> Tensor:
         calls[0] += 1
         objective, values = problem(point.expand(n, -1))
-        penalty = (raised(mu, values, outer.beta, problem.equality).square() - mu.square()).sum() / (2 * outer.beta)
-        return (objective.sum() + penalty + h.value(point).sum() + (point - w).square().sum() / (2 * outer.beta)).view(
-            1
-        )
+        missing = penalty(mu, values, outer.beta, problem.equality)
+        proximal = (point - w).square().sum() / (2 * outer.beta)
+        return ((objective + missing).sum() + h.value(point).sum() + proximal).view(1)
 
     for k in range(outer_rounds):
         new = solver.solve(merit, w, outer.tau(k), solver.prepare(merit, w))
         met = float(gradient(merit, new)[1].abs().max()) <= outer.tau(k)
         with torch.no_grad():
             raised_mu = raised(mu, problem(new.expand(n, -1))[1], outer.beta, problem.equality)
-        moved, change = float((new - w).abs().max()), _largest(raised_mu - mu)
+        moved, change = float((new - w).abs().max()), float(largest(raised_mu - mu).max())
         w, mu = new, raised_mu
-        small = moved + outer.beta * outer.tau(k) <= outer.beta * outer.stationarity
-        converged = met and small and change <= outer.beta * outer.feasibility
+        converged = met and outer.stops(k, moved, change)
         if converged:
             break
     with torch.no_grad():
         objective = float(problem(w.expand(n, -1))[0].sum() + h.value(w)[0])
     return Central(w[0], mu, objective, k + 1, calls[0], time.monotonic() - began, converged)
-
-
-def _largest(values: Tensor) -> float:
-    return float(values.abs().max()) if values.numel() else 0.0

@@ -25,7 +25,6 @@ class Checkpoint:
         settings: Fingerprint of what must not change between stop and resume.
         seed: The run's seed, which may be known to nobody else.
         attempt: Names the noise that is in use: another one after every resume with fresh noise.
-        rows_sent: Messages sent so far.
     """
 
     progress: Progress
@@ -34,18 +33,24 @@ class Checkpoint:
     settings: str
     seed: str
     attempt: int
-    rows_sent: int
 
     def save(self, path: Path) -> None:
-        """Write beside `path`, flush to disk, then rename over it: a crash leaves the old file or the new one."""
+        """Write beside `path`, flush to disk, then rename over it: a crash leaves the old file or the new one.
+
+        Raises:
+            FedprivError: the disk does not take it.
+        """
         progress = {name: getattr(self.progress, name) for name in Progress.__dataclass_fields__}
         payload = {**asdict(self, dict_factory=_without_progress), "progress": progress}
         new = path.with_suffix(".new")
-        with new.open("wb") as file:
-            torch.save(payload, file)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
+        try:
+            with new.open("wb") as file:
+                torch.save(payload, file)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(path)
+        except (OSError, RuntimeError) as error:
+            raise FedprivError(f"{path} could not be written ({error}); free some space and resume the run") from error
 
     @staticmethod
     def load(path: Path, device: torch.device) -> Checkpoint:

@@ -18,7 +18,8 @@ from typer.core import TyperGroup
 if TYPE_CHECKING:
     from fedpriv.config import Config, Forecast
     from fedpriv.network.graph import Facts
-    from fedpriv.training import Result, Training
+    from fedpriv.results import Result
+    from fedpriv.training import Training
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -207,7 +208,7 @@ def _run(
     except KeyboardInterrupt:
         err.print(f"\nstopped after round {training.progress.round}; go on with: fedpriv resume {folder}")
         raise typer.Exit(130) from None
-    _report(result, folder, as_json=as_json)
+    _report(result, folder, save_nodes=config.log.save_node_models, as_json=as_json)
 
 
 def _build(config: Config, folder: Path, *, resumed: bool, fresh_noise: bool) -> Training:
@@ -260,9 +261,10 @@ def _iterate(config: Config, training: Training, folder: Path, keep: float) -> R
             sink.close()
 
 
-def _report(result: Result, folder: Path, *, as_json: bool) -> None:
+def _report(result: Result, folder: Path, *, save_nodes: bool, as_json: bool) -> None:
     from fedpriv.report import Run, draw
 
+    result.save(folder, nodes=save_nodes)
     (folder / "result.json").write_text(json.dumps(result.to_json(), indent=2) + "\n", encoding="utf-8")
     found = Run.read(folder)
     draw(found, folder / "report.png")
@@ -305,6 +307,7 @@ def _forecast_rows(found: Forecast) -> dict[str, str]:
         "privacy": str(found.spent),
         "one round": str(found.first_round),
         "noise multiplier": "none" if found.noise_multiplier is None else f"{found.noise_multiplier:.4g}",
+        "batches": found.batches,
         "releases": str(found.releases),
         "messages": f"{found.parameters:,} numbers each; {found.floats_per_round:,} numbers a round "
         f"({_size(found.bytes_per_round)}), {_size(found.bytes_per_round * found.rounds)} in the whole run",
@@ -327,6 +330,8 @@ def _forecast_rows(found: Forecast) -> dict[str, str]:
         rows["time"] = f"about {found.seconds_per_round:.3g} s a round, {whole:.3g} s in all, without evaluation"
     if found.claim is not None:
         rows["the paper's claim"] = f"{found.claim.stated} ({found.claim.paper})"
+        views = "; ".join(f"{view}: {epsilon:.4g}" for view, epsilon in found.claim.views)
+        rows |= {"its noise costs": f"epsilon at delta={found.spent.delta:g}, {views}"} if views else {}
     return rows
 
 

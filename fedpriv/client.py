@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from fedpriv.errors import ConfigError, DataError
+from fedpriv.privacy.settings import FixedSize, Privacy
 from fedpriv.problem import Problem
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -110,3 +111,20 @@ def _tensors(dataset: Dataset[Any]) -> tuple[Tensor, Tensor] | None:
             index = torch.as_tensor(dataset.indices)
             return whole[0][index], whole[1][index]
     return None
+
+
+def public_sizes(clients: Sequence[Client], privacy: Privacy) -> list[int]:
+    """The number of examples that each client gives out.
+
+    Raises:
+        ConfigError: batches of fixed size would use another number than the one given out.
+    """
+    if isinstance(privacy.sampling, FixedSize):
+        for index, client in enumerate(clients):
+            if client.public_size != len(client):
+                raise ConfigError(
+                    f"clients[{index}].public_size",
+                    client.public_size,
+                    f"batches of fixed size need the true size, {len(client)}; use Poisson batches",
+                )
+    return [client.public_size for client in clients]

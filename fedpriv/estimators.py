@@ -13,13 +13,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from fedpriv.compute import Compute
 from fedpriv.errors import ConfigError
 from fedpriv.models import SoftmaxRegression
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.settings import Privacy
 from fedpriv.strategies.erm import gradient_descent
 from fedpriv.strategies.proximal import L2
-from fedpriv.training import Compute, make_clients, train
+from fedpriv.training import make_clients, train
 
 
 class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):

@@ -35,19 +35,19 @@ class Evaluator:
             raise DataError("the test data are empty: give at least one example, or leave test data out")
 
     @torch.no_grad()
-    def __call__(self, params: Tensor, *, batches: int | None = None) -> dict[str, float]:
+    def __call__(self, params: Tensor, *, examples: int | None = None) -> dict[str, float]:
         """`{"test_loss": ..., "test_accuracy": ...}` of one model `[dim]`; accuracy is a fraction.
 
         Args:
             params: The model.
-            batches: Use only so many of the first batches.
+            examples: Use only so many of the first.
         """
         training = self._model.training
         self._model.eval()
         state = dict(_named_views(self._model, params))
         loss, right, count = 0.0, 0, 0
         classes = False
-        for inputs, targets in self._batches[:batches]:
+        for inputs, targets in self._first(examples):
             outputs = torch.func.functional_call(self._model, state, (inputs,))
             loss += float(self._loss(outputs, targets)) * len(targets)
             count += len(targets)
@@ -57,6 +57,14 @@ class Evaluator:
         self._model.train(training)
         metrics = {"test_loss": loss / count}
         return {**metrics, "test_accuracy": right / count} if classes else metrics
+
+    def _first(self, examples: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+        left = examples
+        for inputs, targets in self._batches:
+            if left is not None and left <= 0:
+                return
+            yield inputs[:left], targets[:left]
+            left = None if left is None else left - len(targets)
 
 
 def consensus_distance(models: Tensor) -> float:

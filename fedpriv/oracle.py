@@ -16,11 +16,11 @@ from fedpriv.constraint_queries import ConstraintQueries
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.population import Population
 from fedpriv.privacy.clipping import Clip
-from fedpriv.privacy.ledger import Ledger, Release
+from fedpriv.privacy.ledger import Ledger, Record, Release
 from fedpriv.privacy.mechanisms import Gaussian, Laplace, add_noise
 from fedpriv.privacy.pricing import Pricing
 from fedpriv.privacy.randomness import Randomness
-from fedpriv.privacy.settings import FixedSize, FullBatch, Poisson, Privacy, Sampling
+from fedpriv.privacy.settings import FixedSize, FullBatch, Poisson, Privacy, Published, Sampling
 from fedpriv.problem import check_finite
 
 
@@ -200,7 +200,11 @@ class PrivateOracle:
         Raises:
             BudgetExhausted: the release would overspend.
         """
-        if self.privacy.at != "message" or self.privacy.published is not None:
+        published = self.privacy.published
+        if published is not None and published.at == "message":
+            record = self._pricing.exact(self._round, self._index, "message", self._clients())
+            return self._open(self._as_published(published, message, record))
+        if self.privacy.at != "message" or published is not None:
             return message
         bounded, _ = self.privacy.clip.rows(message)
         return self._open(self._of_clients(self._query("message"), bounded))
@@ -214,7 +218,10 @@ class PrivateOracle:
     def _answer(self, query: _Query, params: Tensor, anchor: Tensor | None = None) -> Tensor:
         self._check_query_points(params, anchor)
         factors = self._factors(query)
-        if self.privacy.published is not None:
+        if (published := self.privacy.published) is not None:
+            if published.at == "message":
+                self._index += 1
+                return _scaled(self._sum(query, params, anchor), factors)
             release = self._published(query, params, anchor)
         elif self.privacy.at != "gradient":
             exact = _scaled(self._sum(query, params, anchor), factors)
@@ -248,7 +255,7 @@ class PrivateOracle:
             self._round, self._index, query.name, clients, factors, query.clip, query.share
         )
         parties = self._pricing.parties
-        if len(clients) < parties:
+        if self.privacy.trust.sums_only and len(clients) < parties:
             raise PrivacyError(
                 f"round {self._round} has {len(clients)} participants, fewer than min_honest = {parties}, who share "
                 f"the noise (trust: {self.privacy.trust})"
@@ -327,15 +334,23 @@ class PrivateOracle:
         record = self._pricing.exact(self._round, self._index, query.name, self._clients())
         if math.isinf(published.epsilon_bar) or query.name in published.exact:
             return Release(record, total)
-        if published.deviation is not None:
-            scales, mechanism = [published.deviation] * len(factors), Gaussian()
-        elif published.law == "gaussian":
+        if published.scale is not None:
+            return self._as_published(published, total, record)
+        if published.law == "gaussian":
             width = 2 * published.gradient_bound * math.sqrt(2 * math.log(1.25 / published.delta_bar))
             scales, mechanism = [f * width / published.epsilon_bar for f in factors], Gaussian()
         else:
             widths, mechanism = self._largest_norms(query, params), Laplace()
             scales = [f * w / published.epsilon_bar for f, w in zip(factors, widths, strict=True)]
         return add_noise(total, scales, mechanism, record, self._randomness, self._clients())
+
+    def _as_published(self, published: Published, rows: Tensor, record: Record) -> Release:
+        """Noise of the scale that a paper gives."""
+        if published.scale is None or math.isinf(published.epsilon_bar):
+            return Release(record, rows)
+        scales = [published.scale * published.growth**self._round] * len(rows)
+        mechanism = Gaussian() if published.law == "gaussian" else Laplace()
+        return add_noise(rows, scales, mechanism, record, self._randomness, self._clients())
 
     def _largest_norms(self, query: _Query, params: Tensor) -> list[float]:
         norms, l1 = params.new_zeros(len(params)), replace(self.privacy.clip, norm="l1")
@@ -348,7 +363,7 @@ class PrivateOracle:
         wanted, published = (len(self._cohort), self._population.dim), self.privacy.published
         if params.shape != wanted or (anchor is not None and anchor.shape != wanted):
             raise ConfigError("oracle query", tuple(params.shape), f"one row for each participant: {wanted}")
-        if anchor is not None and published is not None and published.deviation is None:
+        if anchor is not None and published is not None and published.scale is None:
             raise ConfigError("privacy.published", "gradient_difference", "the paper publishes no such answer")
         if self.privacy.at != "gradient" or not self.privacy.trust.sums_only:
             return

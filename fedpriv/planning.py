@@ -85,7 +85,12 @@ class DryOracle:
 
     def release_message(self, message: Tensor) -> Tensor:
         """The message, listed when the boundary is there."""
-        return self._answer("message", message) if self._privacy.at == "message" else message
+        return self._answer("message", message) if self._at == "message" else message
+
+    @property
+    def _at(self) -> str:
+        published = self._privacy.published
+        return self._privacy.at if published is None else published.at
 
     def _answer(self, query: str, params: Tensor, clip: Clip | None = None, share: float = 1.0) -> Tensor:
         privacy = self._privacy
@@ -94,7 +99,7 @@ class DryOracle:
             factors = [1.0] * len(self._clients)
             record, _ = self._pricing.price(self._round, self._index, query, self._clients, factors, clip, share)
             self.records.append(record)
-        elif not privacy.private:
+        elif not privacy.private and (privacy.published is None or query == "message" or self._at == "gradient"):
             self.records.append(self._pricing.exact(self._round, self._index, query, self._clients))
         self._index += 1
         return torch.zeros_like(params)

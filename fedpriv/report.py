@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 # Okabe and Ito's blue and vermilion: distinct to colour-blind readers too
+_AS_IT_GOES = ("test_accuracy", "test_loss", "consensus_distance", "bytes_sent")
 _METRIC, _EPSILON, _GREY = "#0072B2", "#D55E00", "#5F6368"
 
 
@@ -92,7 +93,10 @@ class Run:
         """What `fedpriv show --json` prints."""
         if self.result is not None:
             return {"folder": str(self.folder), "finished": True, **self.result}
-        last = {name: self.column(name)[1][-1] for name in ("test_accuracy", "test_loss") if self.column(name)[1]}
+        last: dict[str, Any] = {name: self.column(name)[1][-1] for name in _AS_IT_GOES if self.column(name)[1]}
+        nodes = {part: self.column(f"node_test_accuracy_{part}")[1] for part in ("min", "mean", "max")}
+        if all(nodes.values()):
+            last["node_test_accuracy"] = {part: values[-1] for part, values in nodes.items()}
         spent = self.spent
         epsilon = spent.epsilon if math.isfinite(spent.epsilon) else "inf"
         privacy = {"epsilon": epsilon, "delta": spent.delta, "unit": spent.unit, "relation": spent.relation}
@@ -107,10 +111,11 @@ class Run:
             "rounds": f"{self.rounds}" if self.result else f"{self.rounds} so far; the run is not finished",
             "test accuracy": _shown(facts.get("test_accuracy"), "{:.2%}"),
             "test loss": _shown(facts.get("test_loss"), "{:.4f}"),
+            "suboptimality": _shown(facts.get("suboptimality"), "{:.4g} (exact, of the clients' data: not private)"),
             "nodes' test accuracy": _spread(facts.get("node_test_accuracy")),
             "consensus distance": _shown(facts.get("consensus_distance"), "{:.4g}"),
             "spectral gap": _shown(facts.get("spectral_gap"), "{:.4g}"),
-            "bytes sent": _shown(facts.get("bytes_sent"), "{:,}"),
+            "bytes sent": _shown(facts.get("bytes_sent"), "{:,.0f}"),
             "privacy": str(self.spent),
             "objective": _shown(facts.get("objective"), "{:.6g}"),
             "largest violation": _shown(facts.get("max_violation"), "{:.2g}"),
@@ -167,6 +172,10 @@ def _draw_metric(axes: Axes, run: Run) -> None:
     scale = 100 if name == "test_accuracy" else 1
     unit = " %" if name == "test_accuracy" else ""
     axes.plot(rounds, [scale * value for value in values], color=_METRIC, linewidth=2)
+    low, high = (run.column(f"node_{name}_{part}")[1] for part in ("min", "max"))
+    if len(low) == len(high) == len(rounds):
+        below, above = ([scale * value for value in side] for side in (low, high))
+        axes.fill_between(rounds, below, above, color=_METRIC, alpha=0.15, linewidth=0)
     axes.set_ylabel(name.replace("_", " ") + (", %" if unit else ""))
     if values:
         _label_end(axes, rounds[-1], scale * values[-1], f"{scale * values[-1]:.{2 if unit else 4}f}{unit}", _METRIC)

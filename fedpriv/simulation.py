@@ -33,10 +33,16 @@ class RoundNetwork(Network, Protocol):
     """A network that says who takes part in a round.
 
     Attributes:
-        rows_sent: Messages `[dim]` sent since the round began.
+        numbers_sent: Numbers that clients have sent since the round began.
+        answers: Clients that a server answers at the end of the round, each with its row of what is received.
     """
 
-    rows_sent: int
+    numbers_sent: int
+
+    @property
+    def answers(self) -> int:
+        """See the class."""
+        ...
 
     @property
     def spectral_gap(self) -> float:
@@ -65,6 +71,7 @@ class Progress:
         server: State of the aggregator.
         output: State of the output.
         models: The reported models, `[n, dim]` or `[1, dim]` when all are alike. Functions of releases only.
+        numbers_sent: Numbers exchanged so far, both ways.
     """
 
     round: int
@@ -73,6 +80,7 @@ class Progress:
     server: State
     output: State
     models: Tensor
+    numbers_sent: int
 
 
 @dataclass(frozen=True)
@@ -94,7 +102,7 @@ def begin(strategy: Strategy, params: Tensor) -> Progress:
     """The state before round 0 from initial parameters `[n, dim]`."""
     received, server = strategy.aggregator.init(params)
     output = strategy.output.init(received)
-    return Progress(0, received, strategy.local_step.init(params), server, output, params)
+    return Progress(0, received, strategy.local_step.init(params), server, output, params, 0)
 
 
 def simulate(
@@ -162,7 +170,8 @@ def _step(
     received, server = strategy.aggregator(message, network, progress.server)
     models, output = strategy.output(received, progress.output)
     local = state if everyone else _put(progress.local, cohort, state)
-    return Progress(progress.round + 1, received, local, server, output, models)
+    sent = progress.numbers_sent + network.numbers_sent + network.answers * received.shape[1]
+    return Progress(progress.round + 1, received, local, server, output, models, sent)
 
 
 def _take(state: State, cohort: Tensor) -> State:

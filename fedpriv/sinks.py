@@ -20,10 +20,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from fedpriv.errors import FedprivError
 
 if TYPE_CHECKING:
-    from fedpriv.training import RoundReport
+    from fedpriv.results import RoundReport
 
 _CSV_COLUMNS = ("round", "epsilon", "test_loss", "test_accuracy")
 _PLAIN_LINES = 20
+_QUIET = ("node_", "bytes_sent")  # in the files and in TensorBoard, but too much for a line
 
 
 class Jsonl:
@@ -154,9 +155,12 @@ class Live:
         shown: dict[str, Callable[[float], str]] = {
             "test_loss": lambda value: f"loss {value:.4f}",
             "test_accuracy": lambda value: f"accuracy {value:.2%}",
+            "node_test_accuracy_min": lambda value: f"of the worst node {value:.2%}",
+            "consensus_distance": lambda value: f"apart {value:.3g}",
         }
         known = [form(self._last[name]) for name, form in shown.items() if name in self._last]
-        return known + [f"{name} {value:.3g}" for name, value in self._last.items() if name not in shown]
+        others = (name for name in self._last if name not in shown and not name.startswith(_QUIET))
+        return known + [f"{name} {self._last[name]:.3g}" for name in others]
 
     def _speed(self, report: RoundReport) -> str:
         if self._start is None:

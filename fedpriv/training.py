@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset
 
+from fedpriv import measures
 from fedpriv.backends import choose
-from fedpriv.central import centralised_al
 from fedpriv.checkpoint import Checkpoint
-from fedpriv.client import Client, Loss
+from fedpriv.client import Client, Loss, public_sizes
+from fedpriv.compute import Compute
 from fedpriv.errors import ConfigError, FedprivError
-from fedpriv.kkt import exact_report, private_report
-from fedpriv.metrics import Evaluator, consensus_distance, spread
+from fedpriv.measures import Measures
+from fedpriv.metrics import Evaluator
 from fedpriv.models import validate_model
 from fedpriv.network.local import Star
 from fedpriv.oracle import PrivateOracle
@@ -31,114 +30,12 @@ from fedpriv.population import Population
 from fedpriv.privacy.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.randomness import Randomness
-from fedpriv.privacy.settings import FixedSize, Privacy
+from fedpriv.privacy.settings import Privacy
 from fedpriv.privacy.spent import Spent
 from fedpriv.problem import Problem
+from fedpriv.results import Result, RoundReport, Sink
 from fedpriv.simulation import RoundNetwork, adopt, begin, simulate
 from fedpriv.strategies.base import Strategy
-
-
-@dataclass(frozen=True)
-class Compute:
-    """How fast, never how private.
-
-    Args:
-        backend: `"auto"` takes the closed form for linear models and vmap otherwise.
-        device: A torch device, or `"auto"` for a GPU if there is one.
-        dtype: `"float32"` or `"float64"`.
-        chunk: Largest number of examples in one batch of a backend.
-    """
-
-    backend: Literal["auto", "loop", "vmap", "linear"] = "auto"
-    device: str = "auto"
-    dtype: Literal["float32", "float64"] = "float32"
-    chunk: int = 16384
-
-    def torch_device(self) -> torch.device:
-        """The device, resolved."""
-        if self.device != "auto":
-            return torch.device(self.device)
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-@dataclass(frozen=True)
-class RoundReport:
-    """What sinks see of a round. Nothing in it is computed on clients' data un-noised.
-
-    Attributes:
-        round: Number of finished rounds.
-        rounds: Number of rounds of the whole run.
-        metrics: Values on public test data (`test_...`), the bytes sent so far and, where clients' models differ, how
-            far they are apart (`consensus_distance`); empty on rounds without an evaluation.
-        epsilon: Upper bound on what has been spent so far (the largest over clients): the quick bound, or the limit,
-            which the budget's filter enforces.
-        target: The target epsilon, or None.
-        seconds: Time spent so far.
-    """
-
-    round: int
-    rounds: int
-    metrics: dict[str, float]
-    epsilon: float
-    target: float | None
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Result:
-    """The end of a run; `to_json` is `result.json`. `measures` says what else is known of it."""
-
-    strategy: str
-    rounds: int
-    planned_rounds: int
-    test_accuracy: float | None
-    test_loss: float | None
-    spent: Spent
-    seconds: float
-    params_l2: float
-    noise_multiplier: float | None
-    measures: dict[str, Any]
-    gradient_evaluations: float
-    optimality_gap: float | None
-    params: Tensor = field(repr=False)
-    model: nn.Module = field(repr=False)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values. An infinite epsilon is the string `"inf"`, for JSON has no infinity."""
-        spent = asdict(self.spent)
-        flat = {
-            "strategy": self.strategy,
-            "rounds": self.rounds,
-            "planned_rounds": self.planned_rounds,
-            "test_accuracy": self.test_accuracy,
-            "test_loss": self.test_loss,
-            **{name: spent[name] for name in ("epsilon", "delta", "unit", "relation", "trust", "accountant")},
-            "per_client_epsilon": list(self.spent.per_client),
-            "non_private": list(self.spent.non_private),
-            "noise_multiplier": self.noise_multiplier,
-            "gradient_evaluations": self.gradient_evaluations,
-            "optimality_gap": self.optimality_gap,
-            "seconds": round(self.seconds, 3),
-            "params_l2": self.params_l2,
-            **self.measures,
-        }
-        return json.loads(json.dumps(flat).replace("Infinity", '"inf"'))
-
-    def __str__(self) -> str:
-        accuracy = "" if self.test_accuracy is None else f"test accuracy {self.test_accuracy:.2%}, "
-        return f"{self.strategy}: {accuracy}{self.rounds} rounds, {self.spent}"
-
-
-class Sink(Protocol):
-    """Something that takes reports: a progress line, a file, TensorBoard."""
-
-    def write(self, report: RoundReport) -> None:
-        """Take one round."""
-        ...
-
-    def close(self) -> None:
-        """The run is over."""
-        ...
 
 
 def make_clients(
@@ -203,8 +100,8 @@ class Training:
         validate_model(clients[0].model)
         self.strategy, self.rounds, self._folder, self._settings = strategy, rounds, folder, settings
         self.network = network or Star(len(clients))
-        self._every, self._save_every, self._optimum = evaluate_every, checkpoint_every, optimum
-        sizes = _public_sizes(clients, privacy)
+        self._every, self._save_every = evaluate_every, checkpoint_every
+        sizes = public_sizes(clients, privacy)
         device = compute.torch_device()
         saved = Checkpoint.load(_needed(folder) / "checkpoint.pt", device) if resume else None
         if saved is not None and saved.settings != settings:
@@ -215,9 +112,9 @@ class Training:
         self.population.params.copy_(self.population.params[0].clone())
         limit = privacy.epsilon if privacy.private else None
         self._guard = Accountant(len(clients), privacy.delta, limit, self.plan.records)
-        self._evaluate = None if test is None else Evaluator(self.population.model, self.population.loss, test)
+        evaluate = None if test is None else Evaluator(self.population.model, self.population.loss, test)
+        self.measures = Measures(self.population, strategy, evaluate, optimum)
         self._seconds, self._over = 0.0 if saved is None else saved.seconds, False
-        self._rows_sent = 0 if saved is None else saved.rows_sent
         self._spent: tuple[int, Spent] | None = None
         backend = choose(compute.backend, self.population.model, self.population.loss)
         self.ledger = self._open_ledger(saved, fresh_noise=fresh_noise)
@@ -253,10 +150,11 @@ class Training:
         rounds = simulate(self.strategy, self.oracle, self.network, self.progress, self._randomness, rounds=self.rounds)
         for done in rounds:
             self.progress = done.progress
-            self._rows_sent += self.network.rows_sent
             server = done.progress.server
             last = done.progress.round == self.rounds or bool(server.get("done", False))
-            metrics = self._metrics() if last or done.progress.round % self._every == 0 else {}
+            metrics: dict[str, float] = {}
+            if last or done.progress.round % self._every == 0:
+                metrics = self._metrics(measures.AT_THE_END if last else None)
             metrics |= {name: float(server[name]) for name in self.strategy.monitor}
             self._seconds = time.monotonic() - start
             # the quick bound may pass the limit where the tight one, which the filter asks, has not
@@ -282,15 +180,8 @@ class Training:
                 self._settings,
                 f"{self._randomness.seed:x}",
                 self._randomness.attempt,
-                self._rows_sent,
             )
-            path = self._folder / "checkpoint.pt"
-            try:
-                checkpoint.save(path)
-            except (OSError, RuntimeError) as error:
-                raise FedprivError(
-                    f"{path} could not be written ({error}); free some space and resume the run"
-                ) from error
+            checkpoint.save(self._folder / "checkpoint.pt")
 
     @property
     def broken_examples(self) -> Tensor:
@@ -303,75 +194,26 @@ class Training:
             self._spent = len(self.ledger.records), self._guard.spent()
         return self._spent[1]
 
-    def _reported(self) -> Tensor:
-        """The run's one model: the mean of the reported ones, `[dim]`."""
-        models = self.progress.models
-        return models[0] if models.stride(0) == 0 or len(models) == 1 else models.mean(0)
-
-    def _optimality(self, params: Tensor) -> dict[str, Any]:
-        """What a run with constraints reports beside the rest."""
-        multipliers = self.progress.local.get("multipliers")
-        if multipliers is None or self.progress.round == 0:
-            return {}
-        if self.plan.privacy.private:
-            return private_report(self.progress, self.oracle, multipliers)
-        h = self.strategy.regularizer
-        report = exact_report(self.progress, self.oracle.queries.problem, params, multipliers, h)
-        if self._compare:
-            best = centralised_al(self.oracle.queries.problem, torch.zeros_like(params), regularizer=h)
-            report["centralised"] = {"objective": best.objective, "converged": best.converged, "seconds": best.seconds}
-            report["relative_difference"] = abs(report["objective"] - best.objective) / abs(best.objective)
-        return report
-
-    @property
-    def _apart(self) -> bool:
-        """Whether clients may have models of their own."""
-        return self.progress.models.stride(0) != 0 and len(self.progress.models) > 1
-
-    def _metrics(self) -> dict[str, float]:
+    def _metrics(self, examples: int | None) -> dict[str, float]:
         """What a report shows of the models, all of it public or released."""
-        metrics = self._evaluate(self._reported()) if self._evaluate else {}
-        if self._apart:
-            metrics["consensus_distance"] = consensus_distance(self.progress.models)
-        return {**metrics, "bytes_sent": self._bytes_sent()}
+        nodes = self.measures.of_nodes(self.progress, examples)
+        one = self.measures.of_the_one(self.progress)
+        return {**one, **measures.flat(nodes), "bytes_sent": self._bytes_sent()}
 
     def _bytes_sent(self) -> int:
-        # a message holds what an aggregator hears, which may be more than one model
-        row = self.progress.received
-        return self._rows_sent * row.shape[1] * row.element_size()
-
-    def _measures(self) -> dict[str, Any]:
-        """What is known at the end beside test metrics and privacy."""
-        measures: dict[str, Any] = {"bytes_sent": self._bytes_sent(), "spectral_gap": self.network.spectral_gap}
-        if self._apart:
-            measures["consensus_distance"] = consensus_distance(self.progress.models)
-        if self._apart and self._evaluate is not None:
-            # a first batch tells how far nodes disagree, at a cost that many nodes can bear
-            each = [self._evaluate(row, batches=1) for row in self.progress.models]
-            measures |= {f"node_{name}": spread([metrics[name] for metrics in each]) for name in each[0]}
-        return measures
-
-    def optimality_gap(self, params: Tensor) -> float | None:
-        """Objective at `params [dim]` over all training examples, less the optimum: exact, so not private."""
-        if self._optimum is None:
-            return None
-        population = self.population
-        data = TensorDataset(population.inputs, population.targets)
-        loss = Evaluator(population.model, population.loss, data)(params)["test_loss"]
-        return loss + float(self.strategy.regularizer.value(params)) - self._optimum
+        return self.progress.numbers_sent * self.progress.received.element_size()
 
     def result(self) -> Result:
         """Where the run stands, tightly accounted.
 
         Where the clients' models differ, each is tested on the first 1000 examples of the test data.
         """
-        params = self._reported()
-        metrics = self._evaluate(params) if self._evaluate is not None else {}
-        model = copy.deepcopy(self.population.model)
-        torch.nn.utils.vector_to_parameters(params, model.parameters())
+        progress, params = self.progress, measures.reported(self.progress)
+        metrics = self.measures.of_the_one(progress)
+        private, compare = self.plan.privacy.private, self._compare
         return Result(
             strategy=self.strategy.name,
-            rounds=self.progress.round,
+            rounds=progress.round,
             planned_rounds=self.rounds,
             test_accuracy=metrics.get("test_accuracy"),
             test_loss=metrics.get("test_loss"),
@@ -379,24 +221,26 @@ class Training:
             seconds=self._seconds,
             params_l2=float(params.double().norm()),
             noise_multiplier=self.plan.privacy.noise_multiplier,
-            measures={**self._measures(), **self._optimality(params)},
-            gradient_evaluations=sum(self.plan.evaluations[: self.progress.round]),
-            optimality_gap=self.optimality_gap(params),
+            measures={
+                "bytes_sent": self._bytes_sent(),
+                "spectral_gap": self.network.spectral_gap,
+                **self.measures.of_nodes(progress, measures.AT_THE_END),
+                **measures.of_constraints(progress, self.oracle, self.strategy, private=private, compare=compare),
+            },
+            gradient_evaluations=sum(self.plan.evaluations[: progress.round]),
+            optimality_gap=self.measures.optimality_gap(params),
             params=params.clone(),
-            model=model,
+            node_params=progress.models.clone()
+            if measures.apart(progress)
+            else params.expand(len(self.population), -1),
+            model=self._with(params),
         )
 
-
-def _public_sizes(clients: Sequence[Client], privacy: Privacy) -> list[int]:
-    if isinstance(privacy.sampling, FixedSize):
-        for index, client in enumerate(clients):
-            if client.public_size != len(client):
-                raise ConfigError(
-                    f"clients[{index}].public_size",
-                    client.public_size,
-                    f"batches of fixed size need the true size, {len(client)}; use Poisson batches",
-                )
-    return [client.public_size for client in clients]
+    def _with(self, params: Tensor) -> nn.Module:
+        """A copy of the model with these parameters `[dim]`."""
+        model = copy.deepcopy(self.population.model)
+        torch.nn.utils.vector_to_parameters(params, model.parameters())
+        return model
 
 
 def _needed(folder: Path | None) -> Path:

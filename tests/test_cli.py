@@ -91,7 +91,7 @@ def test_train_prints_what_the_user_needs_and_fills_the_folder(tmp_path: Path):
     assert "round 6/6 · loss" in done.stderr
     assert "of 3" in done.stderr
     expected = {"config.yaml", "ledger.jsonl", "metrics.jsonl", "metrics.csv", "result.json", "checkpoint.pt", "tb"}
-    assert {path.name for path in folder.iterdir()} == expected | {"report.png"}
+    assert {path.name for path in folder.iterdir()} == expected | {"report.png", "model.pt"}
 
 
 def test_result_holds_what_it_must(tmp_path: Path):

@@ -113,8 +113,8 @@ def published_accmd(
     sigma = claims.svrg_deviation(epsilon_bar, n_examples, rounds, 1, delta=delta_bar)
     return Recipe(
         accelerated_mirror_descent(feasible, smoothness, published=True),
-        published=Published(epsilon_bar, "gaussian", delta_bar, deviation=sigma, exact=("full_gradient",)),
-        claim=claims.accelerated_mirror_descent(epsilon_bar, rounds, delta_bar),
+        published=Published(epsilon_bar, "gaussian", delta_bar, scale=sigma, exact=("full_gradient",)),
+        claim=lambda _: claims.accelerated_mirror_descent(epsilon_bar, rounds, delta_bar),
     )
 
 
@@ -147,8 +147,8 @@ def _published(
     sigma = claims.svrg_deviation(*given, delta=delta_bar, doubling=epochs.doubling)
     return Recipe(
         svrg(step, epochs.length, regularizer.build(), doubling=epochs.doubling),
-        published=Published(epsilon_bar, "gaussian", delta_bar, deviation=sigma, exact=("full_gradient",)),
-        claim=claims.svrg(*given, delta=delta_bar, doubling=epochs.doubling),
+        published=Published(epsilon_bar, "gaussian", delta_bar, scale=sigma, exact=("full_gradient",)),
+        claim=lambda _: claims.svrg(*given, delta=delta_bar, doubling=epochs.doubling),
     )
 
 

@@ -22,12 +22,19 @@ from fedpriv.privacy.accountant import account
 from fedpriv.privacy.calibration import delta_warning
 from fedpriv.privacy.claims import Claim, NoiseClaim
 from fedpriv.privacy.clipping import Clip
+from fedpriv.privacy.ledger import PerClient, SamplingName
 from fedpriv.privacy.mechanisms import Gaussian, Laplace
 from fedpriv.privacy.randomness import Randomness
 from fedpriv.privacy.schedules import Uniform
-from fedpriv.privacy.settings import Poisson, Privacy
+from fedpriv.privacy.settings import FixedSize, Poisson, Privacy, Sampling
 from fedpriv.privacy.spent import Spent
 from fedpriv.training import Training, make_clients
+
+_SAMPLED: dict[SamplingName, SamplingName] = {
+    "full": "poisson",
+    "poisson": "poisson",
+    "without_replacement": "without_replacement",
+}
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,7 @@ class Forecast:
         floats_per_round: Numbers sent and received by all participants, on average.
         bytes_per_round: The same in bytes.
         network: What is known of the graph; None on a star.
+        batches: How the examples of an answer are drawn.
         if_activity_hidden: Epsilon if nobody learned who is active and inactive nodes sent noise too, so that
             sampling of nodes amplified. That is what papers claim against an adversary who sees the final model only;
             here inactive nodes are silent, so no bound below `spent` is claimed. None where all nodes are active.
@@ -68,6 +76,7 @@ class Forecast:
     floats_per_round: int
     bytes_per_round: int
     network: Facts | None
+    batches: str
     if_activity_hidden: float | None
     seconds_per_round: float | None
     claim: Claim | None
@@ -110,6 +119,7 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
         floats_per_round=floats,
         bytes_per_round=floats * torch.finfo(getattr(torch, config.compute.dtype)).bits // 8,
         network=network.facts(),
+        batches=_batches(plan.privacy.sampling),
         if_activity_hidden=_if_hidden(plan, network.active_fraction),
         seconds_per_round=_seconds(config, seen, plan) if timed else None,
         claim=claim,
@@ -125,33 +135,53 @@ def _plan(config: Config, seen: Outline, privacy: Privacy) -> Plan:
     return make_plan(strategy, privacy, seen.sizes, network, rounds=config.rounds, randomness=randomness)
 
 
+def _batches(sampling: Sampling) -> str:
+    if isinstance(sampling, Poisson):
+        return f"each example with probability {sampling.rate:g} (Poisson)"
+    if sampling == FixedSize(1):
+        return "exactly one example, uniformly, as Liu, Johansson and Shi draw it; priced as without replacement"
+    if isinstance(sampling, FixedSize):
+        return f"exactly {sampling.size} examples, without replacement"
+    return "all examples"
+
+
 def _if_hidden(plan: Plan, active_fraction: float) -> float | None:
-    """Every node in every round, each record with the product of both probabilities."""
-    kinds = {(record.sampling, record.unit) for record in plan.records}
-    if active_fraction == 1 or not plan.privacy.private or not kinds <= {("full", "sample"), ("poisson", "sample")}:
+    """Every node in every round, each record with the product of both probabilities (the larger of unequal ones)."""
+    units = {record.unit for record in plan.records}
+    if active_fraction == 1 or not plan.privacy.private or units != {"sample"}:
         return None
     firsts = {(record.round, record.index): record for record in plan.records}
+    # a round without anyone has no rates of its own
+    rates = {record.query: _largest(record.rate) for record in plan.records if record.rate}
     hidden = [
-        replace(record, clients=None, sampling="poisson", rate=active_fraction * record.rate)
-        for record in firsts.values()
-        if not isinstance(record.rate, tuple)
+        replace(r, clients=None, sampling=_SAMPLED[r.sampling], rate=active_fraction * rates.get(r.query, 1.0))
+        for r in firsts.values()
     ]
     return account(hidden, plan.n_clients, plan.privacy.delta).epsilon
 
 
+def _largest(rate: PerClient) -> float:
+    return max(rate) if isinstance(rate, tuple) else rate
+
+
 def _claim(config: Config) -> Claim | None:
     entry, epsilon_bar = STRATEGIES.get(config.strategy.name), config.privacy.epsilon_bar
+    if epsilon_bar is None or math.isinf(epsilon_bar):
+        return None
     if (own := config.recipe().claim) is not None:
-        return own
-    if entry is None or entry.claim is None or epsilon_bar is None or math.isinf(epsilon_bar):
+        return own(config.privacy.delta)
+    if entry is None or entry.claim is None:
         return None
     return entry.claim(epsilon_bar, config.rounds, config.privacy.delta)
 
 
 def _formula(config: Config, seen: Outline, plan: Plan, active_fraction: float) -> NoiseClaim | None:
-    """Formulas are for equal clients, Gaussian noise of one size, and an example a round (here: one in expectation)."""
+    """Formulas are for equal clients, Gaussian noise of one size, and an example a round (also: one in expectation)."""
     entry, privacy, examples = STRATEGIES.get(config.strategy.name), plan.privacy, min(seen.sizes)
-    one_each = isinstance(privacy.sampling, Poisson) and math.isclose(privacy.sampling.rate * examples, 1, rel_tol=0.01)
+    sampling = privacy.sampling
+    one_each = sampling == FixedSize(1) or (
+        isinstance(sampling, Poisson) and math.isclose(sampling.rate * examples, 1, rel_tol=0.01)
+    )
     if entry is None or entry.formula is None or not one_each or not privacy.private or privacy.unit != "sample":
         return None
     if privacy.noise_multiplier is None or privacy.mechanism != Gaussian() or privacy.schedule != Uniform():
@@ -165,7 +195,7 @@ def _warnings(config: Config, seen: Outline, plan: Plan, claim: Claim | None) ->
     if claim is not None:
         return [
             f"not private as published: {claim.why_not}",
-            f"the paper's epsilon of {claim.stated_epsilon:g} is that of {claim.scope}; if its noise were sound, "
+            f"the paper's epsilon of {claim.stated_epsilon:g} is that of {claim.scope}; if what it assumes held, "
             f"the run would cost {claim.basic_total:g} by basic composition and {claim.tight_total:.4g} by the "
             "tightest bound",
         ]

@@ -20,13 +20,13 @@ class Recipe:
         strategy: The algorithm.
         schedule: How the algorithm shares the budget over rounds, where that is part of it.
         published: As-published noise (not private).
-        claim: What the paper claims of this very run, where its entry cannot tell.
+        claim: What the paper claims of this very run, at a delta, where its entry cannot tell.
     """
 
     strategy: Strategy
     schedule: Schedule | None = None
     published: Published | None = None
-    claim: Claim | None = None
+    claim: Callable[[float], Claim] | None = None
 
 
 @dataclass(frozen=True)

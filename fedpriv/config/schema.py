@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, Field, FiniteFloat, PositiveInt, model_validator
 
 from fedpriv import plugins
+from fedpriv.compute import Compute
 from fedpriv.config.base import Plugin, Section, options_model
 from fedpriv.config.network import NetworkSection, check_cohort
 from fedpriv.config.privacy import Positive, PrivacySection
@@ -19,7 +20,6 @@ from fedpriv.errors import ConfigError
 from fedpriv.models import LOSSES, MODELS
 from fedpriv.privacy import settings
 from fedpriv.strategies.base import Strategy
-from fedpriv.training import Compute
 
 
 class PlainPartition(Section):
@@ -137,6 +137,7 @@ class ComputeSection(Section):
 class LogSection(Section):
     """What is written down, and how often.
 
+    `model.pt` is the one model; `save_node_models` writes each node's own to `node_models.pt`.
     `optimum` is the smallest value of the objective, where it is known: the result then tells the gap to it, which is
     not private, so for experiments on public data only.
     """
@@ -146,6 +147,7 @@ class LogSection(Section):
     tensorboard: bool = True
     csv: bool = False
     optimum: FiniteFloat | None = None
+    save_node_models: bool = False
 
 
 class Config(Section):

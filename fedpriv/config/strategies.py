@@ -11,22 +11,17 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedpriv.config import erm, federated
+from fedpriv.config import decentralised, erm, federated
 from fedpriv.config.recipes import Recipe, StrategyEntry
-from fedpriv.config.regularizers import RegularizerChoice
 from fedpriv.privacy import claims
 from fedpriv.privacy.settings import Published
 from fedpriv.strategies import admm
 from fedpriv.strategies.admm import Decay, OutputNoise, Penalty, Prox, Trust, inexact_admm
-from fedpriv.strategies.augmented_lagrangian import Outer, proximal_al
+from fedpriv.strategies.augmented_lagrangian import proximal_al
 from fedpriv.strategies.base import Strategy
-from fedpriv.strategies.dpsgd import decentralized_sgd
-from fedpriv.strategies.dual_averaging import dual_averaging
-from fedpriv.strategies.gossip import StepSize
+from fedpriv.strategies.lagrangian import Outer
 from fedpriv.strategies.private_augmented_lagrangian import private_al
-from fedpriv.strategies.proximal import L2
 from fedpriv.strategies.solvers import LBFGS, AcceleratedGradient, Newton, Quadratic, Solver
-from fedpriv.strategies.tracking import gradient_tracking, gradient_tracking_pair
 
 CONTEXT = ("rounds", "epsilon_bar", "active_fraction")
 
@@ -204,51 +199,6 @@ def noisy_al(
     )
 
 
-def dual_averages(
-    regularizer: RegularizerChoice = RegularizerChoice(l2=L2(5e-4)),  # noqa: B008
-    weight_power: NonNegative = 1.0,
-    gamma: NonNegative = 0.0,
-    gamma_power: NonNegative = 0.0,
-    inactive: Literal["lazy", "literal"] = "lazy",
-    active_fraction: float = 1.0,
-) -> Strategy:
-    """See `fedpriv.dual_averaging`; `active_fraction` follows from the network."""
-    return dual_averaging(
-        regularizer.build(),
-        weight_power=weight_power,
-        gamma=gamma,
-        gamma_power=gamma_power,
-        active_fraction=active_fraction,
-        inactive=inactive,
-    )
-
-
-def tracking(
-    step_size: StepSize = StepSize(0.1),  # noqa: B008
-    beta: NonNegative | None = None,
-    gradient_at: Literal["sent", "mixed"] = "sent",
-    average: NonNegative | None = None,
-) -> Strategy:
-    """One exchanged variable; see `fedpriv.gradient_tracking`."""
-    return gradient_tracking(step_size, beta, gradient_at=gradient_at, average=average)
-
-
-def tracking_pair(
-    step_size: StepSize = StepSize(0.1),  # noqa: B008
-    average: NonNegative | None = None,
-) -> Strategy:
-    """Two exchanged variables; see `fedpriv.gradient_tracking_pair`."""
-    return gradient_tracking_pair(step_size, average=average)
-
-
-def dpsgd(
-    step_size: StepSize = StepSize(0.1),  # noqa: B008
-    average: NonNegative | None = None,
-) -> Strategy:
-    """See `fedpriv.decentralized_sgd`."""
-    return decentralized_sgd(step_size, average=average)
-
-
 STRATEGIES: dict[str, StrategyEntry] = {
     "iadmm_prox": StrategyEntry(
         iadmm_prox, "inexact ADMM, proximal step (Ryu and Kim, ObjP)", published_prox, claims.inexact_admm
@@ -268,18 +218,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
     "private_al": StrategyEntry(
         noisy_al, "augmented Lagrangian for constraints with private values and gradients, a fixed number of rounds"
     ),
-    "dual_averaging": StrategyEntry(
-        dual_averages,
-        "dual averaging on a graph, with node subsampling (Liu, Johansson, Shi)",
-        formula=claims.dual_averaging_stated,
-    ),
-    "gradient_tracking": StrategyEntry(
-        tracking, "gradient tracking on a graph, one exchanged variable (Xie, Liu, Chai)"
-    ),
-    "gradient_tracking_pair": StrategyEntry(
-        tracking_pair, "gradient tracking on a graph, two exchanged variables (the family of PP-DOAGT, Diff-TV-AB)"
-    ),
-    "decentralized_sgd": StrategyEntry(dpsgd, "decentralised gradient descent on a graph (Lian et al., D-PSGD)"),
+    **decentralised.STRATEGIES,
     **federated.STRATEGIES,
     **erm.STRATEGIES,
 }

@@ -92,7 +92,7 @@ class Graph:
             raise ConfigError("network.mixing", "a fixed matrix", fix)
         self._outages, self._steps = tuple(outages), mixing_steps
         self._everyone = torch.arange(self.n_clients)
-        self._cohort, self._round_links, self.rows_sent = self._everyone, 2 * self.graph.number_of_edges(), 0
+        self._cohort, self._round_links, self.numbers_sent = self._everyone, 2 * self.graph.number_of_edges(), 0
         self._matrix: Tensor | None = None
         self._current: Weights = self.weights
 
@@ -100,6 +100,11 @@ class Graph:
     def everyone(self) -> bool:
         """Whether all nodes take part in every round."""
         return isinstance(self.activity, Always) and not self._outages
+
+    @property
+    def answers(self) -> int:
+        """There is no server."""
+        return 0
 
     @property
     def spectral_gap(self) -> float:
@@ -126,7 +131,7 @@ class Graph:
 
     def participants(self, round_index: int, randomness: Randomness) -> Tensor:
         """Draw the round's links; the active nodes, sorted, `[k]`."""
-        self.rows_sent = 0
+        self.numbers_sent = 0
         links = self.activity.links(self.graph, round_index, randomness.stream("topology", round_index))
         links = without(links, self._outages, round_index)
         if links is self.graph:
@@ -145,7 +150,7 @@ class Graph:
             return rows
         if self._matrix is None or self._matrix.dtype != rows.dtype or self._matrix.device != rows.device:
             self._matrix = _to_torch(self._current, rows, self._steps)
-        self.rows_sent += self._round_links * self._steps
+        self.numbers_sent += self._round_links * self._steps * rows.shape[1]
         if self._matrix.layout == torch.strided:
             return self._matrix @ rows  # its power, ready
         for _ in range(self._steps):

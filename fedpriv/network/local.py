@@ -80,7 +80,7 @@ class Star:
     def __init__(self, n_clients: int, cohort: Cohort | None = None) -> None:
         self.n_clients = n_clients
         self.cohort = cohort or Everyone()
-        self._drawn, self.rows_sent = torch.arange(n_clients), 0
+        self._drawn, self.numbers_sent = torch.arange(n_clients), 0
 
     @property
     def spectral_gap(self) -> float:
@@ -98,23 +98,28 @@ class Star:
         return isinstance(self.cohort, Everyone)
 
     @property
+    def answers(self) -> int:
+        """The server answers every participant."""
+        return len(self._drawn)
+
+    @property
     def expected_rows(self) -> float:
         """Messages of a round on average: up and down."""
         return 2 * self.cohort.expected(self.n_clients)
 
     def participants(self, round_index: int, randomness: Randomness) -> Tensor:
         """The clients of this round, sorted, `[k]`."""
-        self._drawn, self.rows_sent = self.cohort.draw(self.n_clients, round_index, randomness), 0
+        self._drawn, self.numbers_sent = self.cohort.draw(self.n_clients, round_index, randomness), 0
         return self._drawn
 
     def mean(self, rows: Tensor) -> Tensor:
         """Sum of the rows over the expected number of participants, given to all: `[k, dim] -> [n, dim]`."""
-        self.rows_sent += 2 * len(rows)
+        self.numbers_sent += rows.numel()
         return (rows.sum(0) / self.cohort.expected(self.n_clients)).expand(self.n_clients, -1)
 
     def mix(self, rows: Tensor) -> Tensor:
         """On a star everyone hears everyone: each participant gets the mean of theirs, `[k, dim] -> [k, dim]`."""
-        self.rows_sent += 2 * len(rows)
+        self.numbers_sent += rows.numel()
         return rows.mean(0).expand_as(rows)
 
     def fill(self, rows: Tensor, others: Tensor) -> Tensor:
@@ -126,6 +131,6 @@ class Star:
         return
 
     def gather(self, rows: Tensor) -> Tensor:
-        """All rows, as they are; each is answered with one."""
-        self.rows_sent += 2 * len(rows)
+        """All rows, as they are."""
+        self.numbers_sent += rows.numel()
         return rows

@@ -120,34 +120,42 @@ Trust = Local | SecureAggregation | Central
 
 @dataclass(frozen=True)
 class Published:
-    """Noise as Ryu and Kim (2022) publish it, for reproduction. It is not private and is recorded so.
+    """Noise as a paper publishes it, for reproduction. It is not private and is recorded so.
+
+    By default it is that of Ryu and Kim (2022).
 
     Args:
-        epsilon_bar: Nominal epsilon of every round; `inf` means no noise.
+        epsilon_bar: The paper's epsilon (of a round, for Ryu and Kim); `inf` means no noise.
         law: `"laplace"`: eq 20, scale = largest l1 norm among the client's own per-sample gradients over
             `epsilon_bar`. `"gaussian"`: the baseline of Huang et al. (2020) with `gradient_bound` assumed, not
             enforced.
         delta_bar: Nominal delta of the Gaussian law.
         gradient_bound: Assumed bound on per-sample gradients (Gaussian law).
-        deviation: The noise's standard deviation on a client's mean gradient, where a paper gives it directly
-            (Gaussian law); `epsilon_bar` is then only what the paper says of it.
+        scale: Scale of the noise in round 0 where a paper gives it directly: standard deviation of the Gaussian law, b
+            of the Laplace law. `epsilon_bar` is then only what the paper says of it.
+        growth: Factor by which `scale` changes from round to round.
+        at: What the noise is added to, with `scale`: a client's mean gradient or its whole message.
         exact: Queries that the paper leaves without noise.
+        lacks: Why noise of that scale is not private.
     """
 
     epsilon_bar: float
     law: Literal["laplace", "gaussian"] = "laplace"
     delta_bar: float = 1e-6
     gradient_bound: float = 1.0
-    deviation: float | None = None
+    scale: float | None = None
+    growth: float = 1.0
+    at: Literal["gradient", "message"] = "gradient"
     exact: tuple[str, ...] = ()
+    lacks: str = "the paper's noise does not cover what is released"
 
     @property
     def why_not(self) -> str:
         """Why it is not private."""
         if math.isinf(self.epsilon_bar):
             return "exact answers, no noise"
-        if self.deviation is not None:
-            return "as published: the paper's noise does not cover what is released"
+        if self.scale is not None:
+            return f"as published: {self.lacks}"
         if self.law == "gaussian":
             return "as published: the gradient bound is assumed, not enforced"
         return "as published: the noise scale is measured on the client's own data (eq 20)"

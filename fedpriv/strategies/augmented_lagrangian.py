@@ -28,6 +28,7 @@ from torch import Tensor
 
 from fedpriv.errors import ConfigError
 from fedpriv.strategies.base import Memory, Network, Oracle, State, Strategy
+from fedpriv.strategies.lagrangian import Outer, largest, penalty, raised, violations
 from fedpriv.strategies.proximal import Proximal, Zero
 from fedpriv.strategies.solvers import LBFGS, Solver, gradient
 
@@ -37,39 +38,6 @@ _NUMBERS = (
     "objective violation complementarity stationarity"
 )
 MONITOR = ("objective", "violation", "stationarity", "complementarity")
-_STALLED = 15  # outer rounds without one per cent less violation
-
-
-@dataclass(frozen=True)
-class Outer:
-    """Parameters of the outer loop.
-
-    Args:
-        beta: Penalty; the multipliers' step.
-        tolerance: `s` of `tau_k = s / (k + 1)^2`.
-        stationarity: `eps_1`.
-        feasibility: `eps_2`.
-    """
-
-    beta: float = 10.0
-    tolerance: float = 1e-3
-    stationarity: float = 1e-3
-    feasibility: float = 1e-3
-
-    def __post_init__(self) -> None:
-        for name in ("beta", "tolerance", "stationarity", "feasibility"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ConfigError(f"strategy.{name}", getattr(self, name), "must be positive and finite")
-
-    def tau(self, k: int) -> float:
-        """Tolerance of outer round k."""
-        return self.tolerance / (k + 1) ** 2
-
-
-def raised(multipliers: Tensor, values: Tensor, beta: float, equality: Tensor) -> Tensor:
-    """`[mu + beta c]_+`, without `[.]_+` for equalities: `[k, m]`."""
-    moved = multipliers + beta * values
-    return moved.where(equality, moved.clamp_min(0))
 
 
 @dataclass(frozen=True)
@@ -126,8 +94,8 @@ class AdmmBlock:
 
         def merit(u: Tensor) -> Tensor:
             objective, values = oracle.exact(u)
-            penalty = (raised(mu, values, beta, oracle.equality).square() - mu.square()).sum(1) / (2 * beta)
-            return objective + penalty + (u - state["anchor"]).square().sum(1) / (2 * (n + 1) * beta)
+            proximal = (u - state["anchor"]).square().sum(1) / (2 * (n + 1) * beta)
+            return objective + penalty(mu, values, beta, oracle.equality) + proximal
 
         return merit
 
@@ -154,9 +122,9 @@ class AdmmBlock:
         if phase == START:
             rho = self.rho
             state["prepared"] = self.solver.prepare(lambda u: merit(u) + rho / 2 * u.square().sum(1), w)
-        broken = values.abs().where(equality, values.clamp_min(0))
-        slack = (new * values).abs().where(~equality, 0.0)
-        columns = [torch.zeros_like(objective), objective, *(_largest(v) for v in (broken, slack, new - old))]
+        slack = (new * values).where(~equality, 0.0)
+        worst = [largest(v) for v in (violations(values, equality), slack, new - old)]
+        columns = [torch.zeros_like(objective), objective, *worst]
         return w, torch.stack(columns, 1), state
 
 
@@ -222,25 +190,25 @@ class AdmmServer:
             state["stationarity"] = error + moved / self.outer.beta
 
     def _check_outer(self, numbers: Tensor, state: State) -> None:
-        """Take the multipliers' answers and stop or begin the next inner loop."""
-        outer, first = self.outer, float(state["phase"]) == START
+        """Take the answers to an accepted w and stop or begin the next inner loop."""
+        first = float(state["phase"]) == START
         state["objective"], worst = numbers[:, 1].sum(), numbers.amax(0)
         state["violation"], state["complementarity"] = worst[2], worst[3]
         if not first:
-            moved = (state["w"] - state["anchor"]).abs().max()
-            tau = outer.tau(int(state["outer"]))
-            small = bool(moved + outer.beta * tau <= outer.beta * outer.stationarity)
-            still = bool(worst[4] <= outer.beta * outer.feasibility)
-            ended = small and still and bool(state["certified"])
-            better = bool(worst[2] <= max(0.99 * float(state["least_violation"]), 10 * outer.feasibility))
-            state["stalled"] = worst.new_tensor(0.0) if better else state["stalled"] + 1
-            state["least_violation"] = torch.minimum(state["least_violation"], worst[2])
-            state["infeasible"] = (state["stalled"] >= _STALLED).to(worst.dtype)
-            state["converged"] = worst.new_tensor(float(ended))
-            state["done"] = worst.new_tensor(float(ended or bool(state["infeasible"])))
+            self._decide(float(worst[2]), float(worst[4]), state)
             state["outer"] = state["outer"] + 1
         if not bool(state["done"]):
             state |= {"anchor": state["w"], "inner": worst.new_zeros(()), "phase": worst.new_tensor(INNER)}
+
+    def _decide(self, violation: float, change: float, state: State) -> None:
+        """Converged, infeasible, or neither."""
+        k, moved = int(state["outer"]), float((state["w"] - state["anchor"]).abs().max())
+        converged = self.outer.stops(k, moved, change) and bool(state["certified"])
+        least = float(state["least_violation"])
+        stalled, infeasible = self.outer.stalls(int(state["stalled"]), least, violation)
+        found = {"converged": converged, "infeasible": infeasible, "done": converged or infeasible}
+        found |= {"stalled": stalled, "least_violation": min(least, violation)}
+        state |= {name: state["w"].new_tensor(float(value)) for name, value in found.items()}
 
 
 @dataclass(frozen=True)
@@ -292,8 +260,3 @@ def proximal_al(
 
 def _broadcast(w: Tensor, phase: float, tolerance: float, n: int) -> Tensor:
     return torch.cat([w, w.new_tensor([phase, tolerance])]).expand(n, -1)
-
-
-def _largest(values: Tensor) -> Tensor:
-    """Largest absolute value of each row, 0 of an empty one."""
-    return values.abs().amax(1) if values.shape[1] else values.new_zeros(len(values))

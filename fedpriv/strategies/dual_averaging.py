@@ -172,5 +172,6 @@ def dual_averaging(
     Raises:
         ConfigError: schedules that leave x undefined.
     """
-    dual_map = DualMap(regularizer or L2(5e-4), weight_power, gamma, gamma_power, active_fraction)
-    return Strategy(DualStep(dual_map, inactive), Duals(), WeightedPrimals(dual_map), "dual_averaging")
+    h = regularizer or L2(5e-4)
+    dual_map = DualMap(h, weight_power, gamma, gamma_power, active_fraction)
+    return Strategy(DualStep(dual_map, inactive), Duals(), WeightedPrimals(dual_map), "dual_averaging", h)

@@ -184,7 +184,7 @@ def test_sparse_and_dense_mixing_agree() -> None:
     rows = torch.randn(300, 5, dtype=torch.float64)
     expected = torch.from_numpy(np.linalg.matrix_power(mixing.metropolis(graph).toarray(), 3)) @ rows
     torch.testing.assert_close(network.mix(rows), expected)
-    assert network.rows_sent == 2 * 600 * 3
+    assert network.numbers_sent == 2 * 600 * 3 * 5
 
 
 def test_users_function_is_checked() -> None:

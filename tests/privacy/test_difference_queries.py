@@ -112,7 +112,7 @@ def test_the_published_noise_of_svrg_has_the_true_epsilon_of_the_design_notes(ep
 def test_the_price_of_rare_draws_agrees_with_the_exact_gaussian_when_every_draw_counts():
     from fedpriv.privacy import gaussian
 
-    assert claims._drawn_now_and_then(0.3, 7, 1.0, 1e-5) == pytest.approx(
+    assert claims.erm._drawn_now_and_then(0.3, 7, 1.0, 1e-5) == pytest.approx(
         gaussian.epsilon_of(0.3 * math.sqrt(7), 1e-5), rel=1e-6
     )
 
@@ -121,7 +121,7 @@ def one_round_of_accmd(x: torch.Tensor, published: bool, seed: int) -> torch.Ten
     """What one round of AccMD returns, at a nominal epsilon of 0.1."""
     y = torch.arange(len(x)) % 10
     privacy = (
-        fp.Privacy(published=Published(0.1, "gaussian", 1e-3, deviation=0.05, exact=("full_gradient",)))
+        fp.Privacy(published=Published(0.1, "gaussian", 1e-3, scale=0.05, exact=("full_gradient",)))
         if published
         else fp.Privacy(epsilon=0.1, delta=1e-3)
     )

@@ -1,0 +1,115 @@
+"""The sensors of Xie, Liu and Chai (2025, eq 42) as an oracle: many trials side by side, `[sensors, trials * p]`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import fedpriv as fp
+from fedpriv.planning import DryOracle
+from fedpriv.privacy.clipping import Clip
+from fedpriv.privacy.mechanisms import Laplace
+from fedpriv.privacy.pricing import Pricing
+from fedpriv.privacy.schedules import Schedule
+
+
+@dataclass(frozen=True)
+class Sensors:
+    """`f_i(x) = ||v_i - M_i x||^2 + omega ||x||^2`, one problem or one for each trial.
+
+    Attributes:
+        hessian: `[sensors, trials or 1, p, p]`.
+        slope: Gradient at 0, `[sensors, trials or 1, p]`.
+        measurement: M, `[sensors, trials or 1, m, p]`.
+    """
+
+    hessian: Tensor
+    slope: Tensor
+    measurement: Tensor
+
+    @classmethod
+    def drawn(cls, n: int, m: int, p: int, problems: int = 1, omega: float = 0.01, seed: int = 0) -> Sensors:
+        """M uniform on [0, 10], v = M x + N(0, 1) for one x ~ N(0, 1): the paper leaves this to a reference."""
+        draws = np.random.default_rng(seed)
+        matrix = draws.uniform(0, 10, (n, problems, m, p))
+        reading = (matrix @ draws.standard_normal((problems, p, 1)))[..., 0] + draws.standard_normal((n, problems, m))
+        hessian = 2 * np.swapaxes(matrix, -1, -2) @ matrix + 2 * omega * np.eye(p)
+        slope = -2 * (np.swapaxes(matrix, -1, -2) @ reading[..., None])[..., 0]
+        return cls(torch.from_numpy(hessian), torch.from_numpy(slope), torch.from_numpy(matrix))
+
+    def gradient(self, x: Tensor) -> Tensor:
+        """`[sensors, trials * p] -> [sensors, trials, p]`."""
+        points = x.reshape(len(self.slope), -1, self.slope.shape[-1])
+        return torch.einsum("ntpq,ntq->ntp", self.hessian.expand(-1, points.shape[1], -1, -1), points) + self.slope
+
+    def optimum(self) -> Tensor:
+        """The minimiser of the sum, `[trials or 1, p]`."""
+        return torch.linalg.solve(self.hessian.sum(0), -self.slope.sum(0))
+
+    def residual(self, x: Tensor) -> Tensor:
+        """`sum_i ||x_i - x*||^2` of each trial."""
+        points = x.reshape(len(self.slope), -1, self.slope.shape[-1])
+        return (points - self.optimum()).square().sum((0, 2))
+
+    def covered_shift(self) -> float:
+        """Largest shift of any single reading that moves no gradient by more than 1 in l1, with M public."""
+        return float(1 / (2 * self.measurement.abs().sum(-1).max()))
+
+
+@dataclass(frozen=True)
+class Promise:
+    """Laplace noise for gradients that a neighbour moves by at most `gap` in l1.
+
+    Args:
+        schedule: How the budget is shared over rounds.
+        gap: delta of the paper.
+        enforced: Clip each sensor's gradient to `gap / 2`; else the gap is assumed.
+    """
+
+    schedule: Schedule
+    gap: float = 1.0
+    enforced: bool = False
+
+    @property
+    def privacy(self) -> fp.Privacy:
+        """Noise multiplier 1."""
+        clip = Clip(self.gap / 2, "l1")
+        laplace = {"mechanism": Laplace(), "unit": "client", "delta": 0.0}
+        return fp.Privacy(noise_multiplier=1.0, clip=clip, schedule=self.schedule, **laplace)
+
+    def noise_multiplier(self, rounds: int) -> float:
+        """What spends epsilon = 1 in so many rounds; epsilon takes that over epsilon: pure epsilons add up."""
+        return sum(self.schedule.share(k) for k in range(rounds))
+
+
+class SensorOracle(DryOracle):
+    """Exact, or clipped, gradients with Laplace noise whose scale is the library's price.
+
+    Args:
+        sensors: The problem.
+        promise: How gradients are bounded and the budget is shared.
+        noise_multipliers: Of each trial; 0 for none.
+        seed: Of the noise.
+    """
+
+    def __init__(self, sensors: Sensors, promise: Promise, noise_multipliers: Tensor, seed: int) -> None:
+        sizes = [1] * len(sensors.slope)
+        pricing = Pricing(promise.privacy, sizes)
+        super().__init__(pricing, promise.privacy, sizes)
+        self._sensors, self._promise, self._prices = sensors, promise, pricing
+        self._multipliers, self._draws = noise_multipliers.double(), np.random.default_rng(seed)
+        self.largest = 0.0
+        self.exact_gradient = torch.empty(0)
+
+    def gradient(self, params: Tensor) -> Tensor:
+        """`[sensors, trials * p]`."""
+        exact = self._sensors.gradient(params)
+        self.exact_gradient = exact
+        self.largest = max(self.largest, float(exact.abs().sum(-1).max()))
+        bounded = self._promise.privacy.clip.rows(exact)[0] if self._promise.enforced else exact
+        _, scales = self._prices.price(self._round, 0, "gradient", [0], [1.0])
+        unit = torch.from_numpy(self._draws.laplace(size=exact.shape))
+        return (bounded + unit * scales[0] * self._multipliers[:, None]).reshape(params.shape)

@@ -1,0 +1,39 @@
+"""What papers claim about their privacy, and what the claim amounts to.
+
+One function for each paper. A claim that is not differential privacy still gets its numbers: the epsilon that the
+stated noise would cost over a whole run if its stated sensitivity were a bound.
+"""
+
+from fedpriv.privacy.claims.admm import inexact_admm, output_perturbed_admm
+from fedpriv.privacy.claims.base import Claim, NoiseClaim
+from fedpriv.privacy.claims.decentralised import (
+    SubsamplingClaim,
+    TrackingNoise,
+    dual_averaging,
+    dual_averaging_noise,
+    dual_averaging_published,
+    dual_averaging_stated,
+    gradient_tracking,
+    gradient_tracking_total,
+    two_variable_tracking,
+)
+from fedpriv.privacy.claims.erm import accelerated_mirror_descent, svrg, svrg_deviation
+
+__all__ = [
+    "Claim",
+    "NoiseClaim",
+    "SubsamplingClaim",
+    "TrackingNoise",
+    "accelerated_mirror_descent",
+    "dual_averaging",
+    "dual_averaging_noise",
+    "dual_averaging_published",
+    "dual_averaging_stated",
+    "gradient_tracking",
+    "gradient_tracking_total",
+    "inexact_admm",
+    "output_perturbed_admm",
+    "svrg",
+    "svrg_deviation",
+    "two_variable_tracking",
+]

@@ -1,0 +1,279 @@
+"""Dual averaging and gradient tracking on graphs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpriv.errors import ConfigError
+from fedpriv.privacy import bounds, gaussian
+from fedpriv.privacy.claims.base import Claim, NoiseClaim, check_positive
+from fedpriv.privacy.events import Event
+
+_ROUGH = 50.0  # beyond, coarse bounds are close enough and finer ones slow
+
+
+@dataclass(frozen=True)
+class SubsamplingClaim:
+    """What the noise formula of a paper with node subsampling states, and what it amounts to.
+
+    Attributes:
+        stated_epsilon: The epsilon that the paper prints.
+        noise: Its standard deviation, for gradients of norm `lipschitz`.
+        final_model: Epsilon if a record were used with probability `iota / q` in each of T rounds and every round had
+            noise: what the paper argues for an adversary who sees the final model only. It is not a bound where an
+            inactive node adds no noise.
+        messages: Epsilon against whoever sees messages, hence who is active: probability `1 / q` in `iota T` rounds.
+    """
+
+    stated_epsilon: float
+    noise: float
+    final_model: float
+    messages: float
+
+
+def dual_averaging_noise(
+    epsilon: float, rounds: int, examples: int, active_fraction: float, delta0: float = 0.01
+) -> float:
+    """Standard deviation over the Lipschitz constant (Liu, Johansson, Shi 2023, theorem 1): the square root of
+    `32 iota^2 T ln(2/delta0) / (q^2 epsilon^2)`. The formula is its own inverse in (noise, epsilon).
+    """
+    return math.sqrt(32 * rounds * math.log(2 / delta0)) * active_fraction / (examples * epsilon)
+
+
+def dual_averaging(
+    epsilon: float,
+    rounds: int,
+    examples: int,
+    active_fraction: float,
+    delta: float = 1e-5,
+    *,
+    sensitivity: float = 1.0,
+    delta0: float = 0.01,
+) -> SubsamplingClaim:
+    """Dual averaging with node subsampling (Liu, Johansson, Shi 2023, theorem 1).
+
+    Args:
+        epsilon: The epsilon that the paper states.
+        rounds: T.
+        examples: q, of each node; one is drawn by an active node in a round (here: one in expectation).
+        active_fraction: iota.
+        delta: Delta at which the noise is priced.
+        sensitivity: In units of the Lipschitz constant: 1 to add or remove a record, 2 to replace one.
+        delta0: The paper's delta_0.
+
+    Raises:
+        ConfigError: an argument is out of range.
+    """
+    check_positive(epsilon=epsilon, rounds=rounds, examples=examples)
+    if not 0 < active_fraction <= 1:
+        raise ConfigError("active_fraction", active_fraction, "a fraction of nodes lies in (0, 1]")
+    noise = dual_averaging_noise(epsilon, rounds, examples, active_fraction, delta0)
+    rate, active = 1 / examples, max(1, round(active_fraction * rounds))
+    return SubsamplingClaim(
+        stated_epsilon=epsilon,
+        noise=noise,
+        final_model=_sampled(noise / sensitivity, active_fraction * rate, rounds, delta),
+        messages=_sampled(noise / sensitivity, rate, active, delta),
+    )
+
+
+def dual_averaging_published(
+    epsilon: float, rounds: int, examples: int, active_fraction: float, delta: float = 1e-5, *, delta0: float = 0.01
+) -> Claim:
+    """The same with all prices, for whoever sees messages and for the final model as the paper argues it.
+
+    Args:
+        epsilon: The epsilon that the paper states.
+        rounds: T.
+        examples: q.
+        active_fraction: iota.
+        delta: Delta at which the noise is priced.
+        delta0: The paper's delta_0.
+
+    Raises:
+        ConfigError: an argument is out of range.
+    """
+    replaced, added = (
+        dual_averaging(epsilon, rounds, examples, active_fraction, delta, sensitivity=s, delta0=delta0) for s in (2, 1)
+    )
+    paper_delta = 1 - max(0.0, 1 - epsilon) * (1 - active_fraction * delta0 / examples) ** rounds
+    needed = 1.25 * (examples * epsilon / active_fraction) ** 2
+    active = max(1, round(active_fraction * rounds))
+    return Claim(
+        paper="Liu, Johansson, Shi 2023, theorem 1",
+        stated=f"({epsilon:g}, delta)-DP for some delta, sigma^2 = 32 iota^2 L^2 T ln(2/{delta0:g}) / (q epsilon)^2",
+        stated_epsilon=epsilon,
+        basic_total=active * gaussian.epsilon_of(2 / replaced.noise, delta / active),
+        tight_total=replaced.messages,
+        why_not=(
+            "the bound L on the gradients is assumed, not enforced. The proof sets delta' = epsilon, so its delta is "
+            f"{paper_delta:.2g}, and asks for T >= {needed:.2g} where T = {rounds}"
+        ),
+        scope="the whole run",
+        views=(
+            ("whoever sees messages, replace one", replaced.messages),
+            ("whoever sees messages, add or remove", added.messages),
+            ("final model as the paper argues it (not claimed), replace one", replaced.final_model),
+            ("final model as the paper argues it (not claimed), add or remove", added.final_model),
+        ),
+    )
+
+
+def _sampled(noise: float, rate: float, count: int, delta: float) -> float:
+    """Epsilon of sampled Gaussian answers; the finer bound only where it pays."""
+    from fedpriv.privacy import pld  # dp-accounting takes a second to import
+
+    found = pld.rare_large(noise, rate, count, delta)
+    if found > _ROUGH:
+        return found
+    return min(found, *bounds.tight({Event("gaussian", noise, "poisson", rate): count}, delta).values())
+
+
+def dual_averaging_stated(noise: float, rounds: int, examples: int, active_fraction: float) -> NoiseClaim:
+    """The epsilon that theorem 1 of Liu, Johansson and Shi states for a noise.
+
+    Args:
+        noise: Standard deviation on the gradient of one example, over the bound on its norm.
+        rounds: T.
+        examples: q, of each node.
+        active_fraction: iota.
+    """
+    stated = dual_averaging_noise(noise, rounds, examples, active_fraction)  # the formula is its own inverse
+    return NoiseClaim("Liu, Johansson, Shi 2023, theorem 1", stated, "delta_0 = 0.01")
+
+
+def gradient_tracking_total(epsilon: float, q1: float, q2: float, rounds: float = math.inf) -> float:
+    """Pure epsilon that the published schedule of gradient tracking spends (Xie, Liu, Chai 2025, eq 5).
+
+    The gap `delta alpha_k` of x(k) is hidden by the noise of scale nu_{k+1}, one round later than the paper counts:
+    `sum_k delta alpha_k / nu_{k+1} = epsilon / q2` over an infinite horizon.
+    """
+    ratio = q1 / q2
+    return epsilon * (q2 - q1) / q2**2 * (1 - ratio**rounds) / (1 - ratio)
+
+
+@dataclass(frozen=True)
+class TrackingNoise:
+    """Step and Laplace noise of gradient tracking, eq 5 of Xie, Liu and Chai (2025), for rounds k = 1, 2, ...
+
+    `alpha_k = gamma q1^(k-1)` and `nu_k = gamma delta q2 / (epsilon (q2 - q1)) q2^(k-1)`.
+
+    Args:
+        epsilon: The epsilon that the paper states.
+        gamma: First step size.
+        q1: Ratio of the steps, below q2.
+        q2: Ratio of the noise, below 1.
+        gap: delta, the assumed bound on the l1 gap between gradients of neighbouring problems.
+
+    Raises:
+        ConfigError: an argument is out of range.
+    """
+
+    epsilon: float
+    gamma: float
+    q1: float
+    q2: float
+    gap: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (self.epsilon > 0 and self.gamma > 0 and self.gap > 0):
+            raise ConfigError("strategy", (self.epsilon, self.gamma, self.gap), "epsilon, gamma and gap are positive")
+        if not 0 < self.q1 < self.q2 < 1:
+            raise ConfigError("strategy.q1", self.q1, f"needs 0 < q1 < q2 < 1, and q2 is {self.q2:g}")
+
+    @property
+    def on_messages(self) -> float:
+        """nu_1: the scale on a message of round 1; it falls by q2 a round."""
+        return self.gamma * self.gap * self.q2 / (self.epsilon * (self.q2 - self.q1))
+
+    @property
+    def on_gradients(self) -> float:
+        """nu_2 / alpha_1: the same noise seen at the gradient of round 1; it grows by q2 / q1 a round."""
+        return self.q2 * self.on_messages / self.gamma
+
+    def steps(self, rounds: int) -> NDArray[np.float64]:
+        """`alpha_k`, `[rounds]`."""
+        return self.gamma * np.power(self.q1, np.arange(rounds), dtype=np.float64)
+
+    def scales(self, rounds: int) -> NDArray[np.float64]:
+        """`nu_k`, `[rounds]`."""
+        return self.on_messages * np.power(self.q2, np.arange(rounds), dtype=np.float64)
+
+
+def gradient_tracking(noise: TrackingNoise, rounds: int, delta: float = 1e-5) -> Claim:
+    """Gradient tracking with one exchanged variable (Xie, Liu, Chai 2025, theorem 4.5), and DPOP with its noise.
+
+    Args:
+        noise: Its parameters.
+        rounds: Number of rounds.
+        delta: Delta of the tightest bound.
+    """
+    total = gradient_tracking_total(noise.epsilon, noise.q1, noise.q2, rounds)
+    forever = gradient_tracking_total(noise.epsilon, noise.q1, noise.q2)
+    each = noise.gap * noise.steps(rounds) / (noise.q2 * noise.scales(rounds))
+    return Claim(
+        paper="Xie, Liu, Chai 2025, theorem 4.5",
+        stated=f"{noise.epsilon:g}-DP for any number of rounds, Laplace noise of eq 5",
+        stated_epsilon=noise.epsilon,
+        basic_total=total,
+        tight_total=_laplace_total(each, delta),
+        why_not=(
+            f"delta = {noise.gap:g}, the l1 gap of neighbours' gradients, is assumed and nothing enforces it: without "
+            "that bound epsilon is infinite. Where it holds, the x(k) of a round is hidden by the smaller noise of "
+            f"the next, so that any number of rounds costs epsilon / q2 = {forever:.6g}"
+        ),
+        scope="any number of rounds",
+    )
+
+
+# Table 3 of Xie, Liu and Chai: sensitivity of a round over delta, at least, with its unnamed constants at 0
+_TABLE_3 = {"PP-DOAGT": "3 alpha_k", "Diff-TV-AB": "2"}
+
+
+def two_variable_tracking(method: str, noise: TrackingNoise, rounds: int, delta: float = 1e-5) -> Claim:
+    """Gradient tracking that sends x and y and noises both, eq 7 of Xie, Liu and Chai (2025), in our reading.
+
+    A client that keeps its own exact x and y, and whose gradients at any two points differ by at most delta in l1,
+    sends y that differs by `2 delta` and x that differs by `2 alpha_k delta` between neighbours; both are under noise
+    nu_k. Only y is moved by the first round, by delta, and x by `alpha_2 delta` in the second.
+
+    Args:
+        method: `"PP-DOAGT"` or `"Diff-TV-AB"`: whose row of their table 3 is stated.
+        noise: Its parameters; the paper gives all methods the noise of its own.
+        rounds: Number of rounds.
+        delta: Delta of the tightest bound.
+    """
+    steps, scales = noise.steps(rounds), noise.scales(rounds)
+    table = 3 * steps if method == "PP-DOAGT" else np.full(rounds, 2.0)
+    moved = 2 + 2 * steps
+    moved[:1] = 1.0
+    moved[1:2] -= steps[1:2]
+    with np.errstate(divide="ignore", over="ignore"):
+        stated, each = noise.gap * table / scales, noise.gap * moved / scales
+    return Claim(
+        paper=f"{method}, in table 3 of Xie, Liu, Chai 2025",
+        stated=(
+            f"a round moves messages by at least {_TABLE_3[method]} delta, so epsilon is at least "
+            f"{float(stated.sum()):.4g} with the noise of eq 5 for {noise.epsilon:g}"
+        ),
+        stated_epsilon=float(stated.sum()),
+        basic_total=float(each.sum()),
+        tight_total=_laplace_total(each, delta),
+        why_not=(
+            f"delta = {noise.gap:g} is assumed and nothing enforces it: without that bound epsilon is infinite. y is "
+            "not scaled by the step, so the noise falls while what it hides does not: the price grows without end"
+        ),
+        scope="these rounds, as a lower bound",
+    )
+
+
+def _laplace_total(each: NDArray[np.float64], delta: float) -> float:
+    """Epsilon of Laplace answers with these pure epsilons, tightly; by basic composition where that is large."""
+    total = float(each.sum())
+    if total > _ROUGH or delta == 0:
+        return total
+    return min(bounds.tight({Event("laplace", float(1 / epsilon)): 1 for epsilon in each}, delta).values())

@@ -1,0 +1,143 @@
+"""What a run says: a report for each round, and the result at its end."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from fedpriv.errors import FedprivError
+from fedpriv.privacy.spent import Spent
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What sinks see of a round. Nothing in it is computed on clients' data un-noised.
+
+    Attributes:
+        round: Number of finished rounds.
+        rounds: Number of rounds of the whole run.
+        metrics: Values on public test data (`test_...`), the bytes sent so far and, where clients' models differ, how
+            far they are apart (`consensus_distance`, and `node_test_accuracy_min`, `_mean`, `_max` over nodes); empty
+            on rounds without an evaluation.
+        epsilon: Upper bound on what has been spent so far (the largest over clients): the quick bound, or the limit,
+            which the budget's filter enforces.
+        target: The target epsilon, or None.
+        seconds: Time spent so far.
+    """
+
+    round: int
+    rounds: int
+    metrics: dict[str, float]
+    epsilon: float
+    target: float | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """The end of a run; `to_json` is `result.json`.
+
+    Attributes:
+        strategy: The algorithm's name.
+        rounds: Finished rounds.
+        planned_rounds: Rounds that were asked for.
+        test_accuracy: Of the one model (the mean over nodes), on public test data.
+        test_loss: The same.
+        spent: Upper bound on what was spent.
+        seconds: Time of the run.
+        params_l2: Norm of `params`.
+        noise_multiplier: Noise over sensitivity in a round of share 1.
+        measures: What else is known: bytes sent, spectral gap, how far nodes are apart, multipliers.
+        gradient_evaluations: Expected number of per-example gradients.
+        optimality_gap: F(params) - F*, where F* is known, over all training examples: exact, so NOT private.
+            `result.json` has it as `suboptimality` too, and lists both under `not_private`.
+        params: The one model, `[dim]`.
+        node_params: Each node's own, `[n, dim]`; the one model for all where they have none of their own.
+        model: The one model as a module.
+    """
+
+    strategy: str
+    rounds: int
+    planned_rounds: int
+    test_accuracy: float | None
+    test_loss: float | None
+    spent: Spent
+    seconds: float
+    params_l2: float
+    noise_multiplier: float | None
+    measures: dict[str, Any]
+    gradient_evaluations: float
+    optimality_gap: float | None
+    params: Tensor = field(repr=False)
+    node_params: Tensor = field(repr=False)
+    model: nn.Module = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values. An infinite epsilon is the string `"inf"`, for JSON has no infinity."""
+        spent = asdict(self.spent)
+        flat = {
+            "strategy": self.strategy,
+            "rounds": self.rounds,
+            "planned_rounds": self.planned_rounds,
+            "test_accuracy": self.test_accuracy,
+            "test_loss": self.test_loss,
+            **{name: spent[name] for name in ("epsilon", "delta", "unit", "relation", "trust", "accountant")},
+            "per_client_epsilon": list(self.spent.per_client),
+            "non_private": list(self.spent.non_private),
+            "noise_multiplier": self.noise_multiplier,
+            "gradient_evaluations": self.gradient_evaluations,
+            "optimality_gap": self.optimality_gap,
+            "seconds": round(self.seconds, 3),
+            "params_l2": self.params_l2,
+            **self.measures,
+        }
+        if self.optimality_gap is not None:
+            # one number under the names of both literatures, computed on clients' data without noise
+            flat |= {"suboptimality": self.optimality_gap, "not_private": ["optimality_gap", "suboptimality"]}
+        return json.loads(json.dumps(flat).replace("Infinity", '"inf"'))
+
+    def save(self, folder: Path, *, nodes: bool = False) -> None:
+        """Write the one model's `state_dict` to `model.pt`, and a list with that of each node to `node_models.pt`.
+
+        Both hold functions of releases only. To load: `model.load_state_dict(torch.load(path)[node])`.
+
+        Args:
+            folder: Where to.
+            nodes: Write `node_models.pt` too.
+
+        Raises:
+            FedprivError: the disk does not take it.
+        """
+        try:
+            torch.save(self.model.state_dict(), folder / "model.pt")
+            if nodes:
+                torch.save([self._state_dict(row) for row in self.node_params], folder / "node_models.pt")
+        except (OSError, RuntimeError) as error:
+            raise FedprivError(f"{folder} could not take the models ({error}); free some space") from error
+
+    def _state_dict(self, row: Tensor) -> dict[str, Tensor]:
+        model = copy.deepcopy(self.model)
+        torch.nn.utils.vector_to_parameters(row.clone(), model.parameters())
+        return {name: value.clone() for name, value in model.state_dict().items()}
+
+    def __str__(self) -> str:
+        accuracy = "" if self.test_accuracy is None else f"test accuracy {self.test_accuracy:.2%}, "
+        return f"{self.strategy}: {accuracy}{self.rounds} rounds, {self.spent}"
+
+
+class Sink(Protocol):
+    """Something that takes reports: a progress line, a file, TensorBoard."""
+
+    def write(self, report: RoundReport) -> None:
+        """Take one round."""
+        ...
+
+    def close(self) -> None:
+        """The run is over."""
+        ...

@@ -1,0 +1,77 @@
+"""What exact augmented Lagrangians share: multipliers, tolerances, and when an outer loop ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedpriv.errors import ConfigError
+
+_STALLED = 15  # outer rounds without one per cent less violation
+
+
+@dataclass(frozen=True)
+class Outer:
+    """Parameters of the outer loop and its stopping rule (He, Peng and Sun, 2024, eq 11).
+
+    Args:
+        beta: Penalty; the multipliers' step.
+        tolerance: `s` of `tau_k = s / (k + 1)^2`.
+        stationarity: `eps_1`.
+        feasibility: `eps_2`.
+    """
+
+    beta: float = 10.0
+    tolerance: float = 1e-3
+    stationarity: float = 1e-3
+    feasibility: float = 1e-3
+
+    def __post_init__(self) -> None:
+        for name in ("beta", "tolerance", "stationarity", "feasibility"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigError(f"strategy.{name}", getattr(self, name), "must be positive and finite")
+
+    def tau(self, k: int) -> float:
+        """Tolerance of outer round k."""
+        return self.tolerance / (k + 1) ** 2
+
+    def stops(self, k: int, moved: float, change: float) -> bool:
+        """`||w^{k+1} - w^k||_inf + beta tau_k <= beta eps_1` and `max_i ||mu_i^{k+1} - mu_i^k||_inf <= beta eps_2`."""
+        still = moved + self.beta * self.tau(k) <= self.beta * self.stationarity
+        return still and change <= self.beta * self.feasibility
+
+    def stalls(self, rounds: int, least: float, violation: float) -> tuple[int, bool]:
+        """Whether the violation has stopped falling: then the constraints are taken to be infeasible.
+
+        Args:
+            rounds: Outer rounds without progress before this one.
+            least: Smallest violation before this round.
+            violation: This round's.
+
+        Returns:
+            Outer rounds without progress, this one included, and whether they are too many.
+        """
+        rounds = 0 if violation <= max(0.99 * least, 10 * self.feasibility) else rounds + 1
+        return rounds, rounds >= _STALLED
+
+
+def raised(multipliers: Tensor, values: Tensor, beta: float, equality: Tensor) -> Tensor:
+    """`[mu + beta c]_+`, without `[.]_+` for equalities: `[k, m]`."""
+    moved = multipliers + beta * values
+    return moved.where(equality, moved.clamp_min(0))
+
+
+def penalty(multipliers: Tensor, values: Tensor, beta: float, equality: Tensor) -> Tensor:
+    """`(||[mu + beta c]_+||^2 - ||mu||^2) / (2 beta)`: `[k, m] -> [k]`."""
+    return (raised(multipliers, values, beta, equality).square() - multipliers.square()).sum(1) / (2 * beta)
+
+
+def violations(values: Tensor, equality: Tensor) -> Tensor:
+    """What is missing to `c <= 0`, or to `c = 0` for equalities: `[k, m]`, not negative."""
+    return values.abs().where(equality, values.clamp_min(0))
+
+
+def largest(values: Tensor) -> Tensor:
+    """Largest absolute value of each row, 0 of an empty one: `[k, m] -> [k]`."""
+    return values.abs().amax(1) if values.shape[1] else values.new_zeros(len(values))
