@@ -181,7 +181,7 @@ def draw(curves: dict[tuple[float, float], dict[str, Run]], path: Path) -> None:
     for column, ((lam, epsilon), runs) in enumerate(curves.items()):
         for name, run in runs.items():
             for panel, cost in zip(panels[:, column], (run.evaluations, run.seconds), strict=True):
-                panel.loglog(cost, run.gaps, label=name.partition(",")[0], linestyle=":" if "2 G" in name else "-")
+                panel.loglog(cost, run.gaps, label=name, linestyle=":" if "2 G" in name else "-")
         panels[0, column].set(title=f"lambda {lam:g}, epsilon {epsilon:g}", xlabel="gradient evaluations / n")
         panels[1, column].set(xlabel="seconds")
         panels[0, column].set_ylim(1e-5, 3)

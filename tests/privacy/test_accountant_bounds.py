@@ -326,10 +326,11 @@ def test_parity_with_opacus() -> None:
     analysis = pytest.importorskip("opacus.accountants")
     for sigma, rate, steps in [(1.0, 0.01, 1000), (2.0, 0.1, 500)]:
         event = Event("gaussian", sigma, "poisson", rate)
-        for name, ours in [
-            ("RDPAccountant", rdp_epsilon({event: steps})),
-            ("PRVAccountant", pld.epsilon({event: steps}, DELTA)),
+        # what PRV reports is its estimate plus its own error bound, .01 unless a smaller one is asked for
+        for name, ours, options in [
+            ("RDPAccountant", rdp_epsilon({event: steps}), {}),
+            ("PRVAccountant", pld.epsilon({event: steps}, DELTA), {"eps_error": 0.002}),
         ]:
             theirs = getattr(analysis, name)()
             theirs.history = [(sigma, rate, steps)]
-            assert ours == pytest.approx(theirs.get_epsilon(DELTA), abs=0.011)
+            assert ours == pytest.approx(theirs.get_epsilon(DELTA, **options), abs=0.01)
