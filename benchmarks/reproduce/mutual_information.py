@@ -78,7 +78,7 @@ def leaks(epsilon: float, trials: int, rounds: int, gap: float | None, seed: int
     sensors = Sensors.drawn(3, 1, 1, problems=trials, seed=seed)
     promise = Promise(Geometric(q1 / Q2), gap or 1.0, enforced=gap is not None)
     multiplier = Q2 / (epsilon * (Q2 - q1)) * (1.0 if gap else Q2)
-    oracle = SensorOracle(sensors, promise, torch.full((trials,), multiplier), seed)
+    oracle = SensorOracle(sensors, promise, torch.full((trials,), multiplier), seed + 2)
     draws = np.random.default_rng(seed + 1)
     start = torch.from_numpy(draws.standard_normal((3, trials)))
     if gap is None:
