@@ -48,10 +48,11 @@ class ColumnMap(DualMap):
 
 @dataclass(frozen=True)
 class Method:
-    """Who is active over which links."""
+    """Who is active over which links; with `batch` below 1 in smaller batches, and in as many more rounds."""
 
     name: str
     activity: Activity
+    batch: float = 1.0
 
     @cached_property
     def graph(self) -> fp.Graph:
@@ -74,6 +75,7 @@ class Method:
 METHODS = (
     Method("none", Always()),
     Method("none, one peer each", OnePeerExponential()),
+    Method("none, 1/10 batches", OnePeerExponential(), 0.1),
     Method("2 links (19 %)", fp.RandomEdges(2)),
     Method("1 link (10 %)", fp.RandomEdges(1)),
 )
@@ -97,6 +99,10 @@ class Prices:
     rate: float
     rounds: int
     epsilons: tuple[float, ...]
+
+    def of(self, method: Method) -> Prices:
+        """With the method's own batches."""
+        return replace(self, rate=self.rate * method.batch, rounds=round(self.rounds / method.batch))
 
     def cells(self, method: Method) -> list[Cell]:
         """All runs of a method: equal rounds, and equal gradient evaluations where nodes are sampled."""

@@ -179,3 +179,9 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(tmp_path) -> None:
     resumed = finished(part(12, resume=True))
     assert resumed["params_l2"] == whole["params_l2"]
     assert resumed["multipliers"] == whole["multipliers"]
+
+
+def test_every_number_sent_is_counted() -> None:
+    """Down: w, the phase and the tolerance; up: the shifted primal and five numbers; of eight bytes."""
+    result = finished(wdbc(3, fp.proximal_al(fp.Outer(300.0), 0.3, solver=Newton()), rounds=7))
+    assert result["bytes_sent"] == 7 * 3 * ((4 + 2) + (4 + 5)) * 8

@@ -13,20 +13,23 @@ from functools import lru_cache
 import numpy as np
 import torch
 from scipy.optimize import minimize
-from torch.utils.data import TensorDataset
+from torch import Tensor
 
 import fedpriv as fp
-from fedpriv.models import LinearSVM, resolve_loss
 from fedpriv.network import topology
 from fedpriv.network.activity import Activity, Always
 from fedpriv.planning import make_plan
 from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.randomness import Randomness
+from fedpriv.simulation import begin, simulate
 from fedpriv.strategies.proximal import L2
 
-NODES, EACH, DIM, MU, ROUNDS, RATE, DELTA, SEEDS = 10, 40, 4, 0.1, 80, 0.2, 1e-5, 2
+NODES, EACH, DIM, MU, ROUNDS, RATE, DELTA = 10, 40, 4, 0.1, 80, 0.2, 1e-5
+RUNS, LINKS = 50, 6  # of noise for each draw of links
 METHODS: dict[str, Activity] = {"none": Always(), "2 links": fp.RandomEdges(2), "1 link": fp.RandomEdges(1)}
 
 
+@lru_cache
 def problem() -> tuple[np.ndarray, np.ndarray]:
     """Rows of norm 1 and signs that a noisy plane gives."""
     generator = np.random.default_rng(0)
@@ -79,33 +82,59 @@ def strategy(graph: fp.Graph) -> fp.Strategy:
     )
 
 
+class Sampled:
+    """Noised subgradients of norm at most 1 of Poisson batches, for `RUNS` independent runs side by side.
+
+    Dual averaging with h = l2 treats coordinates alike, so that runs that share their links are one run of `RUNS * DIM`
+    coordinates.
+    """
+
+    n_clients = NODES
+
+    def __init__(self, noise: float, seed: int) -> None:
+        x, y = problem()
+        order = np.random.default_rng(1).permutation(len(y)).reshape(NODES, EACH)
+        self.rows = torch.from_numpy((y[:, None] * x)[order])
+        self.deviation = noise * 2 / (RATE * EACH)  # a replaced example moves the sum by 2
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> None:
+        self.cohort = cohort
+
+    def release_message(self, message: Tensor) -> Tensor:
+        return message
+
+    def gradient(self, params: Tensor) -> Tensor:
+        rows = self.rows[self.cohort]
+        margins = torch.einsum("kmd,krd->krm", rows, params.unflatten(1, (RUNS, DIM)))
+        drawn = torch.rand(margins.shape, generator=self.generator, dtype=torch.float64) < RATE
+        mean = torch.einsum("krm,kmd->krd", ((margins < 1) & drawn).double(), -rows) / (RATE * EACH)
+        return (mean + self.deviation * torch.randn(mean.shape, generator=self.generator)).flatten(1)
+
+
 @lru_cache
 def suboptimality(view: str, method: str, epsilon: float) -> float:
-    """F of the mean of the nodes' averages at the end, less F*; the mean over seeds."""
-    x, y = problem()
-    parts = np.array_split(np.random.default_rng(1).permutation(len(y)), NODES)
-    inputs, targets = torch.from_numpy(x).float(), torch.from_numpy((y > 0).astype(np.int64))
+    """F of the mean of the nodes' averages at the end, less F*; the mean over draws of links and of noise."""
     graph = fp.Graph(topology.complete(NODES), activity=METHODS[method])
-    privacy = fp.Privacy(noise_multiplier=noise_for(view, epsilon, graph), delta=DELTA, sampling=fp.Poisson(RATE))
-    gaps = []
-    for seed in range(SEEDS):
-        clients = fp.make_clients(
-            LinearSVM(DIM), resolve_loss("hinge"), [TensorDataset(inputs[p], targets[p]) for p in parts]
-        )
-        result = fp.train(clients, strategy(graph), privacy, rounds=ROUNDS, network=graph, seed=seed)
-        gaps.append(objective(result.params.double().numpy()) - optimum())
+    noise, made, gaps = noise_for(view, epsilon, graph), strategy(graph), []
+    for seed in range(LINKS):
+        start = begin(made, torch.zeros(NODES, RUNS * DIM, dtype=torch.float64))
+        for done in simulate(made, Sampled(noise, seed), graph, start, Randomness(seed), rounds=ROUNDS):
+            start = done.progress
+        means = start.models.mean(0).unflatten(0, (RUNS, DIM)).numpy()
+        gaps += [objective(w) - optimum() for w in means]
     return float(np.mean(gaps))
 
 
 def test_whoever_sees_messages_makes_node_sampling_lose() -> None:
-    """Two links a round (36 % of the nodes) tie, one link (20 %) is more than twice as far from the optimum."""
+    """At the true epsilon: .036 without sampling, .061 and .066 with two links and one, over 300 runs each."""
     none, two, one = (suboptimality("messages", method, 1.0) for method in METHODS)
-    assert two > 0.8 * none
-    assert one > 1.5 * none
+    assert two > 1.3 * none
+    assert one > 1.3 * none
 
 
-def test_the_papers_argument_for_the_final_model_makes_it_win_but_not_by_a_smaller_ratio() -> None:
-    none, two, one = (suboptimality("final model" if m != "none" else "messages", m, 1.0) for m in METHODS)
-    assert two < 0.6 * none
-    assert one < 0.6 * none
-    assert one > 0.8 * two
+def test_only_the_papers_argument_for_the_final_model_makes_it_win() -> None:
+    """At the epsilon that it argues, which is no bound here: .016 and .010."""
+    none, two, one = (suboptimality("messages" if m == "none" else "final model", m, 1.0) for m in METHODS)
+    assert two < 0.7 * none
+    assert one < 0.8 * two
