@@ -292,3 +292,12 @@ def test_a_forecast_says_what_the_papers_formula_would_call_the_noise():
     assert found.spent.epsilon > 3 * 0.8
     assert forecast(digits(*lines, private.replace(str(rate), "0.1"))).formula is None
     assert forecast(digits(private.replace(str(rate), "0.1"))).formula is None
+
+
+def test_steps_that_no_proof_covers_are_said_in_the_plan() -> None:
+    folder = Path(__file__).parents[1] / "configs"
+    said = [
+        forecast(load_config(folder / f"{name}.yaml")).warnings
+        for name in ("digits_tracking", "digits_tracking_published")
+    ]
+    assert [any("proof of convergence needs at most" in warning for warning in each) for each in said] == [False, True]

@@ -16,7 +16,9 @@ from fedpriv.config.network import check_cohort
 from fedpriv.config.schema import Config
 from fedpriv.config.statistics import statistics_notes
 from fedpriv.config.strategies import STRATEGIES
-from fedpriv.network.graph import Facts
+from fedpriv.network import mixing
+from fedpriv.network.graph import Facts, Graph
+from fedpriv.network.local import Star
 from fedpriv.planning import Plan, make_plan
 from fedpriv.privacy.accountant import account
 from fedpriv.privacy.calibration import delta_warning
@@ -28,6 +30,8 @@ from fedpriv.privacy.randomness import Randomness
 from fedpriv.privacy.schedules import Uniform
 from fedpriv.privacy.settings import FixedSize, Poisson, Privacy, Sampling
 from fedpriv.privacy.spent import Spent
+from fedpriv.strategies.base import Strategy
+from fedpriv.strategies.tracking import ImplicitTracking
 from fedpriv.training import Training, make_clients
 
 _SAMPLED: dict[SamplingName, SamplingName] = {
@@ -124,7 +128,7 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
         seconds_per_round=_seconds(config, seen, plan) if timed else None,
         claim=claim,
         formula=_formula(config, seen, plan, network.active_fraction),
-        warnings=tuple(_warnings(config, seen, plan, claim)),
+        warnings=(*_warnings(config, seen, plan, claim), *_steps_warning(recipe.strategy, network)),
     )
 
 
@@ -225,6 +229,20 @@ def _laplace_warning(config: Config, seen: Outline, plan: Plan) -> list[str]:
     return [
         f"mechanism: gaussian with an l2 clip of the same bound needs {1 - ratio:.0%} less noise for the same epsilon "
         "(standard deviation per coordinate), and an l2 clip takes less away from a dense gradient than an l1 clip"
+    ]
+
+
+def _steps_warning(strategy: Strategy, network: Star | Graph) -> list[str]:
+    """Geometric steps of gradient tracking that fall more slowly than its proof allows: as in the paper itself."""
+    step = strategy.local_step
+    if not (isinstance(step, ImplicitTracking) and isinstance(network, Graph) and step.step_size.ratio < 1):
+        return []
+    proved = mixing.tracking_ratio(network.weights)
+    if step.step_size.ratio <= proved:
+        return []
+    return [
+        f"step_size.ratio = {step.step_size.ratio:g}: the paper's proof of convergence needs at most {proved:.2g} "
+        "on this graph (its own experiments use .92 and more)"
     ]
 
 
