@@ -35,7 +35,7 @@ demo: venv ## train on scikit-learn's digits; prints accuracy, epsilon and where
 	$(BIN)/fedpriv train configs/digits_iadmm.yaml --out $(OUT)
 
 test: venv ## run the tests
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 check: format-check lint types layers docs coverage ## everything that must pass before a change is merged
 
@@ -59,7 +59,7 @@ docs: venv ## build the documentation into site/, warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 coverage: venv ## the tests, with at least 95 % of fedpriv/privacy covered
-	$(BIN)/python -m pytest -n $(JOBS) --cov --cov-report=
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov --cov-report=
 	$(BIN)/coverage report --include='fedpriv/privacy/*' --fail-under=95
 
 bench: venv ## time and memory of a private step and of a round (against pfl-research: see benchmarks/speed/peers.py)
