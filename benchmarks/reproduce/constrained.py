@@ -117,17 +117,29 @@ def quadratic(args: argparse.Namespace) -> None:
         rng = np.random.default_rng(0)
         model = torch.nn.Linear(dim, 1, bias=False)
         torch.nn.init.zeros_(model.weight)
-        clients = []
+        clients, form, rows, right = [], np.zeros((dim, dim + 1)), [], []
         for i in range(n + 1):
             c = torch.tensor(rng.normal(scale=dim**-0.5, size=(args.rows, dim)))
             u, d, b = np.linalg.qr(rng.normal(size=(dim, dim)))[0], rng.normal(size=args.rows), rng.normal(size=dim)
             a = torch.tensor(u * rng.uniform(0.5, 1, dim) @ u.T)
             line = fp.LinearEquality(c, torch.tensor(d / np.linalg.norm(d)))
             objective = None if i == n else quadratic_form(a, torch.tensor(b / np.linalg.norm(b)))
+            rows, right = [*rows, *c.numpy()], [*right, *line.offset.numpy()]
+            if i < n:
+                form += np.hstack([a.numpy(), (b / np.linalg.norm(b))[:, None]]) / n
             nothing = TensorDataset(torch.zeros(1, dim), torch.zeros(1))
             clients += fp.make_clients(model, torch.nn.MSELoss(), [nothing], fp.Problem(objective, (line,)))
         strategy = fp.proximal_al(fp.Outer(10.0, 0.1, 1e-3, 1e-4), args.rho or 1.0, solver=Quadratic())
         run(f"qp, d = {dim}", n, clients, strategy, 0.0, None)
+        print(f"qp, d = {dim}: the KKT system's solution has objective {kkt_objective(form, rows, right):.5f}")
+
+
+def kkt_objective(form: np.ndarray, rows: list[np.ndarray], right: list[float]) -> float:
+    """Smallest `w' A w / 2 + b' w` with `C w + d = 0`, by one linear solve: `[dim, dim + 1]` holds A and b."""
+    a, b, c = form[:, :-1], form[:, -1], np.stack(rows)
+    system = np.block([[a, c.T], [c, np.zeros((len(c), len(c)))]])
+    w = np.linalg.solve(system, -np.concatenate([b, right]))[: len(b)]
+    return float(w @ a @ w / 2 + b @ w)
 
 
 def quadratic_form(a: torch.Tensor, b: torch.Tensor) -> fp.Function:
