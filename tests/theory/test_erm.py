@@ -138,7 +138,7 @@ def test_a_random_iterate_is_an_iterate_and_is_chosen_beforehand():
 
 
 def test_a_random_iterate_has_a_small_gradient_on_a_nonconvex_loss():
-    """Theorem 6.4 without noise: E ||grad F(x_m)||^2 <= 2 L (F(x_0) - F*) / T."""
+    """Theorem 6.3 without noise: E ||grad F(x_m)||^2 <= 2 L (F(x_0) - F*) / T."""
     generator = torch.Generator().manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2))
     for p in model.parameters():
