@@ -240,7 +240,9 @@ def proven(
     a, k = eta * smoothness, smoothness / strong_convexity
     room = 0.5 - 12 * a  # (1/2 - 8a / (1 - 8a)) (1 - 8a)
     if not room > 0:
-        fix = f"no epoch is long enough for theorem 4.2 at {eta:g}: take less than 1 / (24 smoothness), or give a length"
+        fix = (
+            f"no epoch is long enough for theorem 4.2 at {eta:g}: take less than 1 / (24 smoothness), or give a length"
+        )
         raise ConfigError("strategy.epoch_length", None, fix)
     return eta, math.floor((k / a + 8 * a) / room) + 1
 
