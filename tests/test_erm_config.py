@@ -84,12 +84,12 @@ def test_what_the_published_experiment_truly_costs(options: str, total: float):
 
 
 def test_epochs_and_steps_are_the_papers_unless_given():
-    """192 L / mu + 1 steps of 1 / (48 L), near the 5000 of the paper's experiment; SVRG++: 1 / (13 L), doubling from 10."""
+    """192 L / mu + 1 steps of 1 / (48 L), near the 5000 of the paper's experiment; SVRG++: 1 / (13 L), from 10."""
     svrg = load_config(PUBLISHED, ["strategy={name: dp_svrg, regularizer: {l2: {lam: 0.01}}}", *SOUND]).recipe()
     step = svrg.strategy.aggregator
     assert (step.learning_rate, step.epochs) == (1 / 12, Epochs(4801))
     svrg = load_config(PUBLISHED, ["strategy={name: dp_svrg_plus_plus}", *SOUND]).recipe()
     step = svrg.strategy.aggregator
     assert (step.learning_rate, step.epochs) == (4 / 13, Epochs(10, True))
-    with pytest.raises(ConfigError, match="epoch_length.*strongly convex"):
+    with pytest.raises(ConfigError, match=r"epoch_length.*strongly convex"):
         load_config(PUBLISHED, ["strategy={name: dp_svrg}", *SOUND]).recipe()

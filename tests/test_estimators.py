@@ -81,7 +81,7 @@ def test_errors_name_the_parameter():
 @pytest.mark.parametrize("bound", [None, 0, -1.0, np.nan, np.inf])
 def test_a_bound_on_rows_is_asked_for_and_never_taken_from_the_data(bound):
     x, y = blobs(50)
-    with pytest.raises(ConfigError, match="data_norm.*does not come from the data"):
+    with pytest.raises(ConfigError, match=r"data_norm.*does not come from the data"):
         PrivateLogisticRegression(epsilon=1.0, data_norm=bound).fit(x, y)
 
 

@@ -67,7 +67,7 @@ def dp_svrg_plus_plus(
     difference_bound: Literal["smoothness", "twice_clip"] = "smoothness",
     anchor_share: Positive = 1.0,
 ) -> Recipe:
-    """Step 1 / (13 smoothness) unless given, as in theorem 4.4; m = 10 is that of its experiment; see `fedpriv.svrg`."""
+    """Step 1 / (13 smoothness) unless given (theorem 4.4); m = 10 in the paper's experiment; see `fedpriv.svrg`."""
     step, epochs = learning_rate or 1 / (13 * smoothness), Epochs(epoch_length, True)
     return _svrg(epochs, step, smoothness, regularizer.build(), difference_bound, anchor_share)
 

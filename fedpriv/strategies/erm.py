@@ -4,10 +4,10 @@ Problem: min_x F(x) + h(x), F the mean loss of all examples of all clients, h a 
 
     x_t = prox_{eta h}(y_{t-1} - eta g~(y_{t-1})),  y_t = x_t + beta (x_t - x_{t-1})
 
-In the paper beta = 0; with Nesterov's momentum beta (Nesterov, 2013, method 2.2.22; Beck and Teboulle, 2009) fewer steps,
-and so less noise on each, come as far on an ill-conditioned problem. The answer g~ is a mean over clients, so one owner
-or many give the same iterates. On a non-convex F the guarantee is on the gradient norm of an iterate drawn at random
-(theorem 6.3, beta = 0): `RandomIterate`. With Poisson batches it is DP-SGD.
+In the paper beta = 0. With momentum beta (Nesterov, 1983; Beck and Teboulle, 2009) fewer steps, and so less noise on
+each, come as far on an ill-conditioned problem. The answer g~ is a mean over clients, so one owner or many give the
+same iterates. On a non-convex F the guarantee is on the gradient norm of an iterate drawn at random (theorem 6.3,
+beta = 0): `RandomIterate`. With Poisson batches it is DP-SGD.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def gradient_descent(
     Args:
         learning_rate: eta; the paper takes 1 / L for an L-smooth loss.
         regularizer: h, e.g. `L2(0.01)`; none by default.
-        momentum: beta, in [0, 1). A step then adds up to `learning_rate / (1 - momentum)` of each answer, noise included.
+        momentum: beta, in [0, 1): an answer, noise included, moves x by up to `learning_rate / (1 - momentum)` of it.
         average: None reports the last iterate; a power p the average weighted by `t**p`.
         random_iterate: Number of rounds T of the run, to report an iterate drawn from `{x_0, ..., x_{T-1}}`.
         seed: Of that draw.

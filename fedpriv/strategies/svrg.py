@@ -214,7 +214,7 @@ def proven(
     learning_rate: float | None = None,
     epoch_length: int | None = None,
 ) -> tuple[float, int]:
-    """Step and epoch length of DP-SVRG for which theorem 4.2 (equation 4) has each epoch halve the gap, where not given.
+    """Step and epoch length of DP-SVRG, where not given, for which each epoch halves the gap (theorem 4.2, equation 4).
 
     With eta = a / L and k = L / mu the theorem asks for `k / (a (1 - 8a) m) + 8a (m + 1) / (m (1 - 8a)) < 1/2`. The
     step for which the fewest inner steps will do is a = 1/48, with m above 192 k + 2/3.

@@ -198,7 +198,7 @@ def test_adaptive_clipping_refuses_another_clip_of_its_messages(clip: fp.Clip):
     privacy = fp.Privacy(epsilon=5.0, at="message", unit="client", clip=clip)
     if clip.norm == "l1":
         privacy = replace(privacy, mechanism=fp.Laplace())
-    with pytest.raises(fp.ConfigError, match="privacy.clip.*norm: l2, bound: 1"):
+    with pytest.raises(fp.ConfigError, match=r"privacy\.clip.*norm: l2, bound: 1"):
         fp.Training(clients_of(digits_of((10, 12))), adaptive_clipping(fedavg(0.1)), privacy, rounds=2)
 
 
