@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 if TYPE_CHECKING:
     from fedpriv.config import Config, Forecast
     from fedpriv.network.graph import Facts
+    from fedpriv.report import Run
     from fedpriv.results import Result
     from fedpriv.training import Training
 
@@ -119,12 +120,18 @@ def plan(
 
 
 @app.command()
-def show(run: RunFolder, as_json: AsJson = False) -> None:
-    """Show a run, finished or not; its epsilon is counted again from the ledger."""
+def show(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folder of a run; several are compared.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show a run, finished or not, or compare several; epsilon is counted again from the ledger."""
     from fedpriv.report import Run, draw
 
-    found = Run.read(run)
-    picture = run / "report.png"
+    if len(runs) > 1:
+        _compare([Run.read(run) for run in runs], as_json=as_json)
+        return
+    found = Run.read(runs[0])
+    picture = runs[0] / "report.png"
     draw(found, picture)
     if as_json:
         _print_json({**found.to_json(), "picture": str(picture)})
@@ -192,6 +199,18 @@ def list_names(as_json: AsJson = False) -> None:
     for title, rows in names.items():
         out.print(f"[bold]{title}[/]")
         _print_rows(rows, indent=2)
+
+
+def _compare(runs: list[Run], *, as_json: bool) -> None:
+    from fedpriv import comparison
+
+    if as_json:
+        _print_json({"runs": [run.to_json() for run in runs], "notes": comparison.notes(runs)})
+        return
+    for line in comparison.table(runs):
+        out.print(escape(line))
+    for note in comparison.notes(runs):
+        out.print(f"[yellow]note:[/] {escape(note)}")
 
 
 def _run(
