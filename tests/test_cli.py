@@ -132,6 +132,16 @@ def test_show_compares_several_runs(tmp_path: Path):
     assert len(facts["notes"]) == 1
 
 
+def test_topology_draws_to_the_file_that_it_names(tmp_path: Path):
+    picture = tmp_path / "ring.png"
+    done = fedpriv("topology", "ring", "5", "--out", str(picture))
+    assert done.exit_code == 0
+    assert str(picture) in done.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    for wrong in (tmp_path, tmp_path / "ring.doc"):  # a folder would become a file beside it
+        assert "give a name that ends in .png" in refused("topology", "ring", "5", "--out", str(wrong))
+
+
 def test_list_and_plan_are_for_people():
     listed = fedpriv("list").stdout
     for name in ("iadmm_trust", "femnist_cnn", "digits", "laplace", "cross_entropy"):

@@ -69,6 +69,25 @@ def test_a_torn_metrics_line_is_left_out(tmp_path: Path):
     assert Run.read(run.folder).rounds == 4
 
 
+@pytest.mark.parametrize("name", ["config.yaml", "result.json", "metrics.jsonl", "ledger.jsonl"])
+@pytest.mark.parametrize("text", ["", "a: [", "[3]\n", "{}\n"])
+def test_a_damaged_file_is_named(name: str, text: str, tmp_path: Path):
+    run = half_a_run(tmp_path / "run", rounds=1)
+    if (name, text) == ("metrics.jsonl", ""):
+        return  # a run before its first round
+    (run.folder / name).write_text(text + "\n" if text else "")
+    with pytest.raises(FedprivError, match=rf"{name}.*(is damaged|is not a ledger's header)"):
+        print(Run.read(run.folder).spent)
+
+
+def test_a_damaged_metrics_file_stops_a_resume_with_its_name(tmp_path: Path):
+    run = half_a_run(tmp_path / "run")
+    lines = (run.folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run.folder / "metrics.jsonl").write_text("".join([lines[0], "garbage\n", *lines[2:]]))
+    with pytest.raises(FedprivError, match=r"metrics\.jsonl, line 2 is damaged; delete that line"):
+        Jsonl(run.folder / "metrics.jsonl", keep=4)
+
+
 def test_what_is_no_run(tmp_path: Path):
     with pytest.raises(FedprivError, match=r"holds no run \(no ledger\.jsonl\)"):
         Run.read(tmp_path)
