@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
 import numpy as np
@@ -34,8 +35,9 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     Args:
         epsilon: Privacy of the whole fit.
         delta: Failure probability; well below one over the number of rows.
-        data_norm: A public bound on the l2 norm of rows, which has no default: rows are divided by it, and longer ones
-            scaled down to norm 1. With k columns in [-1, 1], `sqrt(k)`; one-hot columns of one variable count as one.
+        data_norm: A public bound on the l2 norm of rows: rows are divided by it, and longer ones scaled down to norm 1.
+            None is the square root of the number of columns, for columns in [-1, 1]. A bound closer to the rows
+            learns more: one-hot columns of one variable count as one column.
         clip_norm: Bound on the l2 norm of one row's gradient. It is at most 2, so 2 clips nothing; 1 halves the noise.
         lam: Weight of the l2 regulariser `lam/2 ||w||^2`, on rows of norm at most 1; bias included.
         max_iter: Number of gradient steps; each costs privacy, so more is not better.
@@ -56,6 +58,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     >>> bool(model.score(X, y) > 0.9)
     True
     """
+
+    n_features_in_: int
 
     def __init__(
         self,
@@ -132,8 +136,10 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         return scores / scores.sum(1, keepdims=True)
 
     def _bound(self) -> float:
-        """`data_norm`, which must not come from the data and so must be given."""
-        if self.data_norm is None or not (np.isfinite(self.data_norm) and self.data_norm > 0):
+        """`data_norm`, of settings and the number of columns alone."""
+        if self.data_norm is None:
+            return math.sqrt(self.n_features_in_)
+        if not (np.isfinite(self.data_norm) and self.data_norm > 0):
             fix = "give a positive bound on the l2 norm of rows that does not come from the data, e.g. sqrt(n_columns)"
             raise ConfigError("data_norm", self.data_norm, f"{fix} for columns in [-1, 1]")
         return self.data_norm

@@ -78,8 +78,16 @@ def test_errors_name_the_parameter():
     assert named.predict_proba(x).shape == (50, 4)
 
 
-@pytest.mark.parametrize("bound", [None, 0, -1.0, np.nan, np.inf])
-def test_a_bound_on_rows_is_asked_for_and_never_taken_from_the_data(bound):
+def test_the_bound_on_rows_is_that_of_columns_in_the_unit_interval_whatever_the_data():
+    x, y = blobs(50)
+    for scale in (0.01, 1.0, 100.0):
+        unsaid = PrivateLogisticRegression(random_state=0, max_iter=3).fit(scale * x, y)
+        said = PrivateLogisticRegression(data_norm=np.sqrt(x.shape[1]), random_state=0, max_iter=3).fit(scale * x, y)
+        np.testing.assert_array_equal(unsaid.coef_, said.coef_)
+
+
+@pytest.mark.parametrize("bound", [0, -1.0, np.nan, np.inf])
+def test_a_bound_on_rows_that_is_none_is_refused(bound):
     x, y = blobs(50)
     with pytest.raises(ConfigError, match=r"data_norm.*does not come from the data"):
         PrivateLogisticRegression(epsilon=1.0, data_norm=bound).fit(x, y)
