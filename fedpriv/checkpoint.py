@@ -66,7 +66,7 @@ class Checkpoint:
             progress = Progress(**payload.pop("progress"))
             return Checkpoint(progress=progress, **payload)
         except (RuntimeError, KeyError, TypeError, EOFError, UnpicklingError) as error:
-            reason = str(error).split(". ")[0].splitlines()[0]  # torch goes on about it
+            reason = (str(error) or "it ends too early").split(". ")[0].splitlines()[0]  # torch goes on about it
             raise FedprivError(f"{path} cannot be read ({reason}); restore it or start the run anew") from error
 
 

@@ -103,6 +103,35 @@ def test_result_holds_what_it_must(tmp_path: Path):
     assert len(result["per_client_epsilon"]) == 5
 
 
+def test_topology_describes_and_draws_a_graph(tmp_path: Path):
+    """A ring of six with Metropolis weights: eigenvalues 1/3 + 2/3 cos(2 pi k / 6); a hexagon on paper."""
+    picture = tmp_path / "ring.png"
+    done = fedpriv("topology", "ring", "6", "mixing_steps=2", "--json", "--out", str(picture))
+    facts = json.loads(done.stdout)
+    assert (facts["nodes"], facts["links"], facts["diameter"], facts["mean_degree"]) == (6, 6, 3, 2)
+    assert facts["spectral_gap"] == pytest.approx(1 / 3)
+    assert facts["contraction"] == pytest.approx(4 / 9)
+    assert facts["picture"] == str(picture)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    network = "network={topology: ring, mixing_steps: 2}"
+    again = tmp_path / "again.png"
+    planned = fedpriv(
+        "plan",
+        DIGITS,
+        *SMALL,
+        "strategy=decentralized_sgd",
+        network,
+        "data.partition.n_clients=6",
+        "--json",
+        "--out",
+        str(again),
+    )
+    assert json.loads(planned.stdout)["network"] == {name: value for name, value in facts.items() if name != "picture"}
+    assert again.read_bytes() == picture.read_bytes()
+    (tmp_path / "links.txt").write_text("a b\nb c\nd e\n")
+    assert "node 3 cannot be reached" in refused("topology", "edge_list", "5", f"topology.file={tmp_path}/links.txt")
+
+
 def test_json_goes_alone_to_standard_output(tmp_path: Path):
     folder = tmp_path / "run"
     done = fedpriv("train", DIGITS, "--json", "--out", str(folder), *SMALL)

@@ -96,12 +96,17 @@ def plan(
     config: ConfigFile,
     overrides: Overrides = None,
     timed: Annotated[bool, typer.Option("--time", help="Measure a round, on made-up data of the same shape.")] = False,
+    picture: Annotated[Path | None, typer.Option("--out", metavar="PNG", help="Draw the graph to this file.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what a run will cost in privacy, messages and time. Trains nothing."""
     from fedpriv.config import forecast, load_config
+    from fedpriv.network.drawing import draw as draw_graph
 
-    found = forecast(load_config(config, overrides or []), timed=timed)
+    settings = load_config(config, overrides or [])
+    found = forecast(settings, timed=timed)
+    if picture is not None:
+        draw_graph(settings.network.graph(found.n_clients), picture)
     if as_json:
         print_json(found.to_json())
         return

@@ -123,7 +123,8 @@ def edge_list(file: str) -> Undirected:
         if ends and (len(ends) < 2 or ends[0] == ends[1] or not "".join(ends[2:] or "{").startswith("{")):
             raise ConfigError("network.topology.file", f"{file}, line {number}: {line}", "write two nodes, as in: 0 1")
         links += [(ends[0], ends[1])] if ends else []
-    return _numbered(nx.Graph(links), file)
+    graph: nx.Graph[Any] = nx.Graph(links)
+    return _numbered(graph, file)
 
 
 def graphml(file: str) -> Undirected:

@@ -104,6 +104,25 @@ def test_pieces_and_shapes_are_refused() -> None:
         mixing.checked(np.eye(2), nx.path_graph(3))
 
 
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (np.eye(4), "no weights lead from node 0 to node 1"),
+        (np.kron(np.eye(2), np.full((2, 2), 0.5)), "no weights lead from node 0 to node 2"),
+        (np.roll(np.eye(4), 1, 0) / 2 + np.roll(np.eye(4), -1, 0) / 2, r"never agree; give node 0 W\[0, 0\] > 0"),
+    ],
+    ids=["nobody sends", "pairs", "two sides swap"],
+)
+def test_weights_that_never_agree_are_refused_on_a_connected_graph(weights: np.ndarray, message: str) -> None:
+    graph = nx.cycle_graph(4)
+    centred = np.linalg.eigvalsh(weights - 1 / 4)
+    assert np.abs(centred).max() == pytest.approx(1)  # doubly stochastic, and yet no contraction
+    with pytest.raises(fp.ConfigError, match=message):
+        Graph(graph, weights)
+    weights = weights / 2 + mixing.metropolis(graph).toarray() / 2
+    assert Graph(graph, weights).spectral_gap > 0
+
+
 def test_files(tmp_path: Path) -> None:
     graph = topology.erdos_renyi(12, 0.4, 3)
     nx.write_edgelist(graph, tmp_path / "g.edges", data=False)
