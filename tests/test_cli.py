@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -326,7 +327,8 @@ def test_other_data_cannot_replay_the_same_noise(stopped_folder: Path):
 def test_control_c_says_how_to_go_on_even_before_the_first_checkpoint(tmp_path: Path, whole_run: Path):
     folder = tmp_path / "run"
     words = [*COMMAND, "train", DIGITS, "--out", str(folder), *SMALL, *LONG, "log.checkpoint_every=100"]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as run:
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # shells let background jobs ignore it
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, preexec_fn=heard) as run:
         while not ((folder / "metrics.jsonl").exists() and (folder / "metrics.jsonl").stat().st_size):
             time.sleep(0.01)
         run.send_signal(signal.SIGINT)
