@@ -10,8 +10,8 @@ of which the server, once the mean is noised, makes the mean update and the frac
     C_{t+1} = C_t exp(-clip_learning_rate (b - quantile))
 
 The bit rides along with the update, so a round is one release of sensitivity 1 in the sense of `privacy.clip`, whose
-bound must be 1: it enforces what is said here. `sin(a) = share`; the paper's bit noise sigma_b is in these terms
-`noise / (2 sin(a))`.
+bound must be 1 (another is refused): it enforces what is said here. `sin(a) = share`; the paper's bit noise sigma_b is
+in these terms `noise / (2 sin(a))`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class ClipToHeard:
 
     hears: ClassVar[tuple[str, ...]] = ("model", "clip_bound")
     says: ClassVar[tuple[str, ...]] = ("update", "inside")
+    linear: ClassVar[bool] = False  # clipping is not
 
     inner: LocalStep
     share: float
@@ -41,11 +42,6 @@ class ClipToHeard:
     def memory(self) -> Memory:
         """As the inner step."""
         return self.inner.memory
-
-    @property
-    def linear(self) -> bool:
-        """Clipping is not."""
-        return False
 
     def init(self, params: Tensor) -> State:
         """As the inner step."""
@@ -141,10 +137,11 @@ def adaptive_clipping(
         raise ConfigError("strategy.adaptive_clip.initial", initial, "a clip bound is positive")
     aggregator = FollowQuantile(strategy.aggregator, initial, quantile, clip_learning_rate, share)
     return Strategy(
-        ClipToHeard(strategy.local_step, share),
+        ClipToHeard(strategy.local_step, share),  # pyright: ignore[reportArgumentType] - memory is the inner one's
         aggregator,  # pyright: ignore[reportArgumentType] - is_sum is the inner one's
         WithoutBound(strategy.output),
         f"{strategy.name}_adaptive_clip",
+        message_norm=1.0,
     )
 
 

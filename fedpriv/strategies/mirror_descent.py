@@ -122,16 +122,8 @@ class SendGradient:
 
     hears: ClassVar[tuple[str, ...]] = ("point", "solution")
     says: ClassVar[tuple[str, ...]] = ("gradient",)
-
-    @property
-    def memory(self) -> Memory:
-        """Nothing survives a round."""
-        return "none"
-
-    @property
-    def linear(self) -> bool:
-        """The answer itself, twice."""
-        return True
+    memory: ClassVar[Memory] = "none"  # nothing survives a round
+    linear: ClassVar[bool] = True  # the answer itself, twice
 
     def init(self, params: Tensor) -> State:
         """No state."""
@@ -149,16 +141,8 @@ class SendTwoGradients:
 
     hears: ClassVar[tuple[str, ...]] = ("point", "solution")
     says: ClassVar[tuple[str, ...]] = ("gradient",)
-
-    @property
-    def memory(self) -> Memory:
-        """Nothing survives a round."""
-        return "none"
-
-    @property
-    def linear(self) -> bool:
-        """Two questions are one too many for secure sums."""
-        return False
+    memory: ClassVar[Memory] = "none"  # nothing survives a round
+    linear: ClassVar[bool] = False  # two questions are one too many for secure sums
 
     def init(self, params: Tensor) -> State:
         """No state."""
@@ -223,8 +207,10 @@ def accelerated_mirror_descent(feasible: MirrorSet, smoothness: float, *, publis
         published: Ask for the y-step's gradient on its own, as the paper does; needs `Published(exact=...)` noise.
 
     Raises:
-        ConfigError: smoothness is not positive.
+        ConfigError: smoothness or the set's size is not positive.
     """
+    if not (math.isfinite(feasible.diameter) and feasible.diameter > 0):
+        raise ConfigError("strategy.radius", feasible.diameter / 2, "must be positive and finite")
     if not (math.isfinite(smoothness) and smoothness > 0):
         raise ConfigError("strategy.smoothness", smoothness, "must be positive and finite, e.g. 0.25")
     local = SendTwoGradients() if published else SendGradient()
