@@ -54,7 +54,8 @@ class Training:
         privacy: The promise.
         rounds: Number of rounds.
         seed: Seed of batches, noise and cohorts, for reproduction: whoever knows it can subtract the noise. By default
-            a secret one is drawn and kept in the checkpoint.
+            a secret one is drawn and kept in the checkpoint. Runs of one seed, strategy and `settings` share their
+            noise, whatever else differs, so the difference of their answers has none: a seed serves one run.
         network: Who hears whom; a star of everyone by default.
         test: Public test data for metrics.
         compute: Speed settings.

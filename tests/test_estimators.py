@@ -68,6 +68,23 @@ def test_a_secret_seed_by_default_and_repeats_with_a_given_one():
     np.testing.assert_array_equal(fit(3), fit(3))
 
 
+def test_fits_that_differ_share_no_noise_though_they_share_a_seed():
+    """As folds of a cross-validation do, and points of a grid: a difference of two answers must keep its noise."""
+    x, y = blobs(200)
+    other = x.copy()
+    other[7] *= -1
+
+    def fit(rows, **options):
+        return PrivateLogisticRegression(**{"epsilon": 0.1, "max_iter": 1, "random_state": 3, **options}).fit(rows, y)
+
+    one = fit(x)
+    noise = np.abs(one.coef_).mean()  # a hundred times what one of 200 rows can do
+    assert np.abs(fit(other).coef_ - one.coef_).mean() > 0.2 * noise
+    # the same noise at two levels: their right combination would be the exact gradient
+    twice = fit(x, epsilon=0.2)
+    assert abs(np.corrcoef(one.coef_.ravel(), twice.coef_.ravel())[0, 1]) < 0.99
+
+
 def test_errors_name_the_parameter():
     x, y = blobs(50)
     with pytest.raises(ConfigError, match="epsilon"):

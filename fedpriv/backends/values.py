@@ -254,9 +254,18 @@ class LossWeights:
 
 
 def losses_of(functional: Functional, params: Tensor, batch: Batch) -> Tensor:
-    """Loss of each example of a batch at its client's row: `[k, dim] -> [k, b]`."""
+    """Loss of each example of a batch at its client's row: `[k, dim] -> [k, b]`.
+
+    Each example passes through the model as a batch of one, as for its gradient: a model that mixes the examples of a
+    batch, which cannot be told from outside, has nothing to mix, and an example's loss depends on no other.
+    """
+
+    def of_one(names: dict[str, Tensor], x: Tensor) -> Tensor:
+        return functional.outputs(names, x.unsqueeze(0)).squeeze(0)
+
     with torch.no_grad():
-        outputs = vmap(functional.outputs)(functional.unflatten(params), batch.inputs)
+        of_examples = vmap(of_one, in_dims=(None, 0), randomness="different")
+        outputs = vmap(of_examples, randomness="different")(functional.unflatten(params), batch.inputs)
         losses = functional.losses(outputs.flatten(0, 1), batch.targets.flatten(0, 1))
     return losses.unflatten(0, batch.mask.shape)
 

@@ -19,6 +19,7 @@ from fedpriv.config.schema import Config
 from fedpriv.data import Split, labels_of
 from fedpriv.data.base import size
 from fedpriv.errors import ConfigError
+from fedpriv.privacy.randomness import Randomness
 from fedpriv.training import Training, make_clients
 
 
@@ -86,7 +87,10 @@ def make_model(config: Config, seen: Outline) -> tuple[nn.Module, nn.Module]:
     Raises:
         ConfigError: a layer mixes examples, or model, loss and data do not fit each other.
     """
-    torch.manual_seed(config.seed or 0)
+    # initial parameters are public, and torch draws them from 32 bits of a seed: of one too large to be guessed they
+    # would tell half, so they take its hash
+    seed = config.seed or 0
+    torch.manual_seed(seed if abs(seed) < 2**32 else Randomness(seed).torch_seed("init"))
     section = config.model
     model = models.resolve(section.name, input_shape=seen.input_shape, n_classes=seen.n_classes, **section.options)
     model = models.fix_model(model) if section.fix else model

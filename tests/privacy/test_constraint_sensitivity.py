@@ -178,3 +178,34 @@ def test_without_noise_it_finds_the_constrained_optimum() -> None:
     private = run(fp.private_al(400, beta=0.5, learning_rate=0.5, decay=0.0, average=8.0), 400)
     assert private["objective"] == pytest.approx(exact["objective"], abs=1e-3)
     assert private["max_violation"] < 1e-2
+
+
+class MixesExamples(torch.nn.Module):
+    """A user's model that subtracts the batch's mean: nothing in its layers says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 1, bias=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.linear(inputs - inputs.mean(0, keepdim=True))
+
+
+def test_a_model_that_mixes_examples_has_nothing_to_mix() -> None:
+    """Else one record moves the losses of all, and the bound on its own is no bound on what it changes."""
+    x, y = examples(7)
+    other = x.clone()
+    other[3, :2] = 1e3
+    found = []
+    for inputs in (x, other):
+        clients = fp.make_clients(
+            MixesExamples(),
+            resolve_loss("logistic"),
+            [TensorDataset(inputs, y)],
+            fp.Problem(constraints=(fp.LossAtMost(0.3),)),
+        )
+        run = fp.Training(clients, fp.private_al(6), fp.Privacy(noise_multiplier=1e-6), rounds=6, seed=0)
+        w = torch.tensor([[5.0, -5.0, 1.0]])
+        found.append(run.oracle.statistic(w, "constraints"))
+    # a batch of one less its mean is zero, whatever it is: so are the scores, with 1e3 in a record or without
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-6)

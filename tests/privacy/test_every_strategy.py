@@ -1,0 +1,158 @@
+"""Every strategy that a configuration can name lets out nothing but functions of recorded answers; none is left out.
+
+A new strategy is in `STRATEGIES` and so in this test; one with required options fails here until it is given some. A
+new kind of question is in the `Oracle` protocol and so is watched.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from privacy_worlds import Data, clients_of, digits_of, with_record
+from torch import Tensor
+
+import fedpriv as fp
+from fedpriv.config import load_config
+from fedpriv.config.strategies import STRATEGIES
+from fedpriv.oracle import PrivateOracle
+from fedpriv.strategies.base import Oracle, Strategy
+
+SIZES, ROUNDS = (12, 9, 15), 4
+QUESTIONS = {name for name, value in vars(Oracle).items() if callable(value) and not name.startswith("_")}
+EXACT = {"proximal_al"}  # makes no promise, and must be refused one
+OPTIONS = {
+    "dp_svrg": "epoch_length: 2",
+    "dp_svrg_plus_plus": "epoch_length: 1",
+    "dp_accmd": "radius: 2",
+    **dict.fromkeys(("fedavg", "fedopt", "scaffold"), "learning_rate: 0.5, local_steps: 2"),
+    "fedprox": "learning_rate: 0.5, proximal: 0.1, local_steps: 2",
+}
+
+
+class Wiretap(fp.Star):
+    """Keeps a copy of all that is sent."""
+
+    def __init__(self, n_clients: int) -> None:
+        super().__init__(n_clients)
+        self.sent: list[Tensor] = []
+
+    def _tap(self, rows: Tensor) -> Tensor:
+        self.sent.append(rows.clone())
+        return rows
+
+    def mean(self, rows: Tensor) -> Tensor:
+        return super().mean(self._tap(rows))
+
+    def mix(self, rows: Tensor) -> Tensor:
+        return super().mix(self._tap(rows))
+
+    def gather(self, rows: Tensor) -> Tensor:
+        return super().gather(self._tap(rows))
+
+
+class Watched:
+    """The real oracle; answers that a record was written for may be replaced by those of another run."""
+
+    def __init__(self, oracle: PrivateOracle, script: list[Tensor]) -> None:
+        self._oracle, self._script = oracle, script
+        self.answers: list[Tensor] = []
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._oracle, name)
+        return self._asked(found) if name in QUESTIONS | {"release_message"} else found
+
+    def _asked(self, question: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def ask(*given: Any) -> Tensor:
+            before = len(self._oracle.ledger.records)
+            answer = question(*given)
+            written = len(self._oracle.ledger.records) - before
+            assert written <= 1
+            if not written:
+                return answer  # nothing was paid: so nothing of it may be seen
+            self.answers.append(answer.clone())
+            return self._script[len(self.answers) - 1].clone() if self._script else answer
+
+        return ask
+
+
+def strategy_of(name: str, privacy: str) -> tuple[Strategy, fp.Privacy]:
+    settings = [f"strategy={{name: {name}, {OPTIONS.get(name, '')}}}", f"privacy={privacy}", f"rounds={ROUNDS}"]
+    config = load_config(Path(__file__).parents[1] / "run.yaml", settings)
+    return config.recipe().strategy, config.promise()
+
+
+def training_of(data: Data, name: str, privacy: str, folder: Path | None = None) -> fp.Training:
+    strategy, promise = strategy_of(name, privacy)
+    clients = clients_of(data)
+    if name in {"private_al", *EXACT}:
+        for client in clients:
+            client.problem = fp.Problem(constraints=(fp.ClassLossAtMost(1, 0.3, fraction=0.1), fp.LossAtMost(0.5)))
+    return fp.Training(
+        clients,
+        strategy,
+        promise,
+        rounds=ROUNDS,
+        seed=5,
+        network=Wiretap(len(SIZES)),
+        test=torch.utils.data.TensorDataset(*digits_of([40])[0]),
+        folder=folder,
+    )
+
+
+def seen_of(training: fp.Training, folder: Path, script: list[Tensor]) -> tuple[list[Any], list[Tensor]]:
+    """All that a run lets out, and its recorded answers."""
+    wire, watched = training.network, Watched(training.oracle, script)
+    wire.sent.clear()
+    training.oracle = watched
+    seen: list[Any] = []
+    for report in training:
+        seen += [report.metrics, report.epsilon, training.progress.models.tolist(), training.progress.received.tolist()]
+        seen.append({key: value.tolist() for key, value in training.progress.server.items()})
+    seen.append([rows.tolist() for rows in wire.sent])
+    seen += [{**json.loads(line), "digest": None} for line in (folder / "ledger.jsonl").read_text().splitlines()]
+    seen.append({key: value for key, value in training.result().to_json().items() if key != "seconds"})
+    return seen, watched.answers
+
+
+PRIVACIES = {
+    "gradient": "{epsilon: 3, delta: 1e-5, sampling: {poisson: {rate: 0.9}}}",
+    "message": "{epsilon: 3, delta: 1e-5, at: message, unit: client}",
+}
+
+
+@pytest.mark.parametrize("at", PRIVACIES)
+@pytest.mark.parametrize("name", sorted(set(STRATEGIES) - EXACT))
+def test_all_that_leaves_is_a_function_of_the_recorded_answers(name: str, at: str, tmp_path: Path) -> None:
+    """Two neighbouring data sets, the answers of the one put in the place of the other's: nothing else may differ."""
+    data = digits_of(SIZES)
+    other = with_record(data, 1, 4, torch.full((64,), 50.0, dtype=torch.float64), 3)
+    runs: list[tuple[list[Any], list[Tensor]]] = []
+    for folder, side in (("a", data), ("b", other)):
+        (tmp_path / folder).mkdir()
+        try:
+            training = training_of(side, name, PRIVACIES[at], tmp_path / folder)
+        except fp.ConfigError:
+            assert at == "message"  # every strategy can be run where each answer is noised
+            assert strategy_of(name, PRIVACIES[at])[0].local_step.memory != "none"
+            return
+        runs.append(seen_of(training, tmp_path / folder, runs[0][1] if runs else []))
+    (seen, answers), (others, own) = runs
+    assert not all(torch.equal(a, b) for a, b in zip(answers, own, strict=True))  # the record does matter
+    assert len(answers) >= ROUNDS
+    assert repr(seen) == repr(others)
+
+
+@pytest.mark.parametrize("name", sorted(EXACT))
+def test_a_strategy_of_exact_answers_is_refused_a_promise(name: str) -> None:
+    with pytest.raises(fp.ConfigError, match="exact answers"):
+        training_of(digits_of(SIZES), name, PRIVACIES["gradient"])
+
+
+def test_the_table_of_options_names_strategies() -> None:
+    assert {*OPTIONS, *EXACT} <= set(STRATEGIES)
+    assert "gradient" in QUESTIONS and "statistic" in QUESTIONS
