@@ -41,7 +41,18 @@ from fedpriv.strategies.base import Strategy
 def make_clients(
     model: nn.Module, loss: Loss, datasets: Sequence[Dataset[Any]], problem: Problem | None = None
 ) -> list[Client]:
-    """One client for each data set, each with its own copy of `model` and the same problem."""
+    """One client for each data set, each with its own copy of `model` and the same problem.
+
+    Args:
+        model: The model; it is left alone.
+        loss: Maps (outputs, targets) of a batch to a scalar.
+        datasets: Map-style data sets of (input, target) pairs, one a client. For a loader of your own, with its
+            `collate_fn`, make a `fedpriv.Client` yourself.
+        problem: Objective and constraints; the mean loss alone by default.
+
+    Raises:
+        DataError: a data set is empty or streams.
+    """
     return [Client(copy.deepcopy(model), loss, DataLoader(d, batch_size=256), problem=problem) for d in datasets]
 
 
@@ -273,10 +284,18 @@ def train(
         test: Public test data.
         network: A star by default.
         compute: Speed settings.
-        sinks: Take a report every round.
+        sinks: Take a report every round, e.g. `fedpriv.sinks.TensorBoard(Path("runs/a"))`.
 
     Returns:
         The result: its `spent` is an upper bound, its `model` the trained module.
+
+    Guarantee: everything that a strategy hears of the data is noised and counted before it is handed out, and an answer
+    that would pass the target epsilon is not made: the run then ends early. The ledger and the run are in memory only;
+    `Training(..., folder=...)` keeps them on disk, to be resumed.
+
+    Raises:
+        ConfigError: settings that cannot work, before any noise is drawn; names field, value and fix.
+        DataError: data that cannot be used.
     """
     training = Training(
         clients, strategy, privacy, rounds=rounds, seed=seed, test=test, network=network, compute=compute
