@@ -41,14 +41,10 @@ from fedpriv.strategies.base import Strategy
 def make_clients(
     model: nn.Module, loss: Loss, datasets: Sequence[Dataset[Any]], problem: Problem | None = None
 ) -> list[Client]:
-    """One client for each data set, each with its own copy of `model` and the same problem.
+    """One client for each map-style data set of (input, target) pairs, each with its own copy of `model`.
 
-    Args:
-        model: The model; it is left alone.
-        loss: Maps (outputs, targets) of a batch to a scalar.
-        datasets: Map-style data sets of (input, target) pairs, one a client. For a loader of your own, with its
-            `collate_fn`, make a `fedpriv.Client` yourself.
-        problem: Objective and constraints; the mean loss alone by default.
+    All have the same loss, of (outputs, targets) to a scalar, and the same problem: the mean loss alone by default. With a
+    loader of your own, for its `collate_fn`, make a `fedpriv.Client` yourself.
 
     Raises:
         DataError: a data set is empty or streams.
@@ -289,12 +285,11 @@ def train(
     Returns:
         The result: its `spent` is an upper bound, its `model` the trained module.
 
-    Guarantee: everything that a strategy hears of the data is noised and counted before it is handed out, and an answer
-    that would pass the target epsilon is not made: the run then ends early. The ledger and the run are in memory only;
-    `Training(..., folder=...)` keeps them on disk, to be resumed.
+    Guarantee: what a strategy hears of the data is noised and counted before it is handed out; an answer that would pass
+    the target epsilon is not made, and ends the run. `Training(..., folder=...)` keeps a run on disk.
 
     Raises:
-        ConfigError: settings that cannot work, before any noise is drawn; names field, value and fix.
+        ConfigError: settings that cannot work; names field, value and fix.
         DataError: data that cannot be used.
     """
     training = Training(
