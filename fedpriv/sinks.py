@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from fedpriv.errors import FedprivError
 from fedpriv.results import read_metrics
@@ -126,12 +127,13 @@ class Live:
         self._start: tuple[int, float] | None = None
         self._progress = Progress(
             TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.description}"),
+            BarColumn(bar_width=12),
             TimeRemainingColumn(compact=True),
-            TextColumn("left"),
+            # on a narrow terminal the end of the text gives way, and nothing else
+            TextColumn("left · {task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
             console=self._console,
             transient=True,
+            expand=True,
         )
         self._task = self._progress.add_task("", total=rounds, completed=done)
         if self._console.is_terminal:
@@ -140,10 +142,12 @@ class Live:
     def write(self, report: RoundReport) -> None:
         """Show one round."""
         self._last |= report.metrics
-        text = " · ".join(part for part in (*self._metrics(), _epsilon(report), self._speed(report)) if part)
+        parts = *self._metrics(), _epsilon(report), self._speed(report)
         if self._console.is_terminal:
-            self._progress.update(self._task, completed=report.round, description=text)
+            first = sorted(filter(None, parts), key=lambda part: not part.startswith(("epsilon", "accuracy")))
+            self._progress.update(self._task, completed=report.round, description=" · ".join(first))
         elif report.round % self._every == 0 or report.round == report.rounds:
+            text = " · ".join(filter(None, parts))
             self._console.print(f"round {report.round}/{report.rounds} · {text}", highlight=False, soft_wrap=True)
 
     def close(self) -> None:

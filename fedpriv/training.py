@@ -41,7 +41,14 @@ from fedpriv.strategies.base import Strategy
 def make_clients(
     model: nn.Module, loss: Loss, datasets: Sequence[Dataset[Any]], problem: Problem | None = None
 ) -> list[Client]:
-    """One client for each data set, each with its own copy of `model` and the same problem."""
+    """One client for each map-style data set of (input, target) pairs, each with its own copy of `model`.
+
+    All have the same loss, of (outputs, targets) to a scalar, and the same problem: the mean loss alone by default. With a
+    loader of your own, for its `collate_fn`, make a `fedpriv.Client` yourself.
+
+    Raises:
+        DataError: a data set is empty or streams.
+    """
     return [Client(copy.deepcopy(model), loss, DataLoader(d, batch_size=256), problem=problem) for d in datasets]
 
 
@@ -274,10 +281,17 @@ def train(
         test: Public test data.
         network: A star by default.
         compute: Speed settings.
-        sinks: Take a report every round.
+        sinks: Take a report every round, e.g. `fedpriv.sinks.TensorBoard(Path("runs/a"))`.
 
     Returns:
         The result: its `spent` is an upper bound, its `model` the trained module.
+
+    Guarantee: what a strategy hears of the data is noised and counted before it is handed out; an answer that would pass
+    the target epsilon is not made, and ends the run. `Training(..., folder=...)` keeps a run on disk.
+
+    Raises:
+        ConfigError: settings that cannot work; names field, value and fix.
+        DataError: data that cannot be used.
     """
     training = Training(
         clients, strategy, privacy, rounds=rounds, seed=seed, test=test, network=network, compute=compute

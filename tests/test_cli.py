@@ -172,6 +172,19 @@ def test_topology_draws_to_the_file_that_it_names(tmp_path: Path):
         assert "give a name that ends in .png" in refused("topology", "ring", "5", "--out", str(wrong))
 
 
+def test_list_tells_the_options_of_a_name():
+    lines = fedpriv("list", "erdos_renyi").stdout.splitlines()
+    assert lines[0] == "network.topology: erdos_renyi"
+    told = dict(line.split(maxsplit=1) for line in lines[1:])
+    assert set(told) == {"is", "p", "seed"}, "n_clients is not for the user to give"
+    assert told["p"].endswith("required")
+    assert told["seed"] == "int; 0 by default"
+    tracking = json.loads(fedpriv("list", "gradient_tracking", "--json").stdout)["strategy: gradient_tracking"]
+    assert "StepSize(scale=0.1" in tracking["step_size"]
+    assert tracking["gradient_at"] == "Literal['sent', 'mixed']; 'sent' by default"
+    assert "did you mean 'erdos_renyi'" in refused("list", "erdos_reny")
+
+
 def test_list_and_plan_are_for_people():
     listed = fedpriv("list").stdout
     for name in ("iadmm_trust", "femnist_cnn", "digits", "laplace", "cross_entropy"):

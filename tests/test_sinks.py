@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -89,9 +90,9 @@ def test_tensorboard_draws_no_infinity(tmp_path: Path):
     assert events.Tags()["scalars"] == ["test_loss", "test_accuracy"]
 
 
-def shown(*, terminal: bool, rounds: int = 40, epsilon: float | None = None) -> str:
+def shown(*, terminal: bool, rounds: int = 40, epsilon: float | None = None, width: int = 140) -> str:
     text = io.StringIO()
-    live = Live(rounds, console=Console(file=text, force_terminal=terminal, width=140, color_system=None))
+    live = Live(rounds, console=Console(file=text, force_terminal=terminal, width=width, color_system=None))
     for number in range(1, rounds + 1):
         live.write(report(number, measured=number % 4 == 0, epsilon=epsilon, rounds=rounds))
     live.close()
@@ -110,5 +111,10 @@ def test_plain_lines_where_nothing_moves():
 def test_a_line_that_moves_on_a_terminal():
     text = shown(terminal=True)
     assert "round 40/40" in text
-    assert "loss 0.0250 · accuracy 100.00% · epsilon spent <= 4 of 4 · 2 rounds/s" in text
-    assert "left" in text
+    assert "left · accuracy 100.00% · epsilon spent <= 4 of 4 · loss 0.0250 · 2 rounds/s" in text
+
+
+def test_a_narrow_terminal_keeps_the_round_the_bar_and_epsilon():
+    text = shown(terminal=True, width=80)
+    last = [line for line in text.replace("\r", "\n").splitlines() if "round 40/40" in line][-1]
+    assert re.search(r"round 40/40 ━+ \S+ left · accuracy 100.00% · epsilon spent <= 4 ", last)

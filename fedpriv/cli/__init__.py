@@ -166,29 +166,21 @@ def topology(
 
 
 @app.command(name="list")
-def list_names(as_json: AsJson = False) -> None:
-    """List what a configuration can name."""
+def list_names(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Tell the options of this one.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List what a configuration can name, or the options of one name."""
     from fedpriv.backends import BACKENDS
-    from fedpriv.config import STRATEGIES
-    from fedpriv.config.network import ALL_ACTIVITIES, TOPOLOGIES
-    from fedpriv.constraints import CONSTRAINTS, OBJECTIVES
-    from fedpriv.data import DATASETS
-    from fedpriv.models import LOSSES, MODELS
-    from fedpriv.network.mixing import MIXINGS
+    from fedpriv.config.catalogue import SECTIONS, describe
     from fedpriv.privacy.mechanisms import MECHANISMS
 
-    registries = {
-        "strategies": STRATEGIES,
-        "models": MODELS,
-        "losses": LOSSES,
-        "objectives": OBJECTIVES,
-        "constraints": CONSTRAINTS,
-        "data sets": DATASETS,
-    }
-    registries |= {"topologies": TOPOLOGIES, "mixing matrices": MIXINGS, "activities": ALL_ACTIVITIES}
-    names = {title: {name: row.description for name, row in rows.items()} for title, rows in registries.items()}
-    for title, objects in {"mechanisms": MECHANISMS, "backends": BACKENDS}.items():
-        names[title] = {name: (item.__doc__ or "").strip().split("\n")[0] for name, item in objects.items()}
+    if name is None:
+        names = {title: {key: row.description for key, row in of.registry.items()} for title, of in SECTIONS.items()}
+        for title, objects in {"mechanisms": MECHANISMS, "backends": BACKENDS}.items():
+            names[title] = {key: (item.__doc__ or "").strip().split("\n")[0] for key, item in objects.items()}
+    else:
+        names = {f"{field}: {name}": options for field, options in describe(name).items()}
     if as_json:
         print_json(names)
         return
