@@ -70,6 +70,8 @@ STRATEGIES = {
     ),
     "gradient tracking, two variables": Entry("gradient_tracking_pair, step_size: {scale: 200}, average: 2", (GRAPH,)),
     "D-PSGD": Entry("decentralized_sgd, step_size: {scale: 300}, average: 2", (GRAPH,)),
+    "DPOP": Entry("dpop, gamma: 600, q1: 0.98, q2: 0.99, average: 2", (GRAPH,)),
+    "PP-DOAGT, Diff-TV-AB": Entry("pp_doagt, gamma: 300, q1: 0.98, average: 2", (GRAPH,)),
 }  # fmt: skip
 FEMNIST = (
     "data={name: femnist, files: [femnist_iadmm5pct.npz, femnist_extra.npz], flat: true, "
