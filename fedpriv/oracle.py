@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,17 +10,19 @@ import torch
 from torch import Tensor
 
 from fedpriv.backends.base import Backend
-from fedpriv.batch import Batch
 from fedpriv.constraint_queries import ConstraintQueries
+from fedpriv.draws import Draws
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.population import Population
+from fedpriv.privacy.as_published import add_published_noise
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.ledger import Ledger, Record, Release
-from fedpriv.privacy.mechanisms import Gaussian, Laplace, add_noise
+from fedpriv.privacy.mechanisms import add_noise
 from fedpriv.privacy.pricing import Pricing
 from fedpriv.privacy.randomness import Randomness
-from fedpriv.privacy.settings import FixedSize, FullBatch, Poisson, Privacy, Published, Sampling
+from fedpriv.privacy.settings import Privacy, Sampling
 from fedpriv.problem import check_finite
+from fedpriv.sums import Sums, statistics
 
 
 @dataclass(frozen=True)
@@ -60,18 +61,13 @@ class PrivateOracle:
     """
 
     def __init__(
-        self,
-        population: Population,
-        backend: Backend,
-        privacy: Privacy,
-        ledger: Ledger,
-        randomness: Randomness,
+        self, population: Population, backend: Backend, privacy: Privacy, ledger: Ledger, randomness: Randomness
     ) -> None:
         self.privacy, self.ledger = privacy, ledger
-        self._population, self._backend, self._randomness = population, backend, randomness
+        self._population, self._randomness = population, randomness
         self._pricing = Pricing(privacy, population.sizes.tolist())
-        # a diagnostic on private data: it stays with whoever holds the clients and is never written or sent
-        self._broken_examples = torch.zeros(len(population), dtype=torch.long, device=population.device)
+        self._draws = Draws(population, randomness, privacy.cohort_rate)
+        self._sums = Sums(backend, len(population), population.device)
         self._answered = (-1, 0)
         self.begin_round(0, torch.arange(len(population)))
 
@@ -83,7 +79,8 @@ class PrivateOracle:
     def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> None:
         """Start a round: rows of queries now belong to the clients of `cohort [k]`."""
         self._round, self._index, self._cohort, self._received = round_index, 0, cohort, received
-        self._drawn = self._draw_cohort()
+        self._clients: list[int] = cohort.tolist()
+        self._draws.begin_round(round_index, cohort)
 
     def gradient(self, params: Tensor) -> Tensor:
         """Private gradient of each client's objective, on a fresh batch: `[k, dim] -> [k, dim]`."""
@@ -102,11 +99,9 @@ class PrivateOracle:
             bound: Norm to which each unit's difference is clipped: public, or a function of what was released. At most
                 (and by default) twice the clip bound of a gradient.
         """
-        clip = self.privacy.clip
-        widest = 2 * clip.bound
-        query = self._query("gradient_difference")
-        query = replace(query, clip=replace(clip, bound=widest if bound is None else min(bound, widest)))
-        return self._answer(query, params, anchor)
+        widest, query = 2 * self.privacy.clip.bound, self._query("gradient_difference")
+        clip = replace(query.clip, bound=widest if bound is None else min(bound, widest))
+        return self._answer(replace(query, clip=clip), params, anchor)
 
     @property
     def equality(self) -> Tensor:
@@ -130,8 +125,7 @@ class PrivateOracle:
             check_finite(objective, "objective")
             check_finite(constraints, "constraint value")
             everything = torch.cat([objective.unsqueeze(1), constraints], 1).detach()
-            self._open(Release(self._pricing.exact(self._round, self._index, "exact", self._clients()), everything))
-            self._index += 1
+            self._open(Release(self._exact_record("exact"), everything))
         return objective, constraints
 
     def statistic(self, params: Tensor, name: str) -> Tensor:
@@ -147,16 +141,10 @@ class PrivateOracle:
         self._check_query_points(params, None)
         query, queries = self._statistic(f"statistic:{name}"), self.queries
         if not self.privacy.private:
-            record = self._pricing.exact(self._round, self._index, query.name, self._clients())
-            values = self._open(Release(record, queries.problem(params)[1].detach()))
-        else:
-            bounded = params.new_zeros(len(params), queries.n_sums)
-            for batch in self._batches(query.sampling):
-                bounded.index_add_(0, batch.rows, queries.bounded_sum(_rows(params, batch), batch))
-            release = self._noised(query, bounded, queries.factors(self._sampled_factors(query.sampling)))
-            values = queries.values(self._open(release))
-        self._index += 1
-        return values
+            return self._open(Release(self._exact_record(query.name), queries.problem(params)[1].detach()))
+        bounded = statistics(self._draws.batches(query.sampling, self._index), params, queries)
+        factors = queries.factors(self._sampled_factors(query.sampling))
+        return queries.values(self._open(self._noised(query, bounded, factors)))
 
     def statistic_deviation(self, round_index: int) -> Tensor:
         """Standard deviation `[n, m]` that noise gives constraint values in a round (public); zero without noise.
@@ -192,7 +180,7 @@ class PrivateOracle:
 
     def _sampled_factors(self, sampling: Sampling) -> Tensor:
         """Examples over expected examples of a batch, `[k]`."""
-        return self._population.sizes[self._cohort] / self._expected(sampling)
+        return self._population.sizes[self._cohort] / self._draws.expected(sampling)
 
     def release_message(self, message: Tensor) -> Tensor:
         """Clip, noise and record whole messages `[k, dim]` when the boundary is `at: message`; else pass them on.
@@ -200,14 +188,12 @@ class PrivateOracle:
         Raises:
             BudgetExhausted: the release would overspend.
         """
-        published = self.privacy.published
-        if published is not None and published.at == "message":
-            record = self._pricing.exact(self._round, self._index, "message", self._clients())
-            return self._open(self._as_published(published, message, record))
-        if self.privacy.at != "message" or published is not None:
+        if self.privacy.boundary != "message":
             return message
-        bounded, _ = self.privacy.clip.rows(message)
-        return self._open(self._of_clients(self._query("message"), bounded))
+        query = self._query("message")
+        if not self.privacy.private:
+            return self._open(self._not_private(query, message, [1.0] * len(message), message))
+        return self._open(self._of_clients(query, self.privacy.clip.rows(message)[0]))
 
     def _query(self, name: str) -> _Query:
         return _Query(name, self.privacy.clip, self._pricing.sampling_of(name))
@@ -217,31 +203,25 @@ class PrivateOracle:
 
     def _answer(self, query: _Query, params: Tensor, anchor: Tensor | None = None) -> Tensor:
         self._check_query_points(params, anchor)
-        factors = self._factors(query)
-        if (published := self.privacy.published) is not None:
-            if published.at == "message":
-                self._index += 1
-                return _scaled(self._sum(query, params, anchor), factors)
-            release = self._published(query, params, anchor)
-        elif self.privacy.at != "gradient":
-            exact = _scaled(self._sum(query, params, anchor), factors)
-            if self.privacy.at == "message":
-                self._index += 1
-                return exact
-            release = Release(self._pricing.exact(self._round, self._index, query.name, self._clients()), exact)
-        elif self.privacy.unit == "client":
-            exact = _scaled(self._sum(query, params, anchor), factors)
-            release = self._of_clients(query, query.clip.rows(exact)[0])
-        else:
-            release = self._noised(query, self._sum(query, params, anchor, query.clip), factors)
-        value = self._open(release)
-        self._index += 1
-        return value
+        privacy, factors = self.privacy, self._factors(query)
+        if privacy.private and privacy.at == "gradient" and privacy.unit == "sample":
+            return self._open(self._noised(query, self._sum(query, params, anchor, query.clip), factors))
+        exact = _scaled(self._sum(query, params, anchor), factors)
+        if privacy.boundary == "message":
+            self._index += 1
+            return exact
+        if privacy.private:
+            return self._open(self._of_clients(query, query.clip.rows(exact)[0]))
+        return self._open(self._not_private(query, exact, factors, params))
 
     def _open(self, release: Release) -> Tensor:
         value = self.ledger.open(release)
         self._answered = (self._round, self._index)
+        self._index += 1
         return value
+
+    def _exact_record(self, query: str) -> Record:
+        return self._pricing.exact(self._round, self._index, query, self._clients)
 
     def _noised(self, query: _Query, bounded: Tensor, factors: Sequence[float]) -> Release:
         """Noise `bounded` and multiply row i by the public `factors[i]`."""
@@ -250,11 +230,9 @@ class PrivateOracle:
                 f"round {self._round} was answered already, and its noise may not serve another answer: their "
                 "difference would have none. Go on with the next round, or start a run with another seed"
             )
-        clients = self._clients()
-        record, scales = self._pricing.price(
-            self._round, self._index, query.name, clients, factors, query.clip, query.share
-        )
-        parties = self._pricing.parties
+        clients, parties = self._clients, self._pricing.parties
+        at = self._round, self._index
+        record, scales = self._pricing.price(*at, query.name, clients, factors, query.clip, query.share)
         if self.privacy.trust.sums_only and len(clients) < parties:
             raise PrivacyError(
                 f"round {self._round} has {len(clients)} participants, fewer than min_honest = {parties}, who share "
@@ -272,92 +250,29 @@ class PrivateOracle:
                 f"round {self._round} was answered already: a second answer from the same secret cohort would need "
                 "another price. Ask once a round"
             )
-        bounded = bounded.where(self._drawn.to(bounded.device).unsqueeze(1), 0)
-        return self._noised(query, bounded, [1 / rate] * len(bounded))
-
-    def _draw_cohort(self) -> Tensor:
-        """Which of the round's clients take part, `[k]` boolean: secret, fresh after a restart with fresh noise."""
-        rate = self.privacy.cohort_rate
-        if rate == 1:
-            return torch.ones(len(self._cohort), dtype=torch.bool)
-        stream = self._randomness.stream("secret_cohort", self._round)
-        return torch.from_numpy(stream.random(self.n_clients) < rate)[self._cohort]
+        return self._noised(query, self._draws.of_drawn(bounded), [1 / rate] * len(bounded))
 
     def _sum(self, query: _Query, params: Tensor, anchor: Tensor | None, clip: Clip | None = None) -> Tensor:
         """Sum over the query's examples, each clipped when `clip` is given."""
-        total = torch.zeros(params.shape, device=params.device, dtype=params.dtype)
-        for batch in self._batches(query.sampling):
-            at = None if anchor is None else _rows(anchor, batch)
-            if query.weights is not None:
-                batch = batch.weighted(query.weights)
-            part, broken = self._backend.clipped_sum(_rows(params, batch), batch, clip, at)
-            total.index_add_(0, batch.rows, part)
-            self._broken_examples.index_add_(0, self._cohort.to(total.device)[batch.rows], broken)
-        return total
-
-    def _batches(self, sampling: Sampling) -> Iterator[Batch]:
-        counts = self._population.counts
-        if isinstance(sampling, FullBatch) and bool(self._drawn.all()):
-            return self._population.full_batches(self._cohort)
-        chosen: list[Tensor] = []
-        for client, drawn in zip(self._clients(), self._drawn.tolist(), strict=True):
-            if not drawn or isinstance(sampling, FullBatch):
-                chosen.append(torch.arange(int(counts[client]) if drawn else 0))
-                continue
-            stream = self._randomness.stream("batch", self._round, self._index, client)
-            size = int(counts[client])
-            if isinstance(sampling, Poisson):
-                picked = (stream.random(size) < sampling.rate).nonzero()[0]
-            else:
-                picked = stream.permutation(size)[: sampling.size]
-            chosen.append(torch.from_numpy(picked))
-        return self._population.drawn_batches(self._cohort, chosen)
-
-    def _expected(self, sampling: Sampling) -> Tensor:
-        """Expected examples of each row's batch, `[k]` (public)."""
-        sizes = self._population.sizes[self._cohort].double()
-        if isinstance(sampling, Poisson):
-            return sizes * sampling.rate
-        return sizes.clamp_max(sampling.size) if isinstance(sampling, FixedSize) else sizes
+        batches = self._draws.batches(query.sampling, self._index)
+        return self._sums.gradients(batches, self._cohort, params, anchor, clip, query.weights)
 
     def _factors(self, query: _Query) -> list[float]:
         """Public factor of each row, from a sum over the batch to what is asked."""
-        population, expected = self._population, self._expected(query.sampling)
+        population, expected = self._population, self._draws.expected(query.sampling)
         return (1 / expected if query.whole else population.weights[self._cohort] / expected).tolist()
 
-    def _published(self, query: _Query, params: Tensor, anchor: Tensor | None) -> Release:
-        """As-published noise: its scale is measured on the data, or not enough, so the record is non-private."""
-        published = self.privacy.published
-        assert published is not None
-        factors = self._factors(query)
-        total = _scaled(self._sum(query, params, anchor), factors)
-        record = self._pricing.exact(self._round, self._index, query.name, self._clients())
-        if math.isinf(published.epsilon_bar) or query.name in published.exact:
-            return Release(record, total)
-        if published.scale is not None:
-            return self._as_published(published, total, record)
-        if published.law == "gaussian":
-            width = 2 * published.gradient_bound * math.sqrt(2 * math.log(1.25 / published.delta_bar))
-            scales, mechanism = [f * width / published.epsilon_bar for f in factors], Gaussian()
-        else:
-            widths, mechanism = self._largest_norms(query, params), Laplace()
-            scales = [f * w / published.epsilon_bar for f, w in zip(factors, widths, strict=True)]
-        return add_noise(total, scales, mechanism, record, self._randomness, self._clients())
+    def _not_private(self, query: _Query, exact: Tensor, factors: Sequence[float], params: Tensor) -> Release:
+        """The answer with a paper's noise, if any; not private, and recorded so."""
+        record, clients = self._exact_record(query.name), self._clients
+        if (published := self.privacy.published) is None:
+            return Release(record, exact)
 
-    def _as_published(self, published: Published, rows: Tensor, record: Record) -> Release:
-        """Noise of the scale that a paper gives."""
-        if published.scale is None or math.isinf(published.epsilon_bar):
-            return Release(record, rows)
-        scales = [published.scale * published.growth**self._round] * len(rows)
-        mechanism = Gaussian() if published.law == "gaussian" else Laplace()
-        return add_noise(rows, scales, mechanism, record, self._randomness, self._clients())
+        def largest_norms() -> list[float]:
+            batches = self._draws.batches(query.sampling, self._index)
+            return self._sums.largest_norms(batches, params, replace(self.privacy.clip, norm="l1"))
 
-    def _largest_norms(self, query: _Query, params: Tensor) -> list[float]:
-        norms, l1 = params.new_zeros(len(params)), replace(self.privacy.clip, norm="l1")
-        for batch in self._batches(query.sampling):
-            largest = self._backend.largest_norm(_rows(params, batch), batch, l1)
-            norms[batch.rows] = norms[batch.rows].maximum(largest)
-        return norms.tolist()
+        return add_published_noise(exact, published, record, self._randomness, clients, factors, largest_norms)
 
     def _check_query_points(self, params: Tensor, anchor: Tensor | None) -> None:
         wanted, published = (len(self._cohort), self._population.dim), self.privacy.published
@@ -377,19 +292,8 @@ class PrivateOracle:
 
     def _was_received(self, points: Tensor) -> bool:
         """Whether the points came this round; several may come side by side, `[k, parts * dim]`."""
-        if self._received is None:
-            return False
-        return any(torch.equal(points, part) for part in self._received.split(points.shape[1], 1))
-
-    def _clients(self) -> list[int]:
-        return self._cohort.tolist()
-
-
-def _rows(params: Tensor, batch: Batch) -> Tensor:
-    """The rows of a batch's clients, without a copy where all rows are one or all are wanted."""
-    if params.stride(0) == 0:
-        return params[:1].expand(len(batch.rows), -1)
-    return params if len(batch.rows) == len(params) else params[batch.rows]
+        received = () if self._received is None else self._received.split(points.shape[1], 1)
+        return any(torch.equal(points, part) for part in received)
 
 
 def _scaled(rows: Tensor, factors: Sequence[float]) -> Tensor:

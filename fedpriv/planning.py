@@ -85,12 +85,7 @@ class DryOracle:
 
     def release_message(self, message: Tensor) -> Tensor:
         """The message, listed when the boundary is there."""
-        return self._answer("message", message) if self._at == "message" else message
-
-    @property
-    def _at(self) -> str:
-        published = self._privacy.published
-        return self._privacy.at if published is None else published.at
+        return self._answer("message", message) if self._privacy.boundary == "message" else message
 
     def _answer(self, query: str, params: Tensor, clip: Clip | None = None, share: float = 1.0) -> Tensor:
         privacy = self._privacy
@@ -99,7 +94,9 @@ class DryOracle:
             factors = [1.0] * len(self._clients)
             record, _ = self._pricing.price(self._round, self._index, query, self._clients, factors, clip, share)
             self.records.append(record)
-        elif not privacy.private and (privacy.published is None or query == "message" or self._at == "gradient"):
+        elif not privacy.private and (
+            privacy.published is None or query == "message" or self._privacy.boundary == "gradient"
+        ):
             self.records.append(self._pricing.exact(self._round, self._index, query, self._clients))
         self._index += 1
         return torch.zeros_like(params)

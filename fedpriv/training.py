@@ -186,7 +186,7 @@ class Training:
     @property
     def broken_examples(self) -> Tensor:
         """How often each client met a gradient that was not finite, `[n_clients]`. Not private: for the owner alone."""
-        return self.oracle._broken_examples  # noqa: SLF001 - kept out of a strategy's sight
+        return self.oracle._sums.broken_examples  # noqa: SLF001 - kept out of a strategy's sight
 
     def spent(self) -> Spent:
         """What has been spent so far, by the tightest bound."""

@@ -16,7 +16,7 @@ STRATEGIES = sorted(path for path in (PACKAGE / "strategies").glob("*.py") if pa
 
 # who may do what, as paths inside the package
 OPENS_RELEASES = {"oracle.py", "simulation.py"}
-MAKES_RELEASES = {"oracle.py", "privacy/mechanisms.py"}
+MAKES_RELEASES = {"oracle.py", "privacy/mechanisms.py", "privacy/as_published.py"}
 READS_RELEASES = {"privacy/ledger.py"}
 MAKES_UP_DATA = {"config/forecasting.py"}  # to time a round without real data; nothing of it is released
 # torch functions that draw from its hidden global generator when no generator is given

@@ -235,7 +235,7 @@ def test_plain_layers_are_on_nobodys_list() -> None:
     """`validate_model` spares itself the import of opacus for these; opacus has nothing to say about them."""
     from opacus.validators.module_validator import ModuleValidator
 
-    from fedpriv.models import _PLAIN
+    from fedpriv.models.validation import _PLAIN
 
     assert not set(_PLAIN) & set(ModuleValidator.VALIDATORS)
     assert all(kind.__module__.startswith("torch.") for kind in ModuleValidator.VALIDATORS)

@@ -9,9 +9,9 @@ from pydantic import Field
 from fedpriv.config.recipes import Recipe, StrategyEntry
 from fedpriv.config.regularizers import RegularizerChoice
 from fedpriv.privacy import claims
+from fedpriv.privacy.as_published import Published
 from fedpriv.privacy.claims import TrackingNoise
 from fedpriv.privacy.schedules import Geometric
-from fedpriv.privacy.settings import Published
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.dpsgd import decentralized_sgd
 from fedpriv.strategies.dual_averaging import dual_averaging

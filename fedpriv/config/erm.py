@@ -9,7 +9,7 @@ from pydantic import Field
 from fedpriv.config.recipes import Recipe, StrategyEntry
 from fedpriv.config.regularizers import RegularizerChoice
 from fedpriv.privacy import claims
-from fedpriv.privacy.settings import Published
+from fedpriv.privacy.as_published import Published
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.erm import gradient_descent
 from fedpriv.strategies.mirror_descent import EuclideanBall, L1Ball, accelerated_mirror_descent

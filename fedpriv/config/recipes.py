@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedpriv.plugins import Entry
+from fedpriv.privacy.as_published import Published
 from fedpriv.privacy.claims import Claim, NoiseClaim
 from fedpriv.privacy.schedules import Schedule
-from fedpriv.privacy.settings import Published
 from fedpriv.strategies.base import Strategy
 
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from fedpriv.config import decentralised, erm, federated
 from fedpriv.config.recipes import Recipe, StrategyEntry
 from fedpriv.privacy import claims
-from fedpriv.privacy.settings import Published
+from fedpriv.privacy.as_published import Published
 from fedpriv.strategies import admm
 from fedpriv.strategies.admm import Decay, OutputNoise, Penalty, Prox, Trust, inexact_admm
 from fedpriv.strategies.augmented_lagrangian import proximal_al

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from fedpriv.errors import ConfigError
+from fedpriv.privacy.as_published import Published
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.ledger import Relation, Unit
 from fedpriv.privacy.mechanisms import Gaussian, Laplace
@@ -119,53 +120,6 @@ Trust = Local | SecureAggregation | Central
 
 
 @dataclass(frozen=True)
-class Published:
-    """Noise as a paper publishes it, for reproduction. It is not private and is recorded so.
-
-    By default it is that of Ryu and Kim (2022).
-
-    Args:
-        epsilon_bar: The paper's epsilon (of a round, for Ryu and Kim); `inf` means no noise.
-        law: `"laplace"`: eq 20, scale = largest l1 norm among the client's own per-sample gradients over
-            `epsilon_bar`. `"gaussian"`: the baseline of Huang et al. (2020) with `gradient_bound` assumed, not
-            enforced.
-        delta_bar: Nominal delta of the Gaussian law.
-        gradient_bound: Assumed bound on per-sample gradients (Gaussian law).
-        scale: Scale of the noise in round 0 where a paper gives it directly: standard deviation of the Gaussian law, b
-            of the Laplace law. `epsilon_bar` is then only what the paper says of it.
-        growth: Factor by which `scale` changes from round to round.
-        at: What the noise is added to, with `scale`: a client's mean gradient or its whole message.
-        exact: Queries that the paper leaves without noise.
-        lacks: Why noise of that scale is not private.
-    """
-
-    epsilon_bar: float
-    law: Literal["laplace", "gaussian"] = "laplace"
-    delta_bar: float = 1e-6
-    gradient_bound: float = 1.0
-    scale: float | None = None
-    growth: float = 1.0
-    at: Literal["gradient", "message"] = "gradient"
-    exact: tuple[str, ...] = ()
-    lacks: str = "the paper's noise does not cover what is released"
-
-    @property
-    def why_not(self) -> str:
-        """Why it is not private."""
-        if math.isinf(self.epsilon_bar):
-            return "exact answers, no noise"
-        if self.scale is not None:
-            return f"as published: {self.lacks}"
-        if self.law == "gaussian":
-            return "as published: the gradient bound is assumed, not enforced"
-        return "as published: the noise scale is measured on the client's own data (eq 20)"
-
-    def __post_init__(self) -> None:
-        if not self.epsilon_bar > 0:
-            raise ConfigError("privacy.published.epsilon_bar", self.epsilon_bar, "must be positive (inf: no noise)")
-
-
-@dataclass(frozen=True)
 class Statistics:
     """How statistics of losses (constraint values) are bounded and paid for.
 
@@ -249,7 +203,6 @@ class Privacy:
             raise ConfigError(
                 "privacy.sampling", "fixed_size", "has no sound add/remove price; use replace_one or poisson"
             )
-
         self._check_cohort()
 
     def _check_cohort(self) -> None:
@@ -279,6 +232,11 @@ class Privacy:
     def private(self) -> bool:
         """Whether the run makes any promise at all."""
         return self.at != "none" and self.published is None
+
+    @property
+    def boundary(self) -> str:
+        """Where noise stands, as published or private: `"gradient"`, `"message"`, or `"none"`."""
+        return self.at if self.published is None else self.published.at
 
     @property
     def cohort_rate(self) -> float:

@@ -33,6 +33,7 @@ class ClipToHeard:
 
     hears: ClassVar[tuple[str, ...]] = ("model", "clip_bound")
     says: ClassVar[tuple[str, ...]] = ("update", "inside")
+    linear: ClassVar[bool] = False  # clipping is not
 
     inner: LocalStep
     share: float
@@ -41,11 +42,6 @@ class ClipToHeard:
     def memory(self) -> Memory:
         """As the inner step."""
         return self.inner.memory
-
-    @property
-    def linear(self) -> bool:
-        """Clipping is not."""
-        return False
 
     def init(self, params: Tensor) -> State:
         """As the inner step."""
@@ -141,7 +137,7 @@ def adaptive_clipping(
         raise ConfigError("strategy.adaptive_clip.initial", initial, "a clip bound is positive")
     aggregator = FollowQuantile(strategy.aggregator, initial, quantile, clip_learning_rate, share)
     return Strategy(
-        ClipToHeard(strategy.local_step, share),
+        ClipToHeard(strategy.local_step, share),  # pyright: ignore[reportArgumentType] - memory is the inner one's
         aggregator,  # pyright: ignore[reportArgumentType] - is_sum is the inner one's
         WithoutBound(strategy.output),
         f"{strategy.name}_adaptive_clip",

@@ -149,17 +149,13 @@ class AdmmStep:
 
     hears: ClassVar[tuple[str, ...]] = ("consensus",)
     says: ClassVar[tuple[str, ...]] = ("shifted_primal",)
+    memory: ClassVar[Memory] = "private"  # the client's own z_p and lambda_p
 
     step: Prox | Trust
     rho: Penalty
     feasible: Everywhere | Box | Ball = field(default_factory=Everywhere)
     weight_decay: float = 0.0
     linearize_at: Literal["local", "received"] = "local"
-
-    @property
-    def memory(self) -> Memory:
-        """The client's own z_p and lambda_p."""
-        return "private"
 
     @property
     def linear(self) -> bool:
@@ -248,4 +244,4 @@ def inexact_admm(
     output: Output = Last() if average is None else Averaged(average)
     local = AdmmStep(step, rho or Penalty(), feasible, weight_decay, linearize_at)
     name = "iadmm_prox" if isinstance(step, Prox) else "iadmm_trust"
-    return Strategy(local, AdmmServer(), output, name)
+    return Strategy(local, AdmmServer(), output, name)  # pyright: ignore[reportArgumentType] - linear is a property: it depends on the step

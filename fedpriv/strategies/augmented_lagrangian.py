@@ -55,20 +55,12 @@ class AdmmBlock:
 
     hears: ClassVar[tuple[str, ...]] = ("consensus", "phase", "tolerance")
     says: ClassVar[tuple[str, ...]] = ("shifted_primal", "certificate")
+    memory: ClassVar[Memory] = "private"  # multipliers and copies
+    linear: ClassVar[bool] = False  # not in its answers
 
     outer: Outer
     rho: float
     solver: Solver
-
-    @property
-    def memory(self) -> Memory:
-        """Multipliers and copies."""
-        return "private"
-
-    @property
-    def linear(self) -> bool:
-        """Not in its answers."""
-        return False
 
     def init(self, params: Tensor) -> State:
         """Zero multipliers; one column, which grows to the number of constraints in the first round."""

@@ -103,16 +103,8 @@ class LocalStep(Protocol):
 
     hears: ClassVar[tuple[str, ...]]
     says: ClassVar[tuple[str, ...]]
-
-    @property
-    def memory(self) -> Memory:
-        """See the class."""
-        ...
-
-    @property
-    def linear(self) -> bool:
-        """See the class."""
-        ...
+    memory: ClassVar[Memory]
+    linear: ClassVar[bool]
 
     def init(self, params: Tensor) -> State:
         """State before round 0 from the initial parameters `[n, dim]`."""

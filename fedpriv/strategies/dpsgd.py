@@ -25,18 +25,10 @@ class Descend:
 
     hears: ClassVar[tuple[str, ...]] = ("mixed_row",)
     says: ClassVar[tuple[str, ...]] = ("row",)
+    memory: ClassVar[Memory] = "none"  # it keeps the round's number only
+    linear: ClassVar[bool] = False  # neighbours see single rows
 
     step_size: StepSize
-
-    @property
-    def memory(self) -> Memory:
-        """It keeps the round's number only."""
-        return "none"
-
-    @property
-    def linear(self) -> bool:
-        """Neighbours see single rows."""
-        return False
 
     def init(self, params: Tensor) -> State:
         """The round."""

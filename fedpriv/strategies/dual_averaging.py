@@ -74,19 +74,11 @@ class DualStep:
 
     hears: ClassVar[tuple[str, ...]] = ("mixed_row",)
     says: ClassVar[tuple[str, ...]] = ("row",)
+    memory: ClassVar[Memory] = "none"  # the duals that it keeps are what it received
+    linear: ClassVar[bool] = False  # neighbours see single rows
 
     dual_map: DualMap
     inactive: Literal["lazy", "literal"] = "lazy"
-
-    @property
-    def memory(self) -> Memory:
-        """The duals that it keeps are what it received."""
-        return "none"
-
-    @property
-    def linear(self) -> bool:
-        """Neighbours see single rows."""
-        return False
 
     def init(self, params: Tensor) -> State:
         """The round, A_t, and for `"literal"` what they were when each node last computed its x."""

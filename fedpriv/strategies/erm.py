@@ -27,16 +27,8 @@ class SendGradient:
 
     hears: ClassVar[tuple[str, ...]] = ("point",)
     says: ClassVar[tuple[str, ...]] = ("gradient",)
-
-    @property
-    def memory(self) -> Memory:
-        """Nothing survives a round."""
-        return "none"
-
-    @property
-    def linear(self) -> bool:
-        """The answer itself."""
-        return True
+    memory: ClassVar[Memory] = "none"  # nothing survives a round
+    linear: ClassVar[bool] = True  # the answer itself
 
     def init(self, params: Tensor) -> State:
         """No state."""

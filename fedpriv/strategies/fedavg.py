@@ -22,7 +22,7 @@ from typing import ClassVar, Literal, Protocol
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
-from fedpriv.strategies.base import Averaged, Last, Memory, Network, Oracle, State, Strategy
+from fedpriv.strategies.base import Averaged, Last, Memory, Network, Oracle, Output, State, Strategy
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class LocalSteps:
 
     hears: ClassVar[tuple[str, ...]] = ("model",)
     says: ClassVar[tuple[str, ...]] = ("update",)
+    memory: ClassVar[Memory] = "none"  # nothing survives a round
 
     learning_rate: float
     local_steps: int = 1
@@ -47,11 +48,6 @@ class LocalSteps:
             raise ConfigError("strategy.local_steps", self.local_steps, "a client makes at least one step")
         if self.proximal < 0:
             raise ConfigError("strategy.proximal", self.proximal, "mu is 0 (FedAvg) or positive (FedProx)")
-
-    @property
-    def memory(self) -> Memory:
-        """Nothing survives a round."""
-        return "none"
 
     @property
     def linear(self) -> bool:
@@ -212,4 +208,5 @@ def fedopt(
 
 
 def _star(local: LocalSteps, server: ServerOptimizer, average: float | None, name: str) -> Strategy:
-    return Strategy(local, AddMeanUpdate(server), Last() if average is None else Averaged(average), name)
+    output: Output = Last() if average is None else Averaged(average)
+    return Strategy(local, AddMeanUpdate(server), output, name)  # pyright: ignore[reportArgumentType] - linear is a property: it depends on local_steps

@@ -122,16 +122,8 @@ class SendGradient:
 
     hears: ClassVar[tuple[str, ...]] = ("point", "solution")
     says: ClassVar[tuple[str, ...]] = ("gradient",)
-
-    @property
-    def memory(self) -> Memory:
-        """Nothing survives a round."""
-        return "none"
-
-    @property
-    def linear(self) -> bool:
-        """The answer itself, twice."""
-        return True
+    memory: ClassVar[Memory] = "none"  # nothing survives a round
+    linear: ClassVar[bool] = True  # the answer itself, twice
 
     def init(self, params: Tensor) -> State:
         """No state."""
@@ -149,16 +141,8 @@ class SendTwoGradients:
 
     hears: ClassVar[tuple[str, ...]] = ("point", "solution")
     says: ClassVar[tuple[str, ...]] = ("gradient",)
-
-    @property
-    def memory(self) -> Memory:
-        """Nothing survives a round."""
-        return "none"
-
-    @property
-    def linear(self) -> bool:
-        """Two questions are one too many for secure sums."""
-        return False
+    memory: ClassVar[Memory] = "none"  # nothing survives a round
+    linear: ClassVar[bool] = False  # two questions are one too many for secure sums
 
     def init(self, params: Tensor) -> State:
         """No state."""

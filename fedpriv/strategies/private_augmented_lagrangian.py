@@ -42,6 +42,8 @@ class ScalarizedStep:
 
     hears: ClassVar[tuple[str, ...]] = ("model",)
     says: ClassVar[tuple[str, ...]] = ("model", "constraint")
+    memory: ClassVar[Memory] = "private"  # multipliers: functions of its own answers, which must be noised in full
+    linear: ClassVar[bool] = False  # not in its answers: multipliers are cut off
 
     rounds: int
     beta: float
@@ -49,16 +51,6 @@ class ScalarizedStep:
     learning_rate: float
     decay: float
     measurements: int
-
-    @property
-    def memory(self) -> Memory:
-        """Multipliers: functions of its own answers, which must be noised in full."""
-        return "private"
-
-    @property
-    def linear(self) -> bool:
-        """Not in its answers: multipliers are cut off."""
-        return False
 
     def init(self, params: Tensor) -> State:
         """Zero multipliers; one column until the first answer shows how many there are."""

@@ -31,14 +31,10 @@ class CorrectedSteps:
 
     hears: ClassVar[tuple[str, ...]] = ("model", "correction")
     says: ClassVar[tuple[str, ...]] = ("update",)
+    memory: ClassVar[Memory] = "none"  # the server keeps the control variates
 
     learning_rate: float
     local_steps: int
-
-    @property
-    def memory(self) -> Memory:
-        """The server keeps the control variates."""
-        return "none"
 
     @property
     def linear(self) -> bool:
@@ -132,7 +128,8 @@ def scaffold(
         raise ConfigError("strategy.control_rate", control_rate, "lies in (0, 1]")
     server = ControlVariates(learning_rate, local_steps, server_learning_rate, control_rate)
     output = ReportModel(Last() if average is None else Averaged(average))
-    return Strategy(CorrectedSteps(learning_rate, local_steps), server, output, "scaffold")
+    local = CorrectedSteps(learning_rate, local_steps)
+    return Strategy(local, server, output, "scaffold")  # pyright: ignore[reportArgumentType] - linear is a property: it depends on local_steps
 
 
 def _model(received: Tensor) -> Tensor:

@@ -96,19 +96,11 @@ class SendDifference:
 
     hears: ClassVar[tuple[str, ...]] = ("point", "anchor")
     says: ClassVar[tuple[str, ...]] = ("gradient",)
+    memory: ClassVar[Memory] = "none"  # the count of rounds is public
+    linear: ClassVar[bool] = True  # the answer itself
 
     epochs: Epochs
     smoothness: float | None = None
-
-    @property
-    def memory(self) -> Memory:
-        """The count of rounds is public."""
-        return "none"
-
-    @property
-    def linear(self) -> bool:
-        """The answer itself."""
-        return True
 
     def init(self, params: Tensor) -> State:
         """The round."""

@@ -44,6 +44,8 @@ class ImplicitTracking:
 
     hears: ClassVar[tuple[str, ...]] = ("mixed_row",)
     says: ClassVar[tuple[str, ...]] = ("row",)
+    memory: ClassVar[Memory] = "private"  # it adds up answers in y that only a node's own noise covers
+    linear: ClassVar[bool] = False  # neighbours see single rows
 
     step_size: StepSize
     beta: float
@@ -53,16 +55,6 @@ class ImplicitTracking:
         if self.beta < 0 or self.step_size(1) * self.beta > 1:
             fix = f"needs 0 <= beta and step_size beta <= 1, so at most {1 / self.step_size(1):g}"
             raise ConfigError("strategy.beta", self.beta, fix)
-
-    @property
-    def memory(self) -> Memory:
-        """It adds up answers in y that only a node's own noise covers."""
-        return "private"
-
-    @property
-    def linear(self) -> bool:
-        """Neighbours see single rows."""
-        return False
 
     def init(self, params: Tensor) -> State:
         """What was sent last, y, and the round."""
@@ -83,18 +75,10 @@ class TwoVariableTracking:
 
     hears: ClassVar[tuple[str, ...]] = ("mixed_pair",)
     says: ClassVar[tuple[str, ...]] = ("pair",)
+    memory: ClassVar[Memory] = "private"  # the last answer is kept
+    linear: ClassVar[bool] = False  # neighbours see single rows
 
     step_size: StepSize
-
-    @property
-    def memory(self) -> Memory:
-        """The last answer is kept."""
-        return "private"
-
-    @property
-    def linear(self) -> bool:
-        """Neighbours see single rows."""
-        return False
 
     def init(self, params: Tensor) -> State:
         """Own y, the last answer and the round."""

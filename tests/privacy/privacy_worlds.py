@@ -60,12 +60,13 @@ def oracle_of(
     seed: int = 0,
     dtype: torch.dtype = torch.float64,
     model: nn.Module | None = None,
+    randomness: Randomness | None = None,
 ) -> PrivateOracle:
     """The real oracle over the real ledger, in memory, without a limit."""
     population = Population(clients_of(data, model), dtype=dtype)
     ledger = Ledger(Accountant(len(data), privacy.delta))
     engine = BACKENDS[backend](population.model, population.loss)
-    return PrivateOracle(population, engine, privacy, ledger, Randomness(seed, privacy.secure))
+    return PrivateOracle(population, engine, privacy, ledger, randomness or Randomness(seed, privacy.secure))
 
 
 def exact_clipped_sums(data: Data, params: Tensor, bound: float, norm: str) -> Tensor:

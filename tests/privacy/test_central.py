@@ -126,8 +126,7 @@ def test_a_restart_with_fresh_noise_draws_a_fresh_cohort():
     message[:, :N] = torch.eye(N, dtype=torch.float64)
 
     def drawn(attempt: int, *, secure: bool = False) -> Tensor:
-        oracle = oracle_of(digits_of(SIZES), QUIET)
-        oracle._randomness = Randomness(0, secure, attempt)
+        oracle = oracle_of(digits_of(SIZES), QUIET, randomness=Randomness(0, secure, attempt))
         return (sums(oracle, message, 10)[:, :N] * N * RATE / BOUND).round()
 
     assert torch.equal(drawn(0), drawn(0)) and not torch.equal(drawn(0), drawn(1))

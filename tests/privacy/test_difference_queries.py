@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.privacy import claims
-from fedpriv.privacy.settings import Published
+from fedpriv.privacy.as_published import Published
 from fedpriv.strategies.adaptive_clipping import ClipToHeard, adaptive_clipping
 from fedpriv.strategies.fedavg import fedavg
 from fedpriv.strategies.mirror_descent import EuclideanBall, accelerated_mirror_descent

@@ -174,7 +174,7 @@ def test_a_broken_first_record_reaches_nobody_through_the_padding(unit: str, bac
     a, b = first.gradient(params), second.gradient(params)
     assert torch.equal(a[1:], b[1:])
     assert torch.isfinite(b).all()
-    assert second._broken_examples.tolist() == [1, 0, 0]
+    assert second._sums.broken_examples.tolist() == [1, 0, 0]
 
 
 def test_an_input_that_overflows_on_conversion_is_a_broken_example() -> None:
@@ -185,7 +185,7 @@ def test_an_input_that_overflows_on_conversion_is_a_broken_example() -> None:
             data, privacy_of("sample", "replace_one", "l2", "full"), backend=backend, dtype=torch.float32
         )
         assert torch.isfinite(oracle.gradient(start_rows(3).float())).all()
-        assert oracle._broken_examples.tolist() == [1, 0, 0]
+        assert oracle._sums.broken_examples.tolist() == [1, 0, 0]
 
 
 @pytest.mark.parametrize("backend", ["loop", "vmap"])

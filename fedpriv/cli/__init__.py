@@ -1,0 +1,189 @@
+"""The command line: train, plan, resume, show, topology, list."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from typer.core import TyperGroup
+
+from fedpriv.cli import running
+from fedpriv.cli.printing import err, forecast_rows, graph_line, out, print_json, print_rows
+
+
+class _Commands(TyperGroup):
+    """Errors that fedpriv raises on purpose are one line and exit code 2; anything else is a bug and shows itself."""
+
+    def invoke(self, ctx: Any) -> object:  # noqa: ANN401 - typer brings its own click
+        from fedpriv.errors import FedprivError
+
+        sys.path.append(os.getcwd())  # where `package.module:Name` of the user's own is looked for, after all else
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # as in `fedpriv list | head`
+            raise
+        except FedprivError as error:
+            text = str(error)
+        except OSError as error:
+            text = f"{error.filename or 'a file'} cannot be read or written ({error.strerror})"
+        err.print(f"[bold red]error:[/] {escape(text)}")
+        raise typer.Exit(2)
+
+
+app = typer.Typer(
+    cls=_Commands,
+    help="Differentially private federated learning: the epsilon that it prints is counted, not claimed.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file of the run.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[SECTION.FIELD=VALUE]...", help="Settings to change, values as YAML.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object to standard output.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
+
+
+@app.command()
+def train(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    folder: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Folder of the run; a new one in runs/ if left out.")
+    ] = None,
+    fix_model: Annotated[
+        bool, typer.Option("--fix-model", help="Replace BatchNorm and the like by GroupNorm.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train; everything about the run goes to its folder."""
+    from fedpriv.config import load_config
+
+    settings = load_config(config, [*(overrides or []), *(["model.fix=true"] if fix_model else [])])
+    running.run(settings, running.claim_folder(folder, config.stem), as_json=as_json)
+
+
+@app.command()
+def resume(
+    run: RunFolder,
+    fresh_noise: Annotated[
+        bool,
+        typer.Option("--fresh-noise", help="Draw new noise for rounds past the checkpoint and pay for them again."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a run that stopped, from its last checkpoint."""
+    from fedpriv.config import load_config
+    from fedpriv.errors import FedprivError
+
+    if not (run / "config.yaml").exists():
+        raise FedprivError(f"{run} holds no run (no config.yaml); name a folder that fedpriv train made")
+    if (run / "result.json").exists():
+        raise FedprivError(f"{run} is finished; look at it with: fedpriv show {run}")
+    running.run(load_config(run / "config.yaml"), run, resumed=True, fresh_noise=fresh_noise, as_json=as_json)
+
+
+@app.command()
+def plan(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    timed: Annotated[bool, typer.Option("--time", help="Measure a round, on made-up data of the same shape.")] = False,
+    picture: Annotated[Path | None, typer.Option("--out", metavar="PNG", help="Draw the graph to this file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a run will cost in privacy, messages and time. Trains nothing."""
+    from fedpriv.config import forecast, load_config
+    from fedpriv.network.drawing import draw as draw_graph
+
+    settings = load_config(config, overrides or [])
+    found = forecast(settings, timed=timed)
+    if picture is not None:
+        draw_graph(settings.network.graph(found.n_clients), picture)
+    if as_json:
+        print_json(found.to_json())
+        return
+    print_rows(forecast_rows(found))
+    for warning in found.warnings:
+        out.print(f"[bold yellow]warning:[/] {escape(warning)}")
+
+
+@app.command()
+def show(run: RunFolder, as_json: AsJson = False) -> None:
+    """Show a run, finished or not; its epsilon is counted again from the ledger."""
+    from fedpriv.report import Run, draw
+
+    found = Run.read(run)
+    picture = run / "report.png"
+    draw(found, picture)
+    if as_json:
+        print_json({**found.to_json(), "picture": str(picture)})
+        return
+    print_rows({**found.rows(), "picture": str(picture)})
+
+
+@app.command()
+def topology(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A topology that `fedpriv list` names.")],
+    n_clients: Annotated[int, typer.Argument(metavar="N", help="Number of nodes.", min=1)],
+    options: Annotated[
+        list[str] | None, typer.Argument(metavar="[FIELD=VALUE]...", help="e.g. topology.p=0.1 mixing=max_degree")
+    ] = None,
+    picture: Annotated[Path | None, typer.Option("--out", metavar="PNG", help="Draw the graph to this file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Describe and draw a communication graph and its mixing matrix."""
+    from dataclasses import asdict
+
+    from fedpriv.config.base import check
+    from fedpriv.config.files import override
+    from fedpriv.config.network import NetworkSection
+    from fedpriv.network.drawing import draw as draw_graph
+
+    given: dict[str, Any] = {"topology": {"name": name}}
+    for option in options or []:
+        given = override(given, option)
+    network = check(NetworkSection, given, "network").graph(n_clients)
+    if picture is not None:
+        draw_graph(network, picture)
+    if as_json:
+        print_json({**asdict(network.facts()), "picture": None if picture is None else str(picture)})
+        return
+    print_rows({"graph": graph_line(network.facts()), **({"picture": str(picture)} if picture else {})})
+
+
+@app.command(name="list")
+def list_names(as_json: AsJson = False) -> None:
+    """List what a configuration can name."""
+    from fedpriv.backends import BACKENDS
+    from fedpriv.config import STRATEGIES
+    from fedpriv.config.network import ALL_ACTIVITIES, TOPOLOGIES
+    from fedpriv.constraints import CONSTRAINTS, OBJECTIVES
+    from fedpriv.data import DATASETS
+    from fedpriv.models import LOSSES, MODELS
+    from fedpriv.network.mixing import MIXINGS
+    from fedpriv.privacy.mechanisms import MECHANISMS
+
+    registries = {
+        "strategies": STRATEGIES,
+        "models": MODELS,
+        "losses": LOSSES,
+        "objectives": OBJECTIVES,
+        "constraints": CONSTRAINTS,
+        "data sets": DATASETS,
+    }
+    registries |= {"topologies": TOPOLOGIES, "mixing matrices": MIXINGS, "activities": ALL_ACTIVITIES}
+    names = {title: {name: row.description for name, row in rows.items()} for title, rows in registries.items()}
+    for title, objects in {"mechanisms": MECHANISMS, "backends": BACKENDS}.items():
+        names[title] = {name: (item.__doc__ or "").strip().split("\n")[0] for name, item in objects.items()}
+    if as_json:
+        print_json(names)
+        return
+    for title, rows in names.items():
+        out.print(f"[bold]{title}[/]")
+        print_rows(rows, indent=2)

@@ -1,0 +1,83 @@
+"""What the commands print."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+if TYPE_CHECKING:
+    from fedpriv.config import Forecast
+    from fedpriv.network.graph import Facts
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def print_rows(rows: dict[str, str], indent: int = 0) -> None:
+    """One line a row, never wrapped: an epsilon and its conditions stay together, for readers and for grep."""
+    width = max(len(name) for name in rows)
+    for name, value in rows.items():
+        out.print(f"{' ' * indent}[bold]{name:<{width}}[/]  {escape(value)}")
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """One JSON object on standard output."""
+    typer.echo(json.dumps(value, indent=2))
+
+
+def forecast_rows(found: Forecast) -> dict[str, str]:
+    """What `fedpriv plan` says, row by row."""
+    fewest, most = found.examples
+    rows = {
+        "strategy": f"{found.strategy}, {found.rounds} rounds",
+        "clients": f"{found.n_clients}, with {fewest if fewest == most else f'{fewest} to {most}'} examples each",
+        "privacy": str(found.spent),
+        "one round": str(found.first_round),
+        "noise multiplier": "none" if found.noise_multiplier is None else f"{found.noise_multiplier:.4g}",
+        "batches": found.batches,
+        "releases": str(found.releases),
+        "messages": f"{found.parameters:,} numbers each; {found.floats_per_round:,} numbers a round "
+        f"({_size(found.bytes_per_round)}), {_size(found.bytes_per_round * found.rounds)} in the whole run",
+    }
+    if found.network is not None:
+        rows["graph"] = graph_line(found.network)
+    if found.if_activity_hidden is not None:
+        rows["whoever sees messages"] = f"epsilon={found.spent.epsilon:.4g}: a silent node is seen to be silent"
+        rows["final model only"] = (
+            f"epsilon<={found.spent.epsilon:.4g}; papers argue for {found.if_activity_hidden:.4g}, which holds only if "
+            "inactive nodes add noise too (not claimed)"
+        )
+    if found.formula is not None:
+        rows["by the paper's formula"] = (
+            f"this noise would be called epsilon={found.formula.stated_epsilon:.4g} ({found.formula.paper}, "
+            f"{found.formula.assumes}); its true price is {found.spent.epsilon:.4g}"
+        )
+    if found.seconds_per_round is not None:
+        whole = found.seconds_per_round * found.rounds
+        rows["time"] = f"about {found.seconds_per_round:.3g} s a round, {whole:.3g} s in all, without evaluation"
+    if found.claim is not None:
+        rows["the paper's claim"] = f"{found.claim.stated} ({found.claim.paper})"
+        views = "; ".join(f"{view}: {epsilon:.4g}" for view, epsilon in found.claim.views)
+        rows |= {"its noise costs": f"epsilon at delta={found.spent.delta:g}, {views}"} if views else {}
+    return rows
+
+
+def graph_line(facts: Facts) -> str:
+    """A graph and its mixing matrix in one line."""
+    return (
+        f"{facts.nodes} nodes, {facts.links} links, {facts.mean_degree:.3g} neighbours on average, diameter "
+        f"{facts.diameter}, spectral gap {facts.spectral_gap:.4g}, contraction of a round {facts.contraction:.4g}, "
+        f"active {facts.active_fraction:.3g}"
+    )
+
+
+def _size(n_bytes: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if n_bytes < 1000:
+            return f"{n_bytes:.3g} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.3g} TB"

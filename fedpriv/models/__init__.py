@@ -1,0 +1,26 @@
+"""Models and losses that suit differential privacy."""
+
+from fedpriv.models.losses import Loss, cross_entropy, hinge, logistic, predict, squared_error
+from fedpriv.models.networks import FemnistCNN, LinearSVM, LogisticRegression, MnistCNN, SoftmaxRegression
+from fedpriv.models.registry import LOSSES, MODELS, resolve, resolve_loss
+from fedpriv.models.validation import fix_model, validate_model
+
+__all__ = [
+    "LOSSES",
+    "MODELS",
+    "FemnistCNN",
+    "LinearSVM",
+    "LogisticRegression",
+    "Loss",
+    "MnistCNN",
+    "SoftmaxRegression",
+    "cross_entropy",
+    "fix_model",
+    "hinge",
+    "logistic",
+    "predict",
+    "resolve",
+    "resolve_loss",
+    "squared_error",
+    "validate_model",
+]

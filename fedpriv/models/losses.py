@@ -1,0 +1,80 @@
+"""Losses by their per-example form, and what their scores predict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedpriv.errors import ConfigError
+
+Reduction = Literal["mean", "sum", "none"]
+PerExampleLoss = Callable[[Tensor, Tensor], Tensor]
+
+
+class Loss(nn.Module):
+    """A loss from its per-example form `(outputs [n, k], targets [n]) -> [n]`."""
+
+    def __init__(self, per_example: PerExampleLoss, reduction: Reduction = "mean") -> None:
+        super().__init__()
+        self.per_example, self.reduction = per_example, reduction
+        if reduction not in ("mean", "sum", "none"):
+            raise ConfigError("loss.reduction", reduction, "choose 'mean', 'sum' or 'none'")
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss of the batch; `[n]` if nothing is reduced."""
+        losses = self.per_example(outputs, targets)
+        if self.reduction == "none":
+            return losses
+        return losses.mean() if self.reduction == "mean" else losses.sum()
+
+
+def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Per example `-log softmax(outputs)[label]`."""
+    return functional.cross_entropy(outputs, labels, reduction="none")
+
+
+def hinge(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Margin loss per example.
+
+    One score: `max(0, 1 - s score)`, s = -1 for label 0 and 1 for label 1. More: `sum_{j != label} max(0, 1 + s_j -
+    s_label) / k` (Weston & Watkins, 1999), which is `torch.nn.MultiMarginLoss` in a form that vmap can batch.
+    """
+    if outputs.shape[-1] == 1:
+        return (1 - _signs(outputs, labels) * outputs[:, 0]).clamp_min(0)
+    n_classes = outputs.shape[-1]
+    margins = 1 + outputs - outputs.gather(1, labels[:, None])
+    return margins.clamp_min(0).masked_fill(_one_hot(labels, n_classes), 0).sum(1) / n_classes
+
+
+def logistic(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Per example `log(1 + exp(-s score))`, s = -1 for label 0 and 1 for label 1; outputs `[n, 1]`."""
+    if outputs.shape[-1] != 1:
+        fix = "needs a model with one score, such as logistic_regression; else use cross_entropy"
+        raise ConfigError("loss", "logistic", f"{fix} (found {outputs.shape[-1]} scores)")
+    return functional.softplus(-_signs(outputs, labels) * outputs[:, 0])
+
+
+def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Per example the mean square of `outputs - targets`; class numbers become one-hot if there are k > 1 outputs."""
+    if targets.dim() < outputs.dim() and outputs.shape[-1] > 1:
+        targets = _one_hot(targets, outputs.shape[-1])
+    errors = outputs - targets.reshape(outputs.shape).to(outputs.dtype)  # [n] -> [n, 1] where there is one output
+    return errors.square().flatten(1).mean(1)
+
+
+def predict(outputs: Tensor) -> Tensor:
+    """Class numbers `[n]` from scores `[n, k]`; one score means class 1 where it is positive."""
+    return (outputs[:, 0] > 0).long() if outputs.shape[-1] == 1 else outputs.argmax(-1)
+
+
+def _signs(outputs: Tensor, labels: Tensor) -> Tensor:
+    return 2 * labels.to(outputs.dtype) - 1  # {0, 1} -> {-1, 1}
+
+
+def _one_hot(labels: Tensor, n_classes: int) -> Tensor:
+    """Boolean `[n, n_classes]`; torch's own reads the labels' values, which vmap forbids."""
+    return labels[:, None] == torch.arange(n_classes, device=labels.device)

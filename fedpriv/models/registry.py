@@ -1,0 +1,71 @@
+"""Models and losses by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+from torch import nn
+
+from fedpriv import plugins
+from fedpriv.errors import ConfigError
+from fedpriv.models.losses import Loss, PerExampleLoss, Reduction, cross_entropy, hinge, logistic, squared_error
+from fedpriv.models.networks import FemnistCNN, LinearSVM, LogisticRegression, MnistCNN, SoftmaxRegression
+
+
+def resolve(name: str, *, input_shape: tuple[int, ...], n_classes: int, **options: object) -> nn.Module:
+    """Build a model.
+
+    Args:
+        name: A key of `MODELS`, or `package.module:Name`.
+        input_shape: Of one example. The model is given it, `n_features` (its product) and `n_classes`, as far as it
+            has parameters of these names.
+        n_classes: Number of classes.
+        **options: The model's own options.
+
+    Raises:
+        ConfigError: unknown name or option, or not a `torch.nn.Module`.
+    """
+    context = {"input_shape": tuple(input_shape), "n_features": prod(input_shape), "n_classes": n_classes}
+    return _as_module(plugins.build(name, MODELS, options, field="model", context=context), name, "model")
+
+
+def resolve_loss(name: str, **options: object) -> nn.Module:
+    """Build a loss `(outputs, targets) -> scalar`: a key of `LOSSES`, or `package.module:Name`.
+
+    Raises:
+        ConfigError: unknown name or option, or not a `torch.nn.Module`.
+    """
+    return _as_module(plugins.build(name, LOSSES, options, field="loss"), name, "loss")
+
+
+def _as_module(built: object, name: str, field: str) -> nn.Module:
+    if not isinstance(built, nn.Module):
+        raise ConfigError(field, name, f"gives a {type(built).__name__}: give a torch.nn.Module class")
+    return built
+
+
+def _loss(per_example: PerExampleLoss) -> Callable[..., nn.Module]:
+    def build(reduction: Reduction = "mean") -> nn.Module:
+        return Loss(per_example, reduction)
+
+    return build
+
+
+ModelEntry = plugins.Entry[nn.Module]
+LossEntry = plugins.Entry[nn.Module]
+
+MODELS: dict[str, ModelEntry] = {
+    "softmax": ModelEntry(SoftmaxRegression, "softmax regression: one linear layer, zero at the start, no bias"),
+    "linear_svm": ModelEntry(LinearSVM, "linear scores for the hinge loss"),
+    "logistic_regression": ModelEntry(LogisticRegression, "one linear score, for two classes and the logistic loss"),
+    "mnist_cnn": ModelEntry(MnistCNN, "two 5x5 convolution blocks with GroupNorm and a linear layer"),
+    "femnist_cnn": ModelEntry(FemnistCNN, "three 3x3 convolution blocks with GroupNorm and a linear layer"),
+}
+
+LOSSES: dict[str, LossEntry] = {
+    "cross_entropy": LossEntry(_loss(cross_entropy), "softmax cross-entropy, any number of classes"),
+    "hinge": LossEntry(_loss(hinge), "hinge: binary for one score, Weston-Watkins for more"),
+    "logistic": LossEntry(_loss(logistic), "binary logistic loss of one score"),
+    "mse": LossEntry(_loss(squared_error), "mean squared error"),
+}

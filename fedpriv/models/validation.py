@@ -1,0 +1,105 @@
+"""Which layers a private run refuses, and what replaces them."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedpriv.errors import ConfigError
+
+# torch's own layers that treat each example alone and keep nothing
+_PLAIN: tuple[type[nn.Module], ...] = (
+    nn.Sequential,
+    nn.ModuleList,
+    nn.Identity,
+    nn.Flatten,
+    nn.Linear,
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.ReLU,
+    nn.Tanh,
+    nn.Sigmoid,
+    nn.GELU,
+    nn.MaxPool2d,
+    nn.AvgPool2d,
+    nn.AdaptiveAvgPool2d,
+    nn.Dropout,
+    nn.Embedding,
+)
+
+# the private bases, since they cover the synchronised and lazy variants too
+_BATCH_NORM = nn.modules.batchnorm._BatchNorm  # noqa: SLF001
+_INSTANCE_NORM = nn.modules.instancenorm._InstanceNorm  # noqa: SLF001
+
+
+def validate_model(model: nn.Module) -> None:
+    """Refuse layers that mix examples or keep running statistics, and those that opacus refuses.
+
+    Frozen and parameterless layers count too: they leak as much.
+
+    Raises:
+        ConfigError: names the first such layer by its path, and the fix.
+    """
+    for path, layer in model.named_modules():
+        if reason := _why_unfit(layer):
+            fix = f"{reason}; replace it, or call fedpriv.models.fix_model(model) (command line: --fix-model)"
+            raise ConfigError(f"model.{path}" if path else "model", type(layer).__name__, fix)
+
+
+def fix_model(model: nn.Module) -> nn.Module:
+    """A copy of `model` that passes `validate_model`: BatchNorm becomes a fresh GroupNorm, LSTM opacus's DPLSTM, etc.
+
+    Raises:
+        ConfigError: opacus knows no replacement for a layer.
+    """
+    fixed = copy.deepcopy(model)
+    unfit = [(path, layer) for path, layer in fixed.named_modules() if _why_unfit(layer)]
+    for path, layer in unfit:
+        replacement = _replacement(layer, path)
+        if not path:
+            return replacement
+        parent, _, name = path.rpartition(".")
+        fixed.get_submodule(parent).register_module(name, replacement)
+    return fixed
+
+
+def _opacus() -> Any:  # noqa: ANN401 - opacus has no types
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from opacus.validators import ModuleValidator  # seconds to import
+    return ModuleValidator
+
+
+def _why_unfit(layer: nn.Module) -> str | None:
+    if isinstance(layer, _BATCH_NORM):
+        return "it normalises over the batch, so examples mix; use GroupNorm"
+    if isinstance(layer, _INSTANCE_NORM):
+        running = layer.track_running_stats or layer.running_mean is not None
+        return "it keeps running statistics of the data; set track_running_stats=False" if running else None
+    if type(layer) in _PLAIN or not type(layer).__module__.startswith("torch."):
+        return None  # not on opacus's list, which takes seconds and 80 MB to import
+    validators = _opacus().VALIDATORS
+    if type(layer) in validators and validators[type(layer)](layer):
+        return f"opacus does not support it; use opacus.layers.DP{type(layer).__name__}"
+    return None
+
+
+def _replacement(layer: nn.Module, path: str) -> nn.Module:
+    fixer = _opacus().FIXERS.get(type(layer))
+    if fixer is None:
+        raise ConfigError(f"model.{path}", type(layer).__name__, "opacus knows no replacement: replace it by hand")
+    # groups of one number are all zero after normalising, so a layer that may see [n, features] gets one group
+    options = {"num_groups": 1} if isinstance(layer, nn.BatchNorm1d) else {}
+    replacement: nn.Module = fixer(layer, **options)
+    if isinstance(replacement, _INSTANCE_NORM):
+        # opacus leaves the buffers, and torch goes on updating them
+        replacement.register_buffer("running_mean", None)
+        replacement.register_buffer("running_var", None)
+    some = next((t for t in (*layer.parameters(), *layer.buffers()) if t.is_floating_point()), torch.empty(0))
+    return replacement.to(some.device, some.dtype).train(layer.training)
