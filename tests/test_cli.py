@@ -150,6 +150,27 @@ def test_without_out_each_run_gets_a_folder_of_its_own(tmp_path: Path, monkeypat
         assert Path(f"runs/run-{number}/result.json").exists()
 
 
+def test_show_compares_several_runs(tmp_path: Path):
+    one, other = trained(tmp_path / "one"), trained(tmp_path / "other", "privacy.unit=client", "privacy.epsilon=20")
+    shown = fedpriv("show", str(one), str(other))
+    assert shown.exit_code == 0
+    assert [line.split()[0] for line in shown.stdout.splitlines()] == ["run", str(one), str(other), "note:"]
+    assert "the runs differ in unit" in shown.stdout
+    facts = json.loads(fedpriv("show", str(one), str(other), "--json").stdout)
+    assert [run["epsilon"] for run in facts["runs"]] == [result_of(one)["epsilon"], result_of(other)["epsilon"]]
+    assert len(facts["notes"]) == 1
+
+
+def test_topology_draws_to_the_file_that_it_names(tmp_path: Path):
+    picture = tmp_path / "ring.png"
+    done = fedpriv("topology", "ring", "5", "--out", str(picture))
+    assert done.exit_code == 0
+    assert str(picture) in done.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    for wrong in (tmp_path, tmp_path / "ring.doc"):  # a folder would become a file beside it
+        assert "give a name that ends in .png" in refused("topology", "ring", "5", "--out", str(wrong))
+
+
 def test_list_and_plan_are_for_people():
     listed = fedpriv("list").stdout
     for name in ("iadmm_trust", "femnist_cnn", "digits", "laplace", "cross_entropy"):

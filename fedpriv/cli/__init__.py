@@ -12,7 +12,7 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from fedpriv.cli import running
-from fedpriv.cli.printing import err, forecast_rows, graph_line, out, print_json, print_rows
+from fedpriv.cli.printing import err, forecast_rows, graph_line, out, print_comparison, print_json, print_rows
 
 
 class _Commands(TyperGroup):
@@ -114,12 +114,18 @@ def plan(
 
 
 @app.command()
-def show(run: RunFolder, as_json: AsJson = False) -> None:
-    """Show a run, finished or not; its epsilon is counted again from the ledger."""
+def show(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folder of a run; several are compared.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show a run, finished or not, or compare several; epsilon is counted again from the ledger."""
     from fedpriv.report import Run, draw
 
-    found = Run.read(run)
-    picture = run / "report.png"
+    runs = [Run.read(folder) for folder in folders]
+    if len(runs) > 1:
+        print_comparison(runs, as_json=as_json)
+        return
+    found, picture = runs[0], folders[0] / "report.png"
     draw(found, picture)
     if as_json:
         print_json({**found.to_json(), "picture": str(picture)})

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import networkx as nx
 
+from fedpriv.errors import ConfigError
 from fedpriv.network.graph import Graph
 
 
@@ -15,7 +16,12 @@ def draw(network: Graph, path: Path) -> None:
     Args:
         network: The graph.
         path: PNG file to write.
+
+    Raises:
+        ConfigError: another kind of file.
     """
+    if path.suffix != ".png":
+        raise ConfigError("--out", str(path), "pictures are PNG files; give a name that ends in .png")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -138,6 +138,35 @@ def test_files(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0 1\n1\n", "line 2: 1': write two nodes"),
+        ("0 1\n\n1 1\n", "line 3: 1 1': write two nodes"),
+        ("0 1 2\n", "line 1: 0 1 2': write two nodes"),
+        ("0 1\n1 7\n", "node 7 does not fit the others"),
+        ("2 3\n3 4\n", "node 2 does not fit the others"),
+        ("0 1\n1 2O\n", "node 2O does not fit the others"),
+        ("", "the graph has 0 nodes but there are 3 clients"),
+    ],
+)
+def test_a_typing_error_in_an_edge_list_is_found(text: str, message: str, tmp_path: Path) -> None:
+    """networkx skips short lines, and would make a node of any misprint."""
+    (tmp_path / "g.edges").write_text(text)
+    with pytest.raises(fp.ConfigError) as caught:
+        topology.checked(topology.edge_list(str(tmp_path / "g.edges")), 3)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["0 1\n1 2\n", "1 2 {}\n# none\n2 3 {'weight': 3}\n\n", "ann bob # friends\nbob eve\n", "00 01\n01 2\n"]
+)
+def test_edge_lists_of_a_path(text: str, tmp_path: Path) -> None:
+    (tmp_path / "g.edges").write_text(text)
+    found = topology.checked(topology.edge_list(str(tmp_path / "g.edges")), 3)
+    assert set(map(frozenset, found.edges)) == {frozenset({0, 1}), frozenset({1, 2})}
+
+
 def test_two_random_edges_of_twenty_nodes_activate_3_81() -> None:
     graph = Graph(nx.complete_graph(20), activity=activity.RandomEdges(2))
     assert graph.active_fraction * 20 == pytest.approx(3.8095, abs=1e-3)
