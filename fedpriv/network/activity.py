@@ -16,7 +16,7 @@ from fedpriv.network.links import Directed, Undirected
 from fedpriv.plugins import Entry
 from fedpriv.privacy.randomness import Stream
 
-_TYPICAL = 500  # rounds
+_TYPICAL, _MOST = 500, 10_000  # rounds
 
 
 class Activity(Protocol):
@@ -77,13 +77,13 @@ class RandomEdges:
         return 1 - np.array(none)
 
     def typical(self, graph: Undirected) -> Iterator[Undirected]:
-        """Each link about equally often: all links in random orders, `count` after `count`."""
+        """Each link about equally often: all links (of very many, some) in random orders, `count` after `count`."""
         edges, draw = list(graph.edges), np.random.default_rng(0)
         self._check(len(edges))
         for _ in range(max(1, _TYPICAL * self.count // len(edges))):
             order = draw.permutation(len(edges)).tolist()
             order += order[: -len(order) % self.count]
-            for first in range(0, len(order), self.count):
+            for first in range(0, min(len(order), _MOST * self.count), self.count):
                 yield nx.Graph(edges[i] for i in order[first : first + self.count])
 
     def _check(self, links: int) -> None:
