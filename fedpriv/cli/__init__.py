@@ -24,6 +24,8 @@ class _Commands(TyperGroup):
         sys.path.append(os.getcwd())  # where `package.module:Name` of the user's own is looked for, after all else
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:  # a run that trains says more
+            raise typer.Exit(130) from None
         except BrokenPipeError:  # as in `fedpriv list | head`
             raise
         except FedprivError as error:

@@ -117,7 +117,7 @@ def barabasi_albert(n_clients: int, links: Count, seed: int = 0) -> Undirected:
 
 def edge_list(file: str) -> Undirected:
     """One link a line, `a b`; what follows a # is a comment. Nodes are 0 .. n-1, or 1 .. n, or have names."""
-    links: list[tuple[str, str]] = []
+    links: list[tuple[Any, Any]] = []  # text, until they are numbered
     for number, line in enumerate(_read(file, Path.read_text).splitlines(), start=1):
         ends = line.split("#")[0].split()
         if ends and (len(ends) < 2 or ends[0] == ends[1] or not "".join(ends[2:] or "{").startswith("{")):

@@ -292,6 +292,13 @@ def test_the_mirror_step_of_the_l1_ball_is_optimal(dim: int):
                 assert value(u) <= value(u + step * (other - u)) + 1e-9 * max(1, abs(value(u)))
 
 
+@pytest.mark.parametrize("ball", [EuclideanBall, L1Ball])
+@pytest.mark.parametrize("radius", [0.0, -1.0, np.inf, np.nan])
+def test_a_ball_without_a_size_is_refused(ball, radius: float):
+    with pytest.raises(fp.ConfigError, match=r"strategy\.radius"):
+        accelerated_mirror_descent(ball(radius), 0.25)
+
+
 def test_a_start_outside_the_set_is_brought_in():
     model = torch.nn.Linear(5, 1, bias=False).double()
     torch.nn.init.constant_(model.weight, 3.0)
