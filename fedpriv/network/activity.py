@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import comb
 from typing import Protocol
@@ -16,6 +16,8 @@ from fedpriv.network.links import Directed, Undirected
 from fedpriv.plugins import Entry
 from fedpriv.privacy.randomness import Stream
 
+_TYPICAL, _MOST = 500, 10_000  # rounds
+
 
 class Activity(Protocol):
     """Chooses the links of a round."""
@@ -26,6 +28,10 @@ class Activity(Protocol):
 
     def probability(self, graph: Undirected) -> NDArray[np.float64]:
         """Probability that each node is active in a round, `[n]`."""
+        ...
+
+    def typical(self, graph: Undirected) -> Iterator[Undirected]:
+        """Links of some rounds, whose plain mean is the expectation over rounds or estimates it; fixed seeds."""
         ...
 
 
@@ -40,6 +46,10 @@ class Always:
     def probability(self, graph: Undirected) -> NDArray[np.float64]:
         """One."""
         return np.ones(len(graph))
+
+    def typical(self, graph: Undirected) -> Iterator[Undirected]:
+        """The graph, once."""
+        yield graph
 
 
 @dataclass(frozen=True)
@@ -65,6 +75,16 @@ class RandomEdges:
         self._check(total)
         none = [comb(total - graph.degree[node], self.count) / comb(total, self.count) for node in sorted(graph)]
         return 1 - np.array(none)
+
+    def typical(self, graph: Undirected) -> Iterator[Undirected]:
+        """Each link about equally often: all links (of very many, some) in random orders, `count` after `count`."""
+        edges, draw = list(graph.edges), np.random.default_rng(0)
+        self._check(len(edges))
+        for _ in range(max(1, _TYPICAL * self.count // len(edges))):
+            order = draw.permutation(len(edges)).tolist()
+            order += order[: -len(order) % self.count]
+            for first in range(0, min(len(order), _MOST * self.count), self.count):
+                yield nx.Graph(edges[i] for i in order[first : first + self.count])
 
     def _check(self, links: int) -> None:
         if self.count > links:
@@ -92,6 +112,10 @@ class RandomLinks:
         """One."""
         return np.ones(len(graph))
 
+    def typical(self, graph: Undirected) -> Iterator[Undirected]:
+        """The first rounds of a seed."""
+        return _first(self, graph)
+
 
 @dataclass(frozen=True)
 class RandomNodes:
@@ -111,6 +135,10 @@ class RandomNodes:
         """The rate."""
         return np.full(len(graph), self.rate)
 
+    def typical(self, graph: Undirected) -> Iterator[Undirected]:
+        """The first rounds of a seed."""
+        return _first(self, graph)
+
 
 @dataclass(frozen=True)
 class OnePeerExponential:
@@ -128,6 +156,10 @@ class OnePeerExponential:
     def probability(self, graph: Undirected) -> NDArray[np.float64]:
         """One."""
         return np.ones(len(graph))
+
+    def typical(self, graph: Undirected) -> Iterator[Undirected]:
+        """Each jump once."""
+        return _first(self, graph, max(1, (len(graph) - 1).bit_length()))
 
 
 @dataclass(frozen=True)
@@ -148,6 +180,10 @@ class Function:
         """Not known: one is an upper bound."""
         return np.ones(len(graph))
 
+    def typical(self, graph: Undirected) -> Iterator[Undirected]:
+        """The first rounds of a seed."""
+        return _first(self, graph)
+
 
 @dataclass(frozen=True)
 class Outage:
@@ -166,6 +202,10 @@ def without(links: Undirected, outages: Sequence[Outage], round_index: int) -> U
     """The links that are left when nodes are gone."""
     gone = {outage.node for outage in outages if outage.covers(round_index)}
     return nx.Graph(links.subgraph(set(links) - gone)) if gone & set(links) else links
+
+
+def _first(activity: Activity, graph: Undirected, rounds: int = _TYPICAL) -> Iterator[Undirected]:
+    return (activity.links(graph, k, np.random.default_rng(k)) for k in range(rounds))
 
 
 def _check_rate(rate: float) -> None:

@@ -14,14 +14,13 @@ from torch import Tensor
 
 from fedpriv.errors import ConfigError
 from fedpriv.network import mixing
-from fedpriv.network.activity import Activity, Always, OnePeerExponential, Outage, without
+from fedpriv.network.activity import Activity, Always, Outage, without
 from fedpriv.network.links import Undirected
 from fedpriv.network.mixing import Weights
 from fedpriv.network.topology import checked
 from fedpriv.privacy.randomness import Randomness
 
 _SPARSE_FROM = 256
-_DRAWS = 500
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,8 @@ class Facts:
         diameter: Longest shortest path.
         mean_degree: Neighbours of a node, on average.
         spectral_gap: One minus the second largest absolute eigenvalue of W, one mixing step.
-        contraction: `sqrt(rho(E[W'W] - 11'/n))` of a round, eq 4 of Liu, Johansson and Shi (beta). Estimated from 500
-            draws where links are random.
+        contraction: `sqrt(rho(E[W'W] - 11'/n))` of a round, eq 4 of Liu, Johansson and Shi (beta). Estimated from
+            500 rounds or more where links are random.
         active_fraction: Expected fraction of active nodes (iota).
     """
 
@@ -125,7 +124,7 @@ class Graph:
         """Messages of a `mix` on average, without outages."""
         if isinstance(self.activity, Always):
             return 2.0 * self.graph.number_of_edges() * self._steps
-        drawn = [self.activity.links(self.graph, k, np.random.default_rng(k)) for k in range(100)]
+        drawn = self.activity.typical(self.graph)
         both_ways = [links.number_of_edges() * (1 if links.is_directed() else 2) for links in drawn]
         return float(np.mean(both_ways)) * self._steps
 
@@ -192,15 +191,13 @@ class Graph:
     def _contraction(self) -> float:
         if isinstance(self.activity, Always):
             return (1 - self.spectral_gap) ** self._steps
-        n, total = self.n_clients, np.zeros((self.n_clients, self.n_clients))
-        draws = max(1, n.bit_length() - 1) if isinstance(self.activity, OnePeerExponential) else _DRAWS
-        for index in range(draws):
-            links = self.activity.links(self.graph, index, np.random.default_rng(index))
+        total, rounds = np.zeros((self.n_clients, self.n_clients)), list(self.activity.typical(self.graph))
+        for links in rounds:
             active = sorted(links)
-            matrix = np.eye(n)
-            matrix[np.ix_(active, active)] = np.linalg.matrix_power(self._weights_of(links).toarray(), self._steps)
-            total += matrix.T @ matrix / draws
-        return float(np.sqrt(max(0.0, np.linalg.eigvalsh(total - 1 / n).max())))
+            matrix = np.linalg.matrix_power(self._weights_of(links).toarray(), self._steps)
+            total[np.ix_(active, active)] += matrix.T @ matrix - np.eye(len(active))
+        expected = np.eye(self.n_clients) + total / len(rounds)
+        return float(np.sqrt(max(0.0, np.linalg.eigvalsh(expected - 1 / self.n_clients).max())))
 
     def _weights_of(self, links: Undirected) -> Weights:
         if isinstance(links, nx.DiGraph):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import networkx as nx
@@ -174,10 +175,28 @@ def test_two_random_edges_of_twenty_nodes_activate_3_81() -> None:
     assert np.mean(counts) == pytest.approx(3.8095, abs=0.06)
 
 
-def test_one_random_edge_contracts_as_theory_says() -> None:
-    """E[W'W] = E[W] = I - L / (2 E): on the complete graph sqrt(1 - n / (2 E))."""
-    facts = Graph(nx.complete_graph(10), activity=activity.RandomEdges(1)).facts()
-    assert facts.contraction == pytest.approx(np.sqrt(1 - 10 / 90), abs=0.02)
+@pytest.mark.parametrize("graph", [nx.complete_graph(10), nx.cycle_graph(60), topology.barabasi_albert(200, 2)])
+def test_one_random_edge_contracts_as_theory_says(graph: nx.Graph) -> None:
+    """E[W'W] = E[W] = I - L / (2 E), for L the Laplacian: sqrt(1 - lambda_2(L) / (2 E)), n = lambda_2 if complete."""
+    slowest = np.linalg.eigvalsh(nx.laplacian_matrix(graph).toarray().astype(float))[1]
+    facts = Graph(graph, activity=activity.RandomEdges(1)).facts()
+    assert facts.contraction == pytest.approx(np.sqrt(1 - slowest / 2 / graph.number_of_edges()), abs=1e-9)
+
+
+def test_two_random_edges_contract_as_all_pairs_of_them_do() -> None:
+    """All 6 pairs of links of a ring of four: two are apart, four share a node."""
+    graph, total = nx.cycle_graph(4), np.zeros((4, 4))
+    pairs = list(itertools.combinations(graph.edges, 2))
+    for pair in pairs:
+        drawn = nx.empty_graph(4)
+        drawn.add_edges_from(pair)
+        weights = mixing.metropolis(drawn).toarray()
+        total += weights.T @ weights / len(pairs)
+    expected = np.sqrt(np.linalg.eigvalsh(total - 1 / 4).max())
+    assert Graph(graph, activity=activity.RandomEdges(2)).facts().contraction == pytest.approx(expected, abs=0.01)
+    sparse = Graph(topology.random_regular(300, 4), activity=activity.RandomEdges(7))
+    assert 0.99 < sparse.facts().contraction < 1  # no link is left out
+    assert sparse.expected_rows == 14
 
 
 def test_one_peer_exponential_averages_in_log_n_rounds() -> None:

@@ -171,3 +171,15 @@ def test_exactly_one_record_is_priced_without_replacement(tmp_path: Path) -> Non
     assert found.if_activity_hidden < epsilon
     assert found.formula is not None
     assert "exactly one example" in found.batches
+
+
+@pytest.mark.parametrize("schedule", ["uniform", "{geometric: {ratio: 0.97}}"])
+@pytest.mark.parametrize("epsilon", [0.1, 3.0])
+def test_laplace_tracking_spends_exactly_its_pure_epsilon(tmp_path: Path, schedule: str, epsilon: float) -> None:
+    sound = "strategy={name: gradient_tracking, step_size: {scale: 0.1}}"
+    privacy = f"privacy={{epsilon: {epsilon}, delta: 0, mechanism: laplace, unit: client, schedule: {schedule}}}"
+    run = build(config(tmp_path, "dpop", sound, privacy, "rounds=120"))
+    assert len(list(run)) == 120, "the filter lets every round pass"
+    result = run.result()
+    assert result.spent.epsilon == pytest.approx(epsilon, abs=1e-12, rel=0)
+    assert result.spent.epsilon <= epsilon
