@@ -92,12 +92,12 @@ def row(*cells: object) -> None:
 
 
 # penalty of the inner ADMM, for the sum over clients: near the geometric mean of the curvatures at the solution
-RHO = {"breast_cancer": 0.1, "adult": 0.25, "monks": 1.0}
+RHO = {"breast_cancer": 0.1, "adult": 0.6, "monks": 1.0, "fairness": 0.25}
 LOOSE = fp.Outer(100.0, 3e-3, 1e-3, 1e-4)
 # an objective of .05 needs smaller gradients than a larger one for the same relative difference
 OUTER = {
     "breast_cancer": fp.Outer(300.0, 1e-3, 2e-4, 1e-4),
-    "adult": fp.Outer(100.0, 1e-3, 2.5e-4, 1e-4),
+    "adult": fp.Outer(30.0, 2e-2, 1e-3, 1e-4),
     "monks": LOOSE,
 }
 
@@ -115,7 +115,7 @@ def fairness(args: argparse.Namespace) -> None:
     gap, split = fp.GroupLossGap(-1, 0.1), load("adult")
     for n in args.clients:
         clients = clients_of(split, n, "iid", fp.Problem(constraints=(gap,)), fp.Problem(None, (gap,)))
-        strategy = fp.proximal_al(LOOSE, (args.rho or RHO["adult"]) / n, solver=LBFGS())
+        strategy = fp.proximal_al(LOOSE, (args.rho or RHO["fairness"]) / n, solver=LBFGS())
         run("adult, gap", n, clients, strategy, 0.1, args.picture)
 
 

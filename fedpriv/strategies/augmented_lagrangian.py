@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
+from fedpriv.problem import check_finite
 from fedpriv.strategies.base import Memory, Network, Oracle, State, Strategy
 from fedpriv.strategies.lagrangian import Outer, largest, penalty, raised, violations
 from fedpriv.strategies.proximal import Proximal, Zero
@@ -93,7 +94,7 @@ class AdmmBlock:
 
     def _inner(self, w: Tensor, state: State, oracle: Oracle, tolerance: float) -> tuple[Tensor, Tensor, State]:
         merit, dual, rho = self._merit(state, oracle), state["dual"], self.rho
-        error = (gradient(merit, w)[1] + dual - rho * (w - state["u"])).abs().amax(1)
+        error = (_slope(merit, w) + dual - rho * (w - state["u"])).abs().amax(1)
 
         def subproblem(u: Tensor) -> Tensor:
             return merit(u) + (dual * (u - w)).sum(1) + rho / 2 * (u - w).square().sum(1)
@@ -110,7 +111,7 @@ class AdmmBlock:
         new = raised(old, values, self.outer.beta, equality) if phase == ACCEPTED else old + 0 * values
         state = {**state, "multipliers": new, "anchor": w, "u": w}
         merit = self._merit(state, oracle)
-        state["dual"] = -gradient(merit, w)[1]
+        state["dual"] = -_slope(merit, w)
         if phase == START:
             rho = self.rho
             state["prepared"] = self.solver.prepare(lambda u: merit(u) + rho / 2 * u.square().sum(1), w)
@@ -248,6 +249,13 @@ def proximal_al(
     h = regularizer or Zero()
     server = AdmmServer(outer, rho, h, inner_decay, inner_rounds)
     return Strategy(AdmmBlock(outer, rho, solver or LBFGS()), server, Consensus(), "proximal_al", h, MONITOR)
+
+
+def _slope(merit: Callable[[Tensor], Tensor], w: Tensor) -> Tensor:
+    """Gradients at the point received, `[n, dim]`."""
+    slope = gradient(merit, w)[1]
+    check_finite(slope, "gradient of objective and constraints")
+    return slope
 
 
 def _broadcast(w: Tensor, phase: float, tolerance: float, n: int) -> Tensor:
