@@ -66,7 +66,8 @@ class Checkpoint:
             progress = Progress(**payload.pop("progress"))
             return Checkpoint(progress=progress, **payload)
         except (RuntimeError, KeyError, TypeError, EOFError, UnpicklingError) as error:
-            raise FedprivError(f"{path} cannot be read ({error}); restore it or start the run anew") from error
+            reason = (str(error) or "it ends too early").split(". ")[0].splitlines()[0]  # torch goes on about it
+            raise FedprivError(f"{path} cannot be read ({reason}); restore it or start the run anew") from error
 
 
 def _without_progress(items: list[tuple[str, Any]]) -> dict[str, Any]:

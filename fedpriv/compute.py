@@ -7,6 +7,8 @@ from typing import Literal
 
 import torch
 
+from fedpriv.errors import ConfigError
+
 
 @dataclass(frozen=True)
 class Compute:
@@ -25,7 +27,17 @@ class Compute:
     chunk: int = 16384
 
     def torch_device(self) -> torch.device:
-        """The device, resolved."""
-        if self.device != "auto":
-            return torch.device(self.device)
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        """The device, resolved.
+
+        Raises:
+            ConfigError: there is none of this name here.
+        """
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            return torch.empty(0, device=self.device).device
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            reason = str(error).split(". ")[0].splitlines()[0]
+            raise ConfigError(
+                "compute.device", self.device, f"cannot be used here ({reason}); say auto or cpu"
+            ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
 import numpy as np
@@ -24,16 +25,19 @@ from fedpriv.training import make_clients, train
 
 
 class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
-    """Multinomial logistic regression by private gradient descent (DP-GD; Wang, Ye, Xu, 2017).
+    """Multinomial logistic regression by private gradient descent with momentum (DP-GD; Wang, Ye, Xu, 2017).
 
     Guarantee: the fitted coefficients are (epsilon, delta)-differentially private, unit sample, relation replace-one,
     with the number of rows, the number of columns and the set of classes public. It does not cover what you do with the
-    data elsewhere: choose parameters on other data, and do not scale columns by their own means and deviations.
+    data elsewhere: choose parameters on other data, scale columns by public constants instead of their own means and
+    deviations, and give an encoder of text columns the categories (scikit-learn's `OneHotEncoder(categories=...)`).
 
     Args:
         epsilon: Privacy of the whole fit.
         delta: Failure probability; well below one over the number of rows.
-        data_norm: Rows longer than this (l2) are scaled down to it: a public bound. Rows are divided by it.
+        data_norm: A public bound on the l2 norm of rows: rows are divided by it, and longer ones scaled down to norm 1.
+            None is the square root of the number of columns, for columns in [-1, 1]. A bound closer to the rows
+            learns more: one-hot columns of one variable count as one column.
         clip_norm: Bound on the l2 norm of one row's gradient. It is at most 2, so 2 clips nothing; 1 halves the noise.
         lam: Weight of the l2 regulariser `lam/2 ||w||^2`, on rows of norm at most 1; bias included.
         max_iter: Number of gradient steps; each costs privacy, so more is not better.
@@ -55,12 +59,14 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     True
     """
 
+    n_features_in_: int
+
     def __init__(
         self,
         epsilon: float = 1.0,
         delta: float = 1e-5,
         *,
-        data_norm: float = 1.0,
+        data_norm: float | None = None,
         clip_norm: float = 1.0,
         lam: float = 1e-3,
         max_iter: int = 50,
@@ -85,8 +91,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         checked: Any = validate_data(self, cast(Any, X), cast(Any, y), dtype=np.float64)
         rows, labels = checked
         check_classification_targets(labels)
-        if not self.data_norm > 0:
-            raise ConfigError("data_norm", self.data_norm, "the bound on rows is positive")
+        bound = self._bound()
         self.classes_ = np.unique(labels) if self.classes is None else np.unique(np.asarray(self.classes))
         if len(self.classes_) < 2:
             raise ValueError("y holds one class only; give at least two classes, or name them with classes=")
@@ -96,7 +101,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         data = TensorDataset(torch.from_numpy(self._scaled(rows)), torch.from_numpy(codes))
         model = SoftmaxRegression(rows.shape[1] + 1, len(self.classes_))
         # a row and its constant have norm at most sqrt(2), and softmax is 1/2-smooth in its scores: smoothness 1
-        strategy = gradient_descent(1.0, L2(self.lam), average=1.0)
+        strategy = gradient_descent(1.0, L2(self.lam), momentum=0.9, average=4.0)
         found = train(
             make_clients(model, nn.CrossEntropyLoss(), [data]),
             strategy,
@@ -106,7 +111,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             compute=Compute(backend="linear", device="cpu", dtype="float64"),
         )
         weights = found.params.view(len(self.classes_), -1).numpy()
-        self.coef_, self.intercept_ = weights[:, :-1] / self.data_norm, weights[:, -1].copy()
+        self.coef_, self.intercept_ = weights[:, :-1] / bound, weights[:, -1].copy()
         self.n_iter_, self.spent_ = found.rounds, found.spent
         return self
 
@@ -114,7 +119,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         """Scores `[n, n_classes]`, or `[n]` for the second of two classes. Long rows are scaled down as in `fit`."""
         check_is_fitted(self)
         rows: Any = validate_data(self, cast(Any, X), dtype=np.float64, reset=False)
-        scores = self._scaled(rows)[:, :-1] @ self.coef_.T * self.data_norm + self.intercept_
+        scores = self._scaled(rows)[:, :-1] @ self.coef_.T * self._bound() + self.intercept_
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
@@ -130,9 +135,18 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         scores = np.exp(scores - scores.max(1, keepdims=True))
         return scores / scores.sum(1, keepdims=True)
 
+    def _bound(self) -> float:
+        """`data_norm`, of settings and the number of columns alone."""
+        if self.data_norm is None:
+            return math.sqrt(self.n_features_in_)
+        if not (np.isfinite(self.data_norm) and self.data_norm > 0):
+            fix = "give a positive bound on the l2 norm of rows that does not come from the data, e.g. sqrt(n_columns)"
+            raise ConfigError("data_norm", self.data_norm, f"{fix} for columns in [-1, 1]")
+        return self.data_norm
+
     def _scaled(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """Rows in the unit ball with a constant beside them, `[n, n_features + 1]`."""
         # the largest entry first, so that squares of very long rows do not overflow
         largest = np.abs(rows).max(1, keepdims=True).clip(min=np.finfo(float).tiny)
         norms = largest * np.linalg.norm(rows / largest, axis=1, keepdims=True)
-        return np.hstack([rows / np.maximum(norms, self.data_norm), np.ones((len(rows), 1))])
+        return np.hstack([rows / np.maximum(norms, self._bound()), np.ones((len(rows), 1))])

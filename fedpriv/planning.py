@@ -6,7 +6,7 @@ Any strategy can be planned this way, a user's own too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,6 +21,7 @@ from fedpriv.privacy.pricing import Pricing
 from fedpriv.privacy.randomness import Randomness
 from fedpriv.privacy.settings import FixedSize, Poisson, Privacy
 from fedpriv.privacy.spent import Spent
+from fedpriv.problem import Problem
 from fedpriv.simulation import RoundNetwork, begin, check_fit, simulate
 from fedpriv.strategies.base import Strategy
 
@@ -36,6 +37,7 @@ class DryOracle:
         self.records: list[Record] = []
         # expected per-example gradients in each round: how many there are in earnest is as secret as the batches
         self.evaluations: list[float] = []
+        self.sees_problem = False
         self._pricing, self._privacy, self._sizes = pricing, privacy, torch.as_tensor(sizes, dtype=torch.double)
         self._n_constraints, self.n_clients = n_constraints, len(sizes)
         self.begin_round(0, torch.arange(len(sizes)))
@@ -64,6 +66,7 @@ class DryOracle:
 
     def exact(self, params: Tensor) -> tuple[Tensor, Tensor]:
         """Zeros that depend on the parameters, so that they have (zero) gradients."""
+        self.sees_problem = True
         if self._privacy.at != "none":
             raise ConfigError(
                 "privacy.at", self._privacy.at, "the strategy needs exact answers, so it makes no promise: at: none"
@@ -75,12 +78,14 @@ class DryOracle:
 
     def statistic(self, params: Tensor, name: str) -> Tensor:
         """Zeros."""
+        self.sees_problem = True
         norm = self._privacy.clip.norm
         self._answer(f"statistic:{name}", params, Clip(1.0, norm), self._privacy.statistics.relative_share(norm))
         return params.new_zeros(len(params), self._n_constraints)
 
     def lagrangian_gradient(self, params: Tensor, multipliers: Tensor) -> Tensor:
         """Zeros."""
+        self.sees_problem = True
         return self._answer("lagrangian_gradient", params)
 
     def release_message(self, message: Tensor) -> Tensor:
@@ -122,12 +127,14 @@ class Plan:
         records: The planned releases, in order.
         n_clients: Number of clients.
         evaluations: Expected number of per-example gradients in each round.
+        sees_problem: The strategy asks about objectives and constraints; without, it minimises the mean loss.
     """
 
     privacy: Privacy
     records: tuple[Record, ...]
     n_clients: int
     evaluations: tuple[float, ...] = ()
+    sees_problem: bool = False
 
     def spent(self) -> Spent:
         """What the whole run would spend, tightly."""
@@ -164,14 +171,38 @@ def make_plan(
     progress = begin(strategy, torch.zeros(len(sizes), 1))
     for _ in simulate(strategy, oracle, network, progress, randomness or Randomness(0), rounds=rounds):
         pass
+    _check_honest(privacy, oracle.records, len(sizes))
     if not privacy.private:
-        return Plan(privacy, tuple(oracle.records), len(sizes), tuple(oracle.evaluations))
+        return Plan(privacy, tuple(oracle.records), len(sizes), tuple(oracle.evaluations), oracle.sees_problem)
     factor = privacy.noise_multiplier
     if factor is None:
         assert privacy.epsilon is not None
         factor = calibrate(oracle.records, len(sizes), privacy.epsilon, privacy.delta)
     records = tuple(_scaled(record, factor) for record in oracle.records)
-    return Plan(replace(privacy, noise_multiplier=factor), records, len(sizes), tuple(oracle.evaluations))
+    known = replace(privacy, noise_multiplier=factor)
+    return Plan(known, records, len(sizes), tuple(oracle.evaluations), oracle.sees_problem)
+
+
+def check_problem(plan: Plan, strategy: Strategy, problems: Iterable[Problem]) -> None:
+    """Refuse to train past a client's objective or constraints.
+
+    Raises:
+        ConfigError: a client has some, and the strategy would never look at them.
+    """
+    for problem in problems:
+        if not (plan.sees_problem or problem.is_mean_loss):
+            what = ", ".join(type(part).__name__ for part in (problem.objective, *problem.constraints) if part)
+            fix = f"{strategy.name} minimises the mean loss and would ignore it; use private_al or proximal_al"
+            raise ConfigError("problem", what, fix)
+
+
+def _check_honest(privacy: Privacy, records: Sequence[Record], n_clients: int) -> None:
+    """Refuse a run none of whose rounds has the participants who share its noise."""
+    wanted = privacy.trust.shares(n_clients)
+    most = max((n_clients if record.clients is None else len(record.clients) for record in records), default=wanted)
+    if privacy.trust.sums_only and most < wanted:
+        fix = f"a round has at most {most} participants, who share the noise; give at most that many"
+        raise ConfigError("privacy.trust.secure_aggregation.min_honest", wanted, fix)
 
 
 class _MadeUpAnswers:

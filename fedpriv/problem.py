@@ -34,6 +34,11 @@ class Problem:
         """For each constraint value whether it must be zero."""
         return tuple(flag for constraint in self.constraints for flag in constraint.equality)
 
+    @property
+    def is_mean_loss(self) -> bool:
+        """Whether it is the default one, which every strategy minimises."""
+        return not self.constraints and self.objective == MEAN_LOSS
+
     def stacked(self) -> Stacked | None:
         """Objective and constraints as one table of loss sums; None if one of them is no such sum."""
         terms = [term.sums() for term in self.constraints]

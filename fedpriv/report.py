@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import textwrap
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,7 @@ from fedpriv.errors import FedprivError
 from fedpriv.privacy.accountant import account
 from fedpriv.privacy.ledger import read_ledger
 from fedpriv.privacy.spent import Spent
+from fedpriv.results import read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,22 +52,21 @@ class Run:
         for name in ("ledger.jsonl", "config.yaml"):
             if not (folder / name).exists():
                 raise FedprivError(f"{folder} holds no run (no {name}); name a folder that fedpriv train made")
-        result = folder / "result.json"
-        metrics = folder / "metrics.jsonl"
-        lines = metrics.read_text(encoding="utf-8").split("\n")[:-1] if metrics.exists() else []
+        config, result = folder / "config.yaml", folder / "result.json"
         return Run(
             folder,
-            yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")),
-            [json.loads(line) for line in lines],
-            json.loads(result.read_text(encoding="utf-8")) if result.exists() else None,
+            _mapping(config, yaml.safe_load, "data", "model", "strategy", "privacy", "network"),
+            read_metrics(folder / "metrics.jsonl"),
+            _mapping(result, json.loads, "rounds") if result.exists() else None,
         )
 
     @cached_property
     def spent(self) -> Spent:
         """What was spent, counted again from the ledger."""
+        records = read_ledger(self.folder / "ledger.jsonl")  # refuses a damaged header
         with (self.folder / "ledger.jsonl").open(encoding="utf-8") as file:
             header = json.loads(file.readline())
-        return account(read_ledger(self.folder / "ledger.jsonl"), header["n_clients"], header["delta"])
+        return account(records, header["n_clients"], header["delta"])
 
     @property
     def target(self) -> float | None:
@@ -78,6 +79,10 @@ class Run:
         strategy, model, data = (self.config[section]["name"] for section in ("strategy", "model", "data"))
         variant = " as published" if self.config["strategy"]["variant"] == "published" else ""
         return f"{strategy}{variant}: {model} on {data}"
+
+    @property
+    def _is_graph(self) -> bool:
+        return self.config["network"]["topology"]["name"] != "star"
 
     @property
     def rounds(self) -> int:
@@ -114,7 +119,7 @@ class Run:
             "suboptimality": _shown(facts.get("suboptimality"), "{:.4g} (exact, of the clients' data: not private)"),
             "nodes' test accuracy": _spread(facts.get("node_test_accuracy")),
             "consensus distance": _shown(facts.get("consensus_distance"), "{:.4g}"),
-            "spectral gap": _shown(facts.get("spectral_gap"), "{:.4g}"),
+            "spectral gap": _shown(facts.get("spectral_gap") if self._is_graph else None, "{:.4g}"),
             "bytes sent": _shown(facts.get("bytes_sent"), "{:,.0f}"),
             "privacy": str(self.spent),
             "objective": _shown(facts.get("objective"), "{:.6g}"),
@@ -127,6 +132,16 @@ class Run:
             "folder": str(self.folder),
         }
         return {name: value for name, value in rows.items() if value}
+
+
+def _mapping(path: Path, parse: Callable[[str], Any], *needs: str) -> dict[str, Any]:
+    try:
+        found = parse(path.read_text(encoding="utf-8"))
+    except (ValueError, yaml.YAMLError):
+        found = None
+    if not isinstance(found, dict) or not {*needs} <= {*found}:
+        raise FedprivError(f"{path} is damaged; restore it from a copy")
+    return found
 
 
 def draw(run: Run, path: Path) -> None:

@@ -141,3 +141,21 @@ class Sink(Protocol):
     def close(self) -> None:
         """The run is over."""
         ...
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The rounds of a `metrics.jsonl`, in order; none if there is no such file. A torn last line is left out.
+
+    Raises:
+        FedprivError: a line in it is damaged.
+    """
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if path.exists() else []
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+            rows.append({**row, "round": int(row["round"])})
+        except (ValueError, TypeError, KeyError) as error:
+            fix = "delete that line: it holds a picture's points, and nothing that privacy depends on"
+            raise FedprivError(f"{path}, line {number} is damaged; {fix}") from error
+    return rows

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedpriv.errors import BudgetExhausted, ConfigError
 from fedpriv.population import Population
+from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.randomness import Randomness
 from fedpriv.privacy.settings import Central, Privacy
 from fedpriv.strategies.base import Network, Oracle, State, Strategy
@@ -189,11 +190,15 @@ def check_fit(strategy: Strategy, privacy: Privacy, network: RoundNetwork) -> No
     """Refuse a strategy whose state or aggregation the privacy settings do not cover.
 
     Raises:
-        ConfigError: the strategy keeps unreleased state where only messages are noised, or only sums are to be seen
-            where sums of messages are not covered by sums of answers.
+        ConfigError: the strategy keeps unreleased state where only messages are noised, its messages would be clipped
+            to another norm than they have, or only sums are to be seen where sums of messages are not covered by sums
+            of answers.
     """
-    step, trust = strategy.local_step, str(privacy.trust)
+    step, trust, bound = strategy.local_step, str(privacy.trust), strategy.message_norm
     name = type(step).__name__
+    if privacy.at == "message" and bound is not None and privacy.clip != Clip(bound, "l2"):
+        fix = f"messages of {strategy.name} have l2 norm {bound:g}: use {{norm: l2, bound: {bound:g}}}"
+        raise ConfigError("privacy.clip", f"{{norm: {privacy.clip.norm}, bound: {privacy.clip.bound:g}}}", fix)
     if privacy.at == "message" and step.memory != "none":
         raise ConfigError(
             "privacy.at",

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedpriv.errors import FedprivError
+from fedpriv.results import read_metrics
 
 if TYPE_CHECKING:
     from fedpriv.results import RoundReport
@@ -39,10 +40,9 @@ class Jsonl:
     """
 
     def __init__(self, path: Path, keep: float = 0) -> None:
-        kept = {json.loads(line)["round"]: line for line in _complete_lines(path)}
-        kept = {number: line for number, line in kept.items() if number <= keep}
+        kept = {row["round"]: row for row in read_metrics(path) if row["round"] <= keep}
         self._path, self._last = path, max(kept, default=0)
-        _write(path, "w", "".join(kept.values()))
+        _write(path, "w", "".join(json.dumps(row) + "\n" for row in kept.values()))
 
     def write(self, report: RoundReport) -> None:
         """Append one round, unless it is there."""

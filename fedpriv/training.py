@@ -25,7 +25,7 @@ from fedpriv.metrics import Evaluator
 from fedpriv.models import validate_model
 from fedpriv.network.local import Star
 from fedpriv.oracle import PrivateOracle
-from fedpriv.planning import Plan, make_plan
+from fedpriv.planning import Plan, check_problem, make_plan
 from fedpriv.population import Population
 from fedpriv.privacy.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
@@ -108,6 +108,7 @@ class Training:
             raise FedprivError(f"{folder} was made with other settings; resume with its own config.yaml")
         self._randomness = self._streams(seed, saved, fresh_noise=fresh_noise, secure=privacy.secure)
         self.plan: Plan = make_plan(strategy, privacy, sizes, self.network, rounds=rounds, randomness=self._randomness)
+        check_problem(self.plan, strategy, (client.problem for client in clients))
         self.population = Population(clients, device, getattr(torch, compute.dtype), compute.chunk)
         self.population.params.copy_(self.population.params[0].clone())
         limit = privacy.epsilon if privacy.private else None

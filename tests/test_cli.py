@@ -103,6 +103,35 @@ def test_result_holds_what_it_must(tmp_path: Path):
     assert len(result["per_client_epsilon"]) == 5
 
 
+def test_topology_describes_and_draws_a_graph(tmp_path: Path):
+    """A ring of six with Metropolis weights: eigenvalues 1/3 + 2/3 cos(2 pi k / 6); a hexagon on paper."""
+    picture = tmp_path / "ring.png"
+    done = fedpriv("topology", "ring", "6", "mixing_steps=2", "--json", "--out", str(picture))
+    facts = json.loads(done.stdout)
+    assert (facts["nodes"], facts["links"], facts["diameter"], facts["mean_degree"]) == (6, 6, 3, 2)
+    assert facts["spectral_gap"] == pytest.approx(1 / 3)
+    assert facts["contraction"] == pytest.approx(4 / 9)
+    assert facts["picture"] == str(picture)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    network = "network={topology: ring, mixing_steps: 2}"
+    again = tmp_path / "again.png"
+    planned = fedpriv(
+        "plan",
+        DIGITS,
+        *SMALL,
+        "strategy=decentralized_sgd",
+        network,
+        "data.partition.n_clients=6",
+        "--json",
+        "--out",
+        str(again),
+    )
+    assert json.loads(planned.stdout)["network"] == {name: value for name, value in facts.items() if name != "picture"}
+    assert again.read_bytes() == picture.read_bytes()
+    (tmp_path / "links.txt").write_text("a b\nb c\nd e\n")
+    assert "node 3 cannot be reached" in refused("topology", "edge_list", "5", f"topology.file={tmp_path}/links.txt")
+
+
 def test_json_goes_alone_to_standard_output(tmp_path: Path):
     folder = tmp_path / "run"
     done = fedpriv("train", DIGITS, "--json", "--out", str(folder), *SMALL)
@@ -119,6 +148,27 @@ def test_without_out_each_run_gets_a_folder_of_its_own(tmp_path: Path, monkeypat
     for number in (1, 2):
         assert fedpriv("train", DIGITS, *SMALL, "rounds=1").exit_code == 0
         assert Path(f"runs/run-{number}/result.json").exists()
+
+
+def test_show_compares_several_runs(tmp_path: Path):
+    one, other = trained(tmp_path / "one"), trained(tmp_path / "other", "privacy.unit=client", "privacy.epsilon=20")
+    shown = fedpriv("show", str(one), str(other))
+    assert shown.exit_code == 0
+    assert [line.split()[0] for line in shown.stdout.splitlines()] == ["run", str(one), str(other), "note:"]
+    assert "the runs differ in unit" in shown.stdout
+    facts = json.loads(fedpriv("show", str(one), str(other), "--json").stdout)
+    assert [run["epsilon"] for run in facts["runs"]] == [result_of(one)["epsilon"], result_of(other)["epsilon"]]
+    assert len(facts["notes"]) == 1
+
+
+def test_topology_draws_to_the_file_that_it_names(tmp_path: Path):
+    picture = tmp_path / "ring.png"
+    done = fedpriv("topology", "ring", "5", "--out", str(picture))
+    assert done.exit_code == 0
+    assert str(picture) in done.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    for wrong in (tmp_path, tmp_path / "ring.doc"):  # a folder would become a file beside it
+        assert "give a name that ends in .png" in refused("topology", "ring", "5", "--out", str(wrong))
 
 
 def test_list_and_plan_are_for_people():

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 import fedpriv
 from fedpriv.config import Config, build, fingerprint, forecast, load_config, to_yaml
+from fedpriv.data import Split
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.strategies.base import Averaged, Strategy
 
@@ -41,6 +44,38 @@ class WithBatchNorm(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return self.layers(inputs)
+
+
+class TakesFive(nn.Linear):
+    """A model of other inputs."""
+
+    def __init__(self) -> None:
+        super().__init__(5, 10)
+
+
+class GivesTwo(Tiny):
+    """A model of fewer classes."""
+
+    def __init__(self, n_features: int) -> None:
+        super().__init__(n_features, 2)
+
+
+def words() -> Split:
+    """Sentences of four words, of seven that there are."""
+    sentences = torch.arange(80).view(20, 4) % 7
+    examples = TensorDataset(sentences, torch.arange(20) % 3)
+    return Split(examples, examples, 3, None, "words")
+
+
+class Bag(nn.Module):
+    """Class scores of words, added up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = nn.Embedding(7, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.scores(inputs).sum(1)
 
 
 def descent(learning_rate: float, rounds: int) -> Strategy:
@@ -94,7 +129,10 @@ BAD = {
     "data.partition.n_clients=0": "data.partition.n_clients = 0: must be greater than 0",
     "data.partition={n_clients: 3}": "data.partition.kind = None: is required",
     "data.partition.alpha=3": "data.partition.alpha = 3: unknown",
-    "data.partition.kind=dirichlt": "data.partition = {'kind': 'dirichlt', 'n_clients': 10}: unknown; did you mean",
+    "data.partition.kind=dirichlt": "data.partition.kind = 'dirichlt': unknown; did you mean 'dirichlet'",
+    "data.transforms=unit": "data.transforms = 'unit': give a list, e.g. [value]",
+    "problem.constraints={name: loss_at_most}": "problem.constraints = {'name': 'loss_at_most'}: give a list",
+    "model={name: 'test_config:WithBatchNorm', width: 3}": "model.width = 3: unknown; there are no options here",
     "privacy.clip.bound=0": "privacy.clip.bound = 0: must be greater than 0",
     "privacy.clip.bound=.inf": "privacy.clip.bound = inf: must be a finite number",
     "privacy.delta=0": "privacy.delta = 0: Gaussian noise needs delta > 0",
@@ -137,6 +175,53 @@ def test_settings_that_contradict_each_other(overrides: list[str], message: str)
     with pytest.raises(ConfigError) as caught:
         digits(*overrides)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("door", [build, forecast], ids=["train", "plan"])
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["model=test_config:TakesFive"], "model = 'test_config:TakesFive': cannot take inputs of shape (1, 8, 8)"),
+        (["model=test_config:GivesTwo"], "loss = 'cross_entropy': cannot compare outputs of shape (2,) with label 9"),
+        (["model=test_config:WithBatchNorm"], "it normalises over the batch"),
+        (["data.partition.n_clients=5000"], "give between 1 and 1437"),
+        (
+            ["problem.constraints=[{name: loss_at_most, bound: 1}]"],
+            "iadmm_prox minimises the mean loss and would ignore",
+        ),
+        (["problem.objective={name: class_loss, label: 1}"], "problem = 'ClassLossAtMost': iadmm_prox minimises"),
+        (
+            ["privacy.trust.secure_aggregation.min_honest=11", "strategy.linearize_at=received"],
+            "min_honest = 11: a round has at most 10 participants",
+        ),
+        (
+            [
+                "strategy={name: fedavg, learning_rate: 1}",
+                "privacy.trust.secure_aggregation.min_honest=5",
+                "network.cohort.fixed=4",
+            ],
+            "min_honest = 5: a round has at most 4 participants",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused_at_the_door(door: Callable[[Config], object], overrides: list[str], message: str):
+    with pytest.raises(ConfigError) as caught:
+        door(digits(*overrides))
+    assert message in str(caught.value)
+
+
+def test_integer_inputs_reach_an_embedding():
+    """The made-up example is of the kind that the data are."""
+    own = ["data.name=test_config:words", "data.partition.n_clients=2", "model=test_config:Bag"]
+    config = digits(*own, "strategy={name: fedavg, learning_rate: 1}")
+    assert forecast(config).parameters == 7 * 3
+    assert next(iter(build(config))).round == 1
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "abacus"])
+def test_a_device_that_is_not_there(device: str):
+    with pytest.raises(ConfigError, match=rf"compute\.device = '{device}': cannot be used here .*; say auto or cpu"):
+        build(digits(f"compute.device={device}"))
 
 
 def test_files_that_are_no_configuration(tmp_path: Path):
@@ -258,6 +343,18 @@ def test_a_forecast_needs_no_data():
     trained = build(digits())
     assert forecast(digits()).noise_multiplier == trained.plan.privacy.noise_multiplier
     assert forecast(digits("data.partition={kind: dirichlet, n_clients: 4}")).n_clients == 4
+
+
+def test_a_forecast_says_that_a_run_will_stop_early():
+    found = forecast(digits("privacy.noise_multiplier=2"))
+    assert found.spent.epsilon > 3
+    assert "noise_multiplier=2 is too little for epsilon=3" in found.warnings[0]
+    assert forecast(digits("privacy.noise_multiplier=20")).warnings == ()
+
+
+def test_a_forecast_says_when_a_client_is_smaller_than_a_batch():
+    assert "a client has fewer" in forecast(digits("privacy.sampling.fixed_size.size=144")).batches
+    assert "a client has fewer" not in forecast(digits("privacy.sampling.fixed_size.size=143")).batches
 
 
 def test_a_forecast_warns():

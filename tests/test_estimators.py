@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+
 import numpy as np
 import pytest
+from sklearn.compose import make_column_transformer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fedpriv.errors import ConfigError
@@ -48,7 +51,7 @@ def test_without_noise_to_speak_of_it_is_logistic_regression():
     x, y = blobs(300)
     lam = 0.05
     ours = PrivateLogisticRegression(
-        1e8, delta=0.5, data_norm=10.0, clip_norm=2.0, lam=lam, max_iter=1500, random_state=0
+        1e8, delta=0.5, data_norm=10.0, clip_norm=2.0, lam=lam, max_iter=300, random_state=0
     ).fit(x, y)
     rows = np.hstack([x / 10, np.ones((len(x), 1))])
     reference = LogisticRegression(C=1 / (lam * len(x)), fit_intercept=False, tol=1e-10, max_iter=5000).fit(rows, y)
@@ -68,18 +71,62 @@ def test_a_secret_seed_by_default_and_repeats_with_a_given_one():
 def test_errors_name_the_parameter():
     x, y = blobs(50)
     with pytest.raises(ConfigError, match="epsilon"):
-        PrivateLogisticRegression(epsilon=-1).fit(x, y)
-    with pytest.raises(ConfigError, match="data_norm"):
-        PrivateLogisticRegression(data_norm=0).fit(x, y)
+        PrivateLogisticRegression(epsilon=-1, data_norm=4.0).fit(x, y)
     with pytest.raises(ConfigError, match="classes"):
-        PrivateLogisticRegression(classes=["a", "b"]).fit(x, y)
-    assert PrivateLogisticRegression(classes=["a", "b", "c", "d"], max_iter=3).fit(x, y).predict_proba(x).shape == (
-        50,
-        4,
-    )
+        PrivateLogisticRegression(data_norm=4.0, classes=["a", "b"]).fit(x, y)
+    named = PrivateLogisticRegression(data_norm=4.0, classes=["a", "b", "c", "d"], max_iter=3).fit(x, y)
+    assert named.predict_proba(x).shape == (50, 4)
+
+
+def test_the_bound_on_rows_is_that_of_columns_in_the_unit_interval_whatever_the_data():
+    x, y = blobs(50)
+    for scale in (0.01, 1.0, 100.0):
+        unsaid = PrivateLogisticRegression(random_state=0, max_iter=3).fit(scale * x, y)
+        said = PrivateLogisticRegression(data_norm=np.sqrt(x.shape[1]), random_state=0, max_iter=3).fit(scale * x, y)
+        np.testing.assert_array_equal(unsaid.coef_, said.coef_)
+
+
+@pytest.mark.parametrize("bound", [0, -1.0, np.nan, np.inf])
+def test_a_bound_on_rows_that_is_none_is_refused(bound):
+    x, y = blobs(50)
+    with pytest.raises(ConfigError, match=r"data_norm.*does not come from the data"):
+        PrivateLogisticRegression(epsilon=1.0, data_norm=bound).fit(x, y)
+
+
+def test_it_learns_from_an_ill_conditioned_table():
+    """Short rows beside the constant, most of one class: fifty plain steps of 1 / L predict the larger class only."""
+    stream = np.random.default_rng(0)
+    x = stream.integers(2, size=(8000, 10)).astype(float)
+    y = (x @ np.linspace(-2, 3, 10) + 0.5 * stream.normal(size=len(x))) > 4.5
+    model = PrivateLogisticRegression(epsilon=1.0, data_norm=np.sqrt(10), random_state=0).fit(x, y)
+    majority = 1 - y.mean()
+    assert 0.7 < majority < 0.85
+    assert model.score(x, y) > majority + 0.05
+
+
+def test_adult_with_mixed_columns_in_three_lines(data_root):
+    """Scales and categories are public; 83 % is 2 % below a regression without privacy, 76 % is the larger class."""
+    (x, y), (x_test, y_test) = (adult(data_root / "adult" / name) for name in ("adult.data.gz", "adult.test.gz"))
+    scale = FunctionTransformer(lambda v: np.clip(v.astype(float) / [100, 1.5e6, 16, 1e5, 5e3, 100], 0, 1))
+    encoder = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
+    columns = make_column_transformer((scale, NUMBERS), (encoder, [i for i in range(14) if i not in NUMBERS]))
+    model = make_pipeline(columns, PrivateLogisticRegression(epsilon=1.0, data_norm=4.0, random_state=0)).fit(x, y)
+    assert model[-1].spent_.epsilon <= 1.0
+    assert model.score(x_test, y_test) > 0.82
+
+
+NUMBERS = [0, 2, 4, 10, 11, 12]
+
+
+def adult(path):
+    """Rows of numbers and words `[n, 14]`, and labels."""
+    lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+    rows = [[field.strip() for field in line.split(",")] for line in lines if line.count(",") == 14]
+    table = np.array(rows, dtype=object)
+    return table[:, :14], np.array([label.rstrip(".") for label in table[:, 14]])
 
 
 def test_it_stands_in_a_pipeline():
     x, y = blobs(300)
-    model = make_pipeline(FunctionTransformer(lambda v: v / 4), PrivateLogisticRegression(5.0, max_iter=10))
+    model = make_pipeline(FunctionTransformer(lambda v: v / 4), PrivateLogisticRegression(5.0, data_norm=1.0))
     assert model.fit(x, y).score(x, y) > 0.9

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from matplotlib import image
 
+from fedpriv import comparison
 from fedpriv.config import build, load_config, to_yaml
 from fedpriv.errors import FedprivError
 from fedpriv.report import Run, draw
@@ -67,6 +69,60 @@ def test_a_torn_metrics_line_is_left_out(tmp_path: Path):
     assert Run.read(run.folder).rounds == 4
 
 
+@pytest.mark.parametrize("name", ["config.yaml", "result.json", "metrics.jsonl", "ledger.jsonl"])
+@pytest.mark.parametrize("text", ["", "a: [", "[3]\n", "{}\n"])
+def test_a_damaged_file_is_named(name: str, text: str, tmp_path: Path):
+    run = half_a_run(tmp_path / "run", rounds=1)
+    if (name, text) == ("metrics.jsonl", ""):
+        return  # a run before its first round
+    (run.folder / name).write_text(text + "\n" if text else "")
+    with pytest.raises(FedprivError, match=rf"{name}.*(is damaged|is not a ledger's header)"):
+        print(Run.read(run.folder).spent)
+
+
+def test_a_damaged_metrics_file_stops_a_resume_with_its_name(tmp_path: Path):
+    run = half_a_run(tmp_path / "run")
+    lines = (run.folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run.folder / "metrics.jsonl").write_text("".join([lines[0], "garbage\n", *lines[2:]]))
+    with pytest.raises(FedprivError, match=r"metrics\.jsonl, line 2 is damaged; delete that line"):
+        Jsonl(run.folder / "metrics.jsonl", keep=4)
+
+
 def test_what_is_no_run(tmp_path: Path):
     with pytest.raises(FedprivError, match=r"holds no run \(no ledger\.jsonl\)"):
         Run.read(tmp_path)
+
+
+def test_runs_side_by_side_tell_their_total(tmp_path: Path):
+    runs = [half_a_run(tmp_path / "one"), half_a_run(tmp_path / "other", "privacy.epsilon=1", "privacy.delta=1e-6")]
+    heading, *lines = comparison.table(runs)
+    assert heading.split()[:3] == ["run", "what", "rounds"]
+    for run, line in zip(runs, lines, strict=True):
+        assert line.startswith(str(run.folder))
+        assert f"{run.metrics[-1]['test_accuracy']:.2%}" in line
+        assert "4 so far" in line
+        # every column starts where its heading does
+        assert line[heading.index("unit") :].startswith("sample ")
+    differing, total = comparison.notes(runs)
+    assert differing == "these epsilons do not compare: the runs differ in delta"
+    epsilon, delta = (float(number) for number in re.findall(r"(?:epsilon|delta)=(\S+)", total))
+    sum_of_epsilons = sum(run.spent.epsilon for run in runs)
+    assert sum_of_epsilons <= epsilon <= 1.001 * sum_of_epsilons
+    assert 1.1e-5 <= delta <= 1.102e-5
+
+
+@pytest.mark.parametrize(
+    ("overrides", "notes"),
+    [
+        (["data.transforms=[center]"], ["accuracies do not compare", "together"]),
+        (["data.partition.seed=3"], ["together"]),
+        (["privacy.relation=add_remove"], ["the runs differ in relation"]),
+        (["privacy.at=none"], []),
+    ],
+    ids=["other test data", "other clients", "other neighbours", "not private"],
+)
+def test_runs_that_do_not_compare(overrides: list[str], notes: list[str], tmp_path: Path):
+    runs = [half_a_run(tmp_path / "one", rounds=1), half_a_run(tmp_path / "other", *overrides, rounds=1)]
+    found = comparison.notes(runs)
+    assert len(found) == len(notes)
+    assert all(words in note for words, note in zip(notes, found, strict=True))

@@ -12,7 +12,7 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from fedpriv.cli import running
-from fedpriv.cli.printing import err, forecast_rows, graph_line, out, print_json, print_rows
+from fedpriv.cli.printing import err, forecast_rows, graph_line, out, print_comparison, print_json, print_rows
 
 
 class _Commands(TyperGroup):
@@ -24,6 +24,8 @@ class _Commands(TyperGroup):
         sys.path.append(os.getcwd())  # where `package.module:Name` of the user's own is looked for, after all else
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:  # a run that trains says more
+            raise typer.Exit(130) from None
         except BrokenPipeError:  # as in `fedpriv list | head`
             raise
         except FedprivError as error:
@@ -94,12 +96,17 @@ def plan(
     config: ConfigFile,
     overrides: Overrides = None,
     timed: Annotated[bool, typer.Option("--time", help="Measure a round, on made-up data of the same shape.")] = False,
+    picture: Annotated[Path | None, typer.Option("--out", metavar="PNG", help="Draw the graph to this file.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what a run will cost in privacy, messages and time. Trains nothing."""
     from fedpriv.config import forecast, load_config
+    from fedpriv.network.drawing import draw as draw_graph
 
-    found = forecast(load_config(config, overrides or []), timed=timed)
+    settings = load_config(config, overrides or [])
+    found = forecast(settings, timed=timed)
+    if picture is not None:
+        draw_graph(settings.network.graph(found.n_clients), picture)
     if as_json:
         print_json(found.to_json())
         return
@@ -109,12 +116,18 @@ def plan(
 
 
 @app.command()
-def show(run: RunFolder, as_json: AsJson = False) -> None:
-    """Show a run, finished or not; its epsilon is counted again from the ledger."""
+def show(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folder of a run; several are compared.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show a run, finished or not, or compare several; epsilon is counted again from the ledger."""
     from fedpriv.report import Run, draw
 
-    found = Run.read(run)
-    picture = run / "report.png"
+    runs = [Run.read(folder) for folder in folders]
+    if len(runs) > 1:
+        print_comparison(runs, as_json=as_json)
+        return
+    found, picture = runs[0], folders[0] / "report.png"
     draw(found, picture)
     if as_json:
         print_json({**found.to_json(), "picture": str(picture)})

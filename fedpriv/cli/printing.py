@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -12,6 +13,7 @@ from rich.markup import escape
 if TYPE_CHECKING:
     from fedpriv.config import Forecast
     from fedpriv.network.graph import Facts
+    from fedpriv.report import Run
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -27,6 +29,19 @@ def print_rows(rows: dict[str, str], indent: int = 0) -> None:
 def print_json(value: dict[str, Any]) -> None:
     """One JSON object on standard output."""
     typer.echo(json.dumps(value, indent=2))
+
+
+def print_comparison(runs: Sequence[Run], *, as_json: bool) -> None:
+    """Several runs, one line each, and what to know before one is preferred."""
+    from fedpriv import comparison
+
+    if as_json:
+        print_json({"runs": [run.to_json() for run in runs], "notes": comparison.notes(runs)})
+        return
+    for line in comparison.table(runs):
+        out.print(escape(line))
+    for note in comparison.notes(runs):
+        out.print(f"[yellow]note:[/] {escape(note)}")
 
 
 def forecast_rows(found: Forecast) -> dict[str, str]:

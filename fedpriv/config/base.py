@@ -162,6 +162,7 @@ def _only(given: object, names: Collection[str]) -> object:
 def _unknown(name: str, names: Collection[str]) -> str:
     close = plugins.nearest(name, names)
     everything = f" (there are: {', '.join(sorted(names))})" if "did you mean" in close else ""
+    close = close or "; there are no options here"
     return f"unknown{close}{everything}"
 
 
@@ -172,7 +173,9 @@ def _translate(error: ErrorDetails, given: Any, path: str) -> ConfigError:  # no
         return cause
     keys = [path] if path else []
     value = given
-    more = {"unknown_field": "name", "union_tag_not_found": "discriminator"}.get(error["type"])
+    more = {"unknown_field": "name", "union_tag_not_found": "discriminator", "union_tag_invalid": "discriminator"}.get(
+        error["type"]
+    )
     for key in (*error["loc"], *([context[more].strip("'")] if more else [])):
         try:
             value = value[key]
@@ -193,4 +196,6 @@ def _fix(error: ErrorDetails, context: dict[str, Any]) -> str:
         return _unknown(str(context["tag"]), [tag.strip(" '") for tag in context["expected_tags"].split(",")])
     if error["type"] in ("model_type", "model_attributes_type", "dataclass_type"):
         return "give a mapping, e.g. {name: value}"
+    if error["type"] in ("list_type", "tuple_type", "sequence_str"):
+        return "give a list, e.g. [value]"
     return error["msg"].replace("Input should", "must").replace("Value error, ", "")

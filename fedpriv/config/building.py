@@ -68,8 +68,7 @@ def make_population(config: Config, split: Split) -> list[Client]:
     """The clients, each with its share of the examples and its copy of the model."""
     shares = divide(config, split)
     check_cohort(config.network, len(shares))
-    model = make_model(config, tuple(split.train[0][0].shape), split.n_classes)
-    loss = models.resolve_loss(config.loss.name, **config.loss.options)
+    model, loss = make_model(config, _outline(config, split, shares))
     datasets = [Subset(split.train, share.tolist()) for share in shares]
     clients = make_clients(model, loss, datasets, config.problem.build())
     server = config.problem.of_server()
@@ -79,12 +78,44 @@ def make_population(config: Config, split: Split) -> list[Client]:
     return clients
 
 
-def make_model(config: Config, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
-    """The model with its initial parameters, which are public: of the seed if one is given, else of 0."""
+def make_model(config: Config, seen: Outline) -> tuple[nn.Module, nn.Module]:
+    """The model and the loss, tried out on one made-up example.
+
+    The initial parameters are public: of the seed if one is given, else of 0.
+
+    Raises:
+        ConfigError: a layer mixes examples, or model, loss and data do not fit each other.
+    """
     torch.manual_seed(config.seed or 0)
     section = config.model
-    model = models.resolve(section.name, input_shape=input_shape, n_classes=n_classes, **section.options)
-    return models.fix_model(model) if section.fix else model
+    model = models.resolve(section.name, input_shape=seen.input_shape, n_classes=seen.n_classes, **section.options)
+    model = models.fix_model(model) if section.fix else model
+    models.validate_model(model)
+    loss = models.resolve_loss(config.loss.name, **config.loss.options)
+    _try_out(config, model, loss, seen)
+    return model, loss
+
+
+@torch.no_grad()
+def _try_out(config: Config, model: nn.Module, loss: nn.Module, seen: Outline) -> None:
+    example, label = torch.zeros(1, *seen.input_shape, dtype=seen.dtype), seen.n_classes - 1
+    with torch.random.fork_rng(devices=[]):  # dropout
+        try:
+            outputs: Tensor = model(example)
+            shape = tuple(outputs.shape[1:])
+        except Exception as error:  # whatever a user's model raises
+            fix = f"cannot take inputs of shape {seen.input_shape} ({_first_line(error)}); change it, or the inputs"
+            raise ConfigError("model", config.model.name, fix) from error
+        try:
+            loss(outputs, torch.full((1,), label))
+        except Exception as error:  # whatever a user's loss raises
+            what = f"outputs of shape {shape} with label {label}, the last of {seen.n_classes} classes"
+            fix = f"cannot compare {what} ({_first_line(error)}); change the model, the loss or the number of classes"
+            raise ConfigError("loss", config.loss.name, fix) from error
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def divide(config: Config, split: Split) -> Sequence[Tensor]:
@@ -110,11 +141,13 @@ class Outline:
         sizes: Number of examples of each client.
         input_shape: Of one example.
         n_classes: Labels are in `[0, n_classes)`.
+        dtype: Of the inputs, as models get them.
     """
 
     sizes: tuple[int, ...]
     input_shape: tuple[int, ...]
     n_classes: int
+    dtype: torch.dtype = torch.float32
 
 
 # train examples, image and classes of the data sets whose size never changes
@@ -125,13 +158,20 @@ def outline(config: Config) -> Outline:
     """The outline of a configuration's data; the data are read only where it is not known beforehand."""
     wanted = config.data.partition
     plain = wanted.kind in ("iid", "in_order") and config.problem.server is None
-    if config.data.name in _KNOWN and plain and wanted.n_clients is not None:
-        n_train, shape, n_classes = _KNOWN[config.data.name]
-        fewer, more = divmod(n_train, wanted.n_clients)
-        sizes = tuple(fewer + (i < more) for i in range(wanted.n_clients))
-        return Outline(sizes, (prod(shape),) if config.data.options.get("flat") else shape, n_classes)
-    split = load_data(config)
-    sizes = tuple(len(share) for share in divide(config, split))
+    known = _KNOWN.get(config.data.name)
+    if known is None or not plain or wanted.n_clients is None or wanted.n_clients > known[0]:
+        split = load_data(config)
+        return _outline(config, split, divide(config, split))
+    n_train, shape, n_classes = known
+    fewer, more = divmod(n_train, wanted.n_clients)
+    sizes = tuple(fewer + (i < more) for i in range(wanted.n_clients))
+    return Outline(sizes, (prod(shape),) if config.data.options.get("flat") else shape, n_classes)
+
+
+def _outline(config: Config, split: Split, shares: Sequence[Tensor]) -> Outline:
+    sizes = tuple(len(share) for share in shares)
     if config.problem.server is not None:
         sizes = (*sizes, size(split.test))
-    return Outline(sizes, tuple(split.train[0][0].shape), split.n_classes)
+    example: Tensor = split.train[0][0]
+    dtype = torch.float32 if example.is_floating_point() else example.dtype
+    return Outline(sizes, tuple(example.shape), split.n_classes, dtype)

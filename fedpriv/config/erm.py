@@ -13,10 +13,12 @@ from fedpriv.privacy.as_published import Published
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.erm import gradient_descent
 from fedpriv.strategies.mirror_descent import EuclideanBall, L1Ball, accelerated_mirror_descent
-from fedpriv.strategies.svrg import AnchorBudget, Epochs, svrg
+from fedpriv.strategies.proximal import Proximal
+from fedpriv.strategies.svrg import AnchorBudget, Epochs, proven, svrg
 
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
 Steps = Annotated[int, Field(ge=1)]
 LOGISTIC = 0.25  # smoothness of the logistic loss of rows of norm 1
 NONE = RegularizerChoice()
@@ -27,6 +29,7 @@ def dp_gd(
     learning_rate: Positive | None = None,
     smoothness: Positive = LOGISTIC,
     regularizer: RegularizerChoice = NONE,
+    momentum: Fraction = 0.0,
     report: Literal["last", "average", "random"] = "last",
     average: NonNegative = 0.0,
     seed: int = 0,
@@ -35,6 +38,7 @@ def dp_gd(
     return gradient_descent(
         learning_rate or 1 / smoothness,
         regularizer.build(),
+        momentum=momentum,
         average=average if report == "average" else None,
         random_iterate=rounds if report == "random" else None,
         seed=seed,
@@ -42,29 +46,30 @@ def dp_gd(
 
 
 def dp_svrg(
-    epoch_length: Steps,
+    epoch_length: Steps | None = None,
     learning_rate: Positive | None = None,
     smoothness: Positive = LOGISTIC,
     regularizer: RegularizerChoice = NONE,
     difference_bound: Literal["smoothness", "twice_clip"] = "smoothness",
     anchor_share: Positive = 1.0,
 ) -> Recipe:
-    """Step 1 / (12 smoothness) unless given; see `fedpriv.svrg`."""
-    step = learning_rate or 1 / (12 * smoothness)
-    return _svrg(Epochs(epoch_length), step, smoothness, regularizer, difference_bound, anchor_share)
+    """The paper's step and epoch unless given, see `fedpriv.strategies.svrg.proven`; else `fedpriv.svrg`."""
+    h = regularizer.build()
+    step, length = proven(smoothness, h.strong_convexity, learning_rate=learning_rate, epoch_length=epoch_length)
+    return _svrg(Epochs(length), step, smoothness, h, difference_bound, anchor_share)
 
 
 def dp_svrg_plus_plus(
-    epoch_length: Steps,
+    epoch_length: Steps = 10,
     learning_rate: Positive | None = None,
     smoothness: Positive = LOGISTIC,
     regularizer: RegularizerChoice = NONE,
     difference_bound: Literal["smoothness", "twice_clip"] = "smoothness",
     anchor_share: Positive = 1.0,
 ) -> Recipe:
-    """Step 1 / (13 smoothness) unless given; see `fedpriv.svrg`."""
-    step = learning_rate or 1 / (13 * smoothness)
-    return _svrg(Epochs(epoch_length, True), step, smoothness, regularizer, difference_bound, anchor_share)
+    """Step 1 / (13 smoothness) unless given (theorem 4.4); m = 10 in the paper's experiment; see `fedpriv.svrg`."""
+    step, epochs = learning_rate or 1 / (13 * smoothness), Epochs(epoch_length, True)
+    return _svrg(epochs, step, smoothness, regularizer.build(), difference_bound, anchor_share)
 
 
 def dp_accmd(radius: Positive, ball: Literal["l1", "l2"] = "l2", smoothness: Positive = LOGISTIC) -> Strategy:
@@ -122,12 +127,12 @@ def _svrg(
     epochs: Epochs,
     step: float,
     smoothness: float,
-    regularizer: RegularizerChoice,
+    regularizer: Proximal,
     difference_bound: Literal["smoothness", "twice_clip"],
     anchor_share: float,
 ) -> Recipe:
     known = smoothness if difference_bound == "smoothness" else None
-    strategy = svrg(step, epochs.length, regularizer.build(), smoothness=known, doubling=epochs.doubling)
+    strategy = svrg(step, epochs.length, regularizer, smoothness=known, doubling=epochs.doubling)
     return Recipe(strategy, schedule=AnchorBudget(epochs, anchor_share))
 
 

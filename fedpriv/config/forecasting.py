@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch.utils.data import TensorDataset
 
-from fedpriv import models
 from fedpriv.config.building import Outline, make_model, outline
 from fedpriv.config.files import fingerprint
 from fedpriv.config.network import check_cohort
@@ -19,7 +18,7 @@ from fedpriv.config.strategies import STRATEGIES
 from fedpriv.network import mixing
 from fedpriv.network.graph import Facts, Graph
 from fedpriv.network.local import Star
-from fedpriv.planning import Plan, make_plan
+from fedpriv.planning import Plan, check_problem, make_plan
 from fedpriv.privacy.accountant import account
 from fedpriv.privacy.calibration import delta_warning
 from fedpriv.privacy.claims import Claim, NoiseClaim
@@ -105,10 +104,12 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
     seen = outline(config)
     check_cohort(config.network, len(seen.sizes))
     plan = _plan(config, seen, config.promise())
-    parameters = sum(p.numel() for p in make_model(config, seen.input_shape, seen.n_classes).parameters())
+    recipe = config.recipe()
+    server = config.problem.of_server()
+    check_problem(plan, recipe.strategy, [config.problem.build(), *([server] if server else [])])
+    parameters = sum(p.numel() for p in make_model(config, seen)[0].parameters())
     network = config.network.build(len(seen.sizes))
     floats = round(parameters * network.expected_rows)
-    recipe = config.recipe()
     claim = _claim(config)
     return Forecast(
         strategy=recipe.strategy.name,
@@ -123,7 +124,7 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
         floats_per_round=floats,
         bytes_per_round=floats * torch.finfo(getattr(torch, config.compute.dtype)).bits // 8,
         network=network.facts(),
-        batches=_batches(plan.privacy.sampling),
+        batches=_batches(plan.privacy.sampling, min(seen.sizes)),
         if_activity_hidden=_if_hidden(plan, network.active_fraction),
         seconds_per_round=_seconds(config, seen, plan) if timed else None,
         claim=claim,
@@ -139,13 +140,14 @@ def _plan(config: Config, seen: Outline, privacy: Privacy) -> Plan:
     return make_plan(strategy, privacy, seen.sizes, network, rounds=config.rounds, randomness=randomness)
 
 
-def _batches(sampling: Sampling) -> str:
+def _batches(sampling: Sampling, fewest: int) -> str:
     if isinstance(sampling, Poisson):
         return f"each example with probability {sampling.rate:g} (Poisson)"
     if sampling == FixedSize(1):
         return "exactly one example, uniformly, as Liu, Johansson and Shi draw it; priced as without replacement"
     if isinstance(sampling, FixedSize):
-        return f"exactly {sampling.size} examples, without replacement"
+        smaller = "; all of them where a client has fewer" if fewest < sampling.size else ""
+        return f"exactly {sampling.size} examples, without replacement{smaller}"
     return "all examples"
 
 
@@ -206,6 +208,11 @@ def _warnings(config: Config, seen: Outline, plan: Plan, claim: Claim | None) ->
     if not privacy.private:
         return ["the run makes no promise: its answers are exact or their noise is not private"]
     warnings: list[str] = []
+    if privacy.epsilon is not None and plan.spent().epsilon > privacy.epsilon:
+        warnings.append(
+            f"noise_multiplier={privacy.noise_multiplier:g} is too little for epsilon={privacy.epsilon:g}: the run "
+            "will stop before it overspends; leave noise_multiplier out, and it is chosen for all rounds"
+        )
     units = sum(seen.sizes) if privacy.unit == "sample" else len(seen.sizes)
     if said := delta_warning(privacy.delta, units):
         warnings.append(said)
@@ -249,8 +256,7 @@ def _steps_warning(strategy: Strategy, network: Star | Graph) -> list[str]:
 def _seconds(config: Config, seen: Outline, plan: Plan) -> float:
     """Time of a round, on made-up data: the first round also pays for what is done once."""
     made_up = [TensorDataset(torch.rand(m, *seen.input_shape), torch.randint(seen.n_classes, (m,))) for m in seen.sizes]
-    model = make_model(config, seen.input_shape, seen.n_classes)
-    clients = make_clients(model, models.resolve_loss(config.loss.name, **config.loss.options), made_up)
+    clients = make_clients(*make_model(config, seen), made_up)
     privacy = replace(plan.privacy, epsilon=None)
     network = config.network.build(len(clients))
     training = Training(

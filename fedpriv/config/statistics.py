@@ -52,6 +52,6 @@ def suggested_share(config: Config, seen: Outline, reach: float, beta: float, ex
     times a constraint's gradient, of norm at most about the clip: `(beta reach clip)^2 / share`. With numerators a^2
     and b^2 the sum is least at b / (a + b).
     """
-    dim = sum(p.numel() for p in make_model(config, seen.input_shape, seen.n_classes).parameters())
+    dim = sum(p.numel() for p in make_model(config, seen)[0].parameters())
     a, b = math.sqrt(dim) * clip / examples, beta * reach * clip
     return b / (a + b)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedpriv import plugins
 from fedpriv.data.base import Split, check_dataset, labels_of
 from fedpriv.data.covertype import covertype
+from fedpriv.data.csv_file import csv
 from fedpriv.data.digits import digits
 from fedpriv.data.femnist import femnist
 from fedpriv.data.mnist import mnist
@@ -17,6 +18,7 @@ __all__ = ["DATASETS", "DatasetEntry", "Split", "check_dataset", "labels_of", "l
 DatasetEntry = plugins.Entry[Split]
 
 DATASETS: dict[str, DatasetEntry] = {
+    "csv": DatasetEntry(csv, "your own table, from comma-separated files and public ranges"),
     "digits": DatasetEntry(digits, "scikit-learn's 8x8 digits; needs no file"),
     "mnist": DatasetEntry(mnist, "MNIST, 28x28, 60000 train and 10000 test images"),
     "adult": DatasetEntry(adult, "UCI Adult (census income), 38 features and a constant, 2 classes"),

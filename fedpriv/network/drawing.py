@@ -6,16 +6,22 @@ from pathlib import Path
 
 import networkx as nx
 
+from fedpriv.errors import ConfigError
 from fedpriv.network.graph import Graph
 
 
 def draw(network: Graph, path: Path) -> None:
-    """Draw nodes and links; circular for up to 24 nodes, by springs for more.
+    """Draw nodes and links, by Kamada and Kawai up to 300 nodes; up to 50 nodes have their numbers.
 
     Args:
         network: The graph.
         path: PNG file to write.
+
+    Raises:
+        ConfigError: another kind of file.
     """
+    if path.suffix != ".png":
+        raise ConfigError("--out", str(path), "pictures are PNG files; give a name that ends in .png")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -23,10 +29,16 @@ def draw(network: Graph, path: Path) -> None:
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     graph = network.graph
-    places = nx.circular_layout(graph) if len(graph) <= 24 else nx.spring_layout(graph, seed=0)
-    nx.draw_networkx_edges(graph, places, ax=axes, edge_color="#B0B4B8", width=0.8)
-    nx.draw_networkx_nodes(graph, places, ax=axes, node_color="#0072B2", node_size=max(8, 1500 // len(graph)))
+    n = len(graph)
+    # distances on paper follow those on the graph: rings, grids and hubs look as such; cubic in the number of nodes
+    start = nx.planar_layout(graph) if nx.is_planar(graph) else None  # else a circle
+    places = nx.kamada_kawai_layout(graph, pos=start) if n <= 300 else nx.spring_layout(graph, seed=0)
+    nx.draw_networkx_edges(graph, places, ax=axes, edge_color="#B0B4B8", width=0.8 if n <= 300 else 0.3)
+    size = 260 if n <= 50 else max(4, 3000 // n)
+    nx.draw_networkx_nodes(graph, places, ax=axes, node_color="#0072B2", node_size=size)
+    if n <= 50:
+        nx.draw_networkx_labels(graph, places, ax=axes, font_size=8, font_color="white")
     gap = f"spectral gap {network.spectral_gap:.3g}"
-    axes.set_title(f"{len(graph)} nodes, {graph.number_of_edges()} links, {gap}", loc="left", fontsize=10)
+    axes.set_title(f"{n} nodes, {graph.number_of_edges()} links, {gap}", loc="left", fontsize=10)
     axes.set_axis_off()
     figure.savefig(path)

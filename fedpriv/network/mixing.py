@@ -67,7 +67,7 @@ def checked(weights: NDArray[np.float64] | Weights, graph: Undirected, tolerance
 
     Raises:
         ConfigError: wrong shape, not finite, negative, not symmetric, rows that do not sum to one, weight where there
-            is no link, or a graph in pieces. Names the row or node.
+            is no link, or a graph or weights in pieces. Names the row or node.
     """
     matrix = sparse.csr_array(weights)
     n = len(graph)
@@ -92,6 +92,7 @@ def checked(weights: NDArray[np.float64] | Weights, graph: Undirected, tolerance
         if i != j and not graph.has_edge(i, j):
             raise _wrong(f"W[{i}, {j}] = {matrix[i, j]:g}", f"there is no link between nodes {i} and {j}: must be zero")
     check_connected(graph)
+    _check_mixes(nx.from_edgelist(zip(rows.tolist(), columns.tolist(), strict=True)), n)
     return matrix
 
 
@@ -101,11 +102,22 @@ def check_connected(graph: Undirected) -> None:
     Raises:
         ConfigError: names a node that node 0 cannot reach.
     """
-    reached = nx.node_connected_component(graph, 0)
-    if len(reached) < len(graph):
-        lost = min(set(graph) - reached)
+    if (lost := _out_of_reach(graph, len(graph))) is not None:
         fix = f"node {lost} cannot be reached from node 0; add links, or draw the graph with another seed"
         raise ConfigError("network.topology", "a graph in pieces", fix)
+
+
+def _check_mixes(used: Undirected, n: int) -> None:
+    """Refuse weights under which nodes never agree, whatever the graph: `used` links what gives each other weight."""
+    if (lost := _out_of_reach(used, n)) is not None:
+        raise _wrong("a matrix in pieces", f"no weights lead from node 0 to node {lost}; give more links weight")
+    if n > 1 and nx.is_bipartite(used):  # a loop, W[i, i] > 0, is an odd cycle
+        raise _wrong("W[i, i] = 0 for all i", "rows swap sides for ever and never agree; give node 0 W[0, 0] > 0")
+
+
+def _out_of_reach(graph: Undirected, n: int) -> int | None:
+    lost = set(range(n)) - nx.node_connected_component(graph, 0)
+    return min(lost, default=None)
 
 
 def contraction(weights: Weights) -> float:
@@ -139,9 +151,11 @@ def _from_links(graph: Undirected, weight: LinkWeight) -> Weights:
     links = np.array([(number[a], number[b]) for a, b in graph.edges], dtype=int).reshape(-1, 2)
     degree = np.bincount(links.ravel(), minlength=n)
     values = weight(degree[links[:, 0]], degree[links[:, 1]])
-    both = np.concatenate([links, links[:, ::-1]])
-    off = sparse.csr_array((np.concatenate([values, values]), (both[:, 0], both[:, 1])), shape=(n, n))
-    return sparse.csr_array(off + sparse.diags_array(1 - off.sum(1)))
+    own = 1 - np.bincount(links.ravel(), np.repeat(values, 2), minlength=n)
+    everyone = np.arange(n)
+    rows = np.concatenate([links[:, 0], links[:, 1], everyone])
+    columns = np.concatenate([links[:, 1], links[:, 0], everyone])
+    return sparse.csr_array((np.concatenate([values, values, own]), (rows, columns)), shape=(n, n))
 
 
 def _wrong(value: str, fix: str) -> ConfigError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import networkx as nx
 from pydantic import Field
@@ -13,6 +13,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.network.links import Undirected
 from fedpriv.plugins import Entry
 
+T = TypeVar("T")
 Probability = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 
@@ -115,26 +116,37 @@ def barabasi_albert(n_clients: int, links: Count, seed: int = 0) -> Undirected:
 
 
 def edge_list(file: str) -> Undirected:
-    """One link a line, `a b`; lines that start with # are comments."""
-    graph = _read(file, nx.read_edgelist)
-    return _numbered(graph)
+    """One link a line, `a b`; what follows a # is a comment. Nodes are 0 .. n-1, or 1 .. n, or have names."""
+    links: list[tuple[Any, Any]] = []  # text, until they are numbered
+    for number, line in enumerate(_read(file, Path.read_text).splitlines(), start=1):
+        ends = line.split("#")[0].split()
+        if ends and (len(ends) < 2 or ends[0] == ends[1] or not "".join(ends[2:] or "{").startswith("{")):
+            raise ConfigError("network.topology.file", f"{file}, line {number}: {line}", "write two nodes, as in: 0 1")
+        links += [(ends[0], ends[1])] if ends else []
+    graph: nx.Graph[Any] = nx.Graph(links)
+    return _numbered(graph, file)
 
 
 def graphml(file: str) -> Undirected:
-    """A GraphML file."""
-    graph = _read(file, nx.read_graphml)
-    return _numbered(graph)
+    """A GraphML file. Nodes are 0 .. n-1, or 1 .. n, or have names."""
+    return _numbered(_read(file, nx.read_graphml), file)
 
 
 def _place(label: object) -> tuple[str, int | str]:
     return str(type(label)), label if isinstance(label, int) else str(label)
 
 
-def _numbered(graph: Undirected) -> Undirected:
-    """Labels that are all numbers, as text, become numbers."""
+def _numbered(graph: Undirected, file: str) -> Undirected:
+    """Labels that are all numbers, as text, become numbers; a gap in them, or a name among them, is a typing error."""
     labels = {label: str(label) for label in graph}
-    if not all(label.isdigit() for label in labels.values()):
+    names = sorted(text for text in labels.values() if not text.isdecimal())
+    if len(names) == len(labels):
         return graph
+    numbers = sorted({int(text) for text in labels.values() if text.isdecimal()})
+    gaps = [number for place, number in enumerate(numbers, start=min(numbers[0], 1)) if number != place]
+    if odd := [*names, *gaps]:
+        fix = f"node {odd[0]} does not fit the others: number them 0 .. n-1 or 1 .. n, or name them all"
+        raise ConfigError("network.topology.file", file, fix)
     return nx.relabel_nodes(graph, {label: int(text) for label, text in labels.items()})
 
 
@@ -144,7 +156,7 @@ def _columns(n_clients: int, rows: int) -> int:
     return n_clients // rows
 
 
-def _read(file: str, reader: Callable[[Path], Undirected]) -> Undirected:
+def _read(file: str, reader: Callable[[Path], T]) -> T:
     try:
         return reader(Path(file))
     except Exception as error:  # the readers raise whatever their parsers raise

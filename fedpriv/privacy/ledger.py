@@ -233,7 +233,7 @@ def read_ledger(path: Path, *, repair: bool = False) -> list[Record]:
     torn = lines.pop()
     if torn and repair:
         _cut(path, path.stat().st_size - len(torn))
-    if lines and not _is_header(lines[0]):
+    if not lines or not _is_header(lines[0]):
         raise LedgerError(f"{path}, line 1 is not a ledger's header; restore the file from a copy")
     records: list[Record] = []
     for number, line in enumerate(lines[1:], start=2):

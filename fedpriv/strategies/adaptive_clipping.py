@@ -10,8 +10,8 @@ of which the server, once the mean is noised, makes the mean update and the frac
     C_{t+1} = C_t exp(-clip_learning_rate (b - quantile))
 
 The bit rides along with the update, so a round is one release of sensitivity 1 in the sense of `privacy.clip`, whose
-bound must be 1: it enforces what is said here. `sin(a) = share`; the paper's bit noise sigma_b is in these terms
-`noise / (2 sin(a))`.
+bound must be 1 (another is refused): it enforces what is said here. `sin(a) = share`; the paper's bit noise sigma_b is
+in these terms `noise / (2 sin(a))`.
 """
 
 from __future__ import annotations
@@ -141,6 +141,7 @@ def adaptive_clipping(
         aggregator,  # pyright: ignore[reportArgumentType] - is_sum is the inner one's
         WithoutBound(strategy.output),
         f"{strategy.name}_adaptive_clip",
+        message_norm=1.0,
     )
 
 

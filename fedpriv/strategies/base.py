@@ -190,7 +190,8 @@ class Strategy:
 
     A true `done` in the aggregator's state ends the run. `monitor` names public scalars of that state that a run shows
     as it goes; like all that an aggregator knows they are functions of messages. `regularizer`
-    is the h of the objective, for reports.
+    is the h of the objective, for reports. `message_norm` is the l2 norm to which the local step keeps its messages
+    itself, as its aggregator relies on: another clip of messages is refused.
 
     Raises:
         ConfigError: what one says is not what the other hears.
@@ -202,6 +203,7 @@ class Strategy:
     name: str = "custom"
     regularizer: Proximal = field(default_factory=Zero)
     monitor: tuple[str, ...] = ()
+    message_norm: float | None = None
 
     def __post_init__(self) -> None:
         step, aggregator = self.local_step, self.aggregator

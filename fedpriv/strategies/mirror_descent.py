@@ -207,8 +207,10 @@ def accelerated_mirror_descent(feasible: MirrorSet, smoothness: float, *, publis
         published: Ask for the y-step's gradient on its own, as the paper does; needs `Published(exact=...)` noise.
 
     Raises:
-        ConfigError: smoothness is not positive.
+        ConfigError: smoothness or the set's size is not positive.
     """
+    if not (math.isfinite(feasible.diameter) and feasible.diameter > 0):
+        raise ConfigError("strategy.radius", feasible.diameter / 2, "must be positive and finite")
     if not (math.isfinite(smoothness) and smoothness > 0):
         raise ConfigError("strategy.smoothness", smoothness, "must be positive and finite, e.g. 0.25")
     local = SendTwoGradients() if published else SendGradient()

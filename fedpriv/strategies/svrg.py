@@ -186,8 +186,8 @@ def svrg(
     """DP-SVRG, or DP-SVRG++ when `doubling`.
 
     Args:
-        learning_rate: eta; the paper takes at most 1 / (12 L) (SVRG) and 1 / (13 L) (SVRG++).
-        epoch_length: m; the paper takes a multiple of L / mu (SVRG) and of L (SVRG++).
+        learning_rate: eta; for what the paper proves see `proven` (SVRG); it takes 1 / (13 L) for SVRG++.
+        epoch_length: m; a multiple of L / mu (SVRG), see `proven`, and of L (SVRG++).
         regularizer: h; none by default. The l2 term belongs here, not in the loss.
         smoothness: L of each example's loss, if known: it bounds differences of gradients without clipping them, which
             lowers their noise as much. 1/4 for the logistic loss of rows of norm 1. A value that is too small costs
@@ -205,6 +205,46 @@ def svrg(
     local = SendDifference(epochs, smoothness)
     name = "dp_svrg_plus_plus" if doubling else "dp_svrg"
     return Strategy(local, VarianceReducedStep(epochs, learning_rate, h), ReportAnchor(), name, h)
+
+
+def proven(
+    smoothness: float,
+    strong_convexity: float,
+    *,
+    learning_rate: float | None = None,
+    epoch_length: int | None = None,
+) -> tuple[float, int]:
+    """Step and epoch length of DP-SVRG, where not given, for which each epoch halves the gap (theorem 4.2, equation 4).
+
+    With eta = a / L and k = L / mu the theorem asks for `k / (a (1 - 8a) m) + 8a (m + 1) / (m (1 - 8a)) < 1/2`. The
+    step for which the fewest inner steps will do is a = 1/48, with m above 192 k + 2/3.
+
+    Args:
+        smoothness: L of each example's loss.
+        strong_convexity: mu of the objective: that of the regulariser is a lower bound.
+        learning_rate: eta, if chosen; by default 1 / (48 L).
+        epoch_length: m, if chosen, proven or not; by default the smallest that is.
+
+    Returns:
+        eta and m.
+
+    Raises:
+        ConfigError: m is to be found and there is none: mu is zero, or eta is 1 / (24 L) or more.
+    """
+    eta = learning_rate or 1 / (48 * smoothness)
+    if epoch_length is not None:
+        return eta, epoch_length
+    if not strong_convexity > 0:
+        fix = "the paper's L / mu needs a strongly convex regulariser such as l2; else give a length, or use SVRG++"
+        raise ConfigError("strategy.epoch_length", None, fix)
+    a, k = eta * smoothness, smoothness / strong_convexity
+    room = 0.5 - 12 * a  # (1/2 - 8a / (1 - 8a)) (1 - 8a)
+    if not room > 0:
+        fix = (
+            f"no epoch is long enough for theorem 4.2 at {eta:g}: take less than 1 / (24 smoothness), or give a length"
+        )
+        raise ConfigError("strategy.epoch_length", None, fix)
+    return eta, math.floor((k / a + 8 * a) / room) + 1
 
 
 def _said(point: Tensor, anchor: Tensor, n: int) -> Tensor:

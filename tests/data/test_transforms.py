@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.ndimage import affine_transform
 
-from fedpriv.data.transforms import TRANSFORMS, apply, bandpass, center, deskew, unit
+from fedpriv.data.transforms import TRANSFORMS, apply, bandpass, center, deskew, edges, unit
+from fedpriv.errors import ConfigError
 
 
+@settings(deadline=None)
 @given(names=st.lists(st.sampled_from(sorted(TRANSFORMS)), max_size=4, unique=True), seed=st.integers(0, 99))
 def test_each_image_is_mapped_on_its_own(names: list[str], seed: int) -> None:
     """What makes a transform public: another image in the batch changes nothing."""
@@ -41,6 +45,33 @@ def test_bandpass_keeps_a_low_wave_and_drops_brightness_and_a_high_one() -> None
     assert energy[0] < 1e-4
     assert energy[2] < 1e-4
     assert energy[1] > 1
+
+
+@pytest.mark.parametrize("eighths", range(8))
+def test_edges_tells_directions_apart(eighths: int) -> None:
+    """A ramp of slope 1 has all of its gradient in its direction's plane, in every inner cell."""
+    angle = eighths * math.pi / 8
+    y, x = torch.meshgrid(torch.arange(16.0), torch.arange(16.0), indexing="ij")
+    ramp = x * math.cos(angle) + y * math.sin(angle)
+    found = edges(torch.stack([ramp, -ramp])[:, None])
+    assert found.shape == (2, 8, 4, 4)
+    expected = torch.zeros(8, 2, 2)
+    expected[eighths] = 1
+    torch.testing.assert_close(found[0, :, 1:3, 1:3], expected, atol=2e-3, rtol=0)
+    torch.testing.assert_close(found[1], found[0], atol=2e-3, rtol=0)  # downhill is the same line
+
+
+def test_edges_shares_between_neighbours_and_takes_the_root() -> None:
+    y, x = torch.meshgrid(torch.arange(16.0), torch.arange(16.0), indexing="ij")
+    angle = 2.25 * math.pi / 8
+    found = edges((4 * (x * math.cos(angle) + y * math.sin(angle)))[None, None])[0, :, 1, 1]
+    expected = torch.zeros(8)
+    expected[2], expected[3] = math.sqrt(4 * 0.75), math.sqrt(4 * 0.25)
+    torch.testing.assert_close(found, expected, atol=1e-3, rtol=0)
+    two = torch.rand(3, 2, 8, 8)
+    torch.testing.assert_close(edges(two), torch.cat([edges(two[:, :1]), edges(two[:, 1:])], 1))
+    with pytest.raises(ConfigError, match="4 pixels"):
+        edges(torch.zeros(1, 1, 3, 8))
 
 
 def test_deskew_is_the_shear_that_makes_the_image_upright() -> None:

@@ -104,6 +104,25 @@ def test_pieces_and_shapes_are_refused() -> None:
         mixing.checked(np.eye(2), nx.path_graph(3))
 
 
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (np.eye(4), "no weights lead from node 0 to node 1"),
+        (np.kron(np.eye(2), np.full((2, 2), 0.5)), "no weights lead from node 0 to node 2"),
+        (np.roll(np.eye(4), 1, 0) / 2 + np.roll(np.eye(4), -1, 0) / 2, r"never agree; give node 0 W\[0, 0\] > 0"),
+    ],
+    ids=["nobody sends", "pairs", "two sides swap"],
+)
+def test_weights_that_never_agree_are_refused_on_a_connected_graph(weights: np.ndarray, message: str) -> None:
+    graph = nx.cycle_graph(4)
+    centred = np.linalg.eigvalsh(weights - 1 / 4)
+    assert np.abs(centred).max() == pytest.approx(1)  # doubly stochastic, and yet no contraction
+    with pytest.raises(fp.ConfigError, match=message):
+        Graph(graph, weights)
+    weights = weights / 2 + mixing.metropolis(graph).toarray() / 2
+    assert Graph(graph, weights).spectral_gap > 0
+
+
 def test_files(tmp_path: Path) -> None:
     graph = topology.erdos_renyi(12, 0.4, 3)
     nx.write_edgelist(graph, tmp_path / "g.edges", data=False)
@@ -117,6 +136,35 @@ def test_files(tmp_path: Path) -> None:
     assert mixing.from_file(graph, str(tmp_path / "w.csv")).toarray() == pytest.approx(
         mixing.metropolis(graph).toarray()
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0 1\n1\n", "line 2: 1': write two nodes"),
+        ("0 1\n\n1 1\n", "line 3: 1 1': write two nodes"),
+        ("0 1 2\n", "line 1: 0 1 2': write two nodes"),
+        ("0 1\n1 7\n", "node 7 does not fit the others"),
+        ("2 3\n3 4\n", "node 2 does not fit the others"),
+        ("0 1\n1 2O\n", "node 2O does not fit the others"),
+        ("", "the graph has 0 nodes but there are 3 clients"),
+    ],
+)
+def test_a_typing_error_in_an_edge_list_is_found(text: str, message: str, tmp_path: Path) -> None:
+    """networkx skips short lines, and would make a node of any misprint."""
+    (tmp_path / "g.edges").write_text(text)
+    with pytest.raises(fp.ConfigError) as caught:
+        topology.checked(topology.edge_list(str(tmp_path / "g.edges")), 3)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["0 1\n1 2\n", "1 2 {}\n# none\n2 3 {'weight': 3}\n\n", "ann bob # friends\nbob eve\n", "00 01\n01 2\n"]
+)
+def test_edge_lists_of_a_path(text: str, tmp_path: Path) -> None:
+    (tmp_path / "g.edges").write_text(text)
+    found = topology.checked(topology.edge_list(str(tmp_path / "g.edges")), 3)
+    assert set(map(frozenset, found.edges)) == {frozenset({0, 1}), frozenset({1, 2})}
 
 
 def test_two_random_edges_of_twenty_nodes_activate_3_81() -> None:

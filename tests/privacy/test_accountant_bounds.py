@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 from dp_accounting import NeighboringRelation
 from dp_accounting.pld import privacy_loss_distribution as dpa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import gammaln, logsumexp
+from torch.utils.data import TensorDataset
 
+import fedpriv as fp
+from fedpriv.models import SoftmaxRegression
 from fedpriv.privacy import bounds, gaussian, pld, rdp
-from fedpriv.privacy.events import Event, bucketed, covers
+from fedpriv.privacy.events import Event, bucketed, charge_of, covers, histories
 
 DELTA = 1e-5
 events = (
@@ -334,3 +339,25 @@ def test_parity_with_opacus() -> None:
             theirs = getattr(analysis, name)()
             theirs.history = [(sigma, rate, steps)]
             assert ours == pytest.approx(theirs.get_epsilon(DELTA, **options), abs=0.01)
+
+
+@pytest.mark.parametrize(("sigma", "rate", "rounds"), [(1.0, 0.05, 40), (2.0, 0.2, 60)])
+def test_a_run_of_dp_sgd_costs_what_opacus_says(sigma: float, rate: float, rounds: int) -> None:
+    """Poisson batches from one owner, add-remove: what the run's ledger is priced at, against both accountants."""
+    accountants = pytest.importorskip("opacus.accountants")
+    x = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
+    clients = fp.make_clients(
+        SoftmaxRegression(4, 2), torch.nn.CrossEntropyLoss(), [TensorDataset(x, torch.arange(30) % 2)]
+    )
+    privacy = fp.Privacy(noise_multiplier=sigma, delta=DELTA, relation="add_remove", sampling=fp.Poisson(rate))
+    training = fp.Training(clients, fp.fedavg(0.1), privacy, rounds=rounds, seed=0)
+    assert len(list(training)) == rounds
+    spent = training.spent()
+    assert spent.accountant == "pld"
+    theirs = {name: getattr(accountants, name)() for name in ("PRVAccountant", "RDPAccountant")}
+    for accountant in theirs.values():
+        for _ in range(rounds):
+            accountant.step(noise_multiplier=sigma, sample_rate=rate)
+    assert spent.epsilon == pytest.approx(theirs["PRVAccountant"].get_epsilon(DELTA, eps_error=0.002), abs=0.01)
+    [(_, history)] = histories(Counter(charge_of(record, 1) for record in training.ledger.records), 1)
+    assert rdp_epsilon(history) == pytest.approx(theirs["RDPAccountant"].get_epsilon(DELTA), abs=0.01)

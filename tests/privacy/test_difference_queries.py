@@ -192,6 +192,28 @@ def test_the_bound_finds_its_quantile_and_each_round_is_one_release():
     assert [r.query for r in training.ledger.records] == ["message"] * 150
 
 
+@pytest.mark.parametrize("clip", [fp.Clip(0.1), fp.Clip(10.0), fp.Clip(1.0, "l1")])
+def test_adaptive_clipping_refuses_another_clip_of_its_messages(clip: fp.Clip):
+    """A smaller one would shrink update and bit behind the aggregator's back, a larger one add noise for nothing."""
+    privacy = fp.Privacy(epsilon=5.0, at="message", unit="client", clip=clip)
+    if clip.norm == "l1":
+        privacy = replace(privacy, mechanism=fp.Laplace())
+    with pytest.raises(fp.ConfigError, match=r"privacy\.clip.*norm: l2, bound: 1"):
+        fp.Training(clients_of(digits_of((10, 12))), adaptive_clipping(fedavg(0.1)), privacy, rounds=2)
+
+
+@pytest.mark.parametrize("trust", [fp.SecureAggregation(12), fp.Central(0.5)])
+def test_adaptive_clipping_needs_sums_only_and_costs_what_one_message_costs(trust):
+    """The bit is inside the message: with it or without it a round is one release of the same price."""
+    spent = []
+    for strategy in (fedavg(0.1), adaptive_clipping(fedavg(0.1))):
+        privacy = fp.Privacy(noise_multiplier=3.0, at="message", unit="client", trust=trust)
+        training = fp.Training(clients_of(digits_of((4,) * 12)), strategy, privacy, rounds=3)
+        assert len(list(training)) == 3 and len(training.ledger.records) == 3
+        spent.append(training.spent().epsilon)
+    assert spent[0] == spent[1]
+
+
 def test_scaffold_at_message_level_is_priced_and_refuses_secure_aggregation():
     clients = clients_of(digits_of((10, 12, 9)))
     privacy = fp.Privacy(epsilon=5.0, at="message", unit="client")

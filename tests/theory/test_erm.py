@@ -13,7 +13,7 @@ import fedpriv as fp
 from fedpriv.strategies.erm import RandomIterate, gradient_descent
 from fedpriv.strategies.mirror_descent import EuclideanBall, L1Ball, accelerated_mirror_descent
 from fedpriv.strategies.proximal import L1, L2, Ball, Box, ElasticNet, Simplex
-from fedpriv.strategies.svrg import AnchorBudget, Epochs, svrg
+from fedpriv.strategies.svrg import AnchorBudget, Epochs, proven, svrg
 
 LAM = 0.05
 X, Y = logistic_data()
@@ -31,6 +31,39 @@ def gap(w: np.ndarray, lam: float = LAM) -> float:
 def test_gradient_descent_reaches_the_optimum_of_another_solver():
     found = run(gradient_descent(3.0, L2(LAM)), ONE, rounds=300)[-1]
     np.testing.assert_allclose(found, OPTIMUM, atol=1e-8)
+
+
+@pytest.mark.parametrize("h", [L2(LAM), Ball(0.7), ElasticNet(0.02, 0.03)])
+def test_momentum_ends_at_the_same_optimum_and_stays_in_the_set(h):
+    path = run(gradient_descent(3.0, h, momentum=0.6), ONE, rounds=300)
+    np.testing.assert_allclose(path[-1], run(gradient_descent(3.0, h), ONE, rounds=600)[-1], atol=1e-8)
+    if isinstance(h, Ball):
+        # what is reported are proximal points, not the points beyond them at which the gradient is asked
+        assert max(np.linalg.norm(w) for w in path) <= 0.7 * (1 + 1e-12)
+
+
+def test_momentum_is_nesterovs_recursion_and_faster_on_an_ill_conditioned_problem():
+    """Rows of unequal scale; theory: 1 - sqrt(mu / L) a step against 1 - mu / L."""
+    scaled = X * torch.tensor([1.0, 0.3, 0.1, 0.1, 0.03], dtype=X.dtype)
+    lam, eta, beta = 1e-3, 4.0, 0.9
+    path = run(gradient_descent(eta, L2(lam), momentum=beta), [(scaled, Y)], rounds=100)
+    x = y = np.zeros(X.shape[1])
+    for found in path:
+        new = (y - eta * logistic_objective(y, scaled, Y)[1]) / (1 + eta * lam)
+        x, y = new, new + beta * (new - x)
+        np.testing.assert_allclose(found, x, atol=1e-11)
+    best = l2_optimum(scaled, Y, lam)
+
+    def value(w):
+        return logistic_objective(w, scaled, Y)[0] + lam / 2 * w @ w
+
+    plain = run(gradient_descent(eta, L2(lam)), [(scaled, Y)], rounds=100)
+    assert value(path[-1]) - value(best) < 0.05 * (value(plain[-1]) - value(best))
+
+
+def test_momentum_and_a_random_iterate_exclude_each_other():
+    with pytest.raises(fp.ConfigError, match=r"momentum.*random iterate"):
+        gradient_descent(1.0, momentum=0.9, random_iterate=5)
 
 
 def test_scikit_learn_agrees():
@@ -71,6 +104,49 @@ def test_epochs_of_svrg_plus_plus_double():
     assert np.diff([*anchors, epochs.rounds(4)]).tolist() == [3 * 2**s + 1 for s in (1, 2, 3, 4)]
     assert [AnchorBudget(epochs, 5.0).share(t) for t in (0, 1, 6, 7, 8)] == [5, 1, 1, 5, 1]
     assert [t for t in range(12) if Epochs(4).is_anchor(t)] == [0, 4, 8]
+
+
+@pytest.mark.parametrize(("smoothness", "convexity"), [(0.25, 0.01), (2.0, 0.5), (1.0, 1.0)])
+def test_the_papers_epoch_is_the_shortest_that_its_theorem_allows(smoothness: float, convexity: float):
+    """Equation 4 holds for it and fails for one step less; no other step size gets by with fewer."""
+
+    def left(eta: float, m: int) -> float:
+        return 1 / (eta * (1 - 8 * eta * smoothness) * convexity * m) + 8 * smoothness * eta * (m + 1) / (
+            m * (1 - 8 * smoothness * eta)
+        )
+
+    eta, m = proven(smoothness, convexity)
+    assert left(eta, m) < 0.5 <= left(eta, m - 1) + 1e-12
+    for factor in (0.5, 0.9, 1.1, 1.9):
+        assert proven(smoothness, convexity, learning_rate=factor * eta)[1] >= m
+    with pytest.raises(fp.ConfigError, match="24 smoothness"):
+        proven(smoothness, convexity, learning_rate=1 / (12 * smoothness))
+    assert left(1 / (12 * smoothness), 10**9) > 0.5  # the paper's largest step never meets its own condition
+
+
+def test_each_epoch_of_the_papers_length_halves_the_gap():
+    """Theorem 4.2 without noise, on mini-batches."""
+    lam = 1.0
+    eta, m = proven(0.25, lam)
+    privacy = fp.Privacy(at="none", sampling=fp.Poisson(0.1))
+    path = run(svrg(eta, m, L2(lam)), ONE, rounds=4 * m, privacy=privacy)
+    best = l2_optimum(X, Y, lam)
+    gaps = [logistic_objective(w, X, Y)[0] + lam / 2 * w @ w for w in (np.zeros_like(best), *path[m - 1 :: m])]
+    gaps = np.array(gaps) - (logistic_objective(best, X, Y)[0] + lam / 2 * best @ best)
+    assert (gaps[1:] < 0.5 * gaps[:-1]).all()
+
+
+def test_svrg_plus_plus_halves_the_gap_with_each_doubled_epoch():
+    """Theorem 4.4 without noise, without strong convexity: at most A / 2^s after epoch s, and fitted so."""
+    epochs, eta, count = Epochs(8, doubling=True), 4 / 13, 6
+    privacy = fp.Privacy(at="none", sampling=fp.Poisson(0.2))
+    path = run(svrg(eta, 8, doubling=True), ONE, rounds=epochs.rounds(count), privacy=privacy)
+    best = l2_optimum(X, Y, 0.0)
+    start, low = np.log(2), logistic_objective(best, X, Y)[0]
+    s = np.arange(1, count + 1)
+    gaps = np.array([logistic_objective(path[epochs.rounds(i) - 1], X, Y)[0] for i in s]) - low
+    assert (gaps <= (2 * (start - low) + best @ best / (4 * eta / 3 * 8)) / 2**s).all()
+    assert np.polyfit(s[2:], np.log2(gaps[2:]), 1)[0] < -1
 
 
 def test_one_owner_or_many_is_the_same():
@@ -138,7 +214,7 @@ def test_a_random_iterate_is_an_iterate_and_is_chosen_beforehand():
 
 
 def test_a_random_iterate_has_a_small_gradient_on_a_nonconvex_loss():
-    """Theorem 6.4 without noise: E ||grad F(x_m)||^2 <= 2 L (F(x_0) - F*) / T."""
+    """Theorem 6.3 without noise: E ||grad F(x_m)||^2 <= 2 L (F(x_0) - F*) / T."""
     generator = torch.Generator().manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2))
     for p in model.parameters():
@@ -214,6 +290,13 @@ def test_the_mirror_step_of_the_l1_ball_is_optimal(dim: int):
             other *= 1.5 * stream.uniform() / np.abs(other).sum()
             for step in (1e-3, 0.1, 1.0):
                 assert value(u) <= value(u + step * (other - u)) + 1e-9 * max(1, abs(value(u)))
+
+
+@pytest.mark.parametrize("ball", [EuclideanBall, L1Ball])
+@pytest.mark.parametrize("radius", [0.0, -1.0, np.inf, np.nan])
+def test_a_ball_without_a_size_is_refused(ball, radius: float):
+    with pytest.raises(fp.ConfigError, match=r"strategy\.radius"):
+        accelerated_mirror_descent(ball(radius), 0.25)
 
 
 def test_a_start_outside_the_set_is_brought_in():

@@ -1,0 +1,121 @@
+"""The user's own table: what a row becomes, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedpriv import data
+from fedpriv.config import build, load_config
+from fedpriv.errors import ConfigError, DataError
+
+HEADING = "hospital,age,smoker,outcome\n"
+OPTIONS = {
+    "label": "outcome",
+    "classes": ["well", "ill"],
+    "numbers": {"age": (0, 100)},
+    "categories": {"smoker": ["no", "yes"]},
+}
+
+
+def table(folder: Path, rows: str, **changed: object):
+    (folder / "train.csv").write_text(HEADING + rows)
+    (folder / "test.csv").write_text(HEADING + "north,50,no,well\n")
+    files = {"train": str(folder / "train.csv"), "test": str(folder / "test.csv")}
+    return data.load("csv", **{**files, **OPTIONS, **changed})
+
+
+def test_a_row_by_hand(tmp_path: Path):
+    split = table(tmp_path, 'south,25, yes ,ill\nnorth,130,no,well\n"south",-3,no,well\n', client="hospital")
+    inputs, labels = split.train[:]
+    # age in [-1, 1], no, yes, the constant
+    assert inputs.tolist() == [[-0.5, 0, 1, 1], [1, 1, 0, 1], [-1, 1, 0, 1]]
+    assert labels.tolist() == [1, 0, 0]
+    assert split.writers is not None
+    assert split.writers.tolist() == [1, 0, 1]
+    assert split.n_classes == 2
+    assert table(tmp_path, "south,25,yes,ill\n", bias=False).train[0][0].tolist() == [-0.5, 0, 1]
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=5))
+def test_nothing_is_measured_on_the_data(tmp_path: Path, others: list[float]):
+    """A row is encoded alike whatever the others are, and stays within the public bounds."""
+    rest = "".join(f"north,{age},no,well\n" for age in others)
+    inputs = table(tmp_path, f"south,70,yes,ill\n{rest}").train[:][0]
+    torch.testing.assert_close(inputs[0], torch.tensor([0.4, 0, 1, 1]))
+    assert inputs.abs().max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("a,,no,ill\n", "row 3: age = '' is not a number"),
+        ("a,nan,no,ill\n", "row 3: age = 'nan' is not a number"),
+        ("a,1,maybe,ill\n", "row 3: smoker = 'maybe' is none of no, yes"),
+        ("a,1,no,dead\n", "row 3: outcome = 'dead' is none of well, ill"),
+        ("a,1,no\n", "row 3: outcome = '' is none of"),
+        ("a,1,no,ill,9\n", "row 3: more values than headings"),
+    ],
+)
+def test_a_wrong_row_is_named(row: str, message: str, tmp_path: Path):
+    with pytest.raises(DataError, match=r"train\.csv, row 3") as caught:
+        table(tmp_path, "b,2,yes,well\n" + row)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"label": "outcom"}, "no such column; did you mean 'outcome'"),
+        ({"numbers": {"agee": (0, 1)}}, "no such column; did you mean 'age'"),
+        ({"client": "clinic"}, "no such column"),
+        ({"numbers": {"age": (100, 0)}}, "data.numbers.age = [100, 0]: give [low, high]"),
+        ({"numbers": {"age": (0, float("inf"))}}, "give [low, high]"),
+        ({"numbers": {}, "categories": {}}, "name at least one column"),
+        ({"classes": ["ill", "ill"]}, "list each value once"),
+        ({"categories": {"smoker": []}}, "list each value once"),
+    ],
+)
+def test_wrong_settings(changed: dict[str, object], message: str, tmp_path: Path):
+    with pytest.raises(ConfigError) as caught:
+        table(tmp_path, "b,2,yes,well\n", **changed)
+    assert message in str(caught.value)
+
+
+def test_files_that_are_no_table(tmp_path: Path):
+    with pytest.raises(DataError, match="has no rows"):
+        table(tmp_path, "")
+    with pytest.raises(DataError, match="cannot be read"):
+        table(tmp_path, "b,2,yes,well\n", train=str(tmp_path / "absent.csv"))
+    (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataError, match="cannot be read"):
+        table(tmp_path, "b,2,yes,well\n", train=str(tmp_path / "binary.csv"))
+
+
+def test_hospitals_are_clients(tmp_path: Path):
+    rows = "".join(f"{name},{age},no,{'ill' if age > 50 else 'well'}\n" for name in "cab" for age in range(0, 100, 5))
+    table(tmp_path, rows)
+    (tmp_path / "run.yaml").write_text(f"""
+data:
+  name: csv
+  train: {tmp_path / "train.csv"}
+  test: {tmp_path / "test.csv"}
+  label: outcome
+  classes: [well, ill]
+  numbers: {{age: [0, 100]}}
+  client: hospital
+  partition: {{kind: by_writer}}
+model: logistic_regression
+loss: logistic
+strategy: {{name: fedavg, learning_rate: 1}}
+privacy: {{epsilon: 8}}
+rounds: 1
+""")
+    training = build(load_config(tmp_path / "run.yaml"))
+    assert training.population.sizes.tolist() == [20, 20, 20]
+    assert [report.round for report in training] == [1]
