@@ -137,6 +137,29 @@ def test_infeasible_constraints_end_as_infeasible():
     assert result["max_violation"] > 0.1
 
 
+def test_constraints_that_are_only_slow_to_hold_are_not_called_infeasible():
+    """`w_0 >= 2`, with multipliers that hardly rise: other parameters would lessen the violation."""
+    far = fp.Function(lambda model, x, y: 2 - model.params[:1])
+    outer = fp.Outer(1e-3, tolerance=10.0)
+    training = run(fp.Problem(constraints=(far,)), rounds=300, outer=outer, rho=300.0, solver=Newton())
+    list(training)
+    result = training.result().to_json()
+    assert result["status"] == "stalled"
+    assert not result["converged"]
+    assert result["infeasible_point"] > 0.5
+    assert result["max_violation"] > 1
+
+
+def test_a_violation_that_falls_slowly_is_progress():
+    outer, rounds, held = fp.Outer(), 0, 1.0
+    for k in range(100):
+        rounds, held = outer.stalls(rounds, held, 0.998**k)
+        assert rounds <= 6
+    for _ in range(20):
+        rounds, held = outer.stalls(rounds, held, 0.998**99)
+    assert rounds >= 20
+
+
 def test_exact_answers_are_refused_in_a_private_run():
     with pytest.raises(fp.ConfigError, match=r"privacy\.at.*exact answers.*at: none"):
         fp.Training(

@@ -29,14 +29,13 @@ from torch import Tensor
 from fedpriv.errors import ConfigError
 from fedpriv.problem import check_finite
 from fedpriv.strategies.base import Memory, Network, Oracle, State, Strategy
-from fedpriv.strategies.lagrangian import Outer, largest, penalty, raised, violations
+from fedpriv.strategies.lagrangian import STALLED, Outer, largest, penalty, raised, violations
 from fedpriv.strategies.proximal import Proximal, Zero
 from fedpriv.strategies.solvers import LBFGS, Solver, gradient
 
 INNER, ACCEPTED, START = 0.0, 1.0, 2.0
 _NUMBERS = (
-    "outer inner inner_total certified capped done converged infeasible stalled "
-    "objective violation complementarity stationarity"
+    "outer inner inner_total certified capped done converged stalled objective violation complementarity stationarity"
 )
 MONITOR = ("objective", "violation", "stationarity", "complementarity")
 
@@ -194,13 +193,13 @@ class AdmmServer:
             state |= {"anchor": state["w"], "inner": worst.new_zeros(()), "phase": worst.new_tensor(INNER)}
 
     def _decide(self, violation: float, change: float, state: State) -> None:
-        """Converged, infeasible, or neither."""
+        """Converged, stalled, or neither."""
         k, moved = int(state["outer"]), float((state["w"] - state["anchor"]).abs().max())
         converged = self.outer.stops(k, moved, change) and bool(state["certified"])
         least = float(state["least_violation"])
-        stalled, infeasible = self.outer.stalls(int(state["stalled"]), least, violation)
-        found = {"converged": converged, "infeasible": infeasible, "done": converged or infeasible}
-        found |= {"stalled": stalled, "least_violation": min(least, violation)}
+        stalled, least = self.outer.stalls(int(state["stalled"]), least, violation)
+        found = {"converged": converged, "stalled": stalled, "least_violation": least}
+        found |= {"done": converged or stalled >= STALLED}
         state |= {name: state["w"].new_tensor(float(value)) for name, value in found.items()}
 
 
