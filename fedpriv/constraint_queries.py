@@ -87,10 +87,19 @@ class ConstraintQueries:
         """Constraint values `[n, m]` from released statistics `[n, q]`: the centre is added back."""
         return self.weights.values(statistics + self._privacy.statistics.bound / 2 * self.weights.total)
 
-    def deviation(self, scales: Sequence[float]) -> Tensor:
-        """Standard deviation of constraint values `[n, m]` for noise of these scales."""
+    def deviation(self, scales: Sequence[float], sampled: Tensor) -> Tensor:
+        """Bound on the standard deviation of constraint values `[n, m]`, of noise and of the draw of a batch.
+
+        Args:
+            scales: Noise scale of each client.
+            sampled: Examples over expected examples of a batch, `[n]`. A sum over a batch that takes each example with
+                probability q, divided by q, has variance `(1 - q) / q` times the sum of squares, each at most known.
+        """
         spread = math.sqrt(2) if isinstance(self._privacy.mechanism, Laplace) else 1.0
-        return self.weights.matrix.norm(dim=2) * self._reach.new_tensor(scales).unsqueeze(1) * spread
+        noise = self._reach.new_tensor(scales) * spread
+        largest = self._reach * self._privacy.statistics.bound / 2
+        draw = (sampled.to(noise) - 1) * self._population.sizes.to(noise) * largest.square()
+        return self.weights.matrix.norm(dim=2) * (noise.square() + draw).sqrt().unsqueeze(1)
 
     @cached_property
     def _reach(self) -> Tensor:

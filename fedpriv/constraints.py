@@ -217,13 +217,21 @@ class Function:
         """See `Constraint.values`.
 
         Raises:
-            ConfigError: the function does not return one number for each entry of `equality`.
+            ConfigError: the function does not return one number for each entry of `equality`, or its values have no
+                gradient.
         """
         found = self.function(model, inputs, targets)
-        if found.shape != (len(self.equality),):
-            name = getattr(self.function, "__name__", "function")
-            fix = f"must be ({len(self.equality)},): return one value for each entry of equality"
-            raise ConfigError(f"constraints.{name}", f"shape {tuple(found.shape)}", fix)
+        name, count = getattr(self.function, "__name__", "function"), len(self.equality)
+        shape = tuple(found.shape) if torch.is_tensor(found) else type(found).__name__
+        if shape != (count,):
+            fix = f"must be a tensor of shape ({count},): return one value for each entry of equality"
+            raise ConfigError(f"constraints.{name}", f"shape {shape}", fix)
+        if torch.is_grad_enabled() and model.params.requires_grad and not found.requires_grad:
+            fix = (
+                "its values have no gradient, so nothing could make them hold: compute them from the model by "
+                "differentiable operations (no detach, item, argmax or comparison)"
+            )
+            raise ConfigError(f"constraints.{name}", "no gradient", fix)
         return found
 
     def sums(self) -> LossSums | None:

@@ -13,7 +13,9 @@ from fedpriv.oracle import PrivateOracle
 from fedpriv.simulation import Progress
 from fedpriv.strategies.proximal import Proximal, Zero
 
-_NORMAL_95 = 1.959964
+# 95 % of a draw, in standard deviations; a mean of Laplace draws lies between the two
+_WITHIN_95 = {"gaussian": 1.959964, "laplace": 2.118338}
+_NEAREST = 1e-2  # slope of the violation at a point that counts as the nearest to feasible
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,6 @@ def exact_report(
     """Fields of `result.json` of an exact run; the optimality is computed anew, not taken from the algorithm."""
     found, server = kkt(problem, params, multipliers, regularizer), progress.server
     converged = bool(server.get("converged", False))
-    status = "converged" if converged else "infeasible" if bool(server.get("infeasible", False)) else "round limit"
     return {
         "objective": found.objective,
         "constraint_values": found.constraint_values.tolist(),
@@ -88,7 +89,7 @@ def exact_report(
         "multipliers": found.multipliers.tolist(),
         "kkt": {name: getattr(found, name) for name in ("stationarity", "feasibility", "complementarity")},
         "converged": converged,
-        "status": status,
+        "status": "converged" if converged else _unfinished(found, stopped=bool(server.get("done", False))),
         "infeasible_point": found.infeasible_point,
         "outer_rounds": int(server.get("outer", 0)),
         "inner_rounds": int(server.get("inner_total", 0)),
@@ -101,15 +102,26 @@ def private_report(progress: Progress, oracle: PrivateOracle, multipliers: Tenso
     A run that stopped early has not measured the model that it reports: its estimates are the last round's.
     """
     estimate, repeats = progress.local["measured"], int(progress.server["measurements"])
-    deviation = oracle.statistic_deviation(progress.round - 1) / max(repeats, 1) ** 0.5
-    half_width = _NORMAL_95 * deviation
+    width = half_width(oracle, progress.round - 1, max(repeats, 1))
     return {
         "constraint_estimates": estimate.tolist(),
-        "constraint_confidence": {"level": 0.95, "half_width": half_width.tolist()},
+        "constraint_confidence": {"level": 0.95, "half_width": width.tolist()},
         "estimates_of_reported_model": repeats > 0,
         "max_violation_estimate": float(estimate.max().clamp_min(0)),
         "multipliers": multipliers.tolist(),
     }
+
+
+def half_width(oracle: PrivateOracle, round_index: int, repeats: int) -> Tensor:
+    """Half-width `[n, m]` of a 95 % interval for the mean of `repeats` answers about constraints (public)."""
+    return _WITHIN_95[oracle.privacy.mechanism.name] * oracle.statistic_deviation(round_index) / repeats**0.5
+
+
+def _unfinished(found: Kkt, *, stopped: bool) -> str:
+    """Why a run that has not converged is over; "infeasible" only where no direction lessens the violation."""
+    if not stopped:
+        return "round limit"
+    return "infeasible" if found.infeasible_point <= _NEAREST else "stalled"
 
 
 def _row_sum(value: Tensor, rows: Tensor) -> Tensor:

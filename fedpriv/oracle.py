@@ -147,7 +147,7 @@ class PrivateOracle:
         return queries.values(self._open(self._noised(query, bounded, factors)))
 
     def statistic_deviation(self, round_index: int) -> Tensor:
-        """Standard deviation `[n, m]` that noise gives constraint values in a round (public); zero without noise.
+        """Standard deviation `[n, m]` that noise and batches give constraint values in a round, at most (public).
 
         Every client takes part in the round.
         """
@@ -155,9 +155,10 @@ class PrivateOracle:
         if not self.privacy.private:
             return torch.zeros(queries.problem.equality.shape)
         query, everyone = self._statistic("statistic:constraints"), range(self.n_clients)
-        factors = queries.factors(self._sampled_factors(query.sampling))
+        sampled = self._sampled_factors(query.sampling)
+        factors = queries.factors(sampled)
         _, scales = self._pricing.price(round_index, 0, query.name, everyone, factors, query.clip, query.share)
-        return queries.deviation(scales)
+        return queries.deviation(scales, sampled)
 
     def lagrangian_gradient(self, params: Tensor, multipliers: Tensor) -> Tensor:
         """Private gradient of each client's `f_i + <multipliers_i, c_i>`: `[n, dim], [n, m] -> [n, dim]`.

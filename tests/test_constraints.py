@@ -96,10 +96,33 @@ def test_a_constraint_that_is_nan_names_the_client():
         list(run(fp.Problem(constraints=(broken,)), rounds=3))
 
 
-def test_a_constraint_of_the_wrong_shape_is_refused():
-    broken = fp.Function(lambda model, x, y: model.params)
-    with pytest.raises(fp.ConfigError, match=r"constraints\..*shape \(3,\).*one value for each entry"):
-        list(run(fp.Problem(constraints=(broken,)), rounds=3))
+def test_a_gradient_that_is_nan_names_the_client():
+    """The norm's root has no slope at zero, where a run starts: the value is finite, its gradient is not."""
+    sets = [data(0), data(1)]
+    fine, broken = fp.LossAtMost(0.9), fp.Function(lambda model, x, y: model.params.square().sum().sqrt().view(1) - 1)
+    model, loss = LogisticRegression(3), resolve_loss("logistic")
+    torch.nn.init.zeros_(next(model.parameters()))
+    clients = [
+        fp.make_clients(model, loss, [part], fp.Problem(constraints=(one,)))[0]
+        for part, one in zip(sets, (fine, broken), strict=True)
+    ]
+    training = fp.Training(clients, fp.proximal_al(), fp.Privacy(at="none"), rounds=3)
+    with pytest.raises(fp.DataError, match=r"client 1: its gradient .* is \[nan, nan, nan\]"):
+        list(training)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda model, x, y: model.params, r"shape \(3,\).*one value for each entry"),
+        (lambda model, x, y: model.losses(x, y).mean(), r"shape \(\).*one value for each entry"),
+        (lambda model, x, y: 0.5, r"shape float.*one value for each entry"),
+        (lambda model, x, y: model.losses(x, y).mean().detach().view(1), "no gradient.*differentiable"),
+    ],
+)
+def test_a_function_that_returns_something_else_is_refused(function, message: str):
+    with pytest.raises(fp.ConfigError, match=rf"constraints\..*{message}"):
+        list(run(fp.Problem(constraints=(fp.Function(function),)), rounds=3))
 
 
 def test_infeasible_constraints_end_as_infeasible():
@@ -112,6 +135,29 @@ def test_infeasible_constraints_end_as_infeasible():
     assert result["status"] == "infeasible"
     assert not result["converged"]
     assert result["max_violation"] > 0.1
+
+
+def test_constraints_that_are_only_slow_to_hold_are_not_called_infeasible():
+    """`w_0 >= 2`, with multipliers that hardly rise: other parameters would lessen the violation."""
+    far = fp.Function(lambda model, x, y: 2 - model.params[:1])
+    outer = fp.Outer(1e-3, tolerance=10.0)
+    training = run(fp.Problem(constraints=(far,)), rounds=300, outer=outer, rho=300.0, solver=Newton())
+    list(training)
+    result = training.result().to_json()
+    assert result["status"] == "stalled"
+    assert not result["converged"]
+    assert result["infeasible_point"] > 0.5
+    assert result["max_violation"] > 1
+
+
+def test_a_violation_that_falls_slowly_is_progress():
+    outer, rounds, held = fp.Outer(), 0, 1.0
+    for k in range(100):
+        rounds, held = outer.stalls(rounds, held, 0.998**k)
+        assert rounds <= 6
+    for _ in range(20):
+        rounds, held = outer.stalls(rounds, held, 0.998**99)
+    assert rounds >= 20
 
 
 def test_exact_answers_are_refused_in_a_private_run():

@@ -27,15 +27,15 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
+from fedpriv.problem import check_finite
 from fedpriv.strategies.base import Memory, Network, Oracle, State, Strategy
-from fedpriv.strategies.lagrangian import Outer, largest, penalty, raised, violations
+from fedpriv.strategies.lagrangian import STALLED, Outer, largest, penalty, raised, violations
 from fedpriv.strategies.proximal import Proximal, Zero
 from fedpriv.strategies.solvers import LBFGS, Solver, gradient
 
 INNER, ACCEPTED, START = 0.0, 1.0, 2.0
 _NUMBERS = (
-    "outer inner inner_total certified capped done converged infeasible stalled "
-    "objective violation complementarity stationarity"
+    "outer inner inner_total certified capped done converged stalled objective violation complementarity stationarity"
 )
 MONITOR = ("objective", "violation", "stationarity", "complementarity")
 
@@ -93,7 +93,7 @@ class AdmmBlock:
 
     def _inner(self, w: Tensor, state: State, oracle: Oracle, tolerance: float) -> tuple[Tensor, Tensor, State]:
         merit, dual, rho = self._merit(state, oracle), state["dual"], self.rho
-        error = (gradient(merit, w)[1] + dual - rho * (w - state["u"])).abs().amax(1)
+        error = (_slope(merit, w) + dual - rho * (w - state["u"])).abs().amax(1)
 
         def subproblem(u: Tensor) -> Tensor:
             return merit(u) + (dual * (u - w)).sum(1) + rho / 2 * (u - w).square().sum(1)
@@ -110,7 +110,7 @@ class AdmmBlock:
         new = raised(old, values, self.outer.beta, equality) if phase == ACCEPTED else old + 0 * values
         state = {**state, "multipliers": new, "anchor": w, "u": w}
         merit = self._merit(state, oracle)
-        state["dual"] = -gradient(merit, w)[1]
+        state["dual"] = -_slope(merit, w)
         if phase == START:
             rho = self.rho
             state["prepared"] = self.solver.prepare(lambda u: merit(u) + rho / 2 * u.square().sum(1), w)
@@ -193,13 +193,13 @@ class AdmmServer:
             state |= {"anchor": state["w"], "inner": worst.new_zeros(()), "phase": worst.new_tensor(INNER)}
 
     def _decide(self, violation: float, change: float, state: State) -> None:
-        """Converged, infeasible, or neither."""
+        """Converged, stalled, or neither."""
         k, moved = int(state["outer"]), float((state["w"] - state["anchor"]).abs().max())
         converged = self.outer.stops(k, moved, change) and bool(state["certified"])
         least = float(state["least_violation"])
-        stalled, infeasible = self.outer.stalls(int(state["stalled"]), least, violation)
-        found = {"converged": converged, "infeasible": infeasible, "done": converged or infeasible}
-        found |= {"stalled": stalled, "least_violation": min(least, violation)}
+        stalled, least = self.outer.stalls(int(state["stalled"]), least, violation)
+        found = {"converged": converged, "stalled": stalled, "least_violation": least}
+        found |= {"done": converged or stalled >= STALLED}
         state |= {name: state["w"].new_tensor(float(value)) for name, value in found.items()}
 
 
@@ -248,6 +248,13 @@ def proximal_al(
     h = regularizer or Zero()
     server = AdmmServer(outer, rho, h, inner_decay, inner_rounds)
     return Strategy(AdmmBlock(outer, rho, solver or LBFGS()), server, Consensus(), "proximal_al", h, MONITOR)
+
+
+def _slope(merit: Callable[[Tensor], Tensor], w: Tensor) -> Tensor:
+    """Gradients at the point received, `[n, dim]`."""
+    slope = gradient(merit, w)[1]
+    check_finite(slope, "gradient of objective and constraints")
+    return slope
 
 
 def _broadcast(w: Tensor, phase: float, tolerance: float, n: int) -> Tensor:

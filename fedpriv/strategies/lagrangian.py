@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedpriv.errors import ConfigError
 
-_STALLED = 15  # outer rounds without one per cent less violation
+STALLED = 15  # outer rounds without one per cent less violation end a run
 
 
 @dataclass(frozen=True)
@@ -41,19 +41,20 @@ class Outer:
         still = moved + self.beta * self.tau(k) <= self.beta * self.stationarity
         return still and change <= self.beta * self.feasibility
 
-    def stalls(self, rounds: int, least: float, violation: float) -> tuple[int, bool]:
-        """Whether the violation has stopped falling: then the constraints are taken to be infeasible.
+    def stalls(self, rounds: int, least: float, violation: float) -> tuple[int, float]:
+        """Whether the violation has stopped falling, by one per cent in all over some rounds.
 
         Args:
             rounds: Outer rounds without progress before this one.
-            least: Smallest violation before this round.
+            least: Violation of the last round with progress.
             violation: This round's.
 
         Returns:
-            Outer rounds without progress, this one included, and whether they are too many.
+            Outer rounds without progress, this one included, and the violation that the next is held against.
         """
-        rounds = 0 if violation <= max(0.99 * least, 10 * self.feasibility) else rounds + 1
-        return rounds, rounds >= _STALLED
+        if violation <= max(0.99 * least, 10 * self.feasibility):
+            return 0, violation
+        return rounds + 1, least
 
 
 def raised(multipliers: Tensor, values: Tensor, beta: float, equality: Tensor) -> Tensor:

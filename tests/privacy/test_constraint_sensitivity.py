@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
+from fedpriv.kkt import half_width
 from fedpriv.models import LogisticRegression, resolve_loss
 from fedpriv.strategies.solvers import Newton
 
@@ -209,3 +210,45 @@ def test_a_model_that_mixes_examples_has_nothing_to_mix() -> None:
         found.append(run.oracle.statistic(w, "constraints"))
     # a batch of one less its mean is zero, whatever it is: so are the scores, with 1e3 in a record or without
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "norm", "sampling"),
+    [
+        (fp.Gaussian(), "l2", fp.FullBatch()),
+        (fp.Laplace(), "l1", fp.FullBatch()),
+        (fp.Gaussian(), "l2", fp.Poisson(0.3)),
+        (fp.Gaussian(), "l2", fp.FixedSize(6)),
+    ],
+    ids=["gaussian", "laplace", "poisson", "fixed_size"],
+)
+def test_intervals_hold_the_true_value_as_often_as_they_say(mechanism, norm, sampling) -> None:
+    """Without clipping, over many runs: also where batches are drawn, whose spread is not the noise's."""
+    x, y = examples(7)
+    x[:, :2] = x[:, :2].clamp(-1, 1)
+    x[:, -1] = (torch.arange(20) < FRACTION * 20).double()  # the fraction is the true one
+    multiplier = 1.0 if norm == "l1" else 0.1
+    privacy = fp.Privacy(
+        noise_multiplier=multiplier,
+        mechanism=mechanism,
+        sampling=sampling,
+        clip=fp.Clip(1.0, norm),
+        statistics=fp.Statistics(1.4, 0.3),
+    )
+    problem = fp.Problem(constraints=(fp.GroupLossGap(-1, 0.1, fraction=FRACTION),))
+    model, loss = LogisticRegression(3), resolve_loss("logistic")
+    w = torch.tensor([[0.2, -0.1, 0.3]], dtype=torch.float64)
+    runs = 300
+    clients = fp.make_clients(model, loss, [TensorDataset(x, y)], problem)
+    compute = fp.Compute("loop", dtype="float64", device="cpu")
+    strategy = fp.private_al(runs + 1, measurements=1)
+    training = fp.Training(clients, strategy, privacy, rounds=runs + 1, seed=0, compute=compute)
+    oracle = training.oracle
+    truth = oracle.queries.problem(w)[1].detach()[0, 0]
+    inside = 0
+    for t in range(runs):
+        oracle.begin_round(t, torch.arange(1))
+        value = oracle.statistic(w, "constraints")[0, 0]
+        width = half_width(oracle, t, 1)[0, 0]
+        inside += int((value - truth).abs() <= width)
+    assert inside >= 0.93 * runs  # less than 0.95 by two standard deviations
