@@ -43,8 +43,8 @@ def make_clients(
 ) -> list[Client]:
     """One client for each map-style data set of (input, target) pairs, each with its own copy of `model`.
 
-    All have the same loss, of (outputs, targets) to a scalar, and the same problem: the mean loss alone by default. With a
-    loader of your own, for its `collate_fn`, make a `fedpriv.Client` yourself.
+    All have the same loss, of (outputs, targets) to a scalar, and the same problem: the mean loss alone by default.
+    With a loader of your own, for its `collate_fn`, make a `fedpriv.Client` yourself.
 
     Raises:
         DataError: a data set is empty or streams.
@@ -286,8 +286,8 @@ def train(
     Returns:
         The result: its `spent` is an upper bound, its `model` the trained module.
 
-    Guarantee: what a strategy hears of the data is noised and counted before it is handed out; an answer that would pass
-    the target epsilon is not made, and ends the run. `Training(..., folder=...)` keeps a run on disk.
+    Guarantee: what a strategy hears of the data is noised and counted before it is handed out; an answer that would
+    pass the target epsilon is not made, and ends the run. `Training(..., folder=...)` keeps a run on disk.
 
     Raises:
         ConfigError: settings that cannot work; names field, value and fix.
