@@ -100,15 +100,21 @@ class TensorBoard:
     def write(self, report: RoundReport) -> None:
         """Add one round."""
         for name, value in report.metrics.items():
-            self._writer.add_scalar(name, value, report.round)
+            self._writer.add_scalar(_tag(name), value, report.round)
         if report.epsilon < float("inf"):
-            self._writer.add_scalar("epsilon", report.epsilon, report.round)
+            self._writer.add_scalar("privacy/epsilon", report.epsilon, report.round)
             if report.target is not None:
-                self._writer.add_scalar("epsilon_of_target", report.epsilon / report.target, report.round)
+                self._writer.add_scalar("privacy/epsilon_of_target", report.epsilon / report.target, report.round)
 
     def close(self) -> None:
         """Flush."""
         self._writer.close()
+
+
+def _tag(name: str) -> str:
+    """TensorBoard shows a group for each prefix."""
+    group, _, rest = name.partition("_")
+    return f"{group}/{rest}" if group in ("test", "node") else f"run/{name}"
 
 
 class Live:

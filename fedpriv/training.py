@@ -43,7 +43,6 @@ def make_clients(
 ) -> list[Client]:
     """One client for each map-style data set of (input, target) pairs, each with its own copy of `model`.
 
-    All have the same loss, of (outputs, targets) to a scalar, and the same problem: the mean loss alone by default.
     With a loader of your own, for its `collate_fn`, make a `fedpriv.Client` yourself.
 
     Raises:
@@ -61,8 +60,7 @@ class Training:
         privacy: The promise.
         rounds: Number of rounds.
         seed: Seed of batches, noise and cohorts, for reproduction: whoever knows it can subtract the noise. By default
-            a secret one is drawn and kept in the checkpoint. Runs of one seed, strategy and `settings` share their
-            noise, whatever else differs, so the difference of their answers has none: a seed serves one run.
+            a secret one is drawn and kept in the checkpoint.
         network: Who hears whom; a star of everyone by default.
         test: Public test data for metrics.
         compute: Speed settings.
@@ -286,12 +284,11 @@ def train(
     Returns:
         The result: its `spent` is an upper bound, its `model` the trained module.
 
-    Guarantee: what a strategy hears of the data is noised and counted before it is handed out; an answer that would
-    pass the target epsilon is not made, and ends the run. `Training(..., folder=...)` keeps a run on disk.
+    Guarantee: what a strategy hears of the data is noised and counted first; an answer that would pass the target
+    epsilon is not made, and ends the run. `Training(..., folder=...)` keeps a run on disk.
 
     Raises:
-        ConfigError: settings that cannot work; names field, value and fix.
-        DataError: data that cannot be used.
+        FedprivError: settings or data that cannot work; names field, value and fix.
     """
     training = Training(
         clients, strategy, privacy, rounds=rounds, seed=seed, test=test, network=network, compute=compute

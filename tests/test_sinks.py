@@ -75,10 +75,10 @@ def test_tensorboard_of_a_resumed_run_has_each_round_once(tmp_path: Path):
     board.text("privacy", "epsilon=0.6 (delta=1e-5)")
     write(board, range(1, 7))
     write(TensorBoard(tmp_path, done=4), range(5, 10))
-    assert points(tmp_path, "epsilon") == [(number, number / 10) for number in range(1, 10)]
-    assert points(tmp_path, "epsilon_of_target")[-1] == (9, 0.225)
-    assert [step for step, _ in points(tmp_path, "test_accuracy")] == [2, 4, 6, 8]
-    assert [step for step, _ in points(tmp_path, "test_loss")] == [2, 4, 6, 8]
+    assert points(tmp_path, "privacy/epsilon") == [(number, number / 10) for number in range(1, 10)]
+    assert points(tmp_path, "privacy/epsilon_of_target")[-1] == (9, 0.225)
+    assert [step for step, _ in points(tmp_path, "test/accuracy")] == [2, 4, 6, 8]
+    assert [step for step, _ in points(tmp_path, "test/loss")] == [2, 4, 6, 8]
 
 
 def test_tensorboard_draws_no_infinity(tmp_path: Path):
@@ -87,7 +87,7 @@ def test_tensorboard_draws_no_infinity(tmp_path: Path):
     board.close()
     events = EventAccumulator(str(tmp_path))
     events.Reload()
-    assert events.Tags()["scalars"] == ["test_loss", "test_accuracy"]
+    assert events.Tags()["scalars"] == ["test/loss", "test/accuracy"]
 
 
 def shown(*, terminal: bool, rounds: int = 40, epsilon: float | None = None, width: int = 140) -> str:
