@@ -143,6 +143,7 @@ def test_the_dual_averaging_papers_claim_has_every_price(tmp_path: Path) -> None
     assert claim.tight_total == prices[0]
     assert claim.basic_total > claim.tight_total
     assert "T >= 2e+09 where T = 600000" in claim.why_not
+    assert "a node active in 60000 rounds, the mean" in claim.why_not
     options = "strategy={name: dual_averaging, variant: published, examples: 50, gamma: 1}"
     edges = "network.activity={name: random_edges, count: 1}"
     one = "privacy.sampling={fixed_size: {size: 1}}"
@@ -183,3 +184,11 @@ def test_laplace_tracking_spends_exactly_its_pure_epsilon(tmp_path: Path, schedu
     result = run.result()
     assert result.spent.epsilon == pytest.approx(epsilon, abs=1e-12, rel=0)
     assert result.spent.epsilon <= epsilon
+
+
+def test_a_mean_of_active_rounds_is_rounded_up() -> None:
+    """A third of four rounds is priced as two rounds of a node that is always active, at the same noise."""
+    third = claims.dual_averaging(0.8, 4, 240, 1 / 3)
+    two = claims.dual_averaging(0.8 * 2**0.5 * 1.5, 2, 240, 1.0)
+    assert two.noise == pytest.approx(third.noise, rel=1e-12)
+    assert third.messages == pytest.approx(two.messages, rel=1e-9)

@@ -72,7 +72,7 @@ def dual_averaging(
     if not 0 < active_fraction <= 1:
         raise ConfigError("active_fraction", active_fraction, "a fraction of nodes lies in (0, 1]")
     noise = dual_averaging_noise(epsilon, rounds, examples, active_fraction, delta0)
-    rate, active = 1 / examples, max(1, round(active_fraction * rounds))
+    rate, active = 1 / examples, _mean_rounds(active_fraction, rounds)
     return SubsamplingClaim(
         stated_epsilon=epsilon,
         noise=noise,
@@ -102,7 +102,7 @@ def dual_averaging_published(
     )
     paper_delta = 1 - max(0.0, 1 - epsilon) * (1 - active_fraction * delta0 / examples) ** rounds
     needed = 1.25 * (examples * epsilon / active_fraction) ** 2
-    active = max(1, round(active_fraction * rounds))
+    active = _mean_rounds(active_fraction, rounds)
     return Claim(
         paper="Liu, Johansson, Shi 2023, theorem 1",
         stated=f"({epsilon:g}, delta)-DP for some delta, sigma^2 = 32 iota^2 L^2 T ln(2/{delta0:g}) / (q epsilon)^2",
@@ -111,7 +111,8 @@ def dual_averaging_published(
         tight_total=replaced.messages,
         why_not=(
             "the bound L on the gradients is assumed, not enforced. The proof sets delta' = epsilon, so its delta is "
-            f"{paper_delta:.2g}, and asks for T >= {needed:.2g} where T = {rounds}"
+            f"{paper_delta:.2g}, and asks for T >= {needed:.2g} where T = {rounds}. Whoever sees messages: the price "
+            f"is that of a node active in {active} rounds, the mean; one that is active more often pays more"
         ),
         scope="the whole run",
         views=(
@@ -121,6 +122,11 @@ def dual_averaging_published(
             ("final model as the paper argues it (not claimed), add or remove", added.final_model),
         ),
     )
+
+
+def _mean_rounds(active_fraction: float, rounds: int) -> int:
+    """How often a node is active on average, rounded up."""
+    return math.ceil(active_fraction * rounds * (1 - 1e-12))
 
 
 def _sampled(noise: float, rate: float, count: int, delta: float) -> float:
