@@ -398,3 +398,17 @@ def test_steps_that_no_proof_covers_are_said_in_the_plan() -> None:
         for name in ("digits_tracking", "digits_tracking_published")
     ]
     assert [any("proof of convergence needs at most" in warning for warning in each) for each in said] == [False, True]
+
+
+def test_initial_parameters_do_not_show_a_part_of_a_seed_too_large_to_guess():
+    """Torch keeps 32 bits of a seed: whoever sees the first model could try them all, and has half of it."""
+    settings = ["model={name: mnist_cnn, channels: [2]}", "data.partition.n_clients=2"]
+
+    def start(seed: int) -> torch.Tensor:
+        training = build(load_config(DIGITS, [*settings, f"seed={seed}"]))
+        return training.population.params[0].clone()
+
+    assert torch.equal(start(2**40 + 7), start(2**40 + 7))
+    assert not torch.equal(start(2**40 + 7), start(2**41 + 7))  # the same low bits
+    assert not torch.equal(start(2**40 + 7), start(7))
+    assert start(2**100).isfinite().all()
