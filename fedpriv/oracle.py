@@ -156,9 +156,8 @@ class PrivateOracle:
             return torch.zeros(queries.problem.equality.shape)
         query, everyone = self._statistic("statistic:constraints"), range(self.n_clients)
         sampled = self._sampled_factors(query.sampling)
-        factors = queries.factors(sampled)
-        _, scales = self._pricing.price(round_index, 0, query.name, everyone, factors, query.clip, query.share)
-        return queries.deviation(scales, sampled)
+        priced = everyone, queries.factors(sampled), query.clip, query.share
+        return queries.deviation(self._pricing.price(round_index, 0, query.name, *priced)[1], sampled)
 
     def lagrangian_gradient(self, params: Tensor, multipliers: Tensor) -> Tensor:
         """Private gradient of each client's `f_i + <multipliers_i, c_i>`: `[n, dim], [n, m] -> [n, dim]`.

@@ -71,7 +71,7 @@ def run(name: str, n: int, clients: list[fp.Client], strategy: fp.Strategy, boun
         result["status"],
     )
     if picture:
-        draw(curve, picture)
+        draw(curve, picture.with_stem(f"{picture.stem}-{n}"))  # one for each n
 
 
 def draw(curve: list[tuple[int, float, float, float]], path: Path) -> None:
