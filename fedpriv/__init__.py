@@ -3,7 +3,7 @@
 The names below are what most users need; everything else is in the modules they come from.
 """
 
-from fedpriv.client import Client
+from fedpriv.client import Client, make_clients
 from fedpriv.compute import Compute
 from fedpriv.constraints import ClassLossAtMost, Function, GroupLossGap, LinearEquality, LossAtMost, class_loss
 from fedpriv.errors import BudgetExhausted, ConfigError, DataError, FedprivError, LedgerError, PrivacyError
@@ -41,7 +41,7 @@ from fedpriv.strategies.private_augmented_lagrangian import private_al
 from fedpriv.strategies.scaffold import scaffold
 from fedpriv.strategies.svrg import AnchorBudget, Epochs, svrg
 from fedpriv.strategies.tracking import gradient_tracking, gradient_tracking_pair
-from fedpriv.training import Training, make_clients, train
+from fedpriv.training import Training, train
 
 __version__ = "0.1.0"
 __all__ = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -83,6 +84,19 @@ class Client(nn.Module):
             row = int(torch.isfinite(inputs.flatten(1)).all(1).logical_not().nonzero()[0])
             raise DataError(f"input {row} of a client is not finite (NaN or infinity): clean or drop that example")
         return inputs, targets
+
+
+def make_clients(
+    model: nn.Module, loss: Loss, datasets: Sequence[Dataset[Any]], problem: Problem | None = None
+) -> list[Client]:
+    """One client for each map-style data set of (input, target) pairs, each with its own copy of `model`.
+
+    With a loader of your own, for its `collate_fn`, make a `fedpriv.Client` yourself.
+
+    Raises:
+        DataError: a data set is empty or streams.
+    """
+    return [Client(copy.deepcopy(model), loss, DataLoader(d, batch_size=256), problem=problem) for d in datasets]
 
 
 def _read(loader: DataLoader[Any]) -> tuple[Tensor, Tensor]:

@@ -60,6 +60,9 @@ class ConstraintQueries:
                 "group's public fraction in the constraint, or set privacy.statistics.public_counts: true"
             )
             raise ConfigError("privacy.statistics.public_counts", False, fix)
+        if privacy.private and counted and privacy.relation == "add_remove":
+            fix = "presence shows in the counts; state the groups' public fractions, or use relation: replace_one"
+            raise ConfigError("privacy.statistics.public_counts", True, fix)
         return LossWeights(stacks, self._shares, population.device, population.params.dtype)
 
     @property

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from fedpriv.client import make_clients
 from fedpriv.compute import Compute
 from fedpriv.errors import ConfigError
 from fedpriv.models import SoftmaxRegression
@@ -22,7 +23,7 @@ from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.settings import Privacy
 from fedpriv.strategies.erm import gradient_descent
 from fedpriv.strategies.proximal import L2
-from fedpriv.training import make_clients, train
+from fedpriv.training import train
 
 
 class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):

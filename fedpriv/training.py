@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from fedpriv import measures
 from fedpriv.backends import choose
 from fedpriv.checkpoint import Checkpoint
-from fedpriv.client import Client, Loss, public_sizes
+from fedpriv.client import Client, public_sizes
 from fedpriv.compute import Compute
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.measures import Measures
@@ -27,28 +27,14 @@ from fedpriv.network.local import Star
 from fedpriv.oracle import PrivateOracle
 from fedpriv.planning import Plan, check_problem, make_plan
 from fedpriv.population import Population
-from fedpriv.privacy.accountant import Accountant
+from fedpriv.privacy.accountant import Accountant, account
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.randomness import Randomness
 from fedpriv.privacy.settings import Privacy
 from fedpriv.privacy.spent import Spent
-from fedpriv.problem import Problem
 from fedpriv.results import Result, RoundReport, Sink
 from fedpriv.simulation import RoundNetwork, adopt, begin, simulate
 from fedpriv.strategies.base import Strategy
-
-
-def make_clients(
-    model: nn.Module, loss: Loss, datasets: Sequence[Dataset[Any]], problem: Problem | None = None
-) -> list[Client]:
-    """One client for each map-style data set of (input, target) pairs, each with its own copy of `model`.
-
-    With a loader of your own, for its `collate_fn`, make a `fedpriv.Client` yourself.
-
-    Raises:
-        DataError: a data set is empty or streams.
-    """
-    return [Client(copy.deepcopy(model), loss, DataLoader(d, batch_size=256), problem=problem) for d in datasets]
 
 
 class Training:
@@ -201,6 +187,16 @@ class Training:
             self._spent = len(self.ledger.records), self._guard.spent()
         return self._spent[1]
 
+    def _charged(self) -> Spent:
+        """What has been spent, and the rest of the plan where what was seen may have chosen the last round."""
+        finished = self.progress.round == self.rounds or not self.plan.privacy.private
+        cut_by_budget = self._over and not self.progress.server.get("done", False)
+        if finished or cut_by_budget:
+            return self.spent()
+        rest = [record for record in self.plan.records if record.round >= self.progress.round]
+        charged = account([*self.ledger.records, *rest], len(self.population), self.plan.privacy.delta)
+        return charged.at_most(self.plan.privacy.epsilon)
+
     def _metrics(self, examples: int | None) -> dict[str, float]:
         """What a report shows of the models, all of it public or released."""
         nodes = self.measures.of_nodes(self.progress, examples)
@@ -213,6 +209,9 @@ class Training:
     def result(self) -> Result:
         """Where the run stands, tightly accounted.
 
+        A run that was left early is charged whole: among many possible stops some have a larger loss than the epsilon
+        of their round allows, and whoever looks can find them. One that the budget ended was not.
+
         Where the clients' models differ, each is tested on the first 1000 examples of the test data.
         """
         progress, params = self.progress, measures.reported(self.progress)
@@ -224,7 +223,7 @@ class Training:
             planned_rounds=self.rounds,
             test_accuracy=metrics.get("test_accuracy"),
             test_loss=metrics.get("test_loss"),
-            spent=self.spent(),
+            spent=self._charged(),
             seconds=self._seconds,
             params_l2=float(params.double().norm()),
             noise_multiplier=self.plan.privacy.noise_multiplier,

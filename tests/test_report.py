@@ -38,6 +38,7 @@ def test_an_unfinished_run_is_counted_from_its_ledger(tmp_path: Path):
     assert facts["epsilon"] == run.spent.epsilon <= run.metrics[-1]["epsilon"]
     rows = run.rows()
     assert rows["rounds"] == "4 so far; the run is not finished"
+    assert "whole plan" in rows["if left here"]
     assert rows["privacy"] == str(run.spent)
     assert rows["test accuracy"] == f"{run.metrics[-1]['test_accuracy']:.2%}"
 

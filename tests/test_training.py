@@ -80,3 +80,23 @@ def test_no_round_reports_more_than_the_limit_that_is_enforced() -> None:
     assert len(reports) == 20
     assert float(training._guard.epsilon().max()) > 1.0
     assert reports[-1].epsilon == 1.0 >= training.spent().epsilon
+
+
+def test_a_run_left_early_is_charged_whole_and_never_more_than_the_limit() -> None:
+    """Whoever chooses the last round by what was seen has seen one of many runs; the plan's epsilon covers them all."""
+
+    def left_after(rounds: int, privacy: fp.Privacy) -> tuple[float, float, float]:
+        training = fp.Training(digits_clients(), fp.fedavg(1.0), privacy, rounds=10)
+        for report in training:
+            if report.round == rounds:
+                break
+        return training.result().spent.epsilon, training.spent().epsilon, training.plan.spent().epsilon
+
+    charged, so_far, planned = left_after(4, fp.Privacy(epsilon=2))
+    assert so_far < 1.3
+    assert charged == pytest.approx(planned, rel=1e-9)
+    charged, so_far, planned = left_after(4, fp.Privacy(noise_multiplier=10.0))
+    assert 1.5 * so_far < charged == pytest.approx(planned, rel=1e-9)
+    charged, so_far, planned = left_after(4, fp.Privacy(epsilon=2, noise_multiplier=5.0))
+    assert so_far < charged == 2 < planned
+    assert left_after(10, fp.Privacy(epsilon=2))[0] <= 2

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import Subset
 
 from fedpriv import data, models
-from fedpriv.client import Client
+from fedpriv.client import Client, make_clients
 from fedpriv.config.files import fingerprint
 from fedpriv.config.network import check_cohort
 from fedpriv.config.schema import Config
@@ -20,7 +20,7 @@ from fedpriv.data import Split, labels_of
 from fedpriv.data.base import size
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.randomness import Randomness
-from fedpriv.training import Training, make_clients
+from fedpriv.training import Training
 
 
 def build(config: Config, folder: Path | None = None, *, resume: bool = False, fresh_noise: bool = False) -> Training:

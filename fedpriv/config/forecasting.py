@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import TensorDataset
 
+from fedpriv.client import make_clients
 from fedpriv.config.building import Outline, make_model, outline
 from fedpriv.config.files import fingerprint
 from fedpriv.config.network import check_cohort
@@ -31,7 +32,7 @@ from fedpriv.privacy.settings import FixedSize, Poisson, Privacy, Sampling
 from fedpriv.privacy.spent import Spent
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.tracking import ImplicitTracking
-from fedpriv.training import Training, make_clients
+from fedpriv.training import Training
 
 _SAMPLED: dict[SamplingName, SamplingName] = {
     "full": "poisson",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import TYPE_CHECKING
 
@@ -52,6 +52,12 @@ class Spent:
             f"epsilon={value} (delta={_plain(self.delta)}, unit={self.unit}, relation={self.relation}, "
             f"trust={self.trust}, accountant={self.accountant})"
         )
+
+    def at_most(self, limit: float | None) -> Spent:
+        """The same with no epsilon above the limit that a filter enforces, if there is one."""
+        if limit is None:
+            return self
+        return replace(self, epsilon=min(self.epsilon, limit), per_client=tuple(min(e, limit) for e in self.per_client))
 
 
 def up(value: float) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import fedpriv as fp
 from fedpriv.kkt import half_width
@@ -142,6 +144,9 @@ def test_counts_must_be_public() -> None:
     clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), sets, problem)
     said = fp.Privacy(epsilon=1, statistics=fp.Statistics(public_counts=True))
     assert fp.train(clients, fp.private_al(4), said, rounds=4).rounds == 4
+    clients = [fp.Client(LogisticRegression(3), resolve_loss("logistic"), DataLoader(sets[0]), problem, public_size=10)]
+    with pytest.raises(fp.ConfigError, match="presence shows in the counts"):
+        fp.train(clients, fp.private_al(4), replace(said, relation="add_remove"), rounds=4)
 
 
 def test_a_function_cannot_be_asked_privately() -> None:
