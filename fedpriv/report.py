@@ -122,9 +122,7 @@ class Run:
             "spectral gap": _shown(facts.get("spectral_gap") if self._is_graph else None, "{:.4g}"),
             "bytes sent": _shown(facts.get("bytes_sent"), "{:,.0f}"),
             "privacy": str(self.spent),
-            "if left here": None
-            if self.result
-            else "the whole plan is charged, for the stop may depend on what was seen",
+            "if left here": None if self.result else "the whole plan is charged: the stop may depend on what was seen",
             "objective": _shown(facts.get("objective"), "{:.6g}"),
             "largest violation": _shown(facts.get("max_violation"), "{:.2g}"),
             "KKT residuals": ", ".join(f"{name} {value:.2g}" for name, value in facts.get("kkt", {}).items()),

@@ -144,7 +144,9 @@ def test_counts_must_be_public() -> None:
     clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), sets, problem)
     said = fp.Privacy(epsilon=1, statistics=fp.Statistics(public_counts=True))
     assert fp.train(clients, fp.private_al(4), said, rounds=4).rounds == 4
-    clients = [fp.Client(LogisticRegression(3), resolve_loss("logistic"), DataLoader(sets[0]), problem, public_size=10)]
+    clients = [
+        fp.Client(LogisticRegression(3), resolve_loss("logistic"), DataLoader(sets[0]), public_size=10, problem=problem)
+    ]
     with pytest.raises(fp.ConfigError, match="presence shows in the counts"):
         fp.train(clients, fp.private_al(4), replace(said, relation="add_remove"), rounds=4)
 
