@@ -99,7 +99,8 @@ def test_nodes_are_watched_as_the_run_goes(folder: Path) -> None:
         "node_test_accuracy"
     ]
     board = EventAccumulator(str(folder / "tb")).Reload()
-    for name in (*names, "consensus_distance", "bytes_sent"):
+    nodes = [f"node/test_accuracy_{part}" for part in ("min", "mean", "max")]
+    for name in (*nodes, "run/consensus_distance", "run/bytes_sent"):
         assert [event.step for event in board.Scalars(name)] == [2, 4, 6]
 
 
