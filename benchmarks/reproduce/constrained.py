@@ -83,8 +83,8 @@ def draw(curve: list[tuple[int, float, float, float]], path: Path) -> None:
     rounds, objective, violation, stationarity = zip(*curve, strict=True)
     above.plot(rounds, objective)
     above.set_ylabel("objective")
-    below.semilogy(rounds, np.maximum(violation, 1e-9), label="largest violation")
-    below.semilogy(rounds, np.maximum(stationarity, 1e-9), label="stationarity, last certificate")
+    for values, label in ((violation, "largest violation"), (stationarity, "stationarity, last certificate")):
+        below.semilogy(rounds, np.where(np.array(values) > 0, values, np.nan), label=label)  # zero is below every scale
     below.set(xlabel="round")
     below.legend()
     figure.savefig(path, dpi=150)
