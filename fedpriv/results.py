@@ -127,8 +127,9 @@ class Result:
         return {name: value.clone() for name, value in model.state_dict().items()}
 
     def __str__(self) -> str:
-        accuracy = "" if self.test_accuracy is None else f"test accuracy {self.test_accuracy:.2%}, "
-        return f"{self.strategy}: {accuracy}{self.rounds} rounds, {self.spent}"
+        tested = "" if self.test_loss is None else f"test loss {self.test_loss:.4g}, "
+        tested = tested if self.test_accuracy is None else f"test accuracy {self.test_accuracy:.2%}, "
+        return f"{self.strategy}: {tested}{self.rounds} rounds, {self.spent}"
 
 
 class Sink(Protocol):

@@ -102,7 +102,16 @@ def make_model(config: Config, seen: Outline) -> tuple[nn.Module, nn.Module]:
 
 @torch.no_grad()
 def _try_out(config: Config, model: nn.Module, loss: nn.Module, seen: Outline) -> None:
-    example, label = torch.zeros(1, *seen.input_shape, dtype=seen.dtype), seen.n_classes - 1
+    example, target, kind = (
+        torch.zeros(1, *seen.input_shape, dtype=seen.dtype),
+        torch.zeros(1),
+        "targets that are numbers",
+    )
+    if seen.n_classes is not None:
+        target = torch.full((1,), seen.n_classes - 1)
+        kind = f"label {int(target)}, the last of {seen.n_classes} classes"
+    elif config.loss.name in ("cross_entropy", "hinge", "logistic"):
+        raise ConfigError("loss", config.loss.name, "is for classes, and the data's targets are numbers: use mse")
     with torch.random.fork_rng(devices=[]):  # dropout
         try:
             outputs: Tensor = model(example)
@@ -111,9 +120,9 @@ def _try_out(config: Config, model: nn.Module, loss: nn.Module, seen: Outline) -
             fix = f"cannot take inputs of shape {seen.input_shape} ({_first_line(error)}); change it, or the inputs"
             raise ConfigError("model", config.model.name, fix) from error
         try:
-            loss(outputs, torch.full((1,), label))
+            loss(outputs, target)
         except Exception as error:  # whatever a user's loss raises
-            what = f"outputs of shape {shape} with label {label}, the last of {seen.n_classes} classes"
+            what = f"outputs of shape {shape} with {kind}"
             fix = f"cannot compare {what} ({_first_line(error)}); change the model, the loss or the number of classes"
             raise ConfigError("loss", config.loss.name, fix) from error
 
@@ -129,6 +138,9 @@ def divide(config: Config, split: Split) -> Sequence[Tensor]:
     if n_clients is None:
         n_clients = 0 if split.writers is None else len(split.writers.unique())
     options = {name: value for name, value in wanted if name not in ("kind", "n_clients", "seed")}
+    if split.n_classes is None and wanted.kind in ("stratified", "by_label", "dirichlet"):
+        fix = "divides by class, and the data's targets are numbers: use iid, in_order or by_writer"
+        raise ConfigError("data.partition.kind", wanted.kind, fix)
     generator = torch.Generator().manual_seed(wanted.seed)
     try:
         labels = labels_of(split.train)
@@ -144,13 +156,13 @@ class Outline:
     Attributes:
         sizes: Number of examples of each client.
         input_shape: Of one example.
-        n_classes: Labels are in `[0, n_classes)`.
+        n_classes: Labels are in `[0, n_classes)`; None where targets are numbers.
         dtype: Of the inputs, as models get them.
     """
 
     sizes: tuple[int, ...]
     input_shape: tuple[int, ...]
-    n_classes: int
+    n_classes: int | None
     dtype: torch.dtype = torch.float32
 
 

@@ -256,7 +256,9 @@ def _steps_warning(strategy: Strategy, network: Star | Graph) -> list[str]:
 
 def _seconds(config: Config, seen: Outline, plan: Plan) -> float:
     """Time of a round, on made-up data: the first round also pays for what is done once."""
-    made_up = [TensorDataset(torch.rand(m, *seen.input_shape), torch.randint(seen.n_classes, (m,))) for m in seen.sizes]
+    classes = seen.n_classes
+    targets = [torch.rand(m) if classes is None else torch.randint(classes, (m,)) for m in seen.sizes]
+    made_up = [TensorDataset(torch.rand(len(y), *seen.input_shape), y) for y in targets]
     clients = make_clients(*make_model(config, seen), made_up)
     privacy = replace(plan.privacy, epsilon=None)
     network = config.network.build(len(clients))

@@ -16,12 +16,12 @@ from fedpriv.errors import DataError
 
 @dataclass(frozen=True)
 class Split:
-    """Train and test examples of one classification task. One that exists has passed `check_dataset`.
+    """Train and test examples of one task. One that exists has passed `check_dataset`.
 
     Args:
         train: Examples `(x, y)`, to be divided among the clients.
         test: Examples `(x, y)`, taken as public.
-        n_classes: Labels are in `[0, n_classes)`.
+        n_classes: Labels are in `[0, n_classes)`; None if targets are numbers (regression).
         writers: int64 `[n_train]`, who wrote each train example; None if the data do not tell.
         description: One line: what and how many.
 
@@ -31,7 +31,7 @@ class Split:
 
     train: Dataset[Any]
     test: Dataset[Any]
-    n_classes: int
+    n_classes: int | None
     writers: Tensor | None
     description: str
 
@@ -54,22 +54,22 @@ def size(dataset: Dataset[Any]) -> int:
 
 
 def labels_of(dataset: Dataset[Any]) -> Tensor:
-    """The labels, int64 `[n]`; a data set that is not a `TensorDataset` is read once in full."""
+    """The targets `[n]`, int64 where they are labels; a data set that is not a `TensorDataset` is read once in full."""
     if isinstance(dataset, TensorDataset):
         return dataset.tensors[1]
-    return torch.tensor([int(dataset[index][1]) for index in range(size(dataset))], dtype=torch.int64)
+    return torch.stack([torch.as_tensor(dataset[index][1]).reshape(()) for index in range(size(dataset))])
 
 
-def check_dataset(dataset: Dataset[Any], n_classes: int, *, name: str = "dataset") -> None:
+def check_dataset(dataset: Dataset[Any], n_classes: int | None, *, name: str = "dataset") -> None:
     """Refuse examples that would break training silently; reads every example once.
 
     Args:
-        dataset: Map-style examples `(x, y)`: x a tensor, y a class number.
-        n_classes: Labels must be in `[0, n_classes)`.
+        dataset: Map-style examples `(x, y)`: x a tensor, y a class number, or a number where there are no classes.
+        n_classes: Labels must be in `[0, n_classes)`; None for regression: targets must be finite.
         name: What to call the data in an error.
 
     Raises:
-        DataError: no examples, an input that is not a finite tensor, or a label that is no class (names the index).
+        DataError: no examples, an input that is not a finite tensor, or a target that is none (names the index).
     """
     if size(dataset) == 0:
         raise DataError(f"{name} is empty: give at least one example")
@@ -95,11 +95,14 @@ def as_inputs(pixels: Tensor, *, flat: bool, transforms: Sequence[TransformName]
     return images.flatten(1) if flat else images  # [n, c, h, w] -> [n, c*h*w]
 
 
-def _check_examples(inputs: Tensor, labels: Tensor, n_classes: int, name: str, *, first: int) -> None:
+def _check_examples(inputs: Tensor, labels: Tensor, n_classes: int | None, name: str, *, first: int) -> None:
     finite = torch.isfinite(inputs).flatten(1).all(1) if inputs.dim() > 1 else torch.isfinite(inputs)
     if not finite.all():
         index = int((~finite).nonzero()[0, 0])
         raise DataError(f"{name}[{first + index}] has an input that is NaN or infinite: drop or repair that example")
+    if n_classes is None:
+        _check_numbers(labels, name, first)
+        return
     if labels.is_floating_point() or labels.dim() != 1:
         raise DataError(f"{name} has labels of {labels.dtype} and shape {tuple(labels.shape)}: give int64 [n]")
     wrong = (labels < 0) | (labels >= n_classes)
@@ -107,3 +110,12 @@ def _check_examples(inputs: Tensor, labels: Tensor, n_classes: int, name: str, *
         index = int(wrong.nonzero()[0, 0])
         fix = "renumber the labels, or correct n_classes"
         raise DataError(f"{name}[{first + index}] has label {int(labels[index])}, not in [0, {n_classes}): {fix}")
+
+
+def _check_numbers(targets: Tensor, name: str, first: int) -> None:
+    if not targets.is_floating_point() or targets.dim() != 1:
+        fix = "give float [n], or say how many classes there are"
+        raise DataError(f"{name} has targets of {targets.dtype} and shape {tuple(targets.shape)}: {fix}")
+    broken = (~torch.isfinite(targets)).nonzero()
+    if len(broken):
+        raise DataError(f"{name}[{first + int(broken[0, 0])}] has a target that is NaN or infinite: drop that example")

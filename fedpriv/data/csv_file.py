@@ -23,7 +23,7 @@ def csv(
     train: str,
     test: str,
     label: str,
-    classes: Sequence[str | int],
+    classes: Sequence[str | int] | None = None,
     numbers: Mapping[str, tuple[float, float]] | None = None,
     categories: Mapping[str, Sequence[str | int]] | None = None,
     client: str | None = None,
@@ -37,8 +37,9 @@ def csv(
     Args:
         train: Comma-separated file (UTF-8) with the clients' examples.
         test: The same with public examples; every accuracy is computed on them without noise.
-        label: Column of the class.
-        classes: The values of that column, in the order of the class numbers.
+        label: Column of the class, or of the number that is to be predicted.
+        classes: The values of that column, in the order of the class numbers. Without, the column is a number: its
+            range stands in `numbers`, and it is mapped to [-1, 1] like the others.
         numbers: For each numeric column its range `[low, high]`, known without looking: a limit of the device, a
             textbook's. It is mapped to [-1, 1]; values outside count as the nearest end.
         categories: For each categorical column its values, which become one 0/1 feature each.
@@ -54,26 +55,34 @@ def csv(
         DataError: a file that cannot be read, or a value that is missing, no number or not listed; names file and line.
     """
     numbers, categories = numbers or {}, categories or {}
-    if not numbers and not categories:
+    if classes is None and label not in numbers:
+        raise ConfigError(
+            "data.classes", None, f"list the values of {label}, or give its range in numbers (regression)"
+        )
+    features = {name: ends for name, ends in numbers.items() if name != label}
+    if not features and not categories:
         raise ConfigError("data.numbers", {}, "name at least one column, in numbers or categories")
     for name, (low, high) in numbers.items():
         if not -math.inf < low < high < math.inf:
             raise ConfigError(f"data.numbers.{name}", [low, high], "give [low, high] with low below high")
-    for name, values in {label: classes, **categories}.items():
+    for name, values in {**({} if classes is None else {label: classes}), **categories}.items():
         if len({str(value) for value in values}) < max(len(values), 1):
             raise ConfigError(f"data, values of {name}", [*values], "list each value once")
-    columns = [label, *numbers, *categories]
+    columns = [label, *features, *categories]
     rows = _rows(train, [*columns, *([client] if client else [])]), _rows(test, columns)
-    parts = [
-        TensorDataset(_inputs(table, path, numbers, categories, bias=bias), _places(table, path, label, classes))
-        for table, path in zip(rows, (train, test), strict=True)
-    ]
+    parts: list[TensorDataset] = []
+    for table, path in zip(rows, (train, test), strict=True):
+        inputs = _inputs(table, path, features, categories, bias=bias)
+        number = classes is None
+        targets = _scaled(table, path, label, *numbers[label]) if number else _places(table, path, label, classes)
+        parts.append(TensorDataset(inputs, targets))
     writers = None
     if client is not None:
         names = sorted({row[client] for row in rows[0]})
         writers = _places(rows[0], train, client, names)
-    about = f"{train}: {len(parts[0])} train and {len(parts[1])} test rows, {len(classes)} classes"
-    return Split(parts[0], parts[1], len(classes), writers, about)
+    n_classes = None if classes is None else len(classes)
+    about = f"{train}: {len(parts[0])} train and {len(parts[1])} test rows, {n_classes or 'no'} classes"
+    return Split(parts[0], parts[1], n_classes, writers, about)
 
 
 def _rows(path: str, columns: Sequence[str]) -> Rows:
@@ -102,14 +111,14 @@ def _inputs(
     bias: bool,
 ) -> Tensor:
     """`[n, n_features]`."""
-    parts = [_scaled(rows, path, name, low, high) for name, (low, high) in numbers.items()]
+    parts = [_scaled(rows, path, name, low, high).unsqueeze(1) for name, (low, high) in numbers.items()]
     for name, values in categories.items():
         parts.append(torch.nn.functional.one_hot(_places(rows, path, name, values), len(values)).float())
     return torch.cat([*parts, *([torch.ones(len(rows), 1)] if bias else [])], 1)
 
 
 def _scaled(rows: Rows, path: str, name: str, low: float, high: float) -> Tensor:
-    """`[n, 1]` in [-1, 1]."""
+    """`[n]` in [-1, 1]."""
     found: list[float] = []
     for line, row in enumerate(rows, start=2):
         try:
@@ -120,7 +129,7 @@ def _scaled(rows: Rows, path: str, name: str, low: float, high: float) -> Tensor
             fix = "drop the row, or fill the gap with a value that is public"
             raise DataError(f"{path}, row {line}: {name} = {row[name]!r} is not a number: {fix}")
         found.append(2 * (min(max(value, low), high) - low) / (high - low) - 1)
-    return torch.tensor(found).unsqueeze(1)
+    return torch.tensor(found)
 
 
 def _places(rows: Rows, path: str, name: str, values: Sequence[str | int]) -> Tensor:

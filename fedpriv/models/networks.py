@@ -27,6 +27,18 @@ class SoftmaxRegression(nn.Module):
         return self.linear(inputs.flatten(1))  # [n, ...] -> [n, n_features]
 
 
+class LinearRegression(nn.Module):
+    """As `SoftmaxRegression`, for targets that are numbers: one prediction `[n, 1]`."""
+
+    def __init__(self, n_features: int, bias: bool = False) -> None:
+        super().__init__()
+        self.linear = _zero_linear(n_features, 1, bias)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Predictions for `inputs [n, ...]`."""
+        return self.linear(inputs.flatten(1))  # [n, ...] -> [n, n_features]
+
+
 class LinearSVM(nn.Module):
     """As `SoftmaxRegression`, for the hinge loss: with two classes it has one score `[n, 1]`, positive for class 1."""
 

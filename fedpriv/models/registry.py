@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from math import prod
 
 from torch import nn
@@ -10,23 +11,32 @@ from torch import nn
 from fedpriv import plugins
 from fedpriv.errors import ConfigError
 from fedpriv.models.losses import Loss, PerExampleLoss, Reduction, cross_entropy, hinge, logistic, squared_error
-from fedpriv.models.networks import FemnistCNN, LinearSVM, LogisticRegression, MnistCNN, SoftmaxRegression
+from fedpriv.models.networks import (
+    FemnistCNN,
+    LinearRegression,
+    LinearSVM,
+    LogisticRegression,
+    MnistCNN,
+    SoftmaxRegression,
+)
 
 
-def resolve(name: str, *, input_shape: tuple[int, ...], n_classes: int, **options: object) -> nn.Module:
+def resolve(name: str, *, input_shape: tuple[int, ...], n_classes: int | None, **options: object) -> nn.Module:
     """Build a model.
 
     Args:
         name: A key of `MODELS`, or `package.module:Name`.
         input_shape: Of one example. The model is given it, `n_features` (its product) and `n_classes`, as far as it
             has parameters of these names.
-        n_classes: Number of classes.
+        n_classes: Number of classes; None where targets are numbers: then no model that asks for it will do.
         **options: The model's own options.
 
     Raises:
         ConfigError: unknown name or option, or not a `torch.nn.Module`.
     """
     context = {"input_shape": tuple(input_shape), "n_features": prod(input_shape), "n_classes": n_classes}
+    if n_classes is None and name in MODELS and "n_classes" in signature(MODELS[name].build).parameters:
+        raise ConfigError("model", name, "scores classes, and the data's targets are numbers: use linear_regression")
     return _as_module(plugins.build(name, MODELS, options, field="model", context=context), name, "model")
 
 
@@ -57,6 +67,7 @@ LossEntry = plugins.Entry[nn.Module]
 
 MODELS: dict[str, ModelEntry] = {
     "softmax": ModelEntry(SoftmaxRegression, "softmax regression: one linear layer, zero at the start, no bias"),
+    "linear_regression": ModelEntry(LinearRegression, "one linear prediction of a number, for the squared error"),
     "linear_svm": ModelEntry(LinearSVM, "linear scores for the hinge loss"),
     "logistic_regression": ModelEntry(LogisticRegression, "one linear score, for two classes and the logistic loss"),
     "mnist_cnn": ModelEntry(MnistCNN, "two 5x5 convolution blocks with GroupNorm and a linear layer"),
@@ -67,5 +78,5 @@ LOSSES: dict[str, LossEntry] = {
     "cross_entropy": LossEntry(_loss(cross_entropy), "softmax cross-entropy, any number of classes"),
     "hinge": LossEntry(_loss(hinge), "hinge: binary for one score, Weston-Watkins for more"),
     "logistic": LossEntry(_loss(logistic), "binary logistic loss of one score"),
-    "mse": LossEntry(_loss(squared_error), "mean squared error"),
+    "mse": LossEntry(_loss(squared_error), "mean squared error, of numbers or of classes as 0/1"),
 }

@@ -1,0 +1,83 @@
+"""Tables in LIBSVM's sparse text format (svmlight), by scikit-learn's reader."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from fedpriv.data.base import Split
+from fedpriv.errors import ConfigError, DataError
+
+
+def libsvm(
+    *,
+    train: str,
+    test: str,
+    n_features: int,
+    classes: Sequence[float] | None = (-1, 1),
+    normalize: bool = True,
+    bias: bool = False,
+    root: str | None = None,
+) -> Split:
+    """Rows `label index:value ...`, plain or compressed (gz, bz2), as dense float32.
+
+    Args:
+        train: File with the clients' examples.
+        test: The same with public examples.
+        n_features: Columns, a public setting: the largest index that occurs would be an answer about the data.
+        classes: Labels in the order of the class numbers; None takes labels as numbers, for regression.
+        normalize: Divide each row by its own l2 norm (rows of zeros stay), a fixed map of single rows.
+        bias: Append a constant feature, before rows are divided.
+        root: Folder of the files; None is `$FEDPRIV_DATA/libsvm` if that is set, else the current folder.
+
+    Raises:
+        DataError: a file that cannot be read or has more columns, or a label that is not listed; names the file.
+        ConfigError: an option is out of range.
+    """
+    if n_features < 1:
+        raise ConfigError("data.n_features", n_features, "give the number of columns, at least 1")
+    if classes is not None and len(set(classes)) < max(2, len(classes)):
+        raise ConfigError("data.classes", [*classes], "list two or more labels, each once")
+    shared = os.environ.get("FEDPRIV_DATA")
+    folder = Path(root) if root else Path(shared) / "libsvm" if shared else Path()
+    parts: list[TensorDataset] = []
+    for path in (folder / train, folder / test):
+        inputs, labels = _read(path, n_features)
+        inputs = torch.cat([inputs, torch.ones(len(inputs), 1)], 1) if bias else inputs
+        inputs = torch.nn.functional.normalize(inputs) if normalize else inputs
+        parts.append(TensorDataset(inputs, _targets(labels, classes, path)))
+    n_classes = None if classes is None else len(classes)
+    about = f"{train}: {len(parts[0])} train and {len(parts[1])} test rows of {n_features} features"
+    return Split(parts[0], parts[1], n_classes, None, about)
+
+
+def _read(path: Path, n_features: int) -> tuple[Tensor, np.ndarray]:
+    """Inputs `[n, n_features]` and labels `[n]`."""
+    from sklearn.datasets import load_svmlight_file  # slow to import
+
+    try:
+        inputs, labels = load_svmlight_file(str(path), n_features=n_features, zero_based=False)[:2]
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file: set data.root to its folder") from error
+    except (OSError, EOFError, ValueError, UnicodeDecodeError) as error:
+        fix = "give rows 'label index:value ...' with indices from 1, and the right n_features"
+        raise DataError(f"{path} cannot be read with {n_features} features ({error}): {fix}") from error
+    return torch.from_numpy(inputs.astype(np.float32).toarray()), labels
+
+
+def _targets(labels: np.ndarray, classes: Sequence[float] | None, path: Path) -> Tensor:
+    """`[n]`: class numbers, or the labels as they are."""
+    if classes is None:
+        return torch.from_numpy(labels).float()
+    fits = labels[:, None] == np.array(classes, dtype=float)  # [n, n_classes]
+    if not fits.any(1).all():
+        row = int((~fits.any(1)).argmax())
+        listed = ", ".join(f"{label:g}" for label in classes)
+        raise DataError(f"{path}, row {row + 1}: label {labels[row]:g} is none of {listed}: set data.classes")
+    return torch.from_numpy(fits.argmax(1))

@@ -1,0 +1,110 @@
+"""Targets that are numbers, from a configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from fedpriv.config import build, load_config
+from fedpriv.config.forecasting import forecast
+from fedpriv.data import Split
+from fedpriv.errors import ConfigError, DataError
+
+N = 60
+
+
+def config(folder: Path, **changed: object) -> Path:
+    draws = np.random.default_rng(3)
+    age, dose = draws.uniform(20, 80, N), draws.uniform(0, 5, N)
+    stay = 0.3 * age - 2 * dose + draws.normal(size=N)
+    lines = [f"{a},{d},{s}" for a, d, s in zip(age, dose, stay, strict=True)]
+    for name in ("train", "test"):
+        (folder / f"{name}.csv").write_text("\n".join(["age,dose,stay", *lines]))
+    settings: dict[str, object] = {
+        "data": {
+            "name": "csv",
+            "train": str(folder / "train.csv"),
+            "test": str(folder / "test.csv"),
+            "label": "stay",
+            "numbers": {"age": [0, 100], "dose": [0, 5], "stay": [-20, 40]},
+            "partition": {"kind": "iid", "n_clients": 3},
+        },
+        "model": "linear_regression",
+        "loss": "mse",
+        "strategy": {"name": "dp_gd", "learning_rate": 0.4},
+        "privacy": {"at": "none"},
+        "rounds": 400,
+    }
+    path = folder / "run.yaml"
+    path.write_text(yaml.safe_dump({**settings, **changed}))
+    return path
+
+
+def test_least_squares_without_noise(tmp_path: Path):
+    training = build(load_config(config(tmp_path)))
+    for _ in training:
+        pass
+    x, y = training.population.inputs.double().numpy(), training.population.targets.double().numpy()
+    assert x.shape == (N, 3)  # age, dose, the constant; not the target
+    assert abs(y).max() <= 1
+    solution = np.linalg.lstsq(x, y, rcond=None)[0]
+    result = training.result()
+    np.testing.assert_allclose(result.params.numpy(), solution, atol=1e-4)
+    assert result.test_loss == pytest.approx(float(np.square(x @ solution - y).mean()), rel=1e-4)
+    assert result.test_accuracy is None
+    assert "test loss" in str(result)
+
+
+def test_a_plan_needs_no_classes(tmp_path: Path):
+    assert forecast(load_config(config(tmp_path, privacy={"epsilon": 3})), timed=True).seconds_per_round > 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"model": "softmax"}, "model = 'softmax': scores classes, and the data's targets are numbers"),
+        ({"model": "logistic_regression"}, "use linear_regression"),
+        ({"loss": "hinge"}, "loss = 'hinge': is for classes, and the data's targets are numbers: use mse"),
+    ],
+)
+def test_what_is_for_classes_is_refused(tmp_path: Path, changed: dict[str, object], message: str):
+    with pytest.raises(ConfigError) as caught:
+        build(load_config(config(tmp_path, **changed)))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["stratified", "by_label", "dirichlet"])
+def test_there_are_no_classes_to_divide_by(tmp_path: Path, kind: str):
+    path = config(tmp_path)
+    settings = yaml.safe_load(path.read_text())
+    settings["data"]["partition"]["kind"] = kind
+    path.write_text(yaml.safe_dump(settings))
+    with pytest.raises(ConfigError, match=r"data\.partition\.kind = .*: divides by class"):
+        build(load_config(path))
+
+
+def test_a_label_without_classes_needs_a_range(tmp_path: Path):
+    path = config(tmp_path)
+    settings = yaml.safe_load(path.read_text())
+    del settings["data"]["numbers"]["stay"]
+    path.write_text(yaml.safe_dump(settings))
+    with pytest.raises(ConfigError, match="list the values of stay, or give its range in numbers"):
+        build(load_config(path))
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        (torch.tensor([1.0, float("nan")]), r"train\[1\] has a target that is NaN"),
+        (torch.tensor([1, 2]), "give float"),
+        (torch.zeros(2, 1), "give float"),
+    ],
+)
+def test_targets_must_be_finite_numbers(targets: torch.Tensor, message: str):
+    examples = torch.utils.data.TensorDataset(torch.zeros(2, 3), targets)
+    with pytest.raises(DataError, match=message):
+        Split(examples, examples, None, None, "two rows")
