@@ -192,7 +192,8 @@ def _draw_metric(axes: Axes, run: Run) -> None:
     if len(low) == len(high) == len(rounds):
         below, above = ([scale * value for value in side] for side in (low, high))
         axes.fill_between(rounds, below, above, color=_METRIC, alpha=0.15, linewidth=0, label="nodes, worst to best")
-        axes.legend(loc="lower right", frameon=False, fontsize=9, labelcolor=_GREY)
+        corner = "lower right" if name == "test_accuracy" else "upper right"  # where a run that learns is not
+        axes.legend(loc=corner, frameon=False, fontsize=9, labelcolor=_GREY)
     axes.set_ylabel(name.replace("_", " ") + (", %" if unit else ""))
     if values:
         _label_end(axes, rounds[-1], scale * values[-1], f"{scale * values[-1]:.{2 if unit else 4}f}{unit}", _METRIC)

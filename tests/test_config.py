@@ -127,6 +127,7 @@ BAD = {
     "data.name=digitz": "data = 'digitz': unknown; did you mean 'digits'",
     "data.flt=true": "data.flt = True: unknown; did you mean 'flat'",
     "data.partition.n_clients=0": "data.partition.n_clients = 0: must be greater than 0",
+    "strategy={fedavg: {learning_rate: 1}}": "write {name: fedavg, ...}, its options beside it",
     "data.partition={n_clients: 3}": "data.partition.kind = None: is required",
     "data.partition.alpha=3": "data.partition.alpha = 3: unknown",
     "data.partition.kind=dirichlt": "data.partition.kind = 'dirichlt': unknown; did you mean 'dirichlet'",

@@ -12,7 +12,7 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from fedpriv.cli import running
-from fedpriv.cli.printing import err, forecast_rows, graph_line, out, print_comparison, print_json, print_rows
+from fedpriv.cli.printing import busy, err, forecast_rows, graph_line, out, print_comparison, print_json, print_rows
 
 
 class _Commands(TyperGroup):
@@ -104,7 +104,8 @@ def plan(
     from fedpriv.network.drawing import draw as draw_graph
 
     settings = load_config(config, overrides or [])
-    found = forecast(settings, timed=timed)
+    with busy(settings.rounds):
+        found = forecast(settings, timed=timed)
     if picture is not None:
         draw_graph(settings.network.graph(found.n_clients), picture)
     if as_json:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.status import Status
 
 if TYPE_CHECKING:
     from fedpriv.config import Forecast
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def busy(rounds: int) -> Status:
+    """Something that moves on a terminal while data are read and all rounds are planned; nothing elsewhere."""
+    return err.status(f"reading data, planning {rounds} round{'s' * (rounds > 1)}")
 
 
 def print_rows(rows: dict[str, str], indent: int = 0) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.markup import escape
 
-from fedpriv.cli.printing import err, out, print_json, print_rows
+from fedpriv.cli.printing import busy, err, out, print_json, print_rows
 
 if TYPE_CHECKING:
     from fedpriv.config import Config
@@ -43,7 +43,8 @@ def _build(config: Config, folder: Path, *, resumed: bool, fresh_noise: bool) ->
     from fedpriv.config import build, to_yaml
 
     try:
-        training = build(config, folder, resume=resumed, fresh_noise=fresh_noise)
+        with busy(config.rounds):
+            training = build(config, folder, resume=resumed, fresh_noise=fresh_noise)
         if not resumed:
             (folder / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
     except BaseException:

@@ -76,6 +76,10 @@ class Plugin(Section):
     @classmethod
     def _check_options(cls, given: object) -> object:
         section = {"name": given} if isinstance(given, str) else given
+        if isinstance(section, dict) and "name" not in section and len(section) == 1 and {*section} <= {*cls.registry}:
+            raise PydanticCustomError(
+                "nested", "{fix}", {"fix": f"write {{name: {next(iter(section))}, ...}}, its options beside it"}
+            )
         if not isinstance(section, dict) or not isinstance(section.get("name"), str):
             return section
         own = {name: value for name, value in section.items() if name in cls.model_fields}

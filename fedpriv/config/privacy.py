@@ -157,7 +157,8 @@ class PrivacySection(Section):
         self._check_published(recipe.published is not None)
         schedule = self.schedule.build()
         if recipe.schedule is not None and not isinstance(schedule, Uniform):
-            raise ConfigError("privacy.schedule", str(self.schedule), "the strategy sets the schedule; leave it out")
+            value = self.schedule.model_dump(mode="json")
+            raise ConfigError("privacy.schedule", value, "the strategy sets the schedule; leave it out")
         private = self.at != "none" and recipe.published is None
         return settings.Privacy(
             epsilon=self.epsilon if private else None,

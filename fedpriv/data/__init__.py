@@ -11,6 +11,7 @@ from fedpriv.data.femnist import femnist
 from fedpriv.data.libsvm import libsvm
 from fedpriv.data.mnist import mnist
 from fedpriv.data.partition import partition
+from fedpriv.data.sensors import sensors
 from fedpriv.data.tables import adult, breast_cancer, monks
 from fedpriv.errors import ConfigError
 
@@ -22,6 +23,7 @@ DATASETS: dict[str, DatasetEntry] = {
     "csv": DatasetEntry(csv, "your own table, from comma-separated files and public ranges"),
     "libsvm": DatasetEntry(libsvm, "your own files in LIBSVM's sparse text format, such as a9a"),
     "digits": DatasetEntry(digits, "scikit-learn's 8x8 digits; needs no file"),
+    "sensors": DatasetEntry(sensors, "simulated sensors that look at one point, regression; needs no file"),
     "mnist": DatasetEntry(mnist, "MNIST, 28x28, 60000 train and 10000 test images"),
     "adult": DatasetEntry(adult, "UCI Adult (census income), 38 features and a constant, 2 classes"),
     "breast_cancer": DatasetEntry(breast_cancer, "UCI breast cancer, original or diagnostic, 2 classes"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -61,8 +62,9 @@ def _read(path: Path, n_features: int) -> tuple[Tensor, np.ndarray]:
     """Inputs `[n, n_features]` and labels `[n]`."""
     from sklearn.datasets import load_svmlight_file  # slow to import
 
+    options: dict[str, Any] = {"n_features": n_features, "zero_based": False}
     try:
-        inputs, labels = load_svmlight_file(str(path), n_features=n_features, zero_based=False)[:2]
+        inputs, labels = load_svmlight_file(str(path), **options)[:2]
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file: set data.root to its folder") from error
     except (OSError, EOFError, ValueError, UnicodeDecodeError) as error:

@@ -1,0 +1,36 @@
+"""Simulated sensors that look at one point: a regression without a file."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch.utils.data import TensorDataset
+
+from fedpriv.data.base import Split
+from fedpriv.errors import ConfigError
+
+
+def sensors(*, n: int = 100, readings: int = 3, dim: int = 2, n_test: int = 1000, seed: int = 0) -> Split:
+    """Readings `v = <M, x> + N(0, 1)` of one x ~ N(0, I), rows M uniform on [0, 10]: inputs M `[..., dim]`, targets v.
+
+    Args:
+        n: Number of sensors, the writers of `partition: {kind: by_writer}`.
+        readings: Of each sensor.
+        dim: Of x.
+        n_test: Test readings of the same x.
+        seed: Of all draws.
+
+    Source: Xie, Liu and Chai (2025), eq 42; they leave the distributions to a reference, and these are our reading.
+    """
+    for name, value in {"n": n, "readings": readings, "dim": dim, "n_test": n_test}.items():
+        if value < 1:
+            raise ConfigError(f"data.{name}", value, "give at least 1")
+    draws = np.random.default_rng(seed)
+    point = draws.standard_normal(dim)
+    parts: list[TensorDataset] = []
+    for count in (n * readings, n_test):
+        rows = draws.uniform(0, 10, (count, dim))
+        values = rows @ point + draws.standard_normal(count)
+        parts.append(TensorDataset(torch.from_numpy(rows).float(), torch.from_numpy(values).float()))
+    owners = torch.arange(n).repeat_interleave(readings)
+    return Split(parts[0], parts[1], None, owners, f"{readings} readings of each of {n} sensors")
