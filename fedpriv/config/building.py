@@ -102,11 +102,8 @@ def make_model(config: Config, seen: Outline) -> tuple[nn.Module, nn.Module]:
 
 @torch.no_grad()
 def _try_out(config: Config, model: nn.Module, loss: nn.Module, seen: Outline) -> None:
-    example, target, kind = (
-        torch.zeros(1, *seen.input_shape, dtype=seen.dtype),
-        torch.zeros(1),
-        "targets that are numbers",
-    )
+    example = torch.zeros(1, *seen.input_shape, dtype=seen.dtype)
+    target, kind = torch.zeros(1), "a target that is a number"
     if seen.n_classes is not None:
         target = torch.full((1,), seen.n_classes - 1)
         kind = f"label {int(target)}, the last of {seen.n_classes} classes"

@@ -54,28 +54,24 @@ def csv(
         ConfigError: a column that the files do not have, a range that is none, or a value that is listed twice.
         DataError: a file that cannot be read, or a value that is missing, no number or not listed; names file and line.
     """
-    numbers, categories = numbers or {}, categories or {}
-    if classes is None and label not in numbers:
-        raise ConfigError(
-            "data.classes", None, f"list the values of {label}, or give its range in numbers (regression)"
-        )
-    features = {name: ends for name, ends in numbers.items() if name != label}
-    if not features and not categories:
+    numbers, categories = dict(numbers or {}), categories or {}
+    ends = numbers.pop(label, None)
+    _check_ranges({**numbers, **({label: ends} if ends else {})})
+    _check_values({**({} if classes is None else {label: classes}), **categories})
+    if not numbers and not categories:
         raise ConfigError("data.numbers", {}, "name at least one column, in numbers or categories")
-    for name, (low, high) in numbers.items():
-        if not -math.inf < low < high < math.inf:
-            raise ConfigError(f"data.numbers.{name}", [low, high], "give [low, high] with low below high")
-    for name, values in {**({} if classes is None else {label: classes}), **categories}.items():
-        if len({str(value) for value in values}) < max(len(values), 1):
-            raise ConfigError(f"data, values of {name}", [*values], "list each value once")
-    columns = [label, *features, *categories]
+    columns = [label, *numbers, *categories]
     rows = _rows(train, [*columns, *([client] if client else [])]), _rows(test, columns)
     parts: list[TensorDataset] = []
     for table, path in zip(rows, (train, test), strict=True):
-        inputs = _inputs(table, path, features, categories, bias=bias)
-        number = classes is None
-        targets = _scaled(table, path, label, *numbers[label]) if number else _places(table, path, label, classes)
-        parts.append(TensorDataset(inputs, targets))
+        if classes is not None:
+            targets = _places(table, path, label, classes)
+        elif ends is not None:
+            targets = _scaled(table, path, label, *ends)
+        else:
+            fix = f"list the values of {label}, or give its range in numbers (regression)"
+            raise ConfigError("data.classes", None, fix)
+        parts.append(TensorDataset(_inputs(table, path, numbers, categories, bias=bias), targets))
     writers = None
     if client is not None:
         names = sorted({row[client] for row in rows[0]})
@@ -83,6 +79,18 @@ def csv(
     n_classes = None if classes is None else len(classes)
     about = f"{train}: {len(parts[0])} train and {len(parts[1])} test rows, {n_classes or 'no'} classes"
     return Split(parts[0], parts[1], n_classes, writers, about)
+
+
+def _check_ranges(ranges: Mapping[str, tuple[float, float]]) -> None:
+    for name, (low, high) in ranges.items():
+        if not -math.inf < low < high < math.inf:
+            raise ConfigError(f"data.numbers.{name}", [low, high], "give [low, high] with low below high")
+
+
+def _check_values(lists: Mapping[str, Sequence[str | int]]) -> None:
+    for name, values in lists.items():
+        if len({str(value) for value in values}) < max(len(values), 1):
+            raise ConfigError(f"data, values of {name}", [*values], "list each value once")
 
 
 def _rows(path: str, columns: Sequence[str]) -> Rows:
