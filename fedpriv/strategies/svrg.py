@@ -59,17 +59,21 @@ class Epochs:
 
     def whole(self, rounds: int) -> int:
         """How many epochs end within `rounds` rounds."""
-        epoch = 1
-        while rounds >= self.rounds_of(epoch):
-            rounds -= self.rounds_of(epoch)
-            epoch += 1
-        return epoch - 1
+        return self._place(rounds)[0]
 
     def is_anchor(self, round_index: int) -> bool:
         """Whether round `round_index` (from 0) asks for the full gradient."""
         if not self.doubling:
             return round_index % self.length == 0
-        return round_index == self.rounds(self.whole(round_index))
+        return self._place(round_index)[1] == 0
+
+    def _place(self, rounds: int) -> tuple[int, int]:
+        """Whole epochs in so many rounds, and rounds left over."""
+        epoch = 1
+        while rounds >= self.rounds_of(epoch):
+            rounds -= self.rounds_of(epoch)
+            epoch += 1
+        return epoch - 1, rounds
 
 
 @dataclass(frozen=True)
