@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from numbers import Integral
 from typing import Any, cast
 
 import numpy as np
@@ -41,7 +42,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             None is the square root of the number of columns, for columns in [-1, 1]. A bound closer to the rows
             learns more: one-hot columns of one variable count as one column.
         clip_norm: Bound on the l2 norm of one row's gradient. It is at most 2, so 2 clips nothing; 1 halves the noise.
-        lam: Weight of the l2 regulariser `lam/2 ||w||^2`, on rows of norm at most 1; bias included.
+        lam: Weight of the l2 regulariser `lam/2 ||w||^2`, on rows of norm at most 1; bias included. 0 is none.
         max_iter: Number of gradient steps; each costs privacy, so more is not better.
         classes: The labels, sorted; None takes those in `y`, which reveals which labels there are.
         random_state: An int repeats the fit (whoever knows it can remove the noise); None draws a secret seed.
@@ -93,6 +94,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         checked: Any = validate_data(self, cast(Any, X), cast(Any, y), dtype=np.float64)
         rows, labels = checked
         check_classification_targets(labels)
+        self._check_settings()
         bound = self._bound()
         self.classes_ = np.unique(labels) if self.classes is None else np.unique(np.asarray(self.classes))
         if len(self.classes_) < 2:
@@ -103,7 +105,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         data = TensorDataset(torch.from_numpy(self._scaled(rows)), torch.from_numpy(codes))
         model = SoftmaxRegression(rows.shape[1] + 1, len(self.classes_))
         # a row and its constant have norm at most sqrt(2), and softmax is 1/2-smooth in its scores: smoothness 1
-        strategy = gradient_descent(1.0, L2(self.lam), momentum=0.9, average=4.0)
+        strategy = gradient_descent(1.0, L2(self.lam) if self.lam else None, momentum=0.9, average=4.0)
         found = train(
             make_clients(model, nn.CrossEntropyLoss(), [data]),
             strategy,
@@ -116,6 +118,15 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         self.coef_, self.intercept_ = weights[:, :-1] / bound, weights[:, -1].copy()
         self.n_iter_, self.spent_ = found.rounds, found.spent
         return self
+
+    def _check_settings(self) -> None:
+        """What the parts that are built from these settings would refuse under another name, or not at all."""
+        if not self.lam >= 0:
+            raise ConfigError("lam", self.lam, "must not be negative; 0 is no regulariser")
+        if not (isinstance(self.max_iter, Integral) and self.max_iter >= 1):
+            raise ConfigError("max_iter", self.max_iter, "a whole number of steps, at least 1")
+        if not (self.random_state is None or isinstance(self.random_state, Integral)):
+            raise ConfigError("random_state", self.random_state, "an int, or None for a secret seed")
 
     def _seed(self, rows: NDArray[np.float64], codes: NDArray[np.int64]) -> int | None:
         """A seed of the parameters and the data: two fits that differ in either would share their noise.

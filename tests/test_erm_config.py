@@ -12,6 +12,7 @@ from fedpriv.config.strategies import STRATEGIES
 from fedpriv.errors import ConfigError
 from fedpriv.strategies.svrg import Epochs
 
+SMALL = Path(__file__).parents[1] / "configs" / "digits_iadmm.yaml"
 PUBLISHED = Path(__file__).parents[1] / "configs" / "covertype_svrg_published.yaml"
 SOUND = ["privacy={epsilon: 1, delta: 1e-3}"]
 BASE = """
@@ -49,6 +50,23 @@ def test_a_plan_of_each_meets_its_target(case: str, tmp_path: Path):
     found = forecast(config)
     assert config.strategy.name in STRATEGIES and found.strategy == config.strategy.name
     assert 0.9 < found.spent.epsilon <= 3
+
+
+@pytest.mark.parametrize(
+    ("length", "rounds", "said"),
+    [(3, 6, ""), (7, 6, "first epoch ends after 7,"), (4, 6, "after 4 and after 8, so the last 2 ")],
+)
+def test_a_plan_says_which_rounds_of_variance_reduction_are_paid_for_in_vain(length: int, rounds: int, said: str):
+    """The anchor is what is reported, and it moves when an epoch ends."""
+    strategy = f"strategy={{name: dp_svrg, epoch_length: {length}}}"
+    warnings = forecast(load_config(SMALL, [strategy, f"rounds={rounds}"])).warnings
+    assert len(warnings) == bool(said) and said in "".join(warnings)
+
+
+def test_an_option_of_another_report_is_refused():
+    for option, report in (("average: 4", "average"), ("seed: 4", "random")):
+        with pytest.raises(ConfigError, match=f"say report: {report}"):
+            load_config(SMALL, [f"strategy={{name: dp_gd, {option}}}"]).recipe()
 
 
 @pytest.mark.parametrize(

@@ -95,11 +95,37 @@ def test_errors_name_the_parameter():
     assert named.predict_proba(x).shape == (50, 4)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("lam", -1.0),
+        ("lam", np.nan),
+        ("max_iter", 0),
+        ("max_iter", 2.5),
+        ("random_state", np.random.RandomState(0)),
+        ("random_state", "secret"),
+    ],
+)
+def test_settings_are_refused_under_their_own_names(field, value):
+    x, y = blobs(50)
+    with pytest.raises(ConfigError, match=f"^{field} = "):
+        PrivateLogisticRegression(data_norm=4.0, **{field: value}).fit(x, y)
+
+
+def test_no_weight_is_no_regulariser():
+    x, y = blobs(50)
+    none, little = (
+        PrivateLogisticRegression(1e8, delta=0.5, data_norm=4.0, lam=lam, max_iter=9).fit(x, y).coef_
+        for lam in (0, 1e-9)
+    )
+    np.testing.assert_allclose(none, little, rtol=1e-2)
+
+
 def test_the_bound_on_rows_is_that_of_columns_in_the_unit_interval_whatever_the_data():
     x, y = blobs(50)
     for scale in (0.01, 1.0, 100.0):
-        unsaid = PrivateLogisticRegression(1e8, delta=0.5, max_iter=3).fit(scale * x, y)
-        said = PrivateLogisticRegression(1e8, delta=0.5, data_norm=np.sqrt(x.shape[1]), max_iter=3).fit(scale * x, y)
+        unsaid = PrivateLogisticRegression(1e10, delta=0.5, max_iter=3).fit(scale * x, y)
+        said = PrivateLogisticRegression(1e10, delta=0.5, data_norm=np.sqrt(x.shape[1]), max_iter=3).fit(scale * x, y)
         np.testing.assert_allclose(unsaid.coef_, said.coef_, rtol=1e-2)
 
 

@@ -178,21 +178,23 @@ def row(runs: list[Run]) -> str:
 
 
 def draw(curves: dict[tuple[float, float], dict[str, Run]], path: Path) -> None:
-    """Gap against evaluations and against time: a column for each lambda and epsilon."""
-    figure = Figure(figsize=(3.2 * len(curves), 6.4), layout="constrained")
-    panels = figure.subplots(2, len(curves), sharey=True, squeeze=False)
-    for column, ((lam, epsilon), runs) in enumerate(curves.items()):
-        for name, run in runs.items():
-            for panel, cost in zip(panels[:, column], (run.evaluations, run.seconds), strict=True):
-                panel.loglog(cost, run.gaps, label=name, linestyle=":" if "2 G" in name else "-")
-        panels[0, column].set(title=f"lambda {lam:g}, epsilon {epsilon:g}", xlabel="gradient evaluations / n")
-        panels[1, column].set(xlabel="seconds")
-        panels[0, column].set_ylim(1e-5, 3)
-        for panel in panels[:, column]:
-            panel.grid(alpha=0.3)
-    panels[0, 0].set_ylabel("optimality gap")
-    panels[1, 0].set_ylabel("optimality gap")
-    panels[0, 0].legend(fontsize="small")
+    """Gap against evaluations and against time: a column for each epsilon, a legend below for each lambda."""
+    width = len(curves) // len(LAMBDAS)
+    figure = Figure(figsize=(3.2 * len(curves), 7), layout="constrained")
+    for lam, part in zip(LAMBDAS, figure.subfigures(1, len(LAMBDAS)), strict=True):
+        panels = part.subplots(2, width, sharey=True, squeeze=False)
+        for column, epsilon in enumerate(epsilon for known, epsilon in curves if known == lam):
+            upper, lower = panels[:, column]
+            for name, run in curves[lam, epsilon].items():
+                for panel, cost in ((upper, run.evaluations), (lower, run.seconds)):
+                    panel.loglog(cost, run.gaps, label=name, linestyle=":" if "2 G" in name else "-")
+            upper.set(title=f"lambda {lam:g}, epsilon {epsilon:g}", xlabel="gradient evaluations / n", ylim=(1e-5, 1))
+            lower.set(xlabel="seconds", ylim=(1e-5, 1))
+            upper.grid(alpha=0.3)
+            lower.grid(alpha=0.3)
+        for panel in panels[:, 0]:
+            panel.set_ylabel("optimality gap")
+        part.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=width)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=80)
 

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from fedpriv.config.recipes import Recipe, StrategyEntry
 from fedpriv.config.regularizers import RegularizerChoice
+from fedpriv.errors import ConfigError
 from fedpriv.privacy import claims
 from fedpriv.privacy.as_published import Published
 from fedpriv.strategies.base import Strategy
@@ -31,17 +32,21 @@ def dp_gd(
     regularizer: RegularizerChoice = NONE,
     momentum: Fraction = 0.0,
     report: Literal["last", "average", "random"] = "last",
-    average: NonNegative = 0.0,
-    seed: int = 0,
+    average: NonNegative | None = None,
+    seed: int | None = None,
 ) -> Strategy:
     """Step 1 / smoothness unless given; see `fedpriv.gradient_descent`."""
+    if average is not None and report != "average":
+        raise ConfigError("strategy.average", average, "is a weight of iterates: say report: average")
+    if seed is not None and report != "random":
+        raise ConfigError("strategy.seed", seed, "chooses the iterate to report: say report: random")
     return gradient_descent(
         learning_rate or 1 / smoothness,
         regularizer.build(),
         momentum=momentum,
-        average=average if report == "average" else None,
+        average=(average or 0.0) if report == "average" else None,
         random_iterate=rounds if report == "random" else None,
-        seed=seed,
+        seed=seed or 0,
     )
 
 
@@ -145,10 +150,7 @@ def _published(
     regularizer: RegularizerChoice,
     delta_bar: float,
 ) -> Recipe:
-    count = 1
-    while epochs.rounds(count) < rounds:
-        count += 1
-    given = (epsilon_bar, n_examples, count, epochs.length)
+    given = (epsilon_bar, n_examples, epochs.whole(rounds - 1) + 1, epochs.length)
     sigma = claims.svrg_deviation(*given, delta=delta_bar, doubling=epochs.doubling)
     return Recipe(
         svrg(step, epochs.length, regularizer.build(), doubling=epochs.doubling),

@@ -31,6 +31,7 @@ from fedpriv.privacy.schedules import Uniform
 from fedpriv.privacy.settings import FixedSize, Poisson, Privacy, Sampling
 from fedpriv.privacy.spent import Spent
 from fedpriv.strategies.base import Strategy
+from fedpriv.strategies.svrg import SendDifference
 from fedpriv.strategies.tracking import ImplicitTracking
 from fedpriv.training import Training
 
@@ -130,7 +131,11 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
         seconds_per_round=_seconds(config, seen, plan) if timed else None,
         claim=claim,
         formula=_formula(config, seen, plan, network.active_fraction),
-        warnings=(*_warnings(config, seen, plan, claim), *_steps_warning(recipe.strategy, network)),
+        warnings=(
+            *_warnings(config, seen, plan, claim),
+            *_steps_warning(recipe.strategy, network),
+            *_epochs_warning(recipe.strategy, config.rounds),
+        ),
     )
 
 
@@ -251,6 +256,23 @@ def _steps_warning(strategy: Strategy, network: Star | Graph) -> list[str]:
     return [
         f"step_size.ratio = {step.step_size.ratio:g}: the paper's proof of convergence needs at most {proved:.2g} "
         "on this graph (its own experiments use .92 and more)"
+    ]
+
+
+def _epochs_warning(strategy: Strategy, rounds: int) -> list[str]:
+    """Variance reduction reports the anchor, which moves when an epoch ends."""
+    step = strategy.local_step
+    if not isinstance(step, SendDifference):
+        return []
+    whole = step.epochs.whole(rounds)
+    used, following = step.epochs.rounds(whole), step.epochs.rounds(whole + 1)
+    if used == rounds:
+        return []
+    if not used:
+        return [f"rounds = {rounds}: the first epoch ends after {following}, so the model stays where it starts"]
+    return [
+        f"rounds = {rounds}: epochs end after {used} and after {following}, so the last {rounds - used} rounds are "
+        "paid for and not used"
     ]
 
 

@@ -135,6 +135,9 @@ def adaptive_clipping(
             raise ConfigError(f"strategy.adaptive_clip.{name}", value, "lies in (0, 1)")
     if not initial > 0:
         raise ConfigError("strategy.adaptive_clip.initial", initial, "a clip bound is positive")
+    if not clip_learning_rate >= 0:
+        fix = "must not be negative: the bound would run away from the quantile"
+        raise ConfigError("strategy.adaptive_clip.clip_learning_rate", clip_learning_rate, fix)
     aggregator = FollowQuantile(strategy.aggregator, initial, quantile, clip_learning_rate, share)
     return Strategy(
         ClipToHeard(strategy.local_step, share),  # pyright: ignore[reportArgumentType] - memory is the inner one's

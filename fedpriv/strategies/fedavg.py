@@ -46,7 +46,9 @@ class LocalSteps:
     def __post_init__(self) -> None:
         if self.local_steps < 1:
             raise ConfigError("strategy.local_steps", self.local_steps, "a client makes at least one step")
-        if self.proximal < 0:
+        if not self.learning_rate > 0:
+            raise ConfigError("strategy.learning_rate", self.learning_rate, "must be positive")
+        if not self.proximal >= 0:
             raise ConfigError("strategy.proximal", self.proximal, "mu is 0 (FedAvg) or positive (FedProx)")
 
     @property
@@ -88,6 +90,12 @@ class ServerSgd:
     learning_rate: float = 1.0
     momentum: float = 0.0
 
+    def __post_init__(self) -> None:
+        if not self.learning_rate > 0:
+            raise ConfigError("strategy.server_learning_rate", self.learning_rate, "must be positive")
+        if not 0 <= self.momentum < 1:
+            raise ConfigError("strategy.server_momentum", self.momentum, "lies in [0, 1); 0 is FedAvg")
+
     def init(self, model: Tensor) -> State:
         """Velocity zero."""
         return {"velocity": model * 0} if self.momentum else {}
@@ -113,6 +121,18 @@ class ServerAdaptive:
     beta1: float = 0.9
     beta2: float = 0.99
     tau: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if self.rule not in ("adagrad", "adam", "yogi"):
+            fix = "choose adagrad, adam or yogi; momentum is fedavg's server_momentum"
+            raise ConfigError("strategy.server", self.rule, fix)
+        if not self.learning_rate > 0:
+            raise ConfigError("strategy.server_learning_rate", self.learning_rate, "must be positive")
+        for name, value in (("beta1", self.beta1), ("beta2", self.beta2)):
+            if not 0 <= value < 1:
+                raise ConfigError(f"strategy.{name}", value, "lies in [0, 1)")
+        if not self.tau >= 0:
+            raise ConfigError("strategy.tau", self.tau, "must not be negative: it is added to a divisor")
 
     def init(self, model: Tensor) -> State:
         """Zero momentum, `v = tau^2`."""
@@ -171,8 +191,8 @@ def fedavg(
         server_momentum: In [0, 1); 0 is FedAvg, else FedAvgM.
         average: None reports the last model; a power p the average weighted by `t**p`.
 
-    Returns:
-        The strategy.
+    Raises:
+        ConfigError: an option is out of range.
     """
     return _star(
         LocalSteps(learning_rate, local_steps), ServerSgd(server_learning_rate, server_momentum), average, "fedavg"

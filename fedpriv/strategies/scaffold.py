@@ -122,8 +122,9 @@ def scaffold(
     """
     if local_steps < 1:
         raise ConfigError("strategy.local_steps", local_steps, "a client makes at least one step")
-    if not learning_rate > 0:
-        raise ConfigError("strategy.learning_rate", learning_rate, "must be positive")
+    for name, value in (("learning_rate", learning_rate), ("server_learning_rate", server_learning_rate)):
+        if not value > 0:
+            raise ConfigError(f"strategy.{name}", value, "must be positive")
     if not 0 < control_rate <= 1:
         raise ConfigError("strategy.control_rate", control_rate, "lies in (0, 1]")
     server = ControlVariates(learning_rate, local_steps, server_learning_rate, control_rate)

@@ -57,16 +57,23 @@ class Epochs:
         """Rounds of the first `epochs` epochs."""
         return sum(self.rounds_of(epoch) for epoch in range(1, epochs + 1))
 
+    def whole(self, rounds: int) -> int:
+        """How many epochs end within `rounds` rounds."""
+        return self._place(rounds)[0]
+
     def is_anchor(self, round_index: int) -> bool:
         """Whether round `round_index` (from 0) asks for the full gradient."""
         if not self.doubling:
             return round_index % self.length == 0
-        # epochs end before rounds sum_{s<=S} (2^s m + 1)
+        return self._place(round_index)[1] == 0
+
+    def _place(self, rounds: int) -> tuple[int, int]:
+        """Whole epochs in so many rounds, and rounds left over."""
         epoch = 1
-        while round_index >= self.rounds_of(epoch):
-            round_index -= self.rounds_of(epoch)
+        while rounds >= self.rounds_of(epoch):
+            rounds -= self.rounds_of(epoch)
             epoch += 1
-        return round_index == 0
+        return epoch - 1, rounds
 
 
 @dataclass(frozen=True)

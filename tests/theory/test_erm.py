@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression as Reference
 
 import fedpriv as fp
 from fedpriv.strategies.erm import RandomIterate, gradient_descent
-from fedpriv.strategies.mirror_descent import EuclideanBall, L1Ball, accelerated_mirror_descent
+from fedpriv.strategies.mirror_descent import EuclideanBall, L1Ball, MirrorStep, accelerated_mirror_descent
 from fedpriv.strategies.proximal import L1, L2, Ball, Box, ElasticNet, Simplex
 from fedpriv.strategies.svrg import AnchorBudget, Epochs, proven, svrg
 
@@ -262,6 +262,23 @@ def test_accelerated_mirror_descent_recovers_a_sparse_vector_in_the_l1_ball():
     assert np.abs(found - truth).max() < 0.01
     assert set(np.argsort(-np.abs(found))[:3]) == {7, 40, 88}
     assert np.abs(found).sum() <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("ball", [EuclideanBall(1.5), L1Ball(1.5)])
+def test_mirror_descent_takes_the_papers_steps(ball: EuclideanBall | L1Ball):
+    """a = (k + 2) / (4 L D^2), r = 1 / (2 a L D^2); D is the diameter, 3."""
+    step, generator = MirrorStep(ball, 0.25), torch.Generator().manual_seed(0)
+    heard, state = step.init(torch.zeros(1, 4, dtype=torch.float64))
+    x = y = z = torch.zeros(1, 4, dtype=torch.float64)
+    for k in range(6):
+        a = (k + 2) / (4 * 0.25 * 9)
+        r = 1 / (2 * a * 0.25 * 9)
+        x = r * z + (1 - r) * y
+        torch.testing.assert_close(heard, torch.cat([x, y], 1), rtol=0, atol=1e-12)
+        g = torch.randn(1, 4, generator=generator, dtype=torch.float64)
+        previous, z = z, ball.mirror_step(z, a * g)
+        y = x + r * (z - previous) if isinstance(ball, L1Ball) else ball.project(x - 1.5**2 / (0.25 * 9) * g)
+        heard, state = step(torch.cat([g, g], 1), fp.Star(1), state)
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 17])

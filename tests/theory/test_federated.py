@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.models import SoftmaxRegression
+from fedpriv.strategies.adaptive_clipping import adaptive_clipping
 from fedpriv.strategies.fedavg import ServerAdaptive, ServerSgd, fedavg, fedopt, fedprox
 from fedpriv.strategies.scaffold import scaffold
 
@@ -147,3 +150,24 @@ def test_permuting_clients_permutes_rows(strategy):
             pass
         outcomes.append(training.progress.received)
     torch.testing.assert_close(outcomes[1], outcomes[0][order], rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: fedavg(-1.0), "learning_rate"),
+        (lambda: fedavg(float("nan")), "learning_rate"),
+        (lambda: fedavg(0.1, server_learning_rate=0.0), "server_learning_rate"),
+        (lambda: fedavg(0.1, server_momentum=1.0), "server_momentum"),
+        (lambda: fedprox(0.1, float("nan")), "proximal"),
+        (lambda: fedopt(0.1, server="sgd"), "server"),
+        (lambda: fedopt(0.1, server_learning_rate=-1.0), "server_learning_rate"),
+        (lambda: fedopt(0.1, beta2=1.0), "beta2"),
+        (lambda: fedopt(0.1, tau=-1.0), "tau"),
+        (lambda: scaffold(0.1, server_learning_rate=-1.0), "server_learning_rate"),
+        (lambda: adaptive_clipping(fedavg(0.1), clip_learning_rate=-1.0), "clip_learning_rate"),
+    ],
+)
+def test_options_out_of_range_are_refused_by_name(make: Callable[[], fp.Strategy], field: str):
+    with pytest.raises(fp.ConfigError, match=rf"strategy\.(adaptive_clip\.)?{field} = "):
+        make()
