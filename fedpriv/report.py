@@ -193,16 +193,20 @@ def _draw_metric(axes: Axes, run: Run) -> None:
         below, above = ([scale * value for value in side] for side in (low, high))
         axes.fill_between(rounds, below, above, color=_METRIC, alpha=0.15, linewidth=0, label="nodes, worst to best")
         axes.legend(loc="lower right", frameon=False, fontsize=9, labelcolor=_GREY)
+    if name == "objective" and min(values) > 0:
+        axes.set_yscale("log")  # first steps are large, last ones are what is looked for
     axes.set_ylabel(name.replace("_", " ") + (", %" if unit else ""))
     if values:
         _label_end(axes, rounds[-1], scale * values[-1], f"{scale * values[-1]:.{2 if unit else 4}f}{unit}", _METRIC)
 
 
 def _draw_violation(axes: Axes, run: Run) -> None:
-    """Of an exact run with constraints, which has no epsilon to show."""
-    rounds, values = run.column("violation")
-    axes.semilogy(rounds, [max(value, 1e-9) for value in values], color=_EPSILON, linewidth=2)
-    axes.set_ylabel("largest violation")
+    """Of an exact run with constraints, which has no epsilon to show; a zero has no place on the scale."""
+    for name, label, color in (("violation", "largest violation", _EPSILON), ("stationarity", "stationarity", _GREY)):
+        rounds, values = run.column(name)
+        axes.semilogy(rounds, [value if value > 0 else math.nan for value in values], color=color, label=label)
+    axes.set_ylabel("KKT residuals")
+    axes.legend(loc="upper right", frameon=False, fontsize=9, labelcolor=_GREY)
 
 
 def _draw_epsilon(axes: Axes, run: Run) -> None:

@@ -148,7 +148,7 @@ class Training:
             metrics: dict[str, float] = {}
             if last or done.progress.round % self._every == 0:
                 metrics = self._metrics(measures.AT_THE_END if last else None)
-            metrics |= {name: float(server[name]) for name in self.strategy.monitor}
+            metrics |= {name: x for name in self.strategy.monitor if not math.isnan(x := float(server[name]))}
             self._seconds = time.monotonic() - start
             # the quick bound may pass the limit where the tight one, which the filter asks, has not
             limit = self.plan.privacy.epsilon if self.plan.privacy.private else None

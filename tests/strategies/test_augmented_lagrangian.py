@@ -11,6 +11,7 @@ from torch.utils.data import Subset, TensorDataset
 import fedpriv as fp
 from fedpriv.central import centralised_al
 from fedpriv.data import labels_of, load, partition
+from fedpriv.kkt import kkt
 from fedpriv.models import LogisticRegression, resolve_loss
 from fedpriv.strategies.proximal import L1
 from fedpriv.strategies.solvers import Newton, Quadratic
@@ -134,6 +135,24 @@ def test_a_capped_inner_loop_is_not_called_converged() -> None:
     assert result["kkt"]["stationarity"] == pytest.approx(np.abs(slope).max(), abs=1e-9)
     assert result["max_violation"] == pytest.approx(max(worst, 0), abs=1e-9)
     assert max(result["kkt"].values()) > 1e-2
+
+
+def test_what_a_run_shows_is_of_the_point_that_its_clients_have_just_heard() -> None:
+    """In inner rounds too; the stationarity bounds the true one and is left out while nothing is known of it."""
+    training = wdbc(3, fp.proximal_al(fp.Outer(300.0), 0.3, solver=Newton()), rounds=30)
+    problem, before, reports = training.oracle.queries.problem, training.progress, []
+    for report in training:
+        w, shown = before.received[0, :-2], report.metrics
+        values = problem(w.expand(3, -1))[1].detach()
+        found = kkt(problem, w, (before.local["multipliers"] + 300 * values).clamp_min(0))
+        assert shown["objective"] == pytest.approx(found.objective, abs=1e-12)
+        assert shown["violation"] == pytest.approx(found.feasibility, abs=1e-12)
+        assert shown["complementarity"] == pytest.approx(found.complementarity, abs=1e-9)
+        assert shown.get("stationarity", np.inf) >= found.stationarity - 1e-9
+        before = training.progress
+        reports.append(shown)
+    assert "stationarity" not in reports[0]
+    assert len({shown["objective"] for shown in reports}) > 20
 
 
 def test_without_constraints_it_is_plain_minimisation_with_a_regulariser() -> None:
