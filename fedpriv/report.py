@@ -127,7 +127,7 @@ class Run:
             "largest violation": _shown(facts.get("max_violation"), "{:.2g}"),
             "KKT residuals": ", ".join(f"{name} {value:.2g}" for name, value in facts.get("kkt", {}).items()),
             "certificate": facts.get("status"),
-            "relative difference": _shown(facts.get("relative_difference"), "{:.2g}"),
+            "relative difference": _shown(facts.get("relative_difference"), "{:.2g}") + _unless_converged(facts),
             "noise multiplier": _shown(facts.get("noise_multiplier"), "{:.4g}"),
             "time": _shown(facts.get("seconds"), "{:.1f} s"),
             "folder": str(self.folder),
@@ -180,6 +180,11 @@ def _spread(found: dict[str, float] | None) -> str:
 
 def _shown(value: float | None, form: str) -> str:
     return "" if value is None else form.format(value)
+
+
+def _unless_converged(facts: dict[str, Any]) -> str:
+    unsure = not facts.get("centralised", {"converged": True})["converged"]
+    return " to a method in one place that has not converged" if unsure else ""
 
 
 def _draw_metric(axes: Axes, run: Run) -> None:

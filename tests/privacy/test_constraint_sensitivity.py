@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -172,9 +172,9 @@ def test_backends_agree_on_weighted_gradients(backend: str) -> None:
 
 
 def test_without_noise_it_finds_the_constrained_optimum() -> None:
-    x, y = examples(6, 60)
-    x = x.clamp(-2, 2)
-    sets = [TensorDataset(x, y)]
+    """Multipliers are of the mean objective in both; else three clients would make them three times as large."""
+    drawn = [examples(seed, 60) for seed in (6, 7, 8)]
+    sets = [TensorDataset(x.clamp(-2, 2), y) for x, y in drawn]
     problem = fp.Problem(constraints=(fp.ClassLossAtMost(1, 0.5),))
 
     def run(strategy: fp.Strategy, rounds: int) -> dict:
@@ -183,9 +183,46 @@ def test_without_noise_it_finds_the_constrained_optimum() -> None:
         return fp.train(clients, strategy, fp.Privacy(at="none"), rounds=rounds, seed=0, compute=compute).to_json()
 
     exact = run(fp.proximal_al(fp.Outer(10.0, 1e-3, 1e-3, 1e-4), solver=Newton()), 1000)
-    private = run(fp.private_al(400, beta=0.5, learning_rate=0.5, decay=0.0, average=8.0), 400)
+    private = run(fp.private_al(600, beta=1.0, largest=30.0, learning_rate=0.5, decay=0.0, average=8.0), 600)
     assert private["objective"] == pytest.approx(exact["objective"], abs=1e-3)
     assert private["max_violation"] < 1e-2
+    np.testing.assert_allclose(private["multipliers"], exact["multipliers"], atol=2e-2)
+    assert private["kkt"]["stationarity"] < 1e-2
+
+
+@dataclass(frozen=True)
+class LossIs(fp.LossAtMost):
+    """Of a user's own: mean loss equal to the bound."""
+
+    equality: tuple[bool, ...] = (True,)
+
+
+def test_an_equality_is_broken_from_both_sides() -> None:
+    x, y = examples(6, 60)
+    clients = fp.make_clients(
+        LogisticRegression(3), resolve_loss("logistic"), [TensorDataset(x, y)], fp.Problem(constraints=(LossIs(1.9),))
+    )
+    run = fp.Training(clients, fp.private_al(4), fp.Privacy(noise_multiplier=1e-3), rounds=4, seed=0)
+    shown = [report.metrics["worst_estimate"] for report in run]
+    result = run.result().to_json()
+    assert result["constraint_estimates"][0][0] < -0.5
+    assert result["max_violation_estimate"] == pytest.approx(-result["constraint_estimates"][0][0])
+    assert shown[-1] == pytest.approx(result["max_violation_estimate"], rel=1e-5)
+
+
+def test_a_run_of_another_length_than_its_strategy_is_refused() -> None:
+    x, y = examples(6)
+    sets, problem = [TensorDataset(x, y)], fp.Problem(constraints=CONSTRAINTS)
+    clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), sets, problem)
+    with pytest.raises(fp.ConfigError, match=r"rounds = 6: private_al was made for 5 rounds"):
+        fp.Training(clients, fp.private_al(5), fp.Privacy(epsilon=3), rounds=9)
+
+
+def test_no_budget_is_spent_on_constraints_that_are_not_there() -> None:
+    x, y = examples(6)
+    clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), [TensorDataset(x, y)])
+    with pytest.raises(fp.ConfigError, match=r"problem\.constraints.*name some"):
+        fp.Training(clients, fp.private_al(5), fp.Privacy(epsilon=3), rounds=5)
 
 
 class MixesExamples(torch.nn.Module):
