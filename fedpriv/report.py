@@ -125,6 +125,7 @@ class Run:
             "if left here": None if self.result else "the whole plan is charged: the stop may depend on what was seen",
             "objective": _shown(facts.get("objective"), "{:.6g}"),
             "largest violation": _shown(facts.get("max_violation"), "{:.2g}"),
+            "worst constraint value": _estimated(facts),
             "KKT residuals": ", ".join(f"{name} {value:.2g}" for name, value in facts.get("kkt", {}).items()),
             "certificate": facts.get("status"),
             "relative difference": _shown(facts.get("relative_difference"), "{:.2g}") + _unless_converged(facts),
@@ -180,6 +181,19 @@ def _spread(found: dict[str, float] | None) -> str:
 
 def _shown(value: float | None, form: str) -> str:
     return "" if value is None else form.format(value)
+
+
+def _estimated(facts: dict[str, Any]) -> str:
+    """Of a private run: its noise is a part of what is said."""
+    widths = facts.get("constraint_confidence", {}).get("half_width", [])
+    rows = zip(facts.get("constraint_estimates", []), widths, strict=True)
+    # a client with fewer constraints has zeros in the rest of its row, and no noise there
+    found = [pair for values, wide in rows for pair in zip(values, wide, strict=True) if pair[1] > 0]
+    if not found:
+        return ""
+    value, width = max(found)
+    of = "the largest" if facts["estimates_of_reported_model"] else "at a point before the last, the largest"
+    return f"{value:.3g} ± {width:.2g} (95 %; {of} of {len(found)} noisy ones; it holds where <= 0)"
 
 
 def _unless_converged(facts: dict[str, Any]) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedpriv.config import Config, build, forecast, load_config
+from fedpriv.config import Config, build, forecast, load_config, to_yaml
 from fedpriv.config.building import outline
 from fedpriv.config.statistics import noise_notes, statistics_notes, suggested_share
+from fedpriv.report import Run
 from fedpriv.strategies.proximal import L2
 
 TEXT = """
@@ -46,6 +48,19 @@ def test_a_beta_that_drowns_the_multipliers_is_told_by_plan_and_train(tmp_path: 
     counted = "problem.constraints=[{name: class_loss_at_most, label: 1, bound: 0.3}]"
     found = config(tmp_path, counted, "privacy.statistics.public_counts=true", "strategy.beta=50")
     assert "beta = 50 drowns" in noise_notes(found, build(found))[0]
+
+
+def test_a_private_run_shows_its_worst_value_with_its_interval(tmp_path: Path):
+    found, folder = config(tmp_path), tmp_path / "run"
+    folder.mkdir()
+    (folder / "config.yaml").write_text(to_yaml(found))
+    run = build(found, folder)
+    list(run)
+    (folder / "result.json").write_text(json.dumps(run.result().to_json()))
+    worst = float(run.progress.local["measured"].max())
+    width = 1.96 * float(run.oracle.statistic_deviation(0).max()) / 2  # four measurements
+    shown = Run.read(folder).rows()["worst constraint value"]
+    assert shown.startswith(f"{worst:.3g} ± {width:.2g} (95 %; the largest of 3 noisy ones")
 
 
 def test_the_suggested_share_has_the_least_noise_in_a_step(tmp_path: Path):
