@@ -107,6 +107,25 @@ def test_the_worst_swap_reaches_the_declared_sensitivity() -> None:
     assert float(moved) == pytest.approx(BOUND / (FRACTION * 20), rel=1e-4)
 
 
+def test_losses_are_clipped_one_by_one_whatever_their_weight() -> None:
+    """By hand, next to no noise: in the larger group too, whose weights leave room below the contribution's bound."""
+    x, y = examples(0)
+    x[:, -1] = torch.arange(20) % 10 > 0
+    problem = fp.Problem(constraints=(fp.GroupLossGap(-1, 0.1, fraction=0.9),))
+    clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), [TensorDataset(x, y)], problem)
+    privacy = fp.Privacy(noise_multiplier=1e-7, statistics=fp.Statistics(BOUND, 0.3))
+    compute = fp.Compute("loop", dtype="float64", device="cpu")
+    run = fp.Training(clients, fp.private_al(6), privacy, rounds=6, seed=0, compute=compute)
+    w = torch.tensor([[0.5, -0.5, 0.2]], dtype=torch.float64)
+    losses = torch.nn.functional.softplus(-(2 * y - 1) * (x @ w[0]))
+    ones, clipped = x[:, -1] > 0.5, losses.clamp(0, BOUND)
+    assert bool((losses[ones] > BOUND).any())
+    half = BOUND / 2
+    gap = (clipped - half)[ones].sum() / (0.9 * 20) - (clipped - half)[~ones].sum() / (0.1 * 20)
+    found = run.oracle.statistic(w, "constraints")[0]
+    torch.testing.assert_close(found, torch.stack([gap - 0.1, -gap - 0.1]), rtol=0, atol=1e-4)
+
+
 def test_the_noise_has_the_declared_deviation() -> None:
     run = training(*examples(1))
     w = torch.zeros(2, 3, dtype=torch.float64)
