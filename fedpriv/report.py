@@ -193,7 +193,8 @@ def _estimated(facts: dict[str, Any]) -> str:
         return ""
     value, width = max(found)
     of = "the largest" if facts["estimates_of_reported_model"] else "at a point before the last, the largest"
-    return f"{value:.3g} ± {width:.2g} (95 %; {of} of {len(found)} noisy ones; it holds where <= 0)"
+    besides = "clipped losses and fractions that are not the client's own come on top"
+    return f"{value:.3g} ± {width:.2g} (95 %; {of} of {len(found)} noisy ones; it holds where <= 0; {besides})"
 
 
 def _unless_converged(facts: dict[str, Any]) -> str:
