@@ -87,6 +87,9 @@ class ClassLossAtMost(_Single):
     bound: float
     fraction: float | None = None
 
+    def __post_init__(self) -> None:
+        Count(self.fraction)  # refuses what is no fraction
+
     def weights(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """`1 / m_label` for the class's examples, else 0."""
         members = targets == self.label
@@ -131,20 +134,26 @@ class GroupLossGap:
     threshold: float = 0.5
     fraction: float | None = None
 
+    def __post_init__(self) -> None:
+        if not self.at_most >= 0:
+            raise ConfigError("at_most", self.at_most, "an absolute gap is at least 0: give the largest one allowed")
+        self._fractions()
+
     @property
     def equality(self) -> tuple[bool, ...]:
         """`gap - at_most <= 0` and `-gap - at_most <= 0`."""
         return (False, False)
 
+    def _fractions(self) -> tuple[Count, Count]:
+        return Count(self.fraction), Count(None if self.fraction is None else 1 - self.fraction)
+
     def _counts(self, inputs: Tensor) -> tuple[Tensor, float, float]:
-        ones = inputs.flatten(1)[:, self.feature] > self.threshold
-        other = None if self.fraction is None else 1 - self.fraction
-        where = f"feature {self.feature}"
-        return (
-            ones,
-            Count(self.fraction).of(ones, f"{where} > {self.threshold}"),
-            Count(other).of(~ones, f"{where} <= {self.threshold}"),
-        )
+        flat, where = inputs.flatten(1), f"feature {self.feature}"
+        if not -flat.shape[1] <= self.feature < flat.shape[1]:
+            raise ConfigError("feature", self.feature, f"an input has {flat.shape[1]}: 0 is the first, -1 the last")
+        ones = flat[:, self.feature] > self.threshold
+        first, second = self._fractions()
+        return ones, first.of(ones, f"{where} > {self.threshold}"), second.of(~ones, f"{where} <= {self.threshold}")
 
     def weights(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """`1 / m_1` in group 1, `-1 / m_0` in group 0."""
@@ -198,7 +207,15 @@ class LinearEquality:
         return (True,) * len(self.offset)
 
     def values(self, model: Model, inputs: Tensor, targets: Tensor) -> Tensor:
-        """See `Constraint.values`."""
+        """See `Constraint.values`.
+
+        Raises:
+            ConfigError: the shapes fit neither each other nor the model's parameters.
+        """
+        wanted = (len(self.offset), len(model.params))
+        if self.coefficients.shape != wanted:
+            fix = f"must be {wanted}: a row for each entry of offset, a column for each parameter of the model"
+            raise ConfigError("constraints.LinearEquality", f"coefficients of shape {(*self.coefficients.shape,)}", fix)
         return self.coefficients.to(model.params) @ model.params + self.offset.to(model.params)
 
     def sums(self) -> LossSums | None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedpriv.backends.values import ProblemValues
 from fedpriv.oracle import PrivateOracle
 from fedpriv.simulation import Progress
+from fedpriv.strategies.lagrangian import violations
 from fedpriv.strategies.proximal import Proximal, Zero
 
 # 95 % of a draw, in standard deviations; a mean of Laplace draws lies between the two
@@ -107,7 +108,7 @@ def private_report(progress: Progress, oracle: PrivateOracle, multipliers: Tenso
         "constraint_estimates": estimate.tolist(),
         "constraint_confidence": {"level": 0.95, "half_width": width.tolist()},
         "estimates_of_reported_model": repeats > 0,
-        "max_violation_estimate": float(estimate.max().clamp_min(0)),
+        "max_violation_estimate": float(violations(estimate, oracle.queries.problem.equality).max()),
         "multipliers": multipliers.tolist(),
     }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
@@ -92,7 +91,7 @@ def flat(found: dict[str, Any]) -> dict[str, float]:
 
 
 def of_constraints(
-    progress: Progress, oracle: PrivateOracle, strategy: Strategy, *, private: bool, compare: bool
+    progress: Progress, oracle: PrivateOracle, strategy: Strategy, *, private: bool, start: Tensor | None
 ) -> dict[str, Any]:
     """What a run with constraints reports beside the rest.
 
@@ -101,7 +100,7 @@ def of_constraints(
         oracle: Its oracle.
         strategy: Its algorithm.
         private: Whether it makes a promise: then only what was released is reported.
-        compare: Solve the problem with all data in one place as well.
+        start: Solve the problem with all data in one place as well, from here, `[dim]`; None: do not.
     """
     multipliers = progress.local.get("multipliers")
     if multipliers is None or progress.round == 0:
@@ -110,9 +109,10 @@ def of_constraints(
         return private_report(progress, oracle, multipliers)
     h, params = strategy.regularizer, reported(progress)
     report = exact_report(progress, oracle.queries.problem, params, multipliers, h)
-    if compare:
-        best = centralised_al(oracle.queries.problem, torch.zeros_like(params), regularizer=h)
+    if start is not None:
+        best = centralised_al(oracle.queries.problem, start, regularizer=h)
         names = ("objective", "converged", "outer_rounds", "evaluations", "cpu_seconds")
         report["centralised"] = {name: getattr(best, name) for name in names}
-        report["relative_difference"] = abs(report["objective"] - best.objective) / abs(best.objective)
+        difference = abs(report["objective"] - best.objective)
+        report["relative_difference"] = difference / abs(best.objective) if best.objective else None
     return report

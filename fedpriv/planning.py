@@ -6,7 +6,7 @@ Any strategy can be planned this way, a user's own too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -24,6 +24,7 @@ from fedpriv.privacy.spent import Spent
 from fedpriv.problem import Problem
 from fedpriv.simulation import RoundNetwork, begin, check_fit, simulate
 from fedpriv.strategies.base import Strategy
+from fedpriv.strategies.proximal import Zero
 
 
 class DryOracle:
@@ -183,12 +184,23 @@ def make_plan(
     return Plan(known, records, len(sizes), tuple(oracle.evaluations), oracle.sees_problem)
 
 
-def check_problem(plan: Plan, strategy: Strategy, problems: Iterable[Problem]) -> None:
-    """Refuse to train past a client's objective or constraints.
+def check_problem(plan: Plan, strategy: Strategy, problems: Sequence[Problem], *, compare: bool) -> None:
+    """Refuse to train past a client's objective or constraints, and a comparison that would not be made.
 
     Raises:
-        ConfigError: a client has some, and the strategy would never look at them.
+        ConfigError: a client has some, and the strategy would never look at them; the strategy would pay for the values
+            of constraints, and there are none; or `compare` with a run that has no centralised counterpart.
     """
+    private = plan.privacy.private
+    if private and plan.sees_problem and not any(problem.constraints for problem in problems):
+        fix = f"{strategy.name} spends a part of its budget on their values; name some, or use fedavg or dp_gd"
+        raise ConfigError("problem.constraints", [], fix)
+    if compare and (private or not plan.sees_problem):
+        fix = "only an exact run of proximal_al (privacy.at: none) is compared with one in one place; leave it out"
+        raise ConfigError("problem.compare", True, fix)
+    if compare and not isinstance(strategy.regularizer.remainder, Zero):
+        fix = f"the method in one place has no {strategy.regularizer}: it takes no regulariser or l2; leave it out"
+        raise ConfigError("problem.compare", True, fix)
     for problem in problems:
         if not (plan.sees_problem or problem.is_mean_loss):
             what = ", ".join(type(part).__name__ for part in (problem.objective, *problem.constraints) if part)

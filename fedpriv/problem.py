@@ -26,6 +26,10 @@ class Problem:
     constraints: tuple[Constraint, ...] = ()
 
     def __post_init__(self) -> None:
+        lone = not hasattr(self.constraints, "__len__")
+        if lone or not all(hasattr(term, "equality") for term in self.constraints):
+            fix = "give a tuple of constraints; wrap a function of your own: fedpriv.Function(f)"
+            raise ConfigError("problem.constraints", self.constraints, fix)
         if self.objective is not None and len(self.objective.equality) != 1:
             raise ConfigError("problem.objective", self.objective, "must have one value")
 

@@ -125,9 +125,10 @@ class Run:
             "if left here": None if self.result else "the whole plan is charged: the stop may depend on what was seen",
             "objective": _shown(facts.get("objective"), "{:.6g}"),
             "largest violation": _shown(facts.get("max_violation"), "{:.2g}"),
+            "worst constraint value": _estimated(facts),
             "KKT residuals": ", ".join(f"{name} {value:.2g}" for name, value in facts.get("kkt", {}).items()),
             "certificate": facts.get("status"),
-            "relative difference": _shown(facts.get("relative_difference"), "{:.2g}"),
+            "relative difference": _shown(facts.get("relative_difference"), "{:.2g}") + _unless_converged(facts),
             "noise multiplier": _shown(facts.get("noise_multiplier"), "{:.4g}"),
             "time": _shown(facts.get("seconds"), "{:.1f} s"),
             "folder": str(self.folder),
@@ -182,6 +183,25 @@ def _shown(value: float | None, form: str) -> str:
     return "" if value is None else form.format(value)
 
 
+def _estimated(facts: dict[str, Any]) -> str:
+    """Of a private run: its noise is a part of what is said."""
+    widths = facts.get("constraint_confidence", {}).get("half_width", [])
+    rows = zip(facts.get("constraint_estimates", []), widths, strict=True)
+    # a client with fewer constraints has zeros in the rest of its row, and no noise there
+    found = [pair for values, wide in rows for pair in zip(values, wide, strict=True) if pair[1] > 0]
+    if not found:
+        return ""
+    value, width = max(found)
+    of = "the largest" if facts["estimates_of_reported_model"] else "at a point before the last, the largest"
+    besides = "clipped losses and fractions that are not the client's own come on top"
+    return f"{value:.3g} ± {width:.2g} (95 %; {of} of {len(found)} noisy ones; it holds where <= 0; {besides})"
+
+
+def _unless_converged(facts: dict[str, Any]) -> str:
+    unsure = not facts.get("centralised", {"converged": True})["converged"]
+    return " to a method in one place that has not converged" if unsure else ""
+
+
 def _draw_metric(axes: Axes, run: Run) -> None:
     name = next(n for n in ("objective", "test_accuracy", "test_loss") if run.column(n)[1] or n == "test_loss")
     rounds, values = run.column(name)
@@ -194,16 +214,20 @@ def _draw_metric(axes: Axes, run: Run) -> None:
         axes.fill_between(rounds, below, above, color=_METRIC, alpha=0.15, linewidth=0, label="nodes, worst to best")
         corner = "lower right" if name == "test_accuracy" else "upper right"  # where a run that learns is not
         axes.legend(loc=corner, frameon=False, fontsize=9, labelcolor=_GREY)
+    if name == "objective" and min(values) > 0:
+        axes.set_yscale("log")  # first steps are large, last ones are what is looked for
     axes.set_ylabel(name.replace("_", " ") + (", %" if unit else ""))
     if values:
         _label_end(axes, rounds[-1], scale * values[-1], f"{scale * values[-1]:.{2 if unit else 4}f}{unit}", _METRIC)
 
 
 def _draw_violation(axes: Axes, run: Run) -> None:
-    """Of an exact run with constraints, which has no epsilon to show."""
-    rounds, values = run.column("violation")
-    axes.semilogy(rounds, [max(value, 1e-9) for value in values], color=_EPSILON, linewidth=2)
-    axes.set_ylabel("largest violation")
+    """Of an exact run with constraints, which has no epsilon to show; a zero has no place on the scale."""
+    for name, label, color in (("violation", "largest violation", _EPSILON), ("stationarity", "stationarity", _GREY)):
+        rounds, values = run.column(name)
+        axes.semilogy(rounds, [value if value > 0 else math.nan for value in values], color=color, label=label)
+    axes.set_ylabel("KKT residuals")
+    axes.legend(loc="upper right", frameon=False, fontsize=9, labelcolor=_GREY)
 
 
 def _draw_epsilon(axes: Axes, run: Run) -> None:

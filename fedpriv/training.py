@@ -86,7 +86,6 @@ class Training:
         optimum: float | None = None,
     ) -> None:
         compute = compute or Compute()
-        self._compare = compare
         if not clients:
             raise ConfigError("clients", [], "a run needs at least one client")
         validate_model(clients[0].model)
@@ -100,9 +99,10 @@ class Training:
             raise FedprivError(f"{folder} was made with other settings; resume with its own config.yaml")
         self._randomness = self._streams(seed, saved, fresh_noise=fresh_noise, secure=privacy.secure)
         self.plan: Plan = make_plan(strategy, privacy, sizes, self.network, rounds=rounds, randomness=self._randomness)
-        check_problem(self.plan, strategy, (client.problem for client in clients))
+        check_problem(self.plan, strategy, [client.problem for client in clients], compare=compare)
         self.population = Population(clients, device, getattr(torch, compute.dtype), compute.chunk)
         self.population.params.copy_(self.population.params[0].clone())
+        self._start = self.population.params[0].clone() if compare else None
         limit = privacy.epsilon if privacy.private else None
         self._guard = Accountant(len(clients), privacy.delta, limit, self.plan.records)
         evaluate = None if test is None else Evaluator(self.population.model, self.population.loss, test)
@@ -148,7 +148,7 @@ class Training:
             metrics: dict[str, float] = {}
             if last or done.progress.round % self._every == 0:
                 metrics = self._metrics(measures.AT_THE_END if last else None)
-            metrics |= {name: float(server[name]) for name in self.strategy.monitor}
+            metrics |= {name: x for name in self.strategy.monitor if not math.isnan(x := float(server[name]))}
             self._seconds = time.monotonic() - start
             # the quick bound may pass the limit where the tight one, which the filter asks, has not
             limit = self.plan.privacy.epsilon if self.plan.privacy.private else None
@@ -216,7 +216,7 @@ class Training:
         """
         progress, params = self.progress, measures.reported(self.progress)
         metrics = self.measures.of_the_one(progress)
-        private, compare = self.plan.privacy.private, self._compare
+        private, start = self.plan.privacy.private, self._start
         return Result(
             strategy=self.strategy.name,
             rounds=progress.round,
@@ -231,7 +231,7 @@ class Training:
                 "bytes_sent": self._bytes_sent(),
                 "spectral_gap": self.network.spectral_gap,
                 **self.measures.of_nodes(progress, measures.AT_THE_END),
-                **measures.of_constraints(progress, self.oracle, self.strategy, private=private, compare=compare),
+                **measures.of_constraints(progress, self.oracle, self.strategy, private=private, start=start),
             },
             gradient_evaluations=sum(self.plan.evaluations[: progress.round]),
             optimality_gap=self.measures.optimality_gap(params),

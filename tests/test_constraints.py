@@ -125,6 +125,21 @@ def test_a_function_that_returns_something_else_is_refused(function, message: st
         list(run(fp.Problem(constraints=(fp.Function(function),)), rounds=3))
 
 
+def test_settings_that_cannot_be_meant_are_refused():
+    line = fp.LinearEquality(torch.ones(1, 2), torch.ones(1))
+    for make, message in (
+        (lambda: list(run(fp.Problem(constraints=(line,)))), r"shape \(1, 2\).: must be \(1, 3\)"),
+        (lambda: fp.Problem(constraints=(lambda model, x, y: model.params[:1],)), r"fedpriv\.Function"),
+        (lambda: fp.Problem(constraints=fp.LossAtMost(1)), "a tuple of constraints"),
+        (lambda: fp.GroupLossGap(0, -0.1), "at_most = -0.1"),
+        (lambda: fp.GroupLossGap(0, 0.1, fraction=1.0), "public fraction"),
+        (lambda: fp.ClassLossAtMost(1, 0.1, fraction=2.0), "public fraction"),
+        (lambda: list(run(fp.Problem(constraints=(fp.GroupLossGap(3, 0.1),)))), "feature = 3: an input has 3"),
+    ):
+        with pytest.raises(fp.ConfigError, match=message):
+            make()
+
+
 def test_infeasible_constraints_end_as_infeasible():
     """Nobody's logistic loss is below -0.1."""
     training = run(

@@ -47,7 +47,7 @@ def run(name: str, n: int, clients: list[fp.Client], strategy: fp.Strategy, boun
     start, curve = time.process_time(), []
     for report in training:
         numbers = report.metrics
-        curve.append((report.round, numbers["objective"], numbers["violation"], numbers["stationarity"]))
+        curve.append((report.round, numbers["objective"], numbers["violation"], numbers.get("stationarity", np.nan)))
         if report.round % 20 == 0:
             shown = " · ".join(f"{key} {numbers[key]:.5g}" for key in ("objective", "violation", "stationarity"))
             print(f"\r{name}, n = {n}: round {report.round} · {shown}", end="   ", file=sys.stderr)
@@ -83,7 +83,7 @@ def draw(curve: list[tuple[int, float, float, float]], path: Path) -> None:
     rounds, objective, violation, stationarity = zip(*curve, strict=True)
     above.plot(rounds, objective)
     above.set_ylabel("objective")
-    for values, label in ((violation, "largest violation"), (stationarity, "stationarity, last certificate")):
+    for values, label in ((violation, "largest violation"), (stationarity, "stationarity, by the certificate")):
         below.semilogy(rounds, np.where(np.array(values) > 0, values, np.nan), label=label)  # zero is below every scale
     below.set(xlabel="round")
     below.legend()

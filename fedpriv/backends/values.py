@@ -226,7 +226,7 @@ class LossWeights:
         own = [s.objective_weights(share.inputs, share.targets) * share.scale for s, share in pairs]
         # the server has no objective: the others' mean is that of all rows times this factor
         self._objective = torch.cat(own).to(device, dtype) * (
-            len(stacks) / sum(s.objective is not None for s in stacks)
+            len(stacks) / max(sum(s.objective is not None for s in stacks), 1)
         )
         self._owner = torch.repeat_interleave(torch.tensor([len(share.targets) for share in shares])).to(device)
         self._sizes = torch.tensor([float(share.public_size) for share in shares], device=device, dtype=dtype)

@@ -108,7 +108,8 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
     plan = _plan(config, seen, config.promise())
     recipe = config.recipe()
     server = config.problem.of_server()
-    check_problem(plan, recipe.strategy, [config.problem.build(), *([server] if server else [])])
+    problems = [config.problem.build(), *([server] if server else [])]
+    check_problem(plan, recipe.strategy, problems, compare=config.problem.compare)
     parameters = sum(p.numel() for p in make_model(config, seen)[0].parameters())
     network = config.network.build(len(seen.sizes))
     floats = round(parameters * network.expected_rows)

@@ -11,6 +11,7 @@ from fedpriv.config.schema import Config
 from fedpriv.planning import Plan
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.mechanisms import Laplace
+from fedpriv.training import Training
 
 
 def statistics_notes(config: Config, seen: Outline, plan: Plan) -> list[str]:
@@ -30,19 +31,35 @@ def statistics_notes(config: Config, seen: Outline, plan: Plan) -> list[str]:
     multiplier = max(noise) if isinstance(noise, tuple) else noise
     spread = math.sqrt(2) if isinstance(privacy.mechanism, Laplace) else 1.0
     deviation = multiplier * privacy.sensitivity_of(clip) * reach * spread
-    beta, largest = (float(config.strategy.options.get(name, 1.0)) for name in ("beta", "largest"))
+    beta = float(config.strategy.options.get("beta", 1.0))
     share = suggested_share(config, seen, reach, beta, fewest, privacy.clip.bound)
-    notes = [
+    note = (
         f"noise of a constraint value: standard deviation {deviation:.3g} for the smallest client ({fewest} "
         f"examples); values take {privacy.statistics.share:.0%} of each round's budget, suggested: {share:.0%}"
+    )
+    return [note, *_drowned(config, deviation)]
+
+
+def noise_notes(config: Config, training: Training) -> list[str]:
+    """As a run begins: what to say of a beta that is too large, declared counts and drawn batches included."""
+    plan = training.plan
+    if not plan.privacy.private or all(record.query != "statistic:constraints" for record in plan.records):
+        return []
+    return _drowned(config, float(training.oracle.statistic_deviation(0).max()))
+
+
+def _drowned(config: Config, deviation: float) -> list[str]:
+    options = config.strategy.options
+    if not {"beta", "largest"} <= {*options}:
+        return []  # a user's own strategy
+    beta, largest = float(options["beta"]), float(options["largest"])
+    if beta * deviation <= largest / 10:
+        return []
+    return [
+        f"beta = {beta:g} drowns the multipliers in noise: a step of theirs has standard deviation "
+        f"{beta * deviation:.3g} where their cap is {largest:g}; use a beta of at most "
+        f"{largest / 10 / deviation:.2g}, a larger share for values, fewer rounds or more examples a client"
     ]
-    if beta * deviation > largest / 10:
-        notes.append(
-            f"beta = {beta:g} drowns the multipliers in noise: a step of theirs has standard deviation "
-            f"{beta * deviation:.3g} where their cap is {largest:g}; use a beta of at most "
-            f"{largest / 10 / deviation:.2g}, a larger share for values, fewer rounds or more examples a client"
-        )
-    return notes
 
 
 def suggested_share(config: Config, seen: Outline, reach: float, beta: float, examples: int, clip: float) -> float:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedpriv.config import decentralised, erm, federated
 from fedpriv.config.recipes import Recipe, StrategyEntry
+from fedpriv.config.regularizers import RegularizerChoice
 from fedpriv.privacy import claims
 from fedpriv.privacy.as_published import Published
 from fedpriv.strategies import admm
@@ -164,18 +165,26 @@ _SOLVERS: dict[SolverName, Solver] = {
 
 
 def constrained_al(
-    beta: Positive = 10.0,
+    beta: Positive = Outer.beta,
     rho: Positive = 1.0,
-    tolerance: Positive = 1e-3,
-    stationarity: Positive = 1e-3,
-    feasibility: Positive = 1e-4,
+    tolerance: Positive = Outer.tolerance,
+    stationarity: Positive = Outer.stationarity,
+    feasibility: Positive = Outer.feasibility,
+    regularizer: RegularizerChoice = erm.NONE,
     solver: SolverName = "lbfgs",
     inner_decay: Annotated[float, Field(gt=0, lt=1)] = 0.5,
     inner_rounds: Annotated[int, Field(ge=1)] = 2000,
 ) -> Strategy:
     """Exact proximal augmented Lagrangian; see `fedpriv.proximal_al`."""
     outer = Outer(beta, tolerance, stationarity, feasibility)
-    return proximal_al(outer, rho, solver=_SOLVERS[solver], inner_decay=inner_decay, inner_rounds=inner_rounds)
+    return proximal_al(
+        outer,
+        rho,
+        regularizer=regularizer.build(),
+        solver=_SOLVERS[solver],
+        inner_decay=inner_decay,
+        inner_rounds=inner_rounds,
+    )
 
 
 def noisy_al(
@@ -186,6 +195,7 @@ def noisy_al(
     decay: NonNegative = 0.5,
     average: NonNegative = 2.0,
     measurements: Annotated[int, Field(ge=1)] = 4,
+    regularizer: RegularizerChoice = erm.NONE,
 ) -> Strategy:
     """Private augmented Lagrangian; see `fedpriv.private_al`."""
     return private_al(
@@ -196,6 +206,7 @@ def noisy_al(
         decay=decay,
         average=average,
         measurements=measurements,
+        regularizer=regularizer.build(),
     )
 
 

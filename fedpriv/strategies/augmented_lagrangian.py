@@ -34,9 +34,7 @@ from fedpriv.strategies.proximal import Proximal, Zero
 from fedpriv.strategies.solvers import LBFGS, Solver, gradient
 
 INNER, ACCEPTED, START = 0.0, 1.0, 2.0
-_NUMBERS = (
-    "outer inner inner_total certified capped done converged stalled objective violation complementarity stationarity"
-)
+_NUMBERS = "outer inner inner_total certified done converged stalled objective violation complementarity stationarity"
 MONITOR = ("objective", "violation", "stationarity", "complementarity")
 
 
@@ -45,7 +43,8 @@ class AdmmBlock:
     """Client i's block of the inner ADMM, and its multipliers.
 
     Hears `w`, the phase (an inner iterate, or accepted as w^{k+1}?) and the inner tolerance. Says `u~_i` and five
-    numbers: e~_i in an inner round; objective, violation, complementarity and change of the multipliers in another.
+    numbers: e~_i (0 but in an inner round), and objective, violation, complementarity and change of the multipliers
+    if w is accepted.
 
     Args:
         outer: The outer loop's parameters.
@@ -92,6 +91,7 @@ class AdmmBlock:
         return merit
 
     def _inner(self, w: Tensor, state: State, oracle: Oracle, tolerance: float) -> tuple[Tensor, Tensor, State]:
+        _, seen = self._look(w, state, oracle)
         merit, dual, rho = self._merit(state, oracle), state["dual"], self.rho
         error = (_slope(merit, w) + dual - rho * (w - state["u"])).abs().amax(1)
 
@@ -99,25 +99,29 @@ class AdmmBlock:
             return merit(u) + (dual * (u - w)).sum(1) + rho / 2 * (u - w).square().sum(1)
 
         u = self.solver.solve(subproblem, state["u"], tolerance, state["prepared"])
-        numbers = torch.nn.functional.pad(error.unsqueeze(1), (0, 4))
-        return u, numbers, {**state, "u": u, "dual": dual + rho * (u - w)}
+        return u, torch.cat([error.unsqueeze(1), seen], 1), {**state, "u": u, "dual": dual + rho * (u - w)}
 
     def _restart(self, w: Tensor, state: State, oracle: Oracle, phase: float) -> tuple[Tensor, Tensor, State]:
         """Raise the multipliers (not at the start) and begin the next inner loop at w."""
-        with torch.no_grad():
-            objective, values = oracle.exact(w)
-        old, equality = state["multipliers"], oracle.equality
-        new = raised(old, values, self.outer.beta, equality) if phase == ACCEPTED else old + 0 * values
+        new, seen = self._look(w, state, oracle)
+        new = new if phase == ACCEPTED else state["multipliers"] + 0 * new
         state = {**state, "multipliers": new, "anchor": w, "u": w}
         merit = self._merit(state, oracle)
         state["dual"] = -_slope(merit, w)
         if phase == START:
             rho = self.rho
             state["prepared"] = self.solver.prepare(lambda u: merit(u) + rho / 2 * u.square().sum(1), w)
+        return w, torch.nn.functional.pad(seen, (1, 0)), state
+
+    def _look(self, w: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, Tensor]:
+        """Multipliers that w would raise, `[n, m]`, and the last four numbers of a message with them, `[n, 4]`."""
+        with torch.no_grad():
+            objective, values = oracle.exact(w)
+        old, equality = state["multipliers"], oracle.equality
+        new = raised(old, values, self.outer.beta, equality)
         slack = (new * values).where(~equality, 0.0)
         worst = [largest(v) for v in (violations(values, equality), slack, new - old)]
-        columns = [torch.zeros_like(objective), objective, *worst]
-        return w, torch.stack(columns, 1), state
+        return new, torch.stack([objective, *worst], 1)
 
 
 @dataclass(frozen=True)
@@ -147,13 +151,16 @@ class AdmmServer:
         w = params[0]
         state = {name: w.new_zeros(()) for name in _NUMBERS.split()}
         state |= {"w": w, "anchor": w, "phase": w.new_tensor(START), "least_violation": w.new_tensor(torch.inf)}
+        state["stationarity"] = w.new_tensor(torch.nan)  # until the first certificate
         return _broadcast(w, START, 1.0, len(params)), state
 
     def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
         """One communication round."""
         rows = network.gather(message)
         shifted, numbers = rows[:, :-5], rows[:, -5:]
-        state = dict(state)
+        worst = numbers.amax(0)
+        objective = numbers[:, 1].sum() + self.regularizer.value(state["w"].unsqueeze(0))[0]
+        state = {**state, "objective": objective, "violation": worst[2], "complementarity": worst[3]}
         if float(state["phase"]) == INNER:
             self._check_inner(numbers, state)
         else:
@@ -172,20 +179,17 @@ class AdmmServer:
     def _check_inner(self, numbers: Tensor, state: State) -> None:
         """Accept w when its certificate, or the cap, says so."""
         error, tau = numbers[:, 0].sum(), self.outer.tau(int(state["outer"]))
-        certified, capped = bool(error <= tau), int(state["inner"]) >= self.inner_rounds
-        if certified or capped:
+        # of the Lagrangian at w with the multipliers that it would raise, eq 11
+        state["stationarity"] = error + (state["w"] - state["anchor"]).abs().max() / self.outer.beta
+        certified = bool(error <= tau)
+        if certified or int(state["inner"]) >= self.inner_rounds:
             state["phase"] = error.new_tensor(ACCEPTED)
             state["certified"] = error.new_tensor(float(certified))
-            state["capped"] = state["capped"] + float(not certified)
-            # of the Lagrangian at w with the new multipliers, eq 11
-            moved = (state["w"] - state["anchor"]).abs().max()
-            state["stationarity"] = error + moved / self.outer.beta
 
     def _check_outer(self, numbers: Tensor, state: State) -> None:
         """Take the answers to an accepted w and stop or begin the next inner loop."""
         first = float(state["phase"]) == START
-        state["objective"], worst = numbers[:, 1].sum(), numbers.amax(0)
-        state["violation"], state["complementarity"] = worst[2], worst[3]
+        worst = numbers.amax(0)
         if not first:
             self._decide(float(worst[2]), float(worst[4]), state)
             state["outer"] = state["outer"] + 1

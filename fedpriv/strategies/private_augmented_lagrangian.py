@@ -62,14 +62,18 @@ class ScalarizedStep:
         w, t = received, int(state["t"]) + 1
         if t == self.rounds:
             measured = torch.stack([oracle.statistic(w, "constraints") for _ in range(self.measurements)]).mean(0)
-            return _with_worst(w, measured), {**state, "measured": measured, "t": torch.tensor(t)}
+            return _with_worst(w, measured, oracle.equality), {**state, "measured": measured, "t": torch.tensor(t)}
+        if t > self.rounds:
+            raise ConfigError("rounds", t, f"private_al was made for {self.rounds} rounds; give both the same number")
         values = oracle.statistic(w, "constraints")
-        moved = state["multipliers"] + self.beta * values
+        # the state has the multipliers of the mean objective, of which a client's share is the n-th part
+        moved = oracle.n_clients * state["multipliers"] + self.beta * values
         lowest = torch.zeros_like(moved).where(~oracle.equality, -self.largest)
-        multipliers = moved.clamp(lowest, torch.full_like(moved, self.largest))
-        gradient = oracle.lagrangian_gradient(w, multipliers)
+        prices = moved.clamp(lowest, torch.full_like(moved, self.largest))
+        gradient = oracle.lagrangian_gradient(w, prices)
         z = w - self.learning_rate / t**self.decay * gradient
-        return _with_worst(z, values), {"multipliers": multipliers, "measured": values, "t": torch.tensor(t)}
+        state = {"multipliers": prices / oracle.n_clients, "measured": values, "t": torch.tensor(t)}
+        return _with_worst(z, values, oracle.equality), state
 
 
 @dataclass(frozen=True)
@@ -152,6 +156,7 @@ def private_al(
     return Strategy(step, server, name="private_al", monitor=("worst_estimate",), regularizer=h)
 
 
-def _with_worst(rows: Tensor, values: Tensor) -> Tensor:
-    worst = values.amax(1, keepdim=True) if values.shape[1] else rows.new_zeros(len(rows), 1)
+def _with_worst(rows: Tensor, values: Tensor, equality: Tensor) -> Tensor:
+    far = values.abs().where(equality, values)
+    worst = far.amax(1, keepdim=True) if values.shape[1] else rows.new_zeros(len(rows), 1)
     return torch.cat([rows, worst], 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -107,6 +107,25 @@ def test_the_worst_swap_reaches_the_declared_sensitivity() -> None:
     assert float(moved) == pytest.approx(BOUND / (FRACTION * 20), rel=1e-4)
 
 
+def test_losses_are_clipped_one_by_one_whatever_their_weight() -> None:
+    """By hand, next to no noise: in the larger group too, whose weights leave room below the contribution's bound."""
+    x, y = examples(0)
+    x[:, -1] = torch.arange(20) % 10 > 0
+    problem = fp.Problem(constraints=(fp.GroupLossGap(-1, 0.1, fraction=0.9),))
+    clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), [TensorDataset(x, y)], problem)
+    privacy = fp.Privacy(noise_multiplier=1e-7, statistics=fp.Statistics(BOUND, 0.3))
+    compute = fp.Compute("loop", dtype="float64", device="cpu")
+    run = fp.Training(clients, fp.private_al(6), privacy, rounds=6, seed=0, compute=compute)
+    w = torch.tensor([[0.5, -0.5, 0.2]], dtype=torch.float64)
+    losses = torch.nn.functional.softplus(-(2 * y - 1) * (x @ w[0]))
+    ones, clipped = x[:, -1] > 0.5, losses.clamp(0, BOUND)
+    assert bool((losses[ones] > BOUND).any())
+    half = BOUND / 2
+    gap = (clipped - half)[ones].sum() / (0.9 * 20) - (clipped - half)[~ones].sum() / (0.1 * 20)
+    found = run.oracle.statistic(w, "constraints")[0]
+    torch.testing.assert_close(found, torch.stack([gap - 0.1, -gap - 0.1]), rtol=0, atol=1e-4)
+
+
 def test_the_noise_has_the_declared_deviation() -> None:
     run = training(*examples(1))
     w = torch.zeros(2, 3, dtype=torch.float64)
@@ -172,9 +191,9 @@ def test_backends_agree_on_weighted_gradients(backend: str) -> None:
 
 
 def test_without_noise_it_finds_the_constrained_optimum() -> None:
-    x, y = examples(6, 60)
-    x = x.clamp(-2, 2)
-    sets = [TensorDataset(x, y)]
+    """Multipliers are of the mean objective in both; else three clients would make them three times as large."""
+    drawn = [examples(seed, 60) for seed in (6, 7, 8)]
+    sets = [TensorDataset(x.clamp(-2, 2), y) for x, y in drawn]
     problem = fp.Problem(constraints=(fp.ClassLossAtMost(1, 0.5),))
 
     def run(strategy: fp.Strategy, rounds: int) -> dict:
@@ -183,9 +202,46 @@ def test_without_noise_it_finds_the_constrained_optimum() -> None:
         return fp.train(clients, strategy, fp.Privacy(at="none"), rounds=rounds, seed=0, compute=compute).to_json()
 
     exact = run(fp.proximal_al(fp.Outer(10.0, 1e-3, 1e-3, 1e-4), solver=Newton()), 1000)
-    private = run(fp.private_al(400, beta=0.5, learning_rate=0.5, decay=0.0, average=8.0), 400)
+    private = run(fp.private_al(600, beta=1.0, largest=30.0, learning_rate=0.5, decay=0.0, average=8.0), 600)
     assert private["objective"] == pytest.approx(exact["objective"], abs=1e-3)
     assert private["max_violation"] < 1e-2
+    np.testing.assert_allclose(private["multipliers"], exact["multipliers"], atol=2e-2)
+    assert private["kkt"]["stationarity"] < 1e-2
+
+
+@dataclass(frozen=True)
+class LossIs(fp.LossAtMost):
+    """Of a user's own: mean loss equal to the bound."""
+
+    equality: tuple[bool, ...] = (True,)
+
+
+def test_an_equality_is_broken_from_both_sides() -> None:
+    x, y = examples(6, 60)
+    clients = fp.make_clients(
+        LogisticRegression(3), resolve_loss("logistic"), [TensorDataset(x, y)], fp.Problem(constraints=(LossIs(1.9),))
+    )
+    run = fp.Training(clients, fp.private_al(4), fp.Privacy(noise_multiplier=1e-3), rounds=4, seed=0)
+    shown = [report.metrics["worst_estimate"] for report in run]
+    result = run.result().to_json()
+    assert result["constraint_estimates"][0][0] < -0.5
+    assert result["max_violation_estimate"] == pytest.approx(-result["constraint_estimates"][0][0])
+    assert shown[-1] == pytest.approx(result["max_violation_estimate"], rel=1e-5)
+
+
+def test_a_run_of_another_length_than_its_strategy_is_refused() -> None:
+    x, y = examples(6)
+    sets, problem = [TensorDataset(x, y)], fp.Problem(constraints=CONSTRAINTS)
+    clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), sets, problem)
+    with pytest.raises(fp.ConfigError, match=r"rounds = 6: private_al was made for 5 rounds"):
+        fp.Training(clients, fp.private_al(5), fp.Privacy(epsilon=3), rounds=9)
+
+
+def test_no_budget_is_spent_on_constraints_that_are_not_there() -> None:
+    x, y = examples(6)
+    clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), [TensorDataset(x, y)])
+    with pytest.raises(fp.ConfigError, match=r"problem\.constraints.*name some"):
+        fp.Training(clients, fp.private_al(5), fp.Privacy(epsilon=3), rounds=5)
 
 
 class MixesExamples(torch.nn.Module):

@@ -11,12 +11,14 @@ from torch.utils.data import Subset, TensorDataset
 import fedpriv as fp
 from fedpriv.central import centralised_al
 from fedpriv.data import labels_of, load, partition
+from fedpriv.kkt import kkt
 from fedpriv.models import LogisticRegression, resolve_loss
-from fedpriv.strategies.proximal import L1
+from fedpriv.strategies.proximal import L1, Ball
 from fedpriv.strategies.solvers import Newton, Quadratic
 
 FLOAT64 = fp.Compute(dtype="float64", device="cpu")
 NEYMAN_PEARSON = fp.Problem(fp.class_loss(0), (fp.ClassLossAtMost(1, 0.2),))
+EXACT = fp.Privacy(at="none")
 TIGHT = fp.Outer(beta=300.0, tolerance=1e-4, stationarity=1e-4, feasibility=1e-6)
 
 
@@ -25,13 +27,15 @@ def finished(training: fp.Training) -> dict:
     return training.result().to_json()
 
 
-def wdbc(n_clients: int, strategy: fp.Strategy, rounds: int = 3000, *, compare: bool = False) -> fp.Training:
+def wdbc(
+    n_clients: int, strategy: fp.Strategy, rounds: int = 3000, *, privacy: fp.Privacy = EXACT, compare: bool = False
+) -> fp.Training:
     """Mean texture, smoothness and symmetry, and a constant."""
     train = load("breast_cancer", variant="diagnostic", features=[1, 4, 8]).train
     parts = partition("stratified", labels_of(train), n_clients, torch.Generator().manual_seed(0))
     sets = [Subset(train, part.tolist()) for part in parts]
     clients = fp.make_clients(LogisticRegression(4), resolve_loss("logistic"), sets, NEYMAN_PEARSON)
-    return fp.Training(clients, strategy, fp.Privacy(at="none"), rounds=rounds, compute=FLOAT64, compare=compare)
+    return fp.Training(clients, strategy, privacy, rounds=rounds, compute=FLOAT64, compare=compare)
 
 
 def test_known_optimum_of_neyman_pearson() -> None:
@@ -136,6 +140,24 @@ def test_a_capped_inner_loop_is_not_called_converged() -> None:
     assert max(result["kkt"].values()) > 1e-2
 
 
+def test_what_a_run_shows_is_of_the_point_that_its_clients_have_just_heard() -> None:
+    """In inner rounds too; the stationarity bounds the true one and is left out while nothing is known of it."""
+    training = wdbc(3, fp.proximal_al(fp.Outer(300.0), 0.3, solver=Newton()), rounds=30)
+    problem, before, reports = training.oracle.queries.problem, training.progress, []
+    for report in training:
+        w, shown = before.received[0, :-2], report.metrics
+        values = problem(w.expand(3, -1))[1].detach()
+        found = kkt(problem, w, (before.local["multipliers"] + 300 * values).clamp_min(0))
+        assert shown["objective"] == pytest.approx(found.objective, abs=1e-12)
+        assert shown["violation"] == pytest.approx(found.feasibility, abs=1e-12)
+        assert shown["complementarity"] == pytest.approx(found.complementarity, abs=1e-9)
+        assert shown.get("stationarity", np.inf) >= found.stationarity - 1e-9
+        before = training.progress
+        reports.append(shown)
+    assert "stationarity" not in reports[0]
+    assert len({shown["objective"] for shown in reports}) > 20
+
+
 def test_without_constraints_it_is_plain_minimisation_with_a_regulariser() -> None:
     """Mean of `(w0 - 1)^2 / 2 + (w1 - 0.1)^2 / 2` and `.2 ||w||_1`: soft thresholds, (.8, 0)."""
     goal = torch.tensor([1.0, 0.1], dtype=torch.float64)
@@ -151,6 +173,29 @@ def test_without_constraints_it_is_plain_minimisation_with_a_regulariser() -> No
     w = training.result().params
     np.testing.assert_allclose(w, [0.8, 0.0], atol=1e-3)
     assert w[1] == 0
+
+
+def test_only_what_can_be_compared_is_compared() -> None:
+    for strategy, privacy, message in (
+        (fp.proximal_al(regularizer=Ball(0.3)), fp.Privacy(at="none"), r"no Ball\(radius=0\.3\)"),
+        (fp.private_al(3), fp.Privacy(epsilon=1, statistics=fp.Statistics(public_counts=True)), "only an exact run"),
+        (fp.inexact_admm(), fp.Privacy(epsilon=1), "only an exact run"),
+    ):
+        with pytest.raises(fp.ConfigError, match=rf"problem\.compare = True.*{message}"):
+            wdbc(2, strategy, 3, privacy=privacy, compare=True)
+
+
+def test_the_method_in_one_place_starts_where_the_run_did() -> None:
+    """Of a network all but the last bias stand still at zero: it would end at the loss of a coin, log 2."""
+    torch.manual_seed(0)
+    x = torch.tensor([[0.0, 0], [0, 1], [1, 0], [1, 1]], dtype=torch.float64)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    sets = [TensorDataset(x, torch.tensor([0, 1, 1, 0]))]
+    clients = fp.make_clients(model, resolve_loss("logistic"), sets, fp.Problem(constraints=(fp.LossAtMost(0.3),)))
+    training = fp.Training(
+        clients, fp.proximal_al(rho=0.1), fp.Privacy(at="none"), rounds=3, compute=FLOAT64, compare=True
+    )
+    assert finished(training)["centralised"]["objective"] < 0.3 + 1e-3
 
 
 def test_a_stopped_run_goes_on_as_if_it_had_not(tmp_path) -> None:

@@ -1,0 +1,92 @@
+"""Constraints in a configuration: what a plan says of their noise, and that options are heard."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedpriv.config import Config, build, forecast, load_config, to_yaml
+from fedpriv.config.building import outline
+from fedpriv.config.statistics import noise_notes, statistics_notes, suggested_share
+from fedpriv.report import Run
+from fedpriv.strategies.proximal import L2
+
+TEXT = """
+data: {name: digits, partition: {kind: iid, n_clients: 3}}
+model: softmax
+problem: {constraints: [{name: class_loss_at_most, label: 1, bound: 0.3, fraction: 0.1}]}
+strategy: {name: private_al, beta: 2, largest: 5}
+privacy: {epsilon: 3, delta: 1e-5, statistics: {bound: 3, share: 0.3}}
+rounds: 10
+seed: 0
+"""
+
+
+def config(tmp_path: Path, *overrides: str) -> Config:
+    path = tmp_path / "run.yaml"
+    path.write_text(TEXT)
+    return load_config(path, list(overrides))
+
+
+@pytest.mark.parametrize("privacy", ["clip.norm=l2", "{epsilon: 3, mechanism: laplace, clip: {norm: l1, bound: 1}}"])
+def test_a_plan_says_the_noise_that_the_run_has(privacy: str, tmp_path: Path):
+    found = config(tmp_path, f"privacy{'=' if privacy[0] == '{' else '.'}{privacy}")
+    deviation = build(found).oracle.statistic_deviation(0).max()
+    assert f"standard deviation {deviation:.3g} for" in " ".join(forecast(found).warnings)
+
+
+def test_a_beta_that_drowns_the_multipliers_is_told_by_plan_and_train(tmp_path: Path):
+    deviation = float(build(config(tmp_path)).oracle.statistic_deviation(0).max())
+    for factor, expected in ((0.9, 0), (1.1, 1)):
+        found = config(tmp_path, f"strategy.beta={factor * 5 / 10 / deviation}")
+        planned = [note for note in forecast(found).warnings if "drowns" in note]
+        assert len(planned) == expected
+        assert noise_notes(found, build(found)) == planned
+    counted = "problem.constraints=[{name: class_loss_at_most, label: 1, bound: 0.3}]"
+    found = config(tmp_path, counted, "privacy.statistics.public_counts=true", "strategy.beta=50")
+    assert "beta = 50 drowns" in noise_notes(found, build(found))[0]
+
+
+def test_a_private_run_shows_its_worst_value_with_its_interval(tmp_path: Path):
+    found, folder = config(tmp_path), tmp_path / "run"
+    folder.mkdir()
+    (folder / "config.yaml").write_text(to_yaml(found))
+    run = build(found, folder)
+    list(run)
+    (folder / "result.json").write_text(json.dumps(run.result().to_json()))
+    worst = float(run.progress.local["measured"].max())
+    width = 1.96 * float(run.oracle.statistic_deviation(0).max()) / 2  # four measurements
+    shown = Run.read(folder).rows()["worst constraint value"]
+    assert shown.startswith(f"{worst:.3g} ± {width:.2g} (95 %; the largest of 3 noisy ones")
+
+
+def test_the_suggested_share_has_the_least_noise_in_a_step(tmp_path: Path):
+    """Of the gradient in all coordinates, and of the multipliers times a gradient of the clip's norm; the last round,
+    which only measures, is one of many.
+    """
+    noise = {}
+    for share in np.linspace(0.1, 0.9, 21):
+        found = config(tmp_path, f"privacy.statistics.share={share}", "rounds=40")
+        run = build(found)
+        values, gradient = run.plan.records[:2]
+        dim, clip, fewest = run.population.dim, run.plan.privacy.clip.bound, int(run.population.sizes.min())
+        sensitivity = 2 * clip / fewest
+        of_values = 2 * float(run.oracle.statistic_deviation(0).max()) * clip
+        noise[share] = dim * (gradient.noise_multiplier * sensitivity) ** 2 + of_values**2
+        assert values.query == "statistic:constraints"
+    best = min(noise, key=lambda share: noise[share])
+    seen = outline(found)
+    said = next(note for note in statistics_notes(found, seen, run.plan) if "suggested" in note)
+    share = suggested_share(found, seen, 3 / 2 / (0.1 * fewest), 2.0, fewest, clip)
+    assert share == pytest.approx(best, abs=0.03)
+    assert f"suggested: {share:.0%}" in said
+
+
+@pytest.mark.parametrize("strategy", ["name: private_al", "name: proximal_al"])
+def test_a_regulariser_is_heard(strategy: str, tmp_path: Path):
+    found = config(tmp_path, f"strategy={{{strategy}, regularizer: {{l2: {{lam: 0.1}}}}}}", "privacy={at: none}")
+    made = found.recipe().strategy
+    assert made.regularizer == made.aggregator.regularizer == L2(0.1)
