@@ -60,8 +60,8 @@ class Forecast:
         network: What is known of the graph; None on a star.
         batches: How the examples of an answer are drawn.
         if_activity_hidden: Epsilon if nobody learned who is active and inactive nodes sent noise too, so that
-            sampling of nodes amplified. That is what papers claim against an adversary who sees the final model only;
-            here inactive nodes are silent, so no bound below `spent` is claimed. None where all nodes are active.
+            sampling of nodes amplified. Papers claim it, even against whoever sees messages; here inactive nodes are
+            silent, so no bound below `spent` is claimed against anybody. None where all nodes are active.
         seconds_per_round: Measured on made-up data of the same shape; None when not asked for.
         claim: What the paper says of its published variant.
         formula: What the paper's noise formula would call this run's noise; None where the formula does not apply.
