@@ -113,8 +113,8 @@ class NetworkSection(Section):
         cohort = self.cohort.build()
         if self.topology.name == "star":
             if self.activity.name != "always" or self.outages:
-                fix = "belongs to graphs; on a star say network.cohort"
-                raise ConfigError("network.activity", self.activity.name, fix)
+                field, value = ("outages", str(self.outages)) if self.outages else ("activity", self.activity.name)
+                raise ConfigError(f"network.{field}", value, "belongs to graphs; on a star say network.cohort")
             return Star(n_clients, cohort)
         if not isinstance(cohort, Everyone):
             raise ConfigError(
