@@ -130,14 +130,15 @@ class WeightedPrimals:
 
     def init(self, received: Tensor) -> State:
         """The average, the newest x, the round and A_t, and for `"literal"` the duals."""
-        t = torch.ones((), dtype=torch.float64)
+        t, received = torch.ones((), dtype=torch.float64), received[:1]  # all start alike
         weight = self.dual_map.weight(t)
         x = self.dual_map.primal(received, weight, t)
         state = {"average": torch.zeros_like(x), "x": x, "t": t, "total": weight}
         return state if self.inactive == "lazy" else {**state, "duals": received}
 
     def __call__(self, received: Tensor, state: State) -> tuple[Tensor, State]:
-        """Fold in the x of the round that has ended; then compute the next one."""
+        """Fold in the x of the round that has ended; then compute the next one. Rows that are all one stay one."""
+        received = received[:1] if received.stride(0) == 0 else received
         t, total = state["t"], state["total"]
         share = float(self.dual_map.weight(t) / total)
         average = state["average"] + share * (state["x"] - state["average"])

@@ -26,7 +26,7 @@ STRATEGIES = [
 NAMES = [strategy.name for strategy in STRATEGIES]
 
 
-def training(strategy: Strategy, network: fp.Graph, *, backend: str = "auto", rounds: int = 6) -> fp.Training:
+def training(strategy: Strategy, network: fp.Graph | fp.Star, *, backend: str = "auto", rounds: int = 6) -> fp.Training:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(48, 4, generator=generator, dtype=torch.float64)
     y = (x[:, 0] > 0).long()
@@ -73,6 +73,14 @@ def test_backends_agree_on_a_private_trajectory(strategy: Strategy) -> None:
         found.append(run.progress.models)
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-9)
     torch.testing.assert_close(found[0], found[2], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=NAMES)
+def test_on_a_star_all_have_one_model_and_nothing_is_said_of_each_node(strategy: Strategy) -> None:
+    run = training(strategy, fp.Star(6), rounds=3)
+    for _ in run:
+        pass
+    assert run.result().measures.keys() == {"bytes_sent", "spectral_gap"}
 
 
 def test_bytes_are_counted() -> None:

@@ -257,6 +257,11 @@ def test_node_failures_are_survived(strategy: Strategy) -> None:
     assert found.norm() < 100
 
 
+def test_steps_start_at_their_scale_and_decay() -> None:
+    assert StepSize(2, power=0.5, ratio=0.9)(1) == 2
+    assert StepSize(2, power=0.5, ratio=0.9)(4) == pytest.approx(2 * 0.9**3 / 2)
+
+
 def test_tracking_schedules_spend_what_they_should() -> None:
     """Published: epsilon / q2 over an infinite horizon; ours: exactly epsilon."""
     from fedpriv.privacy.claims import gradient_tracking_total
