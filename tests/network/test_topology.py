@@ -208,6 +208,14 @@ def test_one_peer_exponential_averages_in_log_n_rounds() -> None:
     torch.testing.assert_close(rows, start.mean(0).expand(8, 3))
 
 
+@pytest.mark.parametrize("steps", [1, 2])
+def test_one_peer_exponential_contracts_as_its_eigenvalues_say(steps: int) -> None:
+    """W of jump s has eigenvalues (1 + w^s) / 2 at the fifth roots of unity w = e^(2 pi i j / 5): |cos(pi j s / 5)|."""
+    squares = np.cos(np.pi * np.outer(np.arange(1, 5), [1, 2, 4]) / 5) ** 2
+    graph = Graph(topology.exponential(5), activity=activity.OnePeerExponential(), mixing_steps=steps)
+    assert graph.facts().contraction == pytest.approx(np.sqrt((squares**steps).mean(1).max()), abs=1e-9)
+
+
 @pytest.mark.parametrize(
     "drawn",
     [
