@@ -120,6 +120,10 @@ class NetworkSection(Section):
             raise ConfigError(
                 "network.cohort", str(self.cohort), "belongs to the star; on a graph say network.activity"
             )
+        own = self.activity.name == "one_peer_exponential" and not self.outages
+        if own and self.mixing.name != "metropolis":
+            fix = "one_peer_exponential has weights of its own; leave it out"
+            raise ConfigError("network.mixing", self.mixing.name, fix)
         graph = self.topology.build(n_clients)
         rule = self.mixing.build()
         weights = rule(graph).toarray() if self.mixing.name == "file" else rule

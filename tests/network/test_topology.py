@@ -205,6 +205,7 @@ def test_one_peer_exponential_averages_in_log_n_rounds() -> None:
     for k in range(3):
         graph.participants(k, Randomness(0))
         rows = graph.mix(rows)
+        assert graph.numbers_sent == 8 * 3  # a node sends to one other
     torch.testing.assert_close(rows, start.mean(0).expand(8, 3))
 
 

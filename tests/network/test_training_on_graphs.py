@@ -159,6 +159,7 @@ def test_clients_that_are_counted_in_the_data_are_sampled_at_their_own_fraction(
         ("network.mixing_steps=0", "mixing_steps"),
         ("network.outages=[{node: 6}]", "nodes are 0 .. 5"),
         ("network.outages=[{node: 1, start: 5, stop: 2}]", "network.outages.stop = 2: must be after start, 5"),
+        ("network={topology: ring, activity: one_peer_exponential, mixing: max_degree}", "has weights of its own"),
         ("network={topology: star, outages: [{node: 1}]}", "network.outages = .*: belongs to graphs"),
     ],
 )
