@@ -7,8 +7,8 @@ sampling nodes beats not sampling them at equal epsilon, and the smaller ratio i
 spends the same true epsilon (delta 1e-5, replace-one), under two readings of who sees what:
 
 * `messages`: against whoever sees messages; the only bound that fedpriv claims;
-* `final model`: a record is used with probability iota times the batch's rate in each round, as the paper argues for
-  whoever sees the final model only. Not a bound where an inactive node adds no noise: not claimed.
+* `final model`: a record is used with probability iota times the batch's rate in each round, as the paper argues, even
+  against whoever sees messages. Not a bound for the final model either, as inactive nodes add no noise: not claimed.
 
 and two of what is equal: `rounds`, or `gradients`: rounds / iota rounds, so that all compute (and move) as much. More
 rounds alone help, so there is also a run without sampling of nodes in a tenth of the batch and ten times the rounds.

@@ -132,7 +132,7 @@ class Prices:
         return make_plan(strategy, self.privacy, sizes, method.graph, rounds=rounds, randomness=streams).records
 
     def _argued(self, fraction: float, rounds: int) -> list[Record]:
-        """As papers argue for the final model: every node adds noise in every round, and uses a record more rarely."""
+        """As the paper argues: every node adds noise in every round, and uses a record more rarely."""
         every = self._records(METHODS[0], 1)[0]
         return [replace(every, round=k, rate=self.rate * fraction) for k in range(rounds)]
 

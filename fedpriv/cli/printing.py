@@ -69,8 +69,8 @@ def forecast_rows(found: Forecast) -> dict[str, str]:
     if found.if_activity_hidden is not None:
         rows["whoever sees messages"] = f"epsilon={found.spent.epsilon:.4g}: a silent node is seen to be silent"
         rows["final model only"] = (
-            f"epsilon<={found.spent.epsilon:.4g}; papers argue for {found.if_activity_hidden:.4g}, which holds only if "
-            "inactive nodes add noise too (not claimed)"
+            f"epsilon<={found.spent.epsilon:.4g}; amplified by sampling of nodes it would be "
+            f"{found.if_activity_hidden:.4g}, which holds only if inactive nodes add noise too (not claimed)"
         )
     if found.formula is not None:
         rows["by the paper's formula"] = (

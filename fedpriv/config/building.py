@@ -42,8 +42,8 @@ def build(config: Config, folder: Path | None = None, *, resume: bool = False, f
     clients = make_population(config, split)
     return Training(
         clients,
-        config.recipe().strategy,
-        config.promise(),
+        config.recipe(len(clients)).strategy,
+        config.promise(len(clients)),
         rounds=config.rounds,
         seed=config.seed,
         network=config.network.build(len(clients)),

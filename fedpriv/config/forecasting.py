@@ -13,6 +13,7 @@ from fedpriv.client import make_clients
 from fedpriv.config.building import Outline, make_model, outline
 from fedpriv.config.files import fingerprint
 from fedpriv.config.network import check_cohort
+from fedpriv.config.recipes import Recipe
 from fedpriv.config.schema import Config
 from fedpriv.config.statistics import statistics_notes
 from fedpriv.config.strategies import STRATEGIES
@@ -61,8 +62,8 @@ class Forecast:
         network: What is known of the graph; None on a star.
         batches: How the examples of an answer are drawn.
         if_activity_hidden: Epsilon if nobody learned who is active and inactive nodes sent noise too, so that
-            sampling of nodes amplified. That is what papers claim against an adversary who sees the final model only;
-            here inactive nodes are silent, so no bound below `spent` is claimed. None where all nodes are active.
+            sampling of nodes amplified. Papers claim it, even against whoever sees messages; here inactive nodes are
+            silent, so no bound below `spent` is claimed against anybody. None where all nodes are active.
         seconds_per_round: Measured on made-up data of the same shape; None when not asked for.
         claim: What the paper says of its published variant.
         formula: What the paper's noise formula would call this run's noise; None where the formula does not apply.
@@ -105,15 +106,15 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
     """
     seen = outline(config)
     check_cohort(config.network, len(seen.sizes))
-    plan = _plan(config, seen, config.promise())
-    recipe = config.recipe()
+    plan = _plan(config, seen, config.promise(len(seen.sizes)))
+    recipe = config.recipe(len(seen.sizes))
     server = config.problem.of_server()
     problems = [config.problem.build(), *([server] if server else [])]
     check_problem(plan, recipe.strategy, problems, compare=config.problem.compare)
     parameters = sum(p.numel() for p in make_model(config, seen)[0].parameters())
     network = config.network.build(len(seen.sizes))
     floats = round(parameters * network.expected_rows)
-    claim = _claim(config)
+    claim = _claim(config, recipe)
     return Forecast(
         strategy=recipe.strategy.name,
         rounds=config.rounds,
@@ -143,7 +144,7 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
 def _plan(config: Config, seen: Outline, privacy: Privacy) -> Plan:
     network = config.network.build(len(seen.sizes))
     randomness = Randomness(config.seed or 0, run=fingerprint(config))
-    strategy = config.recipe().strategy
+    strategy = config.recipe(len(seen.sizes)).strategy
     return make_plan(strategy, privacy, seen.sizes, network, rounds=config.rounds, randomness=randomness)
 
 
@@ -177,12 +178,12 @@ def _largest(rate: PerClient) -> float:
     return max(rate) if isinstance(rate, tuple) else rate
 
 
-def _claim(config: Config) -> Claim | None:
+def _claim(config: Config, recipe: Recipe) -> Claim | None:
     entry, epsilon_bar = STRATEGIES.get(config.strategy.name), config.privacy.epsilon_bar
     if epsilon_bar is None or math.isinf(epsilon_bar):
         return None
-    if (own := config.recipe().claim) is not None:
-        return own(config.privacy.delta)
+    if recipe.claim is not None:
+        return recipe.claim(config.privacy.delta)
     if entry is None or entry.claim is None:
         return None
     return entry.claim(epsilon_bar, config.rounds, config.privacy.delta)
@@ -286,7 +287,12 @@ def _seconds(config: Config, seen: Outline, plan: Plan) -> float:
     privacy = replace(plan.privacy, epsilon=None)
     network = config.network.build(len(clients))
     training = Training(
-        clients, config.recipe().strategy, privacy, rounds=2, network=network, compute=config.compute.build()
+        clients,
+        config.recipe(len(clients)).strategy,
+        privacy,
+        rounds=2,
+        network=network,
+        compute=config.compute.build(),
     )
     first, second = (report.seconds for report in training)
     return second - first

@@ -113,13 +113,17 @@ class NetworkSection(Section):
         cohort = self.cohort.build()
         if self.topology.name == "star":
             if self.activity.name != "always" or self.outages:
-                fix = "belongs to graphs; on a star say network.cohort"
-                raise ConfigError("network.activity", self.activity.name, fix)
+                field, value = ("outages", str(self.outages)) if self.outages else ("activity", self.activity.name)
+                raise ConfigError(f"network.{field}", value, "belongs to graphs; on a star say network.cohort")
             return Star(n_clients, cohort)
         if not isinstance(cohort, Everyone):
             raise ConfigError(
                 "network.cohort", str(self.cohort), "belongs to the star; on a graph say network.activity"
             )
+        own = self.activity.name == "one_peer_exponential" and not self.outages
+        if own and self.mixing.name != "metropolis":
+            fix = "one_peer_exponential has weights of its own; leave it out"
+            raise ConfigError("network.mixing", self.mixing.name, fix)
         graph = self.topology.build(n_clients)
         rule = self.mixing.build()
         weights = rule(graph).toarray() if self.mixing.name == "file" else rule

@@ -173,14 +173,14 @@ class Config(Section):
             check_cohort(self.network, n_clients)
         return self
 
-    def recipe(self) -> Recipe:
-        """The strategy and what it asks of the noise."""
-        fraction = self.network.active_fraction(self.data.partition.n_clients)
+    def recipe(self, n_clients: int | None = None) -> Recipe:
+        """The strategy and what it asks of the noise; where clients are counted in the data, say how many there are."""
+        fraction = self.network.active_fraction(n_clients or self.data.partition.n_clients)
         return self.strategy.recipe(self.rounds, self.privacy.epsilon_bar, fraction)
 
-    def promise(self) -> settings.Privacy:
-        """The privacy settings."""
+    def promise(self, n_clients: int | None = None) -> settings.Privacy:
+        """The privacy settings, as `recipe`."""
         if self.strategy.variant == "published" and self.privacy.epsilon_bar is None:
             fix = "variant: published needs the paper's epsilon per round, e.g. 0.05 (.inf: no noise)"
             raise ConfigError("privacy.epsilon_bar", None, fix)
-        return self.privacy.build(self.recipe())
+        return self.privacy.build(self.recipe(n_clients))

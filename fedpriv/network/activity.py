@@ -177,8 +177,11 @@ class Function:
         return drawn
 
     def probability(self, graph: Undirected) -> NDArray[np.float64]:
-        """Not known: one is an upper bound."""
-        return np.ones(len(graph))
+        """How often each node has a link in the first rounds."""
+        counts = np.zeros(len(graph))
+        for links in self.typical(graph):
+            counts[list(links)] += 1
+        return counts / _TYPICAL
 
     def typical(self, graph: Undirected) -> Iterator[Undirected]:
         """The first rounds of a seed."""
@@ -192,6 +195,11 @@ class Outage:
     node: int
     start: int = 0
     stop: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.stop is not None and self.stop <= self.start:
+            fix = f"must be after start, {self.start}; leave it out if the node is gone for good"
+            raise ConfigError("network.outages.stop", self.stop, fix)
 
     def covers(self, round_index: int) -> bool:
         """Whether the node is gone in that round."""

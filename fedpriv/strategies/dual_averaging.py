@@ -24,6 +24,8 @@ from fedpriv.strategies.base import Memory, Oracle, State, Strategy
 from fedpriv.strategies.gossip import Gossip
 from fedpriv.strategies.proximal import L2, Proximal
 
+Inactive = Literal["lazy", "literal"]
+
 
 @dataclass(frozen=True)
 class DualMap:
@@ -78,7 +80,7 @@ class DualStep:
     linear: ClassVar[bool] = False  # neighbours see single rows
 
     dual_map: DualMap
-    inactive: Literal["lazy", "literal"] = "lazy"
+    inactive: Inactive = "lazy"
 
     def init(self, params: Tensor) -> State:
         """The round, A_t, and for `"literal"` what they were when each node last computed its x."""
@@ -117,26 +119,36 @@ class Duals(Gossip):
 class WeightedPrimals:
     """Reports `x~_i`, the average of `x_i^(1) ... x_i^(t)` weighted by `a_t`, from the released duals.
 
-    Each x is the lazy one, for active and inactive nodes alike.
+    Args:
+        dual_map: How x follows from z.
+        inactive: As in `DualStep`. Under `"literal"` a node whose dual has not moved counts as inactive: without noise
+            also one whose gradient and neighbours left it where it was.
     """
 
     dual_map: DualMap
+    inactive: Inactive = "lazy"
 
     def init(self, received: Tensor) -> State:
-        """The average, the newest x, the round and A_t."""
-        t = torch.ones((), dtype=torch.float64)
+        """The average, the newest x, the round and A_t, and for `"literal"` the duals."""
+        t, received = torch.ones((), dtype=torch.float64), received[:1]  # all start alike
         weight = self.dual_map.weight(t)
         x = self.dual_map.primal(received, weight, t)
-        return {"average": torch.zeros_like(x), "x": x, "t": t, "total": weight}
+        state = {"average": torch.zeros_like(x), "x": x, "t": t, "total": weight}
+        return state if self.inactive == "lazy" else {**state, "duals": received}
 
     def __call__(self, received: Tensor, state: State) -> tuple[Tensor, State]:
-        """Fold in the x of the round that has ended; then compute the next one."""
+        """Fold in the x of the round that has ended; then compute the next one. Rows that are all one stay one."""
+        received = received[:1] if received.stride(0) == 0 else received
         t, total = state["t"], state["total"]
         share = float(self.dual_map.weight(t) / total)
         average = state["average"] + share * (state["x"] - state["average"])
         following = total + self.dual_map.weight(t + 1)
+        new = {"average": average, "t": t + 1, "total": following}
         x = self.dual_map.primal(received, following, t + 1)
-        return average, {"average": average, "x": x, "t": t + 1, "total": following}
+        if self.inactive == "lazy":
+            return average, {**new, "x": x}
+        moved = (received != state["duals"]).any(-1, keepdim=True)
+        return average, {**new, "x": x.where(moved, state["x"]), "duals": received}
 
 
 def dual_averaging(
@@ -146,7 +158,7 @@ def dual_averaging(
     gamma: float = 0.0,
     gamma_power: float = 0.0,
     active_fraction: float = 1.0,
-    inactive: Literal["lazy", "literal"] = "lazy",
+    inactive: Inactive = "lazy",
 ) -> Strategy:
     """Dual averaging on a graph, or on a star.
 
@@ -166,4 +178,5 @@ def dual_averaging(
     """
     h = regularizer or L2(5e-4)
     dual_map = DualMap(h, weight_power, gamma, gamma_power, active_fraction)
-    return Strategy(DualStep(dual_map, inactive), Duals(), WeightedPrimals(dual_map), "dual_averaging", h)
+    step, output = DualStep(dual_map, inactive), WeightedPrimals(dual_map, inactive)
+    return Strategy(step, Duals(), output, "dual_averaging", h)

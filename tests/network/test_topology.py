@@ -205,7 +205,16 @@ def test_one_peer_exponential_averages_in_log_n_rounds() -> None:
     for k in range(3):
         graph.participants(k, Randomness(0))
         rows = graph.mix(rows)
+        assert graph.numbers_sent == 8 * 3  # a node sends to one other
     torch.testing.assert_close(rows, start.mean(0).expand(8, 3))
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_one_peer_exponential_contracts_as_its_eigenvalues_say(steps: int) -> None:
+    """W of jump s has eigenvalues (1 + w^s) / 2 at the fifth roots of unity w = e^(2 pi i j / 5): |cos(pi j s / 5)|."""
+    squares = np.cos(np.pi * np.outer(np.arange(1, 5), [1, 2, 4]) / 5) ** 2
+    graph = Graph(topology.exponential(5), activity=activity.OnePeerExponential(), mixing_steps=steps)
+    assert graph.facts().contraction == pytest.approx(np.sqrt((squares**steps).mean(1).max()), abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -257,6 +266,7 @@ def test_sparse_and_dense_mixing_agree() -> None:
 def test_users_function_is_checked() -> None:
     graph = Graph(topology.path(4), activity=activity.Function(lambda k: [(k % 3, k % 3 + 1)]))
     assert graph.participants(1, Randomness(0)).tolist() == [1, 2]
+    assert graph.active_fraction == pytest.approx(0.5, abs=0.01)  # iota, by which dual averaging weighs h
     wrong = Graph(topology.path(4), activity=activity.Function(lambda k: [(0, 3)]))
     with pytest.raises(fp.ConfigError, match="no such link"):
         wrong.participants(0, Randomness(0))

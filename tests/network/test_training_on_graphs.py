@@ -11,6 +11,7 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.config import build, forecast, load_config
+from fedpriv.data import Split
 from fedpriv.models import SoftmaxRegression
 from fedpriv.network import topology
 from fedpriv.strategies.base import Strategy
@@ -25,7 +26,7 @@ STRATEGIES = [
 NAMES = [strategy.name for strategy in STRATEGIES]
 
 
-def training(strategy: Strategy, network: fp.Graph, *, backend: str = "auto", rounds: int = 6) -> fp.Training:
+def training(strategy: Strategy, network: fp.Graph | fp.Star, *, backend: str = "auto", rounds: int = 6) -> fp.Training:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(48, 4, generator=generator, dtype=torch.float64)
     y = (x[:, 0] > 0).long()
@@ -72,6 +73,14 @@ def test_backends_agree_on_a_private_trajectory(strategy: Strategy) -> None:
         found.append(run.progress.models)
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-9)
     torch.testing.assert_close(found[0], found[2], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=NAMES)
+def test_on_a_star_all_have_one_model_and_nothing_is_said_of_each_node(strategy: Strategy) -> None:
+    run = training(strategy, fp.Star(6), rounds=3)
+    for _ in run:
+        pass
+    assert run.result().measures.keys() == {"bytes_sent", "spectral_gap"}
 
 
 def test_bytes_are_counted() -> None:
@@ -124,6 +133,20 @@ def test_configured_run_plans_and_resumes(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "ledger.jsonl").read_bytes() == (tmp_path / "b" / "ledger.jsonl").read_bytes()
 
 
+def written() -> Split:
+    """Six writers of eight examples each."""
+    x, y = torch.randn(48, 4, generator=torch.Generator().manual_seed(0)), torch.arange(48) % 2
+    whole = TensorDataset(x, y)
+    return Split(whole, whole, n_classes=2, writers=torch.arange(48) // 8, description="made up")
+
+
+def test_clients_that_are_counted_in_the_data_are_sampled_at_their_own_fraction(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(CONFIG)
+    config = load_config(path, [f"data={{name: '{__name__}:written', partition: {{kind: by_writer}}}}"])
+    assert build(config).strategy.local_step.dual_map.active_fraction == pytest.approx(1 / 3)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -135,6 +158,9 @@ def test_configured_run_plans_and_resumes(tmp_path: Path) -> None:
         ("network.topology=hypercube", "power of two"),
         ("network.mixing_steps=0", "mixing_steps"),
         ("network.outages=[{node: 6}]", "nodes are 0 .. 5"),
+        ("network.outages=[{node: 1, start: 5, stop: 2}]", "network.outages.stop = 2: must be after start, 5"),
+        ("network={topology: ring, activity: one_peer_exponential, mixing: max_degree}", "has weights of its own"),
+        ("network={topology: star, outages: [{node: 1}]}", "network.outages = .*: belongs to graphs"),
     ],
 )
 def test_bad_networks_name_the_fix(tmp_path: Path, change: str, message: str) -> None:

@@ -12,6 +12,7 @@ from fedpriv.config import build, forecast, load_config
 from fedpriv.errors import ConfigError
 from fedpriv.privacy import claims
 from fedpriv.privacy.claims import TrackingNoise
+from fedpriv.privacy.schedules import Geometric
 from fedpriv.strategies.gossip import StepSize
 from fedpriv.strategies.tracking import TwoVariableTracking
 
@@ -170,7 +171,8 @@ def test_exactly_one_record_is_priced_without_replacement(tmp_path: Path) -> Non
     assert 0.97e-4 < delta <= 1e-4
     assert found.if_activity_hidden is not None
     assert found.if_activity_hidden < epsilon
-    assert found.formula is not None
+    assert found.formula is not None  # sigma = 1 for L = 1, T = 1, iota = 2/3
+    assert found.formula.stated_epsilon == pytest.approx(np.sqrt(32 * np.log(200)) * 2 / 3 / 479)
     assert "exactly one example" in found.batches
 
 
@@ -184,6 +186,11 @@ def test_laplace_tracking_spends_exactly_its_pure_epsilon(tmp_path: Path, schedu
     result = run.result()
     assert result.spent.epsilon == pytest.approx(epsilon, abs=1e-12, rel=0)
     assert result.spent.epsilon <= epsilon
+
+
+def test_dpop_spends_its_budget_as_its_steps_fall(tmp_path: Path) -> None:
+    sound = config(tmp_path, "dpop", "strategy={name: dpop, q1: 0.9, q2: 0.95}", "privacy={epsilon: 1}")
+    assert sound.promise().schedule == Geometric(0.9 / 0.95)
 
 
 def test_a_mean_of_active_rounds_is_rounded_up() -> None:

@@ -225,6 +225,24 @@ def test_both_treatments_of_inactive_nodes_converge(inactive: str) -> None:
     assert (found - optimum).norm() < 0.1
 
 
+def test_literal_dual_averaging_is_algorithm_1_line_by_line() -> None:
+    """Whoever is inactive keeps z and x, in the reported average too."""
+    oracle, _ = quadratics()
+    network = Graph(topology.complete(N), activity=activity.RandomEdges(2))
+    mu, gamma, rounds = 0.5, 3.0, 30
+    strategy = dual_averaging(proximal.L2(mu), gamma=gamma, active_fraction=network.active_fraction, inactive="literal")
+    z, x = torch.zeros(2, N, DIM, dtype=torch.float64)
+    average, total = torch.zeros_like(x), 0
+    for t in range(1, rounds + 1):
+        total += t
+        average += t * x
+        active = network.participants(t - 1, Randomness(0))
+        oracle.begin_round(t - 1, active)
+        z[active] = network.mix(z[active] + t * oracle.gradient(x[active]))
+        x[active] = -z[active] / (mu * network.active_fraction * (total + t + 1) + gamma)
+    torch.testing.assert_close(final(strategy, oracle, network, rounds), average / total, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     "strategy",
     [*TRACKING.values(), decentralized_sgd(StepSize(0.1)), dual_averaging(proximal.L2(1.0))],
@@ -237,6 +255,11 @@ def test_node_failures_are_survived(strategy: Strategy) -> None:
     found = final(strategy, oracle, Graph(topology.ring(N), outages=outages), 60)
     assert torch.isfinite(found).all()
     assert found.norm() < 100
+
+
+def test_steps_start_at_their_scale_and_decay() -> None:
+    assert StepSize(2, power=0.5, ratio=0.9)(1) == 2
+    assert StepSize(2, power=0.5, ratio=0.9)(4) == pytest.approx(2 * 0.9**3 / 2)
 
 
 def test_tracking_schedules_spend_what_they_should() -> None:

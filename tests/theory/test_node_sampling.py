@@ -1,7 +1,7 @@
 """Does sampling nodes pay at equal epsilon? The claim of Liu, Johansson and Shi, for each adversary view.
 
-`messages`: the true epsilon against whoever sees messages, the only one that fedpriv claims. `final model`: epsilon as
-the paper argues it for the final model alone, which is no bound where inactive nodes are silent (see
+`messages`: the true epsilon against whoever sees messages, the only one that fedpriv claims. `final model`: epsilon at
+the rate that the paper argues, which is no bound for the final model either where inactive nodes are silent (see
 docs/papers/decentralised.md), so that a win there is no win in privacy.
 """
 
@@ -121,7 +121,7 @@ def test_whoever_sees_messages_makes_node_sampling_lose() -> None:
     assert one > 1.3 * none
 
 
-def test_only_the_papers_argument_for_the_final_model_makes_it_win() -> None:
+def test_only_the_papers_argument_makes_it_win() -> None:
     """At the epsilon that it argues, which is no bound here: .016 and .010."""
     none, two, one = (suboptimality("messages" if m == "none" else "final model", m, 1.0) for m in METHODS)
     assert two < 0.7 * none

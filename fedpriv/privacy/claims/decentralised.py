@@ -24,8 +24,8 @@ class SubsamplingClaim:
         stated_epsilon: The epsilon that the paper prints.
         noise: Its standard deviation, for gradients of norm `lipschitz`.
         final_model: Epsilon if a record were used with probability `iota / q` in each of T rounds and every round had
-            noise: what the paper argues for an adversary who sees the final model only. It is not a bound where an
-            inactive node adds no noise.
+            noise. The paper argues this against whoever sees messages; at most it could hold for the final model, and
+            it is no bound there either where an inactive node adds no noise.
         messages: Epsilon against whoever sees messages, hence who is active: probability `1 / q` in `iota T` rounds.
     """
 
@@ -84,7 +84,7 @@ def dual_averaging(
 def dual_averaging_published(
     epsilon: float, rounds: int, examples: int, active_fraction: float, delta: float = 1e-5, *, delta0: float = 0.01
 ) -> Claim:
-    """The same with all prices, for whoever sees messages and for the final model as the paper argues it.
+    """The same with all prices: for whoever sees messages, and at the rate that the paper argues.
 
     Args:
         epsilon: The epsilon that the paper states.
@@ -118,8 +118,8 @@ def dual_averaging_published(
         views=(
             ("whoever sees messages, replace one", replaced.messages),
             ("whoever sees messages, add or remove", added.messages),
-            ("final model as the paper argues it (not claimed), replace one", replaced.final_model),
-            ("final model as the paper argues it (not claimed), add or remove", added.final_model),
+            ("final model, at the paper's rate iota / q (not claimed), replace one", replaced.final_model),
+            ("final model, at the paper's rate iota / q (not claimed), add or remove", added.final_model),
         ),
     )
 
