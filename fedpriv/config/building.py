@@ -19,7 +19,9 @@ from fedpriv.config.schema import Config
 from fedpriv.data import Split, labels_of
 from fedpriv.data.base import size
 from fedpriv.errors import ConfigError
+from fedpriv.planning import Plan, make_plan
 from fedpriv.privacy.randomness import Randomness
+from fedpriv.privacy.settings import Privacy
 from fedpriv.training import Training
 
 
@@ -188,3 +190,11 @@ def _outline(config: Config, split: Split, shares: Sequence[Tensor]) -> Outline:
     example: Tensor = split.train[0][0]
     dtype = torch.float32 if example.is_floating_point() else example.dtype
     return Outline(sizes, tuple(example.shape), split.n_classes, dtype)
+
+
+def plan_of(config: Config, seen: Outline, privacy: Privacy) -> Plan:
+    """The plan of a configuration's run under a promise."""
+    network = config.network.build(len(seen.sizes))
+    randomness = Randomness(config.seed or 0, run=fingerprint(config))
+    strategy = config.recipe(len(seen.sizes)).strategy
+    return make_plan(strategy, privacy, seen.sizes, network, rounds=config.rounds, randomness=randomness)

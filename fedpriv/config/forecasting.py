@@ -10,30 +10,21 @@ import torch
 from torch.utils.data import TensorDataset
 
 from fedpriv.client import make_clients
-from fedpriv.config.building import Outline, make_model, outline
-from fedpriv.config.files import fingerprint
+from fedpriv.config.advice import advice
+from fedpriv.config.building import Outline, make_model, outline, plan_of
 from fedpriv.config.network import check_cohort
 from fedpriv.config.recipes import Recipe
 from fedpriv.config.schema import Config
-from fedpriv.config.statistics import statistics_notes
 from fedpriv.config.strategies import STRATEGIES
-from fedpriv.network import mixing
-from fedpriv.network.graph import Facts, Graph
-from fedpriv.network.local import Star
-from fedpriv.planning import Plan, check_problem, make_plan
+from fedpriv.network.graph import Facts
+from fedpriv.planning import Plan, check_problem
 from fedpriv.privacy.accountant import account
-from fedpriv.privacy.calibration import delta_warning
 from fedpriv.privacy.claims import Claim, NoiseClaim
-from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.ledger import PerClient, SamplingName
-from fedpriv.privacy.mechanisms import Gaussian, Laplace
-from fedpriv.privacy.randomness import Randomness
+from fedpriv.privacy.mechanisms import Gaussian
 from fedpriv.privacy.schedules import Uniform
-from fedpriv.privacy.settings import FixedSize, Poisson, Privacy, Sampling
+from fedpriv.privacy.settings import FixedSize, Poisson, Sampling
 from fedpriv.privacy.spent import Spent
-from fedpriv.strategies.base import Strategy
-from fedpriv.strategies.svrg import SendDifference
-from fedpriv.strategies.tracking import ImplicitTracking
 from fedpriv.training import Training
 
 _SAMPLED: dict[SamplingName, SamplingName] = {
@@ -106,7 +97,7 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
     """
     seen = outline(config)
     check_cohort(config.network, len(seen.sizes))
-    plan = _plan(config, seen, config.promise(len(seen.sizes)))
+    plan = plan_of(config, seen, config.promise(len(seen.sizes)))
     recipe = config.recipe(len(seen.sizes))
     server = config.problem.of_server()
     problems = [config.problem.build(), *([server] if server else [])]
@@ -133,19 +124,8 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
         seconds_per_round=_seconds(config, seen, plan) if timed else None,
         claim=claim,
         formula=_formula(config, seen, plan, network.active_fraction),
-        warnings=(
-            *_warnings(config, seen, plan, claim),
-            *_steps_warning(recipe.strategy, network),
-            *_epochs_warning(recipe.strategy, config.rounds),
-        ),
+        warnings=tuple(advice(config, seen, plan, recipe.strategy, network, claim)),
     )
-
-
-def _plan(config: Config, seen: Outline, privacy: Privacy) -> Plan:
-    network = config.network.build(len(seen.sizes))
-    randomness = Randomness(config.seed or 0, run=fingerprint(config))
-    strategy = config.recipe(len(seen.sizes)).strategy
-    return make_plan(strategy, privacy, seen.sizes, network, rounds=config.rounds, randomness=randomness)
 
 
 def _batches(sampling: Sampling, fewest: int) -> str:
@@ -202,80 +182,6 @@ def _formula(config: Config, seen: Outline, plan: Plan, active_fraction: float) 
         return None
     noise = privacy.noise_multiplier * privacy.sensitivity / privacy.clip.bound
     return entry.formula(noise, config.rounds, examples, active_fraction)
-
-
-def _warnings(config: Config, seen: Outline, plan: Plan, claim: Claim | None) -> list[str]:
-    privacy = plan.privacy
-    if claim is not None:
-        return [
-            f"not private as published: {claim.why_not}",
-            f"the paper's epsilon of {claim.stated_epsilon:g} is that of {claim.scope}; if what it assumes held, "
-            f"the run would cost {claim.basic_total:g} by basic composition and {claim.tight_total:.4g} by the "
-            "tightest bound",
-        ]
-    if not privacy.private:
-        return ["the run makes no promise: its answers are exact or their noise is not private"]
-    warnings: list[str] = []
-    if privacy.epsilon is not None and plan.spent().epsilon > privacy.epsilon:
-        warnings.append(
-            f"noise_multiplier={privacy.noise_multiplier:g} is too little for epsilon={privacy.epsilon:g}: the run "
-            "will stop before it overspends; leave noise_multiplier out, and it is chosen for all rounds"
-        )
-    units = sum(seen.sizes) if privacy.unit == "sample" else len(seen.sizes)
-    if said := delta_warning(privacy.delta, units):
-        warnings.append(said)
-    warnings.extend(statistics_notes(config, seen, plan))
-    if isinstance(privacy.mechanism, Laplace) and privacy.delta > 0:
-        warnings.extend(_laplace_warning(config, seen, plan))
-    return warnings
-
-
-def _laplace_warning(config: Config, seen: Outline, plan: Plan) -> list[str]:
-    """Over many rounds Gaussian noise is smaller at the same (epsilon, delta)."""
-    assert plan.privacy.noise_multiplier is not None
-    target, clip = plan.spent().epsilon, Clip(plan.privacy.clip.bound, "l2")
-    other = replace(plan.privacy, epsilon=target, noise_multiplier=None, mechanism=Gaussian(), clip=clip)
-    gaussian = _plan(config, seen, other).privacy.noise_multiplier
-    assert gaussian is not None
-    # the standard deviation of Laplace noise of scale b is sqrt(2) b
-    ratio = gaussian / (math.sqrt(2) * plan.privacy.noise_multiplier)
-    if ratio >= 1:
-        return []
-    return [
-        f"mechanism: gaussian with an l2 clip of the same bound needs {1 - ratio:.0%} less noise for the same epsilon "
-        "(standard deviation per coordinate), and an l2 clip takes less away from a dense gradient than an l1 clip"
-    ]
-
-
-def _steps_warning(strategy: Strategy, network: Star | Graph) -> list[str]:
-    """Geometric steps of gradient tracking that fall more slowly than its proof allows: as in the paper itself."""
-    step = strategy.local_step
-    if not (isinstance(step, ImplicitTracking) and isinstance(network, Graph) and step.step_size.ratio < 1):
-        return []
-    proved = mixing.tracking_ratio(network.weights)
-    if step.step_size.ratio <= proved:
-        return []
-    return [
-        f"step_size.ratio = {step.step_size.ratio:g}: the paper's proof of convergence needs at most {proved:.2g} "
-        "on this graph (its own experiments use .92 and more)"
-    ]
-
-
-def _epochs_warning(strategy: Strategy, rounds: int) -> list[str]:
-    """Variance reduction reports the anchor, which moves when an epoch ends."""
-    step = strategy.local_step
-    if not isinstance(step, SendDifference):
-        return []
-    whole = step.epochs.whole(rounds)
-    used, following = step.epochs.rounds(whole), step.epochs.rounds(whole + 1)
-    if used == rounds:
-        return []
-    if not used:
-        return [f"rounds = {rounds}: the first epoch ends after {following}, so the model stays where it starts"]
-    return [
-        f"rounds = {rounds}: epochs end after {used} and after {following}, so the last {rounds - used} rounds are "
-        "paid for and not used"
-    ]
 
 
 def _seconds(config: Config, seen: Outline, plan: Plan) -> float:
