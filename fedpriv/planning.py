@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.accountant import account
-from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.calibration import calibrate, delta_warning
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.ledger import Record
 from fedpriv.privacy.pricing import Pricing
@@ -140,6 +140,19 @@ class Plan:
     def spent(self) -> Spent:
         """What the whole run would spend, tightly."""
         return account(self.records, self.n_clients, self.privacy.delta)
+
+    def warnings(self, sizes: Sequence[int]) -> list[str]:
+        """What weakens the promise to clients of these public sizes: too large a delta, too little noise."""
+        privacy, found = self.privacy, list[str]()
+        if not privacy.private:
+            return found
+        if privacy.epsilon is not None and self.spent().epsilon > privacy.epsilon:
+            found.append(
+                f"noise_multiplier={privacy.noise_multiplier:g} is too little for epsilon={privacy.epsilon:g}: the run "
+                "will stop before it overspends; leave noise_multiplier out, and it is chosen for all rounds"
+            )
+        said = delta_warning(privacy.delta, sum(sizes) if privacy.unit == "sample" else len(sizes))
+        return [*found, *([said] if said else [])]
 
 
 def make_plan(

@@ -6,6 +6,7 @@ import copy
 import math
 import secrets
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,7 @@ class Training:
             raise FedprivError(f"{folder} was made with other settings; resume with its own config.yaml")
         self._randomness = self._streams(seed, saved, fresh_noise=fresh_noise, secure=privacy.secure)
         self.plan: Plan = make_plan(strategy, privacy, sizes, self.network, rounds=rounds, randomness=self._randomness)
+        self.warnings = self.plan.warnings(sizes)
         check_problem(self.plan, strategy, [client.problem for client in clients], compare=compare)
         self.population = Population(clients, device, getattr(torch, compute.dtype), compute.chunk)
         self.population.params.copy_(self.population.params[0].clone())
@@ -284,7 +286,8 @@ def train(
         The result: its `spent` is an upper bound, its `model` the trained module.
 
     Guarantee: what a strategy hears of the data is noised and counted first; an answer that would pass the target
-    epsilon is not made, and ends the run. `Training(..., folder=...)` keeps a run on disk.
+    epsilon is not made, and ends the run. What weakens the promise is a Python warning. `Training(..., folder=...)`
+    keeps a run on disk.
 
     Raises:
         FedprivError: settings or data that cannot work; names field, value and fix.
@@ -292,6 +295,8 @@ def train(
     training = Training(
         clients, strategy, privacy, rounds=rounds, seed=seed, test=test, network=network, compute=compute
     )
+    for weakness in training.warnings:
+        warnings.warn(weakness, stacklevel=2)
     for report in training:
         for sink in sinks:
             sink.write(report)

@@ -81,6 +81,11 @@ def killed(folder: Path, overrides: Sequence[str], after: int) -> None:
     assert not (folder / "result.json").exists()
 
 
+def test_what_weakens_the_promise_is_said_before_the_first_round(tmp_path: Path) -> None:
+    done = fedpriv("train", DIGITS, "--out", str(tmp_path), *SMALL, "privacy.delta=0.001")
+    assert "warning: delta=0.001 is not below 1/1437" in done.stderr.split("round 1/")[0]
+
+
 def test_train_prints_what_the_user_needs_and_fills_the_folder(tmp_path: Path):
     folder = tmp_path / "run"
     done = fedpriv("train", DIGITS, "--out", str(folder), *SMALL, "log.tensorboard=true", "log.csv=true")

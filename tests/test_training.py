@@ -55,6 +55,19 @@ def test_the_budget_ends_a_run_cleanly() -> None:
     assert 1.99 < result.spent.epsilon <= 2
 
 
+def test_a_weak_promise_is_a_warning() -> None:
+    """With a delta of .001 a mechanism may publish one of 1437 examples. Public sizes count, not the true ones."""
+    privacy = fp.Privacy(epsilon=3, delta=1e-3)
+    with pytest.warns(UserWarning, match="delta=0.001 is not below 1/1437"):
+        fp.train(digits_clients(), fp.fedavg(1.0), privacy, rounds=1)
+    assert fp.Training(digits_clients(1), fp.fedavg(1.0), fp.Privacy(epsilon=3), rounds=1).warnings == []
+    declared = [fp.Client(c.model, c.loss, c.loader, public_size=100) for c in digits_clients()]
+    private = fp.Privacy(epsilon=3, delta=1e-3, relation="add_remove")
+    assert fp.Training(declared, fp.fedavg(1.0), private, rounds=1).warnings == []
+    exact = fp.Privacy(at="none", delta=0.5)
+    assert fp.Training(digits_clients(), fp.fedavg(1.0), exact, rounds=1).warnings == []
+
+
 def test_secure_sums_over_changing_cohorts_of_messages_with_memory_are_refused() -> None:
     strategy = fp.inexact_admm(linearize_at="received")
     privacy = fp.Privacy(epsilon=3, trust=fp.SecureAggregation(2))

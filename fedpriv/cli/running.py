@@ -25,13 +25,13 @@ def run(
     config: Config, folder: Path, *, resumed: bool = False, fresh_noise: bool = False, as_json: bool = False
 ) -> None:
     """Train until the end, with progress, and report; an interrupt leaves a run that can be resumed."""
-    from fedpriv.config.statistics import noise_notes
+    from fedpriv.config.advice import at_start
 
     training = _build(config, folder, resumed=resumed, fresh_noise=fresh_noise)
     done = training.progress.round
     err.print(f"{training.strategy.name}: {len(training.population)} clients, {config.rounds} rounds, in {folder}")
     err.print(f"planned: {escape(str(training.plan.spent()))}")
-    for warning in noise_notes(config, training):
+    for warning in at_start(config, training):
         err.print(f"[bold yellow]warning:[/] {escape(warning)}")
     if config.seed is not None and training.plan.privacy.private and not config.privacy.secure:
         err.print(f"[yellow]note:[/] whoever knows seed {config.seed} can subtract the noise; leave it out in earnest")

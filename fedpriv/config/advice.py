@@ -7,28 +7,38 @@ from dataclasses import replace
 
 from fedpriv.config.building import Outline, plan_of
 from fedpriv.config.schema import Config
-from fedpriv.config.statistics import statistics_notes
+from fedpriv.config.statistics import noise_notes, statistics_notes
 from fedpriv.network import mixing
 from fedpriv.network.graph import Graph
-from fedpriv.network.local import Star
 from fedpriv.planning import Plan
-from fedpriv.privacy.calibration import delta_warning
 from fedpriv.privacy.claims import Claim
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.mechanisms import Gaussian, Laplace
+from fedpriv.simulation import RoundNetwork
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.svrg import SendDifference
 from fedpriv.strategies.tracking import ImplicitTracking
+from fedpriv.training import Training
 
 
 def advice(
-    config: Config, seen: Outline, plan: Plan, strategy: Strategy, network: Star | Graph, claim: Claim | None
+    config: Config, seen: Outline, plan: Plan, strategy: Strategy, network: RoundNetwork, claim: Claim | None
 ) -> list[str]:
     """Warnings, each a sentence or two with its numbers; `claim` is what the paper says of its published variant."""
     return [
         *_promise_warnings(config, seen, plan, claim),
         *_steps_warning(strategy, network),
         *_epochs_warning(strategy, config.rounds),
+    ]
+
+
+def at_start(config: Config, training: Training) -> list[str]:
+    """The same for a run that begins, without what would take another plan or stands in its first lines."""
+    return [
+        *training.warnings,
+        *noise_notes(config, training),
+        *_steps_warning(training.strategy, training.network),
+        *_epochs_warning(training.strategy, config.rounds),
     ]
 
 
@@ -43,19 +53,9 @@ def _promise_warnings(config: Config, seen: Outline, plan: Plan, claim: Claim | 
         ]
     if not privacy.private:
         return ["the run makes no promise: its answers are exact or their noise is not private"]
-    warnings: list[str] = []
-    if privacy.epsilon is not None and plan.spent().epsilon > privacy.epsilon:
-        warnings.append(
-            f"noise_multiplier={privacy.noise_multiplier:g} is too little for epsilon={privacy.epsilon:g}: the run "
-            "will stop before it overspends; leave noise_multiplier out, and it is chosen for all rounds"
-        )
-    units = sum(seen.sizes) if privacy.unit == "sample" else len(seen.sizes)
-    if said := delta_warning(privacy.delta, units):
-        warnings.append(said)
-    warnings.extend(statistics_notes(config, seen, plan))
-    if isinstance(privacy.mechanism, Laplace) and privacy.delta > 0:
-        warnings.extend(_laplace_warning(config, seen, plan))
-    return warnings
+    costly = isinstance(privacy.mechanism, Laplace) and privacy.delta > 0
+    laplace = _laplace_warning(config, seen, plan) if costly else []
+    return [*plan.warnings(seen.sizes), *statistics_notes(config, seen, plan), *laplace]
 
 
 def _laplace_warning(config: Config, seen: Outline, plan: Plan) -> list[str]:
@@ -75,7 +75,7 @@ def _laplace_warning(config: Config, seen: Outline, plan: Plan) -> list[str]:
     ]
 
 
-def _steps_warning(strategy: Strategy, network: Star | Graph) -> list[str]:
+def _steps_warning(strategy: Strategy, network: RoundNetwork) -> list[str]:
     """Geometric steps of gradient tracking that fall more slowly than its proof allows: as in the paper itself."""
     step = strategy.local_step
     if not (isinstance(step, ImplicitTracking) and isinstance(network, Graph) and step.step_size.ratio < 1):
