@@ -9,6 +9,7 @@ runs in a process of its own with one thread. Memory is the peak of the process 
 
 from __future__ import annotations
 
+import argparse
 import json
 import resource
 import subprocess
@@ -26,8 +27,11 @@ DEGREE, EXAMPLES, ROUNDS = 4, 6, 8
 
 
 def main() -> None:
-    if len(sys.argv) == 2:
-        print(json.dumps(run(int(sys.argv[1]))))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", type=int, help="run one size in this process and print JSON")
+    only = parser.parse_args().only
+    if only is not None:
+        print(json.dumps(run(only)))
         return
     empty = run_apart(0)["megabytes"]
     columns = ("ms/round", "against no noise", "us/(node+link)", "against n=10", "MB", "KB/(node+link)")
@@ -45,7 +49,7 @@ def main() -> None:
 
 def run_apart(nodes: int) -> dict[str, float]:
     """`run` in a fresh process."""
-    done = subprocess.run([sys.executable, __file__, str(nodes)], check=True, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, __file__, "--only", str(nodes)], check=True, capture_output=True, text=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 

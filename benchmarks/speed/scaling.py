@@ -8,6 +8,7 @@ gradient of every client (FedSGD, full batches), clipped example by example and 
 
 from __future__ import annotations
 
+import argparse
 import json
 import resource
 import subprocess
@@ -21,23 +22,29 @@ EXAMPLES, ROUNDS = 6, 5
 
 
 def main() -> None:
-    if len(sys.argv) == 2:
-        print(json.dumps(run(int(sys.argv[1]))))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", type=int, help="run one size in this process and print JSON")
+    only = parser.parse_args().only
+    if only is not None:
+        print(json.dumps(run(only)))
         return
     empty = run_apart(0)["megabytes"]
-    print(
-        f"{'clients':>8s} {'ms/round':>10s} {'us/client':>10s} {'MB':>8s} {'KB/client':>10s}   (above {empty:.0f} MB)"
-    )
+    columns = ("ms/round", "us/client", "against n=10", "MB", "KB/client")
+    print(f"{'clients':>8s} " + " ".join(f"{name:>12s}" for name in columns) + f"   (above {empty:.0f} MB)")
+    first = None
     for clients in SIZES:
         found = run_apart(clients)
-        milliseconds, megabytes = found["seconds"] * 1e3, found["megabytes"] - empty
-        per_client = f"{milliseconds / clients * 1e3:10.1f} {megabytes:8.0f} {megabytes / clients * 1024:10.1f}"
-        print(f"{clients:8d} {milliseconds:10.2f} {per_client}", flush=True)
+        each, megabytes = found["seconds"] * 1e6 / clients, found["megabytes"] - empty
+        first = first or each
+        values = (found["seconds"] * 1e3, each, each / first, megabytes, megabytes * 1024 / clients)
+        print(f"{clients:8d} " + " ".join(f"{value:12.2f}" for value in values), flush=True)
 
 
 def run_apart(clients: int) -> dict[str, float]:
     """`run` in a fresh process."""
-    done = subprocess.run([sys.executable, __file__, str(clients)], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, __file__, "--only", str(clients)], check=True, capture_output=True, text=True
+    )
     return json.loads(done.stdout.splitlines()[-1])
 
 
