@@ -129,6 +129,7 @@ class Plan:
         n_clients: Number of clients.
         evaluations: Expected number of per-example gradients in each round.
         sees_problem: The strategy asks about objectives and constraints; without, it minimises the mean loss.
+        calibrated: The noise was chosen for the target, and so meets it.
     """
 
     privacy: Privacy
@@ -136,6 +137,7 @@ class Plan:
     n_clients: int
     evaluations: tuple[float, ...] = ()
     sees_problem: bool = False
+    calibrated: bool = False
 
     def spent(self) -> Spent:
         """What the whole run would spend, tightly."""
@@ -146,7 +148,7 @@ class Plan:
         privacy, found = self.privacy, list[str]()
         if not privacy.private:
             return found
-        if privacy.epsilon is not None and self.spent().epsilon > privacy.epsilon:
+        if privacy.epsilon is not None and not self.calibrated and self.spent().epsilon > privacy.epsilon:
             found.append(
                 f"noise_multiplier={privacy.noise_multiplier:g} is too little for epsilon={privacy.epsilon:g}: the run "
                 "will stop before it overspends; leave noise_multiplier out, and it is chosen for all rounds"
@@ -194,7 +196,8 @@ def make_plan(
         factor = calibrate(oracle.records, len(sizes), privacy.epsilon, privacy.delta)
     records = tuple(_scaled(record, factor) for record in oracle.records)
     known = replace(privacy, noise_multiplier=factor)
-    return Plan(known, records, len(sizes), tuple(oracle.evaluations), oracle.sees_problem)
+    chosen = privacy.noise_multiplier is None
+    return Plan(known, records, len(sizes), tuple(oracle.evaluations), oracle.sees_problem, chosen)
 
 
 def check_problem(plan: Plan, strategy: Strategy, problems: Sequence[Problem], *, compare: bool) -> None:
