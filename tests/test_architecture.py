@@ -11,8 +11,19 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "fedpriv"
-SOURCES = sorted(PACKAGE.rglob("*.py"))
-STRATEGIES = sorted(path for path in (PACKAGE / "strategies").glob("*.py") if path.name != "__init__.py")
+
+
+def sources(folder: Path) -> list[Path]:
+    """Every source below a folder, however deep: a file in a sub-folder must not escape a rule."""
+    return sorted(folder.rglob("*.py"))
+
+
+def strategies(package: Path) -> list[Path]:
+    return [path for path in sources(package / "strategies") if path.name != "__init__.py"]
+
+
+SOURCES = sources(PACKAGE)
+STRATEGIES = strategies(PACKAGE)
 
 # who may do what, as paths inside the package
 OPENS_RELEASES = {"oracle.py", "simulation.py"}
@@ -140,14 +151,38 @@ def test_public_names_are_documented(path: Path):
 
 def test_privacy_knows_nothing_of_models():
     """Accountants are functions of the ledger alone, so delta or adversary can change without training again."""
-    found = [
-        where(path, node)
-        for path in sorted((PACKAGE / "privacy").glob("*.py"))
-        for node in ast.walk(tree(path))
-        if (isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch.nn"))
-        or (isinstance(node, ast.ImportFrom) and node.module == "torch" and any(n.name == "nn" for n in node.names))
-    ]
+    found = [f"fedpriv/{inside(path)}" for path in privacy_files_with_models(PACKAGE)]
     assert not found, f"torch.nn inside fedpriv/privacy: {found}"
+
+
+def privacy_files_with_models(package: Path) -> list[Path]:
+    return [
+        path
+        for path in sources(package / "privacy")
+        if any(name == "torch.nn" or name.startswith("torch.nn.") for name in imported(path))
+    ]
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Dotted names of what a file imports, parts of modules included."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+
+
+@pytest.mark.parametrize("line", ["from torch import nn", "import torch.nn as n", "from torch.nn import Module"])
+def test_a_violation_in_a_sub_folder_is_found(line: str, tmp_path: Path):
+    """The rules reach below the first level of folders."""
+    planted = tmp_path / "privacy" / "claims" / "deep" / "planted.py"
+    long = tmp_path / "strategies" / "family" / "long.py"
+    for path, text in ((planted, line), (long, "x = 1")):
+        path.parent.mkdir(parents=True)
+        path.write_text(text + "\n")
+    (tmp_path / "privacy" / "fine.py").write_text("import torch\n")
+    assert privacy_files_with_models(tmp_path) == [planted]
+    assert strategies(tmp_path) == [long]
 
 
 def test_one_config_for_every_tool():
