@@ -21,6 +21,16 @@ class ConfigError(FedprivError, ValueError):
         self.field, self.value, self.fix = field, value, fix
 
 
+def check_choice(field: str, value: object, *choices: str) -> None:
+    """Refuse a word that is none of the choices.
+
+    Raises:
+        ConfigError: it is another one, or no word at all.
+    """
+    if value not in choices:
+        raise ConfigError(field, value, f"choose {' or '.join(map(repr, choices))}")
+
+
 class DataError(FedprivError, ValueError):
     """Data is missing, broken or out of range."""
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, check_choice
 from fedpriv.privacy.ledger import Record, Release
 from fedpriv.privacy.mechanisms import Gaussian, Laplace, Mechanism, add_noise
 from fedpriv.privacy.randomness import Randomness
@@ -60,6 +60,13 @@ class Published:
     def __post_init__(self) -> None:
         if not self.epsilon_bar > 0:
             raise ConfigError("privacy.published.epsilon_bar", self.epsilon_bar, "must be positive (inf: no noise)")
+        check_choice("privacy.published.law", self.law, "laplace", "gaussian")
+        check_choice("privacy.published.at", self.at, "gradient", "message")
+        if not 0 < self.delta_bar < 1:
+            raise ConfigError("privacy.published.delta_bar", self.delta_bar, "a probability lies in (0, 1)")
+        for name in ("gradient_bound", "growth"):
+            if not (math.isfinite(value := getattr(self, name)) and value > 0):
+                raise ConfigError(f"privacy.published.{name}", value, "must be positive and finite")
         if self.at == "message" and self.scale is None and math.isfinite(self.epsilon_bar):
             raise ConfigError("privacy.published.scale", None, "must be given for noise on messages")
 

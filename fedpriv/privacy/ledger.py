@@ -13,17 +13,25 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 from torch import Tensor
 
-from fedpriv.errors import LedgerError
+from fedpriv.errors import LedgerError, check_choice
+from fedpriv.privacy.clipping import NormName
 
 MechanismName = Literal["gaussian", "laplace", "none"]
 SamplingName = Literal["full", "poisson", "without_replacement"]
 Unit = Literal["sample", "client"]
 Relation = Literal["replace_one", "add_remove"]
 PerClient = float | tuple[float, ...]
+_WORDS = {
+    "mechanism": get_args(MechanismName),
+    "sampling": get_args(SamplingName),
+    "unit": get_args(Unit),
+    "relation": get_args(Relation),
+    "norm": get_args(NormName),
+}
 
 
 @dataclass(frozen=True)
@@ -57,13 +65,18 @@ class Record:
     unit: Unit
     relation: Relation
     clients: tuple[int, ...] | None = None
-    norm: Literal["l1", "l2"] = "l2"
+    norm: NormName = "l2"
     bound: float = 1.0
     sampling: SamplingName = "full"
     rate: PerClient = 1.0
     trust: str = "local"
     non_private: str | None = None
     digest: str | None = None
+
+    def __post_init__(self) -> None:
+        # a word that nobody knows would be priced as if it were some other one
+        for name, words in _WORDS.items():
+            check_choice(f"record.{name}", getattr(self, name), *words)
 
     def to_json(self) -> str:
         """One line of JSON."""

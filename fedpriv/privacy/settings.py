@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from numbers import Integral
+from typing import ClassVar, Literal, get_args
 
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, check_choice
 from fedpriv.privacy.as_published import Published
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.ledger import Relation, Unit
@@ -42,8 +43,8 @@ class FixedSize:
     size: int
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ConfigError("privacy.sampling.size", self.size, "a batch needs at least one example")
+        if not (isinstance(self.size, Integral) and self.size >= 1):
+            raise ConfigError("privacy.sampling.size", self.size, "a batch has a whole number of examples, at least 1")
 
 
 Sampling = FullBatch | Poisson | FixedSize
@@ -77,8 +78,9 @@ class SecureAggregation:
     min_honest: int
 
     def __post_init__(self) -> None:
-        if self.min_honest < 1:
-            raise ConfigError("privacy.trust.min_honest", self.min_honest, "at least one client must be honest")
+        if not (isinstance(self.min_honest, Integral) and self.min_honest >= 1):
+            fix = "a whole number of clients, at least 1, must be honest"
+            raise ConfigError("privacy.trust.min_honest", self.min_honest, fix)
 
     def shares(self, n_clients: int) -> int:
         """The noise of so many participants is enough."""
@@ -138,6 +140,8 @@ class Statistics:
             raise ConfigError("privacy.statistics.bound", self.bound, "the largest loss must be positive and finite")
         if not 0 < self.share < 1:
             raise ConfigError("privacy.statistics.share", self.share, "a fraction of the budget lies in (0, 1)")
+        if not isinstance(self.public_counts, bool):
+            raise ConfigError("privacy.statistics.public_counts", self.public_counts, "True or False")
 
     def relative_share(self, norm: str) -> float:
         """Budget share relative to a gradient's: noise adds up in squares for l2, plainly for l1."""
@@ -191,10 +195,7 @@ class Privacy:
     def __post_init__(self) -> None:
         if not 0 <= self.delta < 1:
             raise ConfigError("privacy.delta", self.delta, "delta lies in [0, 1), e.g. 1e-5")
-        if self.unit not in ("sample", "client") or self.relation not in ("replace_one", "add_remove"):
-            raise ConfigError(
-                "privacy", (self.unit, self.relation), "unit: sample|client, relation: replace_one|add_remove"
-            )
+        self._check_kinds()
         if self.private:
             self._check_amount()
         if self.at == "message" and self.unit != "client":
@@ -204,6 +205,16 @@ class Privacy:
                 "privacy.sampling", "fixed_size", "has no sound add/remove price; use replace_one or poisson"
             )
         self._check_cohort()
+
+    def _check_kinds(self) -> None:
+        """A misspelt word or another type must not pass as some other choice, least of all as no noise."""
+        for name, kind in (("unit", Unit), ("relation", Relation), ("at", At)):
+            check_choice(f"privacy.{name}", getattr(self, name), *get_args(kind))
+        kinds = {"clip": Clip, "mechanism": Gaussian | Laplace, "trust": Trust, "sampling": Sampling}
+        for name, kind in {**kinds, "published": Published | None, "statistics": Statistics}.items():
+            if not isinstance(getattr(self, name), kind):
+                names = " or ".join(one.__name__ for one in get_args(kind) or (kind,) if one is not type(None))
+                raise ConfigError(f"privacy.{name}", getattr(self, name), f"make it with {names}(...)")
 
     def _check_cohort(self) -> None:
         if self.cohort_rate == 1:

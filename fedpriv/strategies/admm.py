@@ -20,7 +20,7 @@ from typing import ClassVar, Literal, Protocol
 import torch
 from torch import Tensor
 
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, check_choice
 from fedpriv.strategies.base import Averaged, Last, Memory, Network, Oracle, Output, State, Strategy
 
 
@@ -90,6 +90,9 @@ class Trust:
     radius: Decay = field(default_factory=lambda: Decay(math.inf, 0.0))
     norm: Literal["linf", "l2"] = "linf"
 
+    def __post_init__(self) -> None:
+        check_choice("strategy.step.norm", self.norm, "linf", "l2")
+
     def solve(self, w: Tensor, at: Tensor, dual: Tensor, gradient: Tensor, rho: float, t: int) -> Tensor:
         """Free minimiser, then projection."""
         move = w + (dual - gradient) / rho - at
@@ -156,6 +159,9 @@ class AdmmStep:
     feasible: Everywhere | Box | Ball = field(default_factory=Everywhere)
     weight_decay: float = 0.0
     linearize_at: Literal["local", "received"] = "local"
+
+    def __post_init__(self) -> None:
+        check_choice("strategy.linearize_at", self.linearize_at, "local", "received")
 
     @property
     def linear(self) -> bool:

@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, check_choice
 from fedpriv.strategies.base import Memory, Oracle, State, Strategy
 from fedpriv.strategies.gossip import Gossip
 from fedpriv.strategies.proximal import L2, Proximal
@@ -174,8 +174,9 @@ def dual_averaging(
         The strategy. It starts at the minimiser of h, whatever the clients' initial parameters.
 
     Raises:
-        ConfigError: schedules that leave x undefined.
+        ConfigError: schedules that leave x undefined, or an unknown `inactive`.
     """
+    check_choice("strategy.inactive", inactive, "lazy", "literal")
     h = regularizer or L2(5e-4)
     dual_map = DualMap(h, weight_power, gamma, gamma_power, active_fraction)
     step, output = DualStep(dual_map, inactive), WeightedPrimals(dual_map, inactive)

@@ -26,7 +26,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, check_choice
 from fedpriv.strategies.base import Averaged, Last, Memory, Network, Oracle, Output, State, Strategy
 from fedpriv.strategies.gossip import Gossip, StepSize
 
@@ -55,6 +55,7 @@ class ImplicitTracking:
         if self.beta < 0 or self.step_size(1) * self.beta > 1:
             fix = f"needs 0 <= beta and step_size beta <= 1, so at most {1 / self.step_size(1):g}"
             raise ConfigError("strategy.beta", self.beta, fix)
+        check_choice("strategy.gradient_at", self.gradient_at, "sent", "mixed")
 
     def init(self, params: Tensor) -> State:
         """What was sent last, y, and the round."""

@@ -112,6 +112,11 @@ def test_sampling_and_relation_choose_the_price() -> None:
         {"clients": (0, 0)},
         {"clients": (0, 1), "noise_multiplier": (1.0, 2.0, 3.0)},
         {"noise_multiplier": ()},
+        {"mechanism": "gausian"},
+        {"sampling": "shuffled"},
+        {"relation": "add"},
+        {"unit": "household"},
+        {"norm": "linf"},
     ],
 )
 def test_unsound_records_are_refused(changes: dict[str, Any]) -> None:
