@@ -17,7 +17,7 @@ class ConfigError(FedprivError, ValueError):
     """
 
     def __init__(self, field: str, value: object, fix: str) -> None:
-        super().__init__(f"{field} = {value!r}: {fix}")
+        super().__init__(f"{cut(field)} = {shown(value)}: {cut(fix, 600)}")
         self.field, self.value, self.fix = field, value, fix
 
 
@@ -45,3 +45,19 @@ class BudgetExhausted(PrivacyError):
 
 class LedgerError(PrivacyError):
     """The ledger could not be written or does not fit the run."""
+
+
+def shown(value: object) -> str:
+    """A value as an error shows it: what Python writes, on one line, cut where it is long."""
+    try:
+        return cut(repr(value))
+    except (ValueError, RecursionError):  # an integer of thousands of digits, lists in lists without end
+        return f"a {type(value).__name__} too large to show"
+
+
+def cut(text: str, longest: int = 120) -> str:
+    """A text on one line, without what follows its first `longest` characters."""
+    line = " ".join(text[: 2 * longest].split())
+    return (
+        line if len(line) <= longest and len(text) <= 2 * longest else f"{line[:longest]}... ({len(text)} characters)"
+    )

@@ -31,7 +31,7 @@ class Entry(Generic[T]):
 def nearest(name: str, names: Iterable[str]) -> str:
     """The end of an error message: `; did you mean 'x'?` if a name is close, else every name there is."""
     known = sorted(names)
-    close = difflib.get_close_matches(name, known, n=3)
+    close = difflib.get_close_matches(name[:100], known, n=3)  # a longer one is like no other
     if close:
         return "; did you mean " + " or ".join(repr(match) for match in close) + "?"
     return "; choose one of " + ", ".join(known) if known else ""

@@ -32,7 +32,7 @@ class _Commands(TyperGroup):
             text = str(error)
         except OSError as error:
             text = f"{error.filename or 'a file'} cannot be read or written ({error.strerror})"
-        err.print(f"[bold red]error:[/] {escape(text)}")
+        err.print(f"[bold red]error:[/] {escape(' '.join(text.split()))}")
         raise typer.Exit(2)
 
 

@@ -11,13 +11,14 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    GetCoreSchemaHandler,
     SerializerFunctionWrapHandler,
     ValidationError,
     create_model,
     model_serializer,
     model_validator,
 )
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError
 
 from fedpriv import plugins
 from fedpriv.errors import ConfigError
@@ -25,10 +26,33 @@ from fedpriv.errors import ConfigError
 M = TypeVar("M", bound=BaseModel)
 
 
+def _make_scalars_strict(schema: Any, handler: GetCoreSchemaHandler) -> None:  # noqa: ANN401 - a core schema
+    """In place. Lists may still fill tuples, and mappings dataclasses, as YAML has neither."""
+    if isinstance(schema, dict):
+        if schema.get("type") == "definition-ref":
+            schema = handler.resolve_ref_schema(cast("CoreSchema", schema))
+        if schema.get("type") in ("int", "float", "bool", "str"):
+            schema["strict"] = True
+        for part in schema.values():
+            _make_scalars_strict(part, handler)
+    elif isinstance(schema, list):
+        for part in schema:
+            _make_scalars_strict(part, handler)
+
+
 class Section(BaseModel):
-    """A mapping of the configuration; a name that it does not know is an error with the nearest one."""
+    """A mapping of the configuration; a name that it does not know is an error with the nearest one.
+
+    A number is written as a number, a truth as a truth: `true` is not 1, `1.0` is no count, and `"1"` is text.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: type[BaseModel], handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        _make_scalars_strict(schema, handler)
+        return schema
 
     @model_validator(mode="before")
     @classmethod

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from fedpriv import strict_yaml
 from fedpriv.config.base import check
 from fedpriv.config.schema import Config
 from fedpriv.errors import ConfigError
-
-
-class _Loader(yaml.SafeLoader):
-    """PyYAML reads `1e-5` as text, for YAML 1.1 wants `1.0e-5`."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
@@ -36,7 +27,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
         ConfigError: the file or a setting cannot be used; names the field, the value and the fix.
     """
     try:
-        given = _parse(path.read_text(encoding="utf-8"), str(path))
+        given = strict_yaml.read(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("configuration", str(path), f"cannot be read ({error})") from None
     if not isinstance(given, dict):
@@ -58,13 +49,6 @@ def fingerprint(config: Config) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _parse(text: str, where: str) -> Any:  # noqa: ANN401 - YAML may hold anything
-    try:
-        return yaml.load(text, Loader=_Loader)  # a SafeLoader
-    except yaml.YAMLError as error:
-        raise ConfigError("configuration", where, f"is not YAML: {' '.join(str(error).split())}") from None
-
-
 def override(given: dict[str, Any], setting: str) -> dict[str, Any]:
     """A mapping with `dotted.name=value` changed.
 
@@ -73,12 +57,12 @@ def override(given: dict[str, Any], setting: str) -> dict[str, Any]:
     """
     name, equals, text = setting.partition("=")
     keys = name.strip().split(".")
-    if not equals or not all(keys):
+    if not equals or not all(keys) or len(keys) > strict_yaml.DEEPEST:
         raise ConfigError("override", setting, "write it as section.field=value, e.g. privacy.epsilon=1")
     section = given.get(keys[0])
     if isinstance(section, str):  # the short form of a plugin
         given = {**given, keys[0]: {"name": section}}
-    return _set(given, keys, _parse(text, setting))
+    return _set(given, keys, strict_yaml.read(text, setting))
 
 
 def _set(section: object, keys: Sequence[str], value: object) -> dict[str, Any]:

@@ -127,7 +127,7 @@ class ComputeSection(Section):
     device: str = "auto"
     dtype: Literal["float32", "float64"] = "float32"
     chunk: PositiveInt = Compute.chunk
-    threads: PositiveInt | None = None
+    threads: Annotated[PositiveInt, Field(le=1024)] | None = None  # torch ends the process for very many
 
     def build(self) -> Compute:
         """The setting."""
@@ -160,7 +160,7 @@ class Config(Section):
     strategy: StrategySection
     privacy: PrivacySection
     network: NetworkSection = NetworkSection()
-    rounds: PositiveInt
+    rounds: Annotated[PositiveInt, Field(le=1_000_000)]  # each is planned and priced before the first
     seed: int | None = None
     compute: ComputeSection = ComputeSection()
     log: LogSection = LogSection()

@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 from fedpriv import plugins
 from fedpriv.data.base import Split
-from fedpriv.errors import ConfigError, DataError
+from fedpriv.errors import ConfigError, DataError, cut, shown
 
 Rows = list[dict[str, str]]
 
@@ -135,7 +135,7 @@ def _scaled(rows: Rows, path: str, name: str, low: float, high: float) -> Tensor
             value = math.nan
         if math.isnan(value):
             fix = "drop the row, or fill the gap with a value that is public"
-            raise DataError(f"{path}, row {line}: {name} = {row[name]!r} is not a number: {fix}")
+            raise DataError(f"{path}, row {line}: {name} = {shown(row[name])} is not a number: {fix}")
         found.append(2 * (min(max(value, low), high) - low) / (high - low) - 1)
     return torch.tensor(found)
 
@@ -145,8 +145,6 @@ def _places(rows: Rows, path: str, name: str, values: Sequence[str | int]) -> Te
     places = {str(value): place for place, value in enumerate(values)}
     for line, row in enumerate(rows, start=2):
         if row[name] not in places:
-            raise DataError(
-                f"{path}, row {line}: {name} = {row[name]!r} is none of {', '.join(places)}: correct it, or list it "
-                "(quote yes and no, which YAML reads as true and false)"
-            )
+            fix = f"is none of {cut(', '.join(places))}: correct it, or list it"
+            raise DataError(f"{path}, row {line}: {name} = {shown(row[name])} {fix}")
     return torch.tensor([places[row[name]] for row in rows])

@@ -1,0 +1,152 @@
+"""YAML in which a word means one thing: what its versions read differently is refused, and so is what never ends."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import yaml
+from yaml.constructor import ConstructorError
+
+from fedpriv.errors import ConfigError, cut
+
+# far above what a configuration needs, and read within two seconds
+LONGEST = 100_000  # characters
+MOST_PARTS = 10_000  # values, and beginnings and ends of lists and mappings
+DEEPEST = 40  # levels
+MOST_DIGITS = 100
+
+_TRUE, _FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
+_BOOL = "tag:yaml.org,2002:bool"
+_INT = "tag:yaml.org,2002:int"
+_FLOAT = "tag:yaml.org,2002:float"
+_AMBIGUOUS = "!ambiguous"
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader with the words of YAML 1.2; 1.1, which it reads by itself, has 020 = 16 and 1:20 = 80."""
+
+    yaml_implicit_resolvers = {}  # noqa: RUF012 - PyYAML's own form
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"(~|null|Null|NULL|)$"), ["~", "n", "N", ""])
+_Loader.add_implicit_resolver(_BOOL, re.compile(rf"({'|'.join(_TRUE + _FALSE)})$"), list("tTfF"))
+_Loader.add_implicit_resolver(_INT, re.compile(r"[-+]?(0|[1-9][0-9]*)$"), list("-+0123456789"))
+_Loader.add_implicit_resolver(
+    _FLOAT,
+    re.compile(
+        r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)$|[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$|[-+]?\.(inf|Inf|INF)$"
+    ),
+    list("-+0123456789."),
+)
+# numbers and truths of version 1.1 that are text in 1.2, or other numbers, and what is no number
+_Loader.add_implicit_resolver(
+    _AMBIGUOUS,
+    re.compile(
+        r"(yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF|\.(nan|NaN|NAN)"
+        r"|[-+]?(0[0-9_]+|0[bB][01_]+|0[xX][0-9a-fA-F_]+|0[oO][0-7_]+)"
+        r"|[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?|[-+]?[0-9.]*_[0-9_.]*([eE][-+]?[0-9]+)?)$"
+    ),
+    list("yYnNoO.-+0123456789"),
+)
+
+
+def read(text: str, where: str) -> Any:  # noqa: ANN401 - YAML may hold anything
+    """What a text says, as mappings, lists, text, numbers, truths and None.
+
+    Args:
+        text: YAML. Refused: keys given twice, anchors, aliases and tags, words that versions of YAML read differently
+            (yes, 020, 1:20, 1_000), `.nan`, and what is too long, too deep or too large.
+        where: What to call it in an error.
+
+    Raises:
+        ConfigError: it is not such a text.
+    """
+    if len(text) > LONGEST:
+        raise ConfigError("configuration", where, f"has {len(text)} characters: give at most {LONGEST}")
+    try:
+        _check_form(text)
+        return yaml.load(text, Loader=_Loader)  # a SafeLoader
+    except yaml.YAMLError as error:
+        raise ConfigError("configuration", where, _in_one_line(error)) from None
+
+
+def _check_form(text: str) -> None:
+    """Walk the events, before anything is built of them."""
+    depth = 0
+    for number, event in enumerate(yaml.parse(text, Loader=_Loader)):
+        if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
+            depth += 1
+        elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
+            depth -= 1
+        if number > MOST_PARTS:
+            raise _wrong(f"more than {MOST_PARTS} parts", event)
+        if depth > DEEPEST:
+            raise _wrong(f"more than {DEEPEST} levels", event)
+        if isinstance(event, yaml.NodeEvent):
+            _check_part(event)
+
+
+def _check_part(event: yaml.NodeEvent) -> None:
+    if event.anchor is not None:
+        raise _wrong("no anchors or aliases: write the value out (quote a text that begins with & or *)", event)
+    if getattr(event, "tag", None) is not None:
+        raise _wrong("no tags: write the value alone (quote a text that begins with !)", event)
+    if isinstance(event, yaml.ScalarEvent) and any(c == "\0" or "\ud800" <= c <= "\udfff" for c in event.value):
+        raise _wrong("a character that no text has", event)
+
+
+def _wrong(what: str, at: yaml.Event | yaml.Node) -> ConstructorError:
+    return ConstructorError(None, None, what, at.start_mark)
+
+
+def _in_one_line(error: yaml.YAMLError) -> str:
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return f"is not YAML: {cut(' '.join(str(error).split()))}"
+    mark, problem = error.problem_mark, " ".join((error.problem or "").split())
+    meaning = "" if isinstance(error, ConstructorError) else "is not YAML: "
+    return f"{meaning}{problem} (line {mark.line + 1}, column {mark.column + 1})"
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: dict[Any, Any] = {}
+    for key_node, value_node in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, (str, int, float, bool, type(None))):
+            raise _wrong("a key must be a word or a number", key_node)
+        if key in seen:
+            raise _wrong(f"{cut(str(key))} is given twice", key_node)
+        seen[key] = loader.construct_object(value_node, deep=True)
+    return seen
+
+
+def _ambiguous(_: _Loader, node: yaml.ScalarNode) -> object:
+    if node.value.startswith("."):
+        fix = f"{node.value} is no number: give one"
+    elif node.value[0] in "yYnNoO":
+        fix = f"{node.value} is a truth to some readers and text to others: write true or false, or quote it"
+    else:
+        fix = f"readers differ on what {cut(node.value)} is: write a number in plain decimal digits, or quote a text"
+    raise _wrong(fix, node)
+
+
+def _integer(_: _Loader, node: yaml.ScalarNode) -> int:
+    if len(node.value) > MOST_DIGITS:
+        raise _wrong(f"a number of {len(node.value)} digits: give at most {MOST_DIGITS}", node)
+    return int(node.value)
+
+
+def _float(_: _Loader, node: yaml.ScalarNode) -> float:
+    if node.value.lower().endswith(".inf"):
+        return -math.inf if node.value.startswith("-") else math.inf
+    value = float(node.value)
+    if math.isinf(value):
+        raise _wrong(f"{cut(node.value)} is too large: write .inf if you mean it", node)
+    return value
+
+
+_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+_Loader.add_constructor(_AMBIGUOUS, _ambiguous)
+_Loader.add_constructor(_INT, _integer)
+_Loader.add_constructor(_FLOAT, _float)
