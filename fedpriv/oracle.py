@@ -76,6 +76,11 @@ class PrivateOracle:
         """Number of clients (public)."""
         return len(self._population)
 
+    @property
+    def weights(self) -> Tensor:
+        """Weight of each client of the round, `n m_i / sum(m)` over all n clients, `[k]` (public)."""
+        return self._population.weights[self._cohort].to(self._population.params)
+
     def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> None:
         """Start a round: rows of queries now belong to the clients of `cohort [k]`."""
         self._round, self._index, self._cohort, self._received = round_index, 0, cohort, received
@@ -85,6 +90,10 @@ class PrivateOracle:
     def gradient(self, params: Tensor) -> Tensor:
         """Private gradient of each client's objective, on a fresh batch: `[k, dim] -> [k, dim]`."""
         return self._answer(self._query("gradient"), params)
+
+    def client_gradient(self, params: Tensor) -> Tensor:
+        """Private gradient of each client's own mean loss, on a fresh batch: `[k, dim] -> [k, dim]`."""
+        return self._answer(replace(self._query("client_gradient"), whole=True), params)
 
     def full_gradient(self, params: Tensor) -> Tensor:
         """Private gradient of each client's objective on all its examples: `[k, dim] -> [k, dim]`."""

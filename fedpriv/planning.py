@@ -48,9 +48,18 @@ class DryOracle:
         self._round, self._index, self._clients = round_index, 0, cohort.tolist()
         self.evaluations += [0.0] * (round_index + 1 - len(self.evaluations))
 
+    @property
+    def weights(self) -> Tensor:
+        """Of the public sizes."""
+        return (self._sizes[self._clients] / self._sizes.mean()).float()
+
     def gradient(self, params: Tensor) -> Tensor:
         """Zeros."""
         return self._answer("gradient", params)
+
+    def client_gradient(self, params: Tensor) -> Tensor:
+        """Zeros."""
+        return self._answer("client_gradient", params)
 
     def full_gradient(self, params: Tensor) -> Tensor:
         """Zeros."""
@@ -247,7 +256,15 @@ class _MadeUpAnswers:
         moves = self._moves[round_index][cohort]
         self._now = self._answers[round_index][cohort] + self._spread * (moves - moves.mean(0))
 
+    @property
+    def weights(self) -> Tensor:
+        # unequal, for a step that multiplies its own answers by them sends no sum of answers
+        return torch.linspace(0.5, 1.5, len(self._now), dtype=torch.float64)
+
     def gradient(self, params: Tensor) -> Tensor:
+        return self._now
+
+    def client_gradient(self, params: Tensor) -> Tensor:
         return self._now
 
     def full_gradient(self, params: Tensor) -> Tensor:

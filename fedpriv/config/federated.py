@@ -10,7 +10,7 @@ from pydantic import Field
 from fedpriv.config.recipes import StrategyEntry
 from fedpriv.strategies import fedavg as family
 from fedpriv.strategies.adaptive_clipping import adaptive_clipping
-from fedpriv.strategies.base import Strategy
+from fedpriv.strategies.base import Strategy, Weighting
 from fedpriv.strategies.scaffold import scaffold
 
 Positive = Annotated[float, Field(gt=0)]
@@ -34,6 +34,7 @@ def fedavg(
     local_steps: Steps = 1,
     server_learning_rate: Positive = 1.0,
     server_momentum: Fraction = 0.0,
+    weighting: Weighting = "examples",
     average: NonNegative | None = None,
     adaptive_clip: AdaptiveClip | None = None,
 ) -> Strategy:
@@ -43,6 +44,7 @@ def fedavg(
         local_steps,
         server_learning_rate=server_learning_rate,
         server_momentum=server_momentum,
+        weighting=weighting,
         average=average,
     )
     return _clipped(strategy, adaptive_clip)
@@ -53,12 +55,18 @@ def fedprox(
     proximal: NonNegative,
     local_steps: Steps = 1,
     server_learning_rate: Positive = 1.0,
+    weighting: Weighting = "examples",
     average: NonNegative | None = None,
     adaptive_clip: AdaptiveClip | None = None,
 ) -> Strategy:
     """See `fedpriv.fedprox`."""
     strategy = family.fedprox(
-        learning_rate, proximal, local_steps, server_learning_rate=server_learning_rate, average=average
+        learning_rate,
+        proximal,
+        local_steps,
+        server_learning_rate=server_learning_rate,
+        weighting=weighting,
+        average=average,
     )
     return _clipped(strategy, adaptive_clip)
 
@@ -71,6 +79,7 @@ def fedopt(
     beta1: Fraction = 0.9,
     beta2: Fraction = 0.99,
     tau: Positive = 1e-3,
+    weighting: Weighting = "examples",
     average: NonNegative | None = None,
     adaptive_clip: AdaptiveClip | None = None,
 ) -> Strategy:
@@ -83,6 +92,7 @@ def fedopt(
         beta1=beta1,
         beta2=beta2,
         tau=tau,
+        weighting=weighting,
         average=average,
     )
     return _clipped(strategy, adaptive_clip)

@@ -40,7 +40,7 @@ class Record:
 
     Attributes:
         round: Round of the run, from 0.
-        query: `"gradient"`, `"gradient_difference"`, `"statistic:<name>"` or `"message"`.
+        query: `"gradient"`, `"client_gradient"`, `"gradient_difference"`, `"statistic:<name>"` or `"message"`.
         index: Which release of this round, from 0.
         clients: The clients that answered; None means all of them.
         mechanism: Law of the noise. `"none"` is an exact answer and has `non_private` set.

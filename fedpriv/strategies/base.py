@@ -17,6 +17,7 @@ from fedpriv.strategies.proximal import Proximal, Zero
 
 State = dict[str, Tensor]
 Memory = Literal["none", "private"]
+Weighting = Literal["examples", "clients"]
 
 
 class Oracle(Protocol):
@@ -27,11 +28,27 @@ class Oracle(Protocol):
         """Number of clients in the population (public)."""
         ...
 
+    @property
+    def weights(self) -> Tensor:
+        """Weight of each client, `n m_i / sum(m)`, in the rows' type, `[k]` (public).
+
+        The sum is over all n clients, not over the round's: then the mean over a cohort that was drawn at random, on
+        average, is the mean over all examples.
+        """
+        ...
+
     def gradient(self, params: Tensor) -> Tensor:
         """Private gradient of each client's objective at its row, on a fresh batch: `[k, dim] -> [k, dim]`.
 
         Client i's objective is `F_i = n m_i / sum(m)` times its mean loss: `mean_i F_i` is the mean loss of all
         examples.
+        """
+        ...
+
+    def client_gradient(self, params: Tensor) -> Tensor:
+        """Private gradient of each client's own mean loss, on a fresh batch: `[k, dim] -> [k, dim]`.
+
+        It is `gradient` without the client's weight: for several local steps, whose outcome is weighted.
         """
         ...
 

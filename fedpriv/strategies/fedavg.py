@@ -1,10 +1,13 @@
 """Federated averaging and its kin: FedAvg, FedProx and FedOpt.
 
-Each participant starts at the server's model w, makes `local_steps` gradient steps on its objective, held near w by
-`mu / 2 ||x - w||^2`, and sends what it changed; the server takes the mean change as a step direction:
+Each participant starts at the server's model w, makes `local_steps` gradient steps on its own mean loss, held near w by
+`mu / 2 ||x - w||^2`, and sends what it changed, weighted; the server takes the mean change as a step direction:
 
-    x_p = w;  x_p -= lr (g~_p(x_p) + mu (x_p - w))  (local_steps times);  u_p = x_p - w
+    x_p = w;  x_p -= lr (g~_p(x_p) + mu (x_p - w))  (local_steps times);  u_p = omega_p (x_p - w)
     w  <- server(w, mean_p(u_p))
+
+omega_p = n m_p / sum(m), m_p the examples of client p (McMahan et al.), or 1 (Li et al.). The sum is over all n
+clients, so that the mean change of a cohort drawn at random is, on average, that of everyone.
 
 * FedAvg (McMahan et al., 2017, algorithm 1): mu = 0, `w += server_lr mean(u)`. With one local step, FedSGD.
 * FedProx (Li et al., 2020, algorithm 2): mu > 0.
@@ -16,23 +19,38 @@ DP-FedAvg (McMahan et al., 2018): u_p is clipped and noised.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
-from fedpriv.strategies.base import Averaged, Last, Memory, Network, Oracle, Output, State, Strategy
+from fedpriv.strategies.base import (
+    Averaged,
+    Last,
+    Memory,
+    Network,
+    Oracle,
+    Output,
+    State,
+    Strategy,
+    Weighting,
+)
 
 
 @dataclass(frozen=True)
 class LocalSteps:
-    """Gradient steps from the received model; the message is the change.
+    """Gradient steps from the received model; the message is the weighted change.
+
+    With `at: message` the change is clipped with its weight. With `unit: client` at the gradient each of several
+    answers is clipped, and the change is weighted afterwards.
 
     Args:
         learning_rate: Step of the clients.
         local_steps: Gradient steps; each asks the oracle once.
         proximal: `mu` of FedProx.
+        weighting: What counts the same: all `"examples"`, or all `"clients"`.
     """
 
     hears: ClassVar[tuple[str, ...]] = ("model",)
@@ -42,8 +60,11 @@ class LocalSteps:
     learning_rate: float
     local_steps: int = 1
     proximal: float = 0.0
+    weighting: Weighting = "examples"
 
     def __post_init__(self) -> None:
+        if self.weighting not in ("examples", "clients"):
+            raise ConfigError("strategy.weighting", self.weighting, "choose examples or clients: what counts the same")
         if self.local_steps < 1:
             raise ConfigError("strategy.local_steps", self.local_steps, "a client makes at least one step")
         if not self.learning_rate > 0:
@@ -62,13 +83,23 @@ class LocalSteps:
 
     def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
         """One round."""
+        ask, weights = self._question(oracle)
         x = received
         for _ in range(self.local_steps):
-            gradient = oracle.gradient(x)
+            gradient = ask(x)
             if self.proximal:
                 gradient = gradient + self.proximal * (x - received)
             x = x - self.learning_rate * gradient
-        return x - received, state
+        return weights * (x - received), state
+
+    def _question(self, oracle: Oracle) -> tuple[Callable[[Tensor], Tensor], Tensor | float]:
+        """What to ask, and what to multiply the change with."""
+        if self.weighting == "clients":
+            return oracle.client_gradient, 1.0
+        if self.local_steps == 1:
+            # the same change; weighted by the oracle, so that sums of messages are multiples of sums of answers
+            return oracle.gradient, 1.0
+        return oracle.client_gradient, oracle.weights.unsqueeze(1)
 
 
 class ServerOptimizer(Protocol):
@@ -180,6 +211,7 @@ def fedavg(
     *,
     server_learning_rate: float = 1.0,
     server_momentum: float = 0.0,
+    weighting: Weighting = "examples",
     average: float | None = None,
 ) -> Strategy:
     """Federated averaging on a star.
@@ -189,14 +221,14 @@ def fedavg(
         local_steps: Gradient steps per round; each asks the oracle once, so each is paid for.
         server_learning_rate: Step of the server along the mean update.
         server_momentum: In [0, 1); 0 is FedAvg, else FedAvgM.
+        weighting: What counts the same in the mean update: all `"examples"` (as in the paper), or all `"clients"`.
         average: None reports the last model; a power p the average weighted by `t**p`.
 
     Raises:
         ConfigError: an option is out of range.
     """
-    return _star(
-        LocalSteps(learning_rate, local_steps), ServerSgd(server_learning_rate, server_momentum), average, "fedavg"
-    )
+    local = LocalSteps(learning_rate, local_steps, weighting=weighting)
+    return _star(local, ServerSgd(server_learning_rate, server_momentum), average, "fedavg")
 
 
 def fedprox(
@@ -205,10 +237,15 @@ def fedprox(
     local_steps: int = 1,
     *,
     server_learning_rate: float = 1.0,
+    weighting: Weighting = "examples",
     average: float | None = None,
 ) -> Strategy:
-    """FedProx: as `fedavg`, with local steps held near the received model by `proximal / 2 ||x - w||^2`."""
-    return _star(LocalSteps(learning_rate, local_steps, proximal), ServerSgd(server_learning_rate), average, "fedprox")
+    """FedProx: as `fedavg`, with local steps held near the received model by `proximal / 2 ||x - w||^2`.
+
+    The paper weights `"clients"` alike, and draws each with a probability that grows with its examples.
+    """
+    local = LocalSteps(learning_rate, local_steps, proximal, weighting)
+    return _star(local, ServerSgd(server_learning_rate), average, "fedprox")
 
 
 def fedopt(
@@ -220,11 +257,12 @@ def fedopt(
     beta1: float = 0.9,
     beta2: float = 0.99,
     tau: float = 1e-3,
+    weighting: Weighting = "examples",
     average: float | None = None,
 ) -> Strategy:
     """FedOpt: as `fedavg`, with an adaptive step of the server; see `ServerAdaptive`."""
     optimizer = ServerAdaptive(server, server_learning_rate, beta1, beta2, tau)
-    return _star(LocalSteps(learning_rate, local_steps), optimizer, average, "fedopt")
+    return _star(LocalSteps(learning_rate, local_steps, weighting=weighting), optimizer, average, "fedopt")
 
 
 def _star(local: LocalSteps, server: ServerOptimizer, average: float | None, name: str) -> Strategy:

@@ -1,16 +1,21 @@
 """SCAFFOLD: control variates against client drift (Karimireddy et al., 2020, algorithm 1, option II).
 
-Participant i starts at the server's model x and makes K local steps on its objective, corrected by the difference of
-the control variates c (everyone's mean) and c_i (its own):
+Participant i starts at the server's model x and makes K local steps on its own mean loss, corrected by the difference
+of the control variates c (everyone's weighted mean) and c_i (its own). With weights w_i = n m_i / sum(m), or 1:
 
     y = x;  y -= lr (g~_i(y) + c - c_i)  (K times);  u_i = y - x
-    c_i += control_rate (c_i+ - c_i),  c_i+ = c_i - c - u_i / (K lr);  c = mean of all c_i
-    x += server_lr mean_i(u_i)
+    x += server_lr mean_i(w_i u_i)
+    c_i += control_rate (c_i+ - c_i),  c_i+ = c_i - c - u_i / (K lr);  c = mean_i(w_i c_i)
 
-In the paper c_i is the client's memory. It is a function of u_i and of what the server knows, so here the server keeps
-it and tells each participant its own `c - c_i`: then a client keeps nothing, half as much is sent up, and whatever
-privacy the messages u_i have, all of it has. Single messages are needed, so secure aggregation cannot serve it. Noise
-on u_i enters c_i; `control_rate < 1` smooths it (1 in the paper). DP local steps: Noble, Bellet, Dieuleveut (2022).
+In the paper c_i is the client's memory. Here the server keeps `w_i c_i` and says it, c and x, and a client says
+
+    v_i = w_i (u_i + K lr c):   w_i c_i -= control_rate v_i / (K lr);   x += server_lr (mean_i(v_i) - K lr c)
+
+which is the same: then a client keeps nothing, half as much is sent up as in the paper (half as much again is sent
+down), and whatever privacy the messages v_i have, all of it has. (Where weights or the number of participants vary, c
+counts as if they had their mean: that step is unbiased, and varies less.) Single messages are needed, so secure
+aggregation cannot serve it. Noise on v_i enters c_i; `control_rate < 1` smooths it (1 in the paper). DP local steps:
+Noble, Bellet, Dieuleveut (2022).
 """
 
 from __future__ import annotations
@@ -22,24 +27,32 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
-from fedpriv.strategies.base import Averaged, Last, Memory, Network, Oracle, Output, State, Strategy
+from fedpriv.strategies.base import (
+    Averaged,
+    Last,
+    Memory,
+    Network,
+    Oracle,
+    Output,
+    State,
+    Strategy,
+    Weighting,
+)
 
 
 @dataclass(frozen=True)
 class CorrectedSteps:
-    """Local steps along the corrected gradient; hears `(x, c - c_i)` side by side, `[k, 2 dim]`."""
+    """Local steps along the corrected gradient; hears `(x, c, w_i c_i)` side by side, `[k, 3 dim]`."""
 
-    hears: ClassVar[tuple[str, ...]] = ("model", "correction")
-    says: ClassVar[tuple[str, ...]] = ("update",)
+    hears: ClassVar[tuple[str, ...]] = ("model", "mean_control", "control")
+    says: ClassVar[tuple[str, ...]] = ("control_change",)
     memory: ClassVar[Memory] = "none"  # the server keeps the control variates
+
+    linear: ClassVar[bool] = False  # not where the answers' weights differ
 
     learning_rate: float
     local_steps: int
-
-    @property
-    def linear(self) -> bool:
-        """A single step is a multiple of its answer."""
-        return self.local_steps == 1
+    weighting: Weighting = "examples"
 
     def init(self, params: Tensor) -> State:
         """No state."""
@@ -47,19 +60,20 @@ class CorrectedSteps:
 
     def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
         """One round."""
-        x, correction = received.chunk(2, 1)
-        y = x
+        weights = oracle.weights.unsqueeze(1) if self.weighting == "examples" else 1.0
+        x, mean, control = received.chunk(3, 1)
+        y, correction = x, mean - control / weights
         for _ in range(self.local_steps):
-            y = y - self.learning_rate * (oracle.gradient(y) + correction)
-        return y - x, state
+            y = y - self.learning_rate * (oracle.client_gradient(y) + correction)
+        return weights * (y - x + self.local_steps * self.learning_rate * mean), state
 
 
 @dataclass(frozen=True)
 class ControlVariates:
-    """The server: the model and everyone's control variates `[n, dim]`."""
+    """The server: the model and everyone's weighted control variates `w_i c_i`, `[n, dim]`."""
 
-    hears: ClassVar[tuple[str, ...]] = ("update",)
-    says: ClassVar[tuple[str, ...]] = ("model", "correction")
+    hears: ClassVar[tuple[str, ...]] = ("control_change",)
+    says: ClassVar[tuple[str, ...]] = ("model", "mean_control", "control")
     is_sum: ClassVar[bool] = False
 
     learning_rate: float
@@ -70,24 +84,21 @@ class ControlVariates:
     def init(self, params: Tensor) -> tuple[Tensor, State]:
         """All start from the first client's model, with control variates zero."""
         model, controls = params[:1].clone(), torch.zeros_like(params)
-        return torch.cat([model.expand_as(params), controls], 1), {"model": model, "controls": controls}
+        return _said(model, controls), {"model": model, "controls": controls}
 
     def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
         """Move the model along the mean update and the participants' control variates to their last gradients."""
-        controls = state["controls"]
-        mean = controls.mean(0, keepdim=True)
-        length = self.local_steps * self.learning_rate
-        # a client that took no part counts as if it had sent what leaves its control variate as it is
-        update = network.fill(message, (-length * mean).expand_as(controls))
-        controls = controls - self.control_rate * (mean + update / length)
-        model = state["model"] + self.server_learning_rate * network.mean(message)[:1]
-        correction = controls.mean(0, keepdim=True) - controls
-        return torch.cat([model.expand_as(controls), correction], 1), {"model": model, "controls": controls}
+        controls, length = state["controls"], self.local_steps * self.learning_rate
+        update = network.mean(message)[:1] - length * controls.mean(0, keepdim=True)
+        model = state["model"] + self.server_learning_rate * update
+        change = network.fill(message, torch.zeros_like(controls))
+        controls = controls - self.control_rate / length * change
+        return _said(model, controls), {"model": model, "controls": controls}
 
 
 @dataclass(frozen=True)
 class ReportModel:
-    """Report the model, the first half of what was said, through another output."""
+    """Report the model, the first third of what was said, through another output."""
 
     output: Output
 
@@ -96,7 +107,7 @@ class ReportModel:
         return self.output.init(_model(received))
 
     def __call__(self, received: Tensor, state: State) -> tuple[Tensor, State]:
-        """The first half of any row."""
+        """The first third of any row."""
         return self.output(_model(received), state)
 
 
@@ -106,6 +117,7 @@ def scaffold(
     *,
     server_learning_rate: float = 1.0,
     control_rate: float = 1.0,
+    weighting: Weighting = "examples",
     average: float | None = None,
 ) -> Strategy:
     """SCAFFOLD on a star.
@@ -115,6 +127,7 @@ def scaffold(
         local_steps: K; each asks the oracle once.
         server_learning_rate: Step of the server along the mean update.
         control_rate: In (0, 1]: how far a control variate moves towards its newest estimate; 1 in the paper.
+        weighting: What counts the same in the mean: all `"examples"`, or all `"clients"` as in the paper.
         average: None reports the last model; a power p the average weighted by `t**p`.
 
     Raises:
@@ -125,13 +138,19 @@ def scaffold(
     for name, value in (("learning_rate", learning_rate), ("server_learning_rate", server_learning_rate)):
         if not value > 0:
             raise ConfigError(f"strategy.{name}", value, "must be positive")
+    if weighting not in ("examples", "clients"):
+        raise ConfigError("strategy.weighting", weighting, "choose examples or clients: what counts the same")
     if not 0 < control_rate <= 1:
         raise ConfigError("strategy.control_rate", control_rate, "lies in (0, 1]")
     server = ControlVariates(learning_rate, local_steps, server_learning_rate, control_rate)
     output = ReportModel(Last() if average is None else Averaged(average))
-    local = CorrectedSteps(learning_rate, local_steps)
-    return Strategy(local, server, output, "scaffold")  # pyright: ignore[reportArgumentType] - linear is a property: it depends on local_steps
+    return Strategy(CorrectedSteps(learning_rate, local_steps, weighting), server, output, "scaffold")
 
 
 def _model(received: Tensor) -> Tensor:
-    return received[:1].chunk(2, 1)[0].expand(len(received), -1)
+    return received[:1].chunk(3, 1)[0].expand(len(received), -1)
+
+
+def _said(model: Tensor, controls: Tensor) -> Tensor:
+    mean = controls.mean(0, keepdim=True)
+    return torch.cat([model.expand_as(controls), mean.expand_as(controls), controls], 1)

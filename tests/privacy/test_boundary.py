@@ -54,6 +54,14 @@ class Recorder:
         answer = self._oracle.gradient(params)
         return self._keep(answer) if self._oracle.privacy.at == "gradient" else answer
 
+    def client_gradient(self, params: Tensor) -> Tensor:
+        answer = self._oracle.client_gradient(params)
+        return self._keep(answer) if self._oracle.privacy.at == "gradient" else answer
+
+    @property
+    def weights(self) -> Tensor:
+        return self._oracle.weights
+
     def gradient_difference(self, params: Tensor, anchor: Tensor) -> Tensor:
         return self._keep(self._oracle.gradient_difference(params, anchor))
 

@@ -146,6 +146,29 @@ def test_the_declared_sensitivity_is_attained(unit: str, relation: str, norm: st
     assert moved == pytest.approx(row_sensitivities(privacy)[VICTIM], rel=1e-4)
 
 
+@pytest.mark.parametrize("sampling", ["full", "poisson"])
+@pytest.mark.parametrize("unit", ["sample", "client"])
+def test_a_clients_own_gradient_is_priced_without_its_weight(unit: str, sampling: str) -> None:
+    """Both answers have the same noise in units of their sensitivity, which is all that a record tells."""
+    privacy = privacy_of(unit, "replace_one", "l2", sampling)
+    pair = [digits_of(SIZES), digits_of(SIZES)]
+    x, y = pair[0][VICTIM]
+    for side, scale in zip(pair, (1e3, -1e3), strict=True):
+        # opposite gradients beyond the bound at parameters zero, whichever examples are drawn
+        side[VICTIM] = (x[2] * scale).expand_as(x).clone(), y[2].expand_as(y).clone()
+    if unit == "sample":
+        pair[1] = with_record(pair[0], VICTIM, 2, -1e3 * x[2], int(y[2]))
+    params, moved, noise = torch.zeros(len(SIZES), DIM).double(), [], []
+    for seed in range(1 if sampling == "full" else 8):
+        first, second = (oracle_of(side, privacy, seed=seed) for side in pair)
+        moved.append(float((first.client_gradient(params) - second.client_gradient(params))[VICTIM].norm()))
+        noise.append(first.ledger.records[0].noise_multiplier)
+    rate = 0.5 if sampling == "poisson" else 1.0
+    expected = 2 * BOUND / (1 if unit == "client" else rate * SIZES[VICTIM])
+    assert max(moved) == pytest.approx(expected, rel=1e-4)
+    assert set(noise) == {MULTIPLIER}
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 def test_differences_of_gradients_are_bounded_as_differences(norm: str, backend: str) -> None:
