@@ -136,9 +136,9 @@ def test_scaffold_with_cohorts_ends_at_the_optimum_of_all_examples():
             for m, a, b in zip((1, 2, 5), (1.0, 2.0, 0.5), (1.0, -1.0, 2.0), strict=True)
         ],
     )
-    strategy = fp.scaffold(0.05, 5, server_learning_rate=0.5)
+    strategy = fp.scaffold(0.05, 5)
     training = fp.Training(
-        clients, strategy, EXACT, rounds=250, network=network, compute=fp.Compute(dtype="float64"), seed=0
+        clients, strategy, EXACT, rounds=60, network=network, compute=fp.Compute(dtype="float64"), seed=0
     )
     for _ in training:
         pass
