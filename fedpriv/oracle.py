@@ -17,12 +17,12 @@ from fedpriv.population import Population
 from fedpriv.privacy.as_published import add_published_noise
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.ledger import Ledger, Record, Release
-from fedpriv.privacy.mechanisms import add_noise
+from fedpriv.privacy.mechanisms import EVERYBODY, add_noise
 from fedpriv.privacy.pricing import Pricing
 from fedpriv.privacy.randomness import Randomness
 from fedpriv.privacy.settings import Privacy, Sampling
 from fedpriv.problem import check_finite
-from fedpriv.sums import Sums, statistics
+from fedpriv.sums import Sums, check_depth, statistics
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,9 @@ class PrivateOracle:
         self._pricing = Pricing(privacy, population.sizes.tolist())
         self._draws = Draws(population, randomness, privacy.cohort_rate)
         self._sums = Sums(backend, len(population), population.device)
+        together = privacy.trust.sums_only
+        added = population.counts.tolist() if together else [int(population.counts.max())]
+        check_depth(added, population.chunk, len(population) if together else 1)
         self._answered = (-1, 0)
         self.begin_round(0, torch.arange(len(population)))
 
@@ -153,7 +156,7 @@ class PrivateOracle:
             return self._open(Release(self._exact_record(query.name), queries.problem(params)[1].detach()))
         bounded = statistics(self._draws.batches(query.sampling, self._index), params, queries)
         factors = queries.factors(self._sampled_factors(query.sampling))
-        return queries.values(self._open(self._noised(query, bounded, factors)))
+        return queries.values(self._noised(query, bounded, factors))
 
     def statistic_deviation(self, round_index: int) -> Tensor:
         """Standard deviation `[n, m]` that noise and batches give constraint values in a round, at most (public).
@@ -202,7 +205,7 @@ class PrivateOracle:
         query = self._query("message")
         if not self.privacy.private:
             return self._open(self._not_private(query, message, [1.0] * len(message), message))
-        return self._open(self._of_clients(query, self.privacy.clip.rows(message)[0]))
+        return self._of_clients(query, self.privacy.clip.rows(message)[0])
 
     def _query(self, name: str) -> _Query:
         return _Query(name, self.privacy.clip, self._pricing.sampling_of(name))
@@ -214,17 +217,17 @@ class PrivateOracle:
         self._check_query_points(params, anchor)
         privacy, factors = self.privacy, self._factors(query)
         if privacy.private and privacy.at == "gradient" and privacy.unit == "sample":
-            return self._open(self._noised(query, self._sum(query, params, anchor, query.clip), factors))
+            return self._noised(query, self._sum(query, params, anchor, query.clip), factors)
         exact = _scaled(self._sum(query, params, anchor), factors)
         if privacy.boundary == "message":
             self._index += 1
             return exact
         if privacy.private:
-            return self._open(self._of_clients(query, query.clip.rows(exact)[0]))
+            return self._of_clients(query, query.clip.rows(exact)[0])
         return self._open(self._not_private(query, exact, factors, params))
 
     def _open(self, release: Release) -> Tensor:
-        value = self.ledger.open(release)
+        value = self.ledger.open(release).to(self._population.params.dtype)
         self._answered = (self._round, self._index)
         self._index += 1
         return value
@@ -232,8 +235,12 @@ class PrivateOracle:
     def _exact_record(self, query: str) -> Record:
         return self._pricing.exact(self._round, self._index, query, self._clients)
 
-    def _noised(self, query: _Query, bounded: Tensor, factors: Sequence[float]) -> Release:
-        """Noise `bounded` and multiply row i by the public `factors[i]`."""
+    def _noised(self, query: _Query, bounded: Tensor, factors: Sequence[float]) -> Tensor:
+        """Release `bounded` with noise, its row i multiplied by the public `factors[i]`.
+
+        Where only sums are seen, the noise stands on the sum and every row of the answer is the mean: whatever is made
+        of the rows afterwards is made of what was released.
+        """
         if (self._round, self._index) <= self._answered:
             raise PrivacyError(
                 f"round {self._round} was answered already, and its noise may not serve another answer: their "
@@ -247,11 +254,14 @@ class PrivateOracle:
                 f"round {self._round} has {len(clients)} participants, fewer than min_honest = {parties}, who share "
                 f"the noise (trust: {self.privacy.trust})"
             )
-        return add_noise(
-            _scaled(bounded, factors), scales, self.privacy.mechanism, record, self._randomness, clients, parties
-        )
+        rows, noise = _scaled(bounded, factors), (self.privacy.mechanism, record, self._randomness)
+        if not self.privacy.trust.sums_only:
+            return self._open(add_noise(rows, scales, *noise, clients))
+        # the shares of all who take part, drawn as one
+        total = add_noise(rows.sum(0, keepdim=True), scales[:1], *noise, [EVERYBODY], len(clients) / parties)
+        return (self._open(total) / len(clients)).expand(len(clients), -1)
 
-    def _of_clients(self, query: _Query, bounded: Tensor) -> Release:
+    def _of_clients(self, query: _Query, bounded: Tensor) -> Tensor:
         """Noise rows that are whole clients' contributions; those of clients that were not drawn count as zero."""
         rate = self.privacy.cohort_rate
         if rate < 1 and self._round == self._answered[0]:

@@ -22,7 +22,7 @@ from fedpriv.privacy.randomness import Randomness
 from fedpriv.privacy.settings import FixedSize, Poisson, Privacy
 from fedpriv.privacy.spent import Spent
 from fedpriv.problem import Problem
-from fedpriv.simulation import RoundNetwork, begin, check_fit, simulate
+from fedpriv.simulation import RoundNetwork, begin, check_fit, seen_by_aggregator, simulate
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.proximal import Zero
 
@@ -193,8 +193,8 @@ def make_plan(
         check_linear(strategy, len(sizes), network)
     relative = replace(privacy, epsilon=None, noise_multiplier=1.0) if privacy.private else privacy
     oracle = DryOracle(Pricing(relative, sizes), relative, sizes)
-    progress = begin(strategy, torch.zeros(len(sizes), 1))
-    for _ in simulate(strategy, oracle, network, progress, randomness or Randomness(0), rounds=rounds):
+    progress, seen = begin(strategy, torch.zeros(len(sizes), 1)), seen_by_aggregator(network, privacy)
+    for _ in simulate(strategy, oracle, seen, progress, randomness or Randomness(0), rounds=rounds):
         pass
     _check_honest(privacy, oracle.records, len(sizes))
     if not privacy.private:

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedpriv.errors import BudgetExhausted, ConfigError
+from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError
 from fedpriv.population import Population
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.randomness import Randomness
@@ -58,6 +58,64 @@ class RoundNetwork(Network, Protocol):
     def participants(self, round_index: int, randomness: Randomness) -> Tensor:
         """Sorted indices of this round's clients, `[k]`."""
         ...
+
+
+class SumsOnly:
+    """A network on which an aggregator gets sums over the participants and nothing else."""
+
+    def __init__(self, network: RoundNetwork) -> None:
+        self._network = network
+
+    @property
+    def numbers_sent(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride] - nobody sets it from outside
+        """See `RoundNetwork`."""
+        return self._network.numbers_sent
+
+    @property
+    def answers(self) -> int:
+        """See `RoundNetwork`."""
+        return self._network.answers
+
+    @property
+    def spectral_gap(self) -> float:
+        """See `RoundNetwork`."""
+        return self._network.spectral_gap
+
+    @property
+    def everyone(self) -> bool:
+        """See `RoundNetwork`."""
+        return self._network.everyone
+
+    def participants(self, round_index: int, randomness: Randomness) -> Tensor:
+        """See `RoundNetwork`."""
+        return self._network.participants(round_index, randomness)
+
+    def mean(self, rows: Tensor) -> Tensor:
+        """See `Network`."""
+        return self._network.mean(rows)
+
+    def fill(self, rows: Tensor, others: Tensor) -> Tensor:
+        """See `Network`; nothing is exchanged."""
+        return self._network.fill(rows, others)
+
+    def mix(self, rows: Tensor) -> Tensor:
+        """Refused."""
+        raise _more_than_a_sum("mix")
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """Refused."""
+        raise _more_than_a_sum("gather")
+
+
+def _more_than_a_sum(exchange: str) -> PrivacyError:
+    return PrivacyError(
+        f"only sums of messages are seen, so there is no network.{exchange}: use network.mean, or trust: local"
+    )
+
+
+def seen_by_aggregator(network: RoundNetwork, privacy: Privacy) -> RoundNetwork:
+    """The network as far as the settings of trust let an aggregator see it."""
+    return SumsOnly(network) if privacy.private and privacy.trust.sums_only else network
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from fedpriv.privacy.randomness import Randomness
 from fedpriv.privacy.settings import Privacy
 from fedpriv.privacy.spent import Spent
 from fedpriv.results import Result, RoundReport, Sink
-from fedpriv.simulation import RoundNetwork, adopt, begin, simulate
+from fedpriv.simulation import RoundNetwork, adopt, begin, seen_by_aggregator, simulate
 from fedpriv.strategies.base import Strategy
 
 
@@ -142,7 +142,8 @@ class Training:
         if self._over:
             raise FedprivError("this run is over; make a new Training with fresh clients for another one")
         start = time.monotonic() - self._seconds
-        rounds = simulate(self.strategy, self.oracle, self.network, self.progress, self._randomness, rounds=self.rounds)
+        network = seen_by_aggregator(self.network, self.plan.privacy)
+        rounds = simulate(self.strategy, self.oracle, network, self.progress, self._randomness, rounds=self.rounds)
         for done in rounds:
             self.progress = done.progress
             server = done.progress.server

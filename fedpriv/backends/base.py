@@ -13,7 +13,8 @@ from fedpriv.privacy.clipping import Clip
 class Backend(Protocol):
     """Per-example gradients of the clients' losses, clipped one by one and summed.
 
-    The guarantee rests on this: each example changes its client's row by a vector of norm at most `clip.bound`.
+    The guarantee rests on this: each example changes its client's row by a vector of norm at most `clip.bound`, up to
+    the rounding of float64, in which clipped gradients are summed.
     Built as `Backend(model, loss)`; every backend gives the same sums as `loop` up to rounding.
     """
 
@@ -31,7 +32,8 @@ class Backend(Protocol):
                 `params` and at `anchor`.
 
         Returns:
-            The sums `[k, dim]` and the number of examples per client whose gradient was not finite, `[k]`.
+            The sums `[k, dim]`, in float64 where they are clipped, and the number of examples per client whose gradient
+            was not finite, `[k]`.
         """
         ...
 

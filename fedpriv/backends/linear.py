@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from fedpriv.backends.functional import Functional, all_alike, count, is_finite
+from fedpriv.backends.summation import sum_of_products
 from fedpriv.batch import Batch
 from fedpriv.client import Loss
 from fedpriv.errors import ConfigError
@@ -64,7 +65,7 @@ class LinearBackend:
             return sums, count(self._broken(deltas, batch, sums) & batch.mask)
         norms = self._gradient_norms(deltas, batch, clip)
         finite = torch.isfinite(norms)
-        deltas = deltas * clip.factors(norms).unsqueeze(2)
+        deltas = deltas.double() * clip.factors(norms).unsqueeze(2)
         return self._outer_sum(deltas, batch, batch.mask & finite), count(batch.mask & ~finite)
 
     def largest_norm(self, params: Tensor, batch: Batch, norm: Clip) -> Tensor:
@@ -92,18 +93,16 @@ class LinearBackend:
         """Sum over the kept examples of `delta (x, 1)^T`: `[k, b, n_outputs], [k, b] -> [k, dim]`."""
         deltas = deltas.where(kept.unsqueeze(2), 0)
         x = batch.inputs.flatten(2)
-        sums = torch.bmm(deltas.mT, x)
+        product = sum_of_products if deltas.dtype == torch.float64 else torch.bmm
+        sums = product(deltas.mT, x)
         if not is_finite(sums):
             # 0 * inf is nan: only then pay for a copy of the inputs
-            sums = torch.bmm(deltas.mT, x.where(kept.unsqueeze(2), 0))
+            sums = product(deltas.mT, x.where(kept.unsqueeze(2), 0))
         parts = [sums.flatten(1), deltas.sum(1)] if self._has_bias else [sums.flatten(1)]
         return torch.cat(parts, 1)
 
     def _gradient_norms(self, deltas: Tensor, batch: Batch, norm: Clip) -> Tensor:
-        # a square below the smallest number vanishes, and a large factor brings back what it hid: add what may be lost
-        lost = torch.finfo(deltas.dtype).tiny ** 0.5
-        of_outputs, of_inputs = norm.norms(deltas), self._input_norms(batch, norm)
-        return (of_outputs + lost * self._shape[0]) * (of_inputs + lost * self._shape[1])
+        return norm.norms(deltas) * self._input_norms(batch, norm)
 
     def _input_norms(self, batch: Batch, norm: Clip) -> Tensor:
         """Norm of each `(x, 1)`, or of `x` where there is no bias, `[k, b]`."""

@@ -33,7 +33,7 @@ class LoopBackend:
         self, params: Tensor, batch: Batch, clip: Clip | None, anchor: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """See `Backend.clipped_sum`."""
-        sums = params.new_zeros(params.shape)
+        sums = torch.zeros(params.shape, dtype=params.dtype if clip is None else torch.float64, device=params.device)
         broken = torch.zeros(len(params), dtype=torch.long, device=params.device)
         for client, gradient in self._gradients(params, batch, anchor):
             if clip is None:
@@ -46,7 +46,7 @@ class LoopBackend:
 
     def largest_norm(self, params: Tensor, batch: Batch, norm: Clip) -> Tensor:
         """See `Backend.largest_norm`: infinite where a gradient is not finite, 0 for a client without examples."""
-        largest = params.new_zeros(len(params))
+        largest = torch.zeros(len(params), dtype=torch.float64, device=params.device)
         for client, gradient in self._gradients(params, batch, anchor=None):
             largest[client] = torch.maximum(largest[client], norm.norms(gradient).nan_to_num(torch.inf, torch.inf))
         return largest

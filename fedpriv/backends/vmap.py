@@ -12,6 +12,7 @@ from torch.func import grad, vmap
 
 from fedpriv.backends.functional import Functional, all_alike, count, is_finite, unpad
 from fedpriv.backends.group_norm import FoldedGroupNorm
+from fedpriv.backends.summation import sum_of_products
 from fedpriv.batch import Batch
 from fedpriv.client import Loss
 from fedpriv.privacy.clipping import Clip
@@ -61,7 +62,7 @@ class VmapBackend:
         """See `Backend.clipped_sum`."""
         if clip is None:
             return self._exact_sum(params, batch, anchor)
-        sums = params.new_zeros(params.shape)
+        sums = torch.zeros(params.shape, dtype=torch.float64, device=params.device)
         broken = torch.zeros(len(params), dtype=torch.long, device=params.device)
         for rows, gradients, norms, mask in self._blocks(params, batch, clip, anchor):
             broken[rows] += count(~torch.isfinite(norms) & mask)
@@ -70,7 +71,7 @@ class VmapBackend:
 
     def largest_norm(self, params: Tensor, batch: Batch, norm: Clip) -> Tensor:
         """See `Backend.largest_norm`: infinite where a gradient is not finite, 0 for a client without examples."""
-        largest = params.new_zeros(len(params))
+        largest = torch.zeros(len(params), dtype=torch.float64, device=params.device)
         for rows, _, norms, mask in self._blocks(params, batch, norm, anchor=None):
             norms = norms.nan_to_num(torch.inf, torch.inf).where(mask, 0)
             largest[rows] = torch.maximum(largest[rows], norms.amax(1))
@@ -151,9 +152,9 @@ class VmapBackend:
 def _weighted_sum(weights: Tensor, gradients: Gradients) -> Tensor:
     """`sum_b weights[c, b] * gradients[c, b]`; a cell of weight 0 adds nothing even when it is not finite."""
     row = weights.unsqueeze(1)
-    sums = torch.cat([torch.bmm(row, g).squeeze(1) for g in gradients], 1)
+    sums = torch.cat([sum_of_products(row, g).squeeze(1) for g in gradients], 1)
     if is_finite(sums):
         return sums
     # 0 * inf is nan: only then pay for a second pass
     kept = weights.unsqueeze(2) > 0
-    return torch.cat([torch.bmm(row, g.where(kept, 0)).squeeze(1) for g in gradients], 1)
+    return torch.cat([sum_of_products(row, g.where(kept, 0)).squeeze(1) for g in gradients], 1)

@@ -45,7 +45,7 @@ class Record:
         clients: The clients that answered; None means all of them.
         mechanism: Law of the noise. `"none"` is an exact answer and has `non_private` set.
         norm: Norm in which a unit's contribution was clipped.
-        bound: That norm's bound C.
+        bound: That norm's bound C, with what rounding may add.
         noise_multiplier: Noise scale (standard deviation of a Gaussian, b of a Laplace) over sensitivity, where the
             sensitivity is C (add_remove) or 2C (replace_one). One number, or one for each of `clients`.
         sampling: How the unit was selected into the answer.

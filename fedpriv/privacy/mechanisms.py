@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.ledger import MechanismName, Record, Release
-from fedpriv.privacy.randomness import Randomness, laplace, laplace_share, normal
+from fedpriv.privacy.randomness import Randomness, laplace, laplace_sum, normal
 
 
 class Mechanism(Protocol):
@@ -23,14 +23,26 @@ class Mechanism(Protocol):
         """The name that records carry."""
         ...
 
-    def draw(self, randomness: Randomness, at: Address, dim: int, parties: int) -> Tensor:
-        """One party's share of unit noise, `[dim]` in float64: the shares of `parties` add up to the law itself."""
+    def draw(self, randomness: Randomness, at: Address, dim: int, amount: float = 1.0) -> Tensor:
+        """Unit noise, `[dim]` in float64.
+
+        Args:
+            randomness: The run's streams.
+            at: Names the stream.
+            dim: How many draws.
+            amount: Draw the sum of so many independent copies of the law, at least 1 and not always whole: where noise
+                is made of shares, more participants than have to share it add more of it.
+        """
         ...
+
+
+EVERYBODY = -1
+"""The client of an address when a sum over clients has noise of its own."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """Whose answer it is: (round, index within the round, client)."""
+    """Whose answer it is: (round, index within the round, client or `EVERYBODY`)."""
 
     round: int
     index: int
@@ -46,9 +58,9 @@ class Gaussian:
         """`"gaussian"`."""
         return "gaussian"
 
-    def draw(self, randomness: Randomness, at: Address, dim: int, parties: int) -> Tensor:
-        """Normal draws of variance `1 / parties`."""
-        return normal(randomness.stream("noise", at.round, at.index, at.client), dim) / math.sqrt(parties)
+    def draw(self, randomness: Randomness, at: Address, dim: int, amount: float = 1.0) -> Tensor:
+        """Normal draws of variance `amount`."""
+        return normal(randomness.stream("noise", at.round, at.index, at.client), dim) * math.sqrt(amount)
 
 
 @dataclass(frozen=True)
@@ -60,10 +72,10 @@ class Laplace:
         """`"laplace"`."""
         return "laplace"
 
-    def draw(self, randomness: Randomness, at: Address, dim: int, parties: int) -> Tensor:
-        """Laplace draws, or a difference of two Gamma(1/parties) draws when it is a share."""
+    def draw(self, randomness: Randomness, at: Address, dim: int, amount: float = 1.0) -> Tensor:
+        """Laplace draws, or differences of two Gamma(amount) draws, which are Laplace for amount 1."""
         stream = randomness.stream("noise", at.round, at.index, at.client)
-        return laplace(stream, dim) if parties == 1 else laplace_share(stream, dim, parties)
+        return laplace(stream, dim) if amount == 1 else laplace_sum(stream, dim, amount)
 
 
 MECHANISMS: dict[str, Mechanism] = {"gaussian": Gaussian(), "laplace": Laplace()}
@@ -76,7 +88,7 @@ def add_noise(
     record: Record,
     randomness: Randomness,
     clients: Sequence[int],
-    parties: int = 1,
+    amount: float = 1.0,
 ) -> Release:
     """Add noise to bounded sums and make the release.
 
@@ -86,21 +98,21 @@ def add_noise(
         mechanism: The law.
         record: What the release is; it must state the noise multiplier that `scales` amount to.
         randomness: The run's streams.
-        clients: Population index of each row.
-        parties: In how many shares the noise is drawn (secure aggregation); 1 when each row is seen alone.
+        clients: Population index of each row, or `EVERYBODY`.
+        amount: How many times the law is added; see `Mechanism.draw`.
 
     Returns:
-        The release; only a ledger opens it.
+        The release, in float64; only a ledger opens it.
 
     Noise is drawn and added in float64 and the sum rounded to a grid of `2**-20` of the scale's power of two. Noise
     drawn in float32 betrays the value under it (Mironov, 2012); this is a mitigation, not a proof.
     """
     if any(not (math.isfinite(s) and s > 0) for s in scales):
         raise ConfigError("noise scale", min(scales), "noise must be positive and finite; use at: none for no noise")
-    noised = torch.empty_like(bounded)
+    noised = torch.empty_like(bounded, dtype=torch.float64)
     for row, (client, scale) in enumerate(zip(clients, scales, strict=True)):
-        unit = mechanism.draw(randomness, Address(record.round, record.index, client), bounded.shape[1], parties)
+        unit = mechanism.draw(randomness, Address(record.round, record.index, client), bounded.shape[1], amount)
         grid = 2.0 ** (math.ceil(math.log2(scale)) - 20)
         exact = bounded[row].double() + (unit * scale).to(bounded.device)
-        noised[row] = ((exact / grid).round_() * grid).to(bounded.dtype)
+        noised[row] = (exact / grid).round_() * grid
     return Release(replace(record, mechanism=mechanism.name), noised)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fedpriv.errors import ConfigError
-from fedpriv.privacy.clipping import Clip
+from fedpriv.privacy.clipping import ROUNDING, Clip
 from fedpriv.privacy.ledger import PerClient, Record
 from fedpriv.privacy.settings import FixedSize, FullBatch, Poisson, Privacy, Sampling
 
@@ -52,8 +52,7 @@ class Pricing:
             clip: How each unit's contribution was bounded; `privacy.clip` unless given.
             share: Relative budget share of this query beside a gradient's in the same round.
 
-        Where only the sum is seen, each client's share is scaled to the largest sensitivity in
-        the cohort: noise scaled to a neighbour's smaller one would not cover it.
+        Where only the sum is seen, its noise is scaled to the largest sensitivity in the cohort, for every row alike.
         """
         privacy = self._privacy
         if privacy.noise_multiplier is None:
@@ -64,10 +63,10 @@ class Pricing:
             raise ConfigError("privacy.schedule", share, f"round {round_index} needs a positive, finite share")
         multiplier = privacy.noise_multiplier / share
         largest = max(factors, default=1.0)
-        reference = [largest] * len(factors) if self.parties > 1 else list(factors)
+        reference = [largest] * len(factors) if privacy.trust.sums_only else list(factors)
         scales = [multiplier * privacy.sensitivity_of(clip) * r for r in reference]
         record = self._record(round_index, index, query, clients, multiplier)
-        return replace(record, norm=clip.norm, bound=clip.bound), scales
+        return replace(record, norm=clip.norm, bound=clip.bound * (1 + ROUNDING)), scales
 
     def exact(self, round_index: int, index: int, query: str, clients: Sequence[int]) -> Record:
         """The record of an answer that is not private."""

@@ -135,7 +135,9 @@ def laplace(stream: Stream, dim: int) -> Tensor:
     return torch.from_numpy(stream.standard_exponential(dim) - stream.standard_exponential(dim))
 
 
-def laplace_share(stream: Stream, dim: int, parties: int) -> Tensor:
-    """`dim` draws whose sum over `parties` is exactly Laplace(1): a difference of two Gamma(1/parties) draws."""
-    gamma = stream.standard_gamma
-    return torch.from_numpy(gamma(1 / parties, dim) - gamma(1 / parties, dim))
+def laplace_sum(stream: Stream, dim: int, amount: float) -> Tensor:
+    """`dim` draws of the sum of `amount` draws of Laplace(1), not always a whole number of them.
+
+    Laplace(1) is a difference of two Gamma(1) draws, and shapes of Gamma draws add up.
+    """
+    return torch.from_numpy(stream.standard_gamma(amount, dim) - stream.standard_gamma(amount, dim))

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, get_args
 
 from fedpriv.errors import ConfigError, check_choice
 from fedpriv.privacy.as_published import Published
-from fedpriv.privacy.clipping import Clip
+from fedpriv.privacy.clipping import ROUNDING, Clip
 from fedpriv.privacy.ledger import Relation, Unit
 from fedpriv.privacy.mechanisms import Gaussian, Laplace
 from fedpriv.privacy.schedules import Schedule, Uniform
@@ -256,9 +256,11 @@ class Privacy:
 
     @property
     def sensitivity(self) -> float:
-        """Largest change of a clipped sum between neighbours, in the clip's norm: C, or 2C for replace_one."""
+        """Largest change of a clipped sum between neighbours, in the clip's norm: C, or 2C for replace_one; and what
+        rounding may add.
+        """
         return self.sensitivity_of(self.clip)
 
     def sensitivity_of(self, clip: Clip) -> float:
         """The same for another clip."""
-        return clip.bound * (1.0 if self.relation == "add_remove" else 2.0)
+        return clip.bound * (1 + ROUNDING) * (1.0 if self.relation == "add_remove" else 2.0)

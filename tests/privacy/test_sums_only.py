@@ -1,0 +1,85 @@
+"""Where only sums are seen, an aggregator that looks at single messages finds nothing in them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from privacy_worlds import clients_of, digits_of
+from torch import Tensor
+
+import fedpriv as fp
+from fedpriv.strategies.base import Network, State, Strategy
+from fedpriv.strategies.fedavg import AddMeanUpdate
+
+SIZES = (9, 14, 11, 6)
+TRUSTS = [fp.Central(), fp.SecureAggregation(3)]
+BOUNDARIES = [
+    fp.Privacy(noise_multiplier=1.0, unit="client", at="message"),
+    fp.Privacy(noise_multiplier=1.0, unit="client", at="gradient"),
+    fp.Privacy(noise_multiplier=1.0, at="gradient"),
+]
+
+
+class Peeking(AddMeanUpdate):
+    """Claims to use sums alone and looks at messages."""
+
+
+class Median(Peeking):
+    def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
+        return super().__call__(message.clone().median(0).values.expand_as(message), network, state)
+
+
+class First(Peeking):
+    def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
+        return super().__call__(message[:1].expand_as(message), network, state)
+
+
+class Gathering(Peeking):
+    def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
+        return super().__call__(network.gather(message), network, state)
+
+
+class Mixing(Peeking):
+    def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
+        return super().__call__(network.mix(message), network, state)
+
+
+def with_aggregator(aggregator: AddMeanUpdate) -> Strategy:
+    return replace(fp.fedavg(0.5), aggregator=aggregator)
+
+
+def model_of(aggregator: AddMeanUpdate, privacy: fp.Privacy) -> Tensor:
+    return fp.train(clients_of(digits_of(SIZES)), with_aggregator(aggregator), privacy, rounds=3, seed=5).params
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("aggregator", [Median(), First()])
+@pytest.mark.parametrize("trust", TRUSTS, ids=str)
+def test_every_message_is_the_mean(aggregator: AddMeanUpdate, trust) -> None:
+    privacy = replace(BOUNDARIES[0], trust=trust)
+    torch.testing.assert_close(model_of(aggregator, privacy), model_of(AddMeanUpdate(), privacy))
+    local = replace(privacy, trust=fp.Local())
+    assert (model_of(aggregator, local) - model_of(AddMeanUpdate(), local)).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("aggregator", [Gathering(), Mixing()])
+@pytest.mark.parametrize("trust", TRUSTS, ids=str)
+@pytest.mark.parametrize("privacy", BOUNDARIES, ids=lambda p: f"{p.at}, {p.unit}")
+def test_there_is_nothing_to_gather(aggregator: AddMeanUpdate, trust, privacy: fp.Privacy) -> None:
+    with pytest.raises(fp.PrivacyError, match="only sums of messages are seen"):
+        fp.Training(clients_of(digits_of(SIZES)), with_aggregator(aggregator), replace(privacy, trust=trust), rounds=2)
+
+
+def test_the_noise_of_a_curator_stands_once_on_the_sum() -> None:
+    """One draw and one rounding: the released sum lies on the grid of its own scale."""
+    privacy = replace(BOUNDARIES[0], trust=fp.Central())
+    training = fp.Training(clients_of(digits_of(SIZES)), fp.fedavg(0.5), privacy, rounds=1, seed=0)
+    training.oracle.begin_round(0, torch.arange(4), training.population.params)
+    answer = training.oracle.release_message(torch.zeros_like(training.population.params))
+    released = answer[0].double() * 4
+    scale = 2 * (1 + 2**-10)
+    assert float(released.std()) == pytest.approx(scale, rel=0.1)
+    grid = 2.0 ** (2 - 20)
+    assert torch.equal(released / grid, (released / grid).round())
