@@ -15,6 +15,7 @@ from torch.utils.data import TensorDataset
 import fedpriv as fp
 from fedpriv.privacy import claims
 from fedpriv.privacy.as_published import Published
+from fedpriv.privacy.clipping import ROUNDING
 from fedpriv.strategies.adaptive_clipping import ClipToHeard, adaptive_clipping
 from fedpriv.strategies.fedavg import fedavg
 from fedpriv.strategies.mirror_descent import EuclideanBall, accelerated_mirror_descent
