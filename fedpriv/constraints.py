@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedpriv.errors import ConfigError
 from fedpriv.loss_sums import Constraint, Count, LossSums, Model
-from fedpriv.plugins import Entry
+from fedpriv.plugins import Entry, Registry
 
 
 def _summed(term: LossSums, model: Model, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -269,12 +269,14 @@ def mean_loss() -> Constraint:
     return MEAN_LOSS
 
 
-OBJECTIVES: dict[str, Entry[Constraint]] = {
+_OBJECTIVES = {
     "mean_loss": Entry(mean_loss, "mean loss of a client's examples"),
     "class_loss": Entry(class_loss, "mean loss of one class (Neyman-Pearson)"),
 }
-CONSTRAINTS: dict[str, Entry[Constraint]] = {
+_CONSTRAINTS = {
     "loss_at_most": Entry(LossAtMost, "mean loss of a client's examples at most a bound"),
     "class_loss_at_most": Entry(ClassLossAtMost, "mean loss of one class at most a bound (Neyman-Pearson)"),
     "group_loss_gap": Entry(GroupLossGap, "mean losses of two groups differ by at most a bound (fairness)"),
 }
+OBJECTIVES = Registry(_OBJECTIVES, (Constraint,))
+CONSTRAINTS = Registry(_CONSTRAINTS, (Constraint,))

@@ -1,18 +1,45 @@
-"""Names in a configuration become objects: a registered name, or `package.module:Name` for the user's own code."""
+"""Names in a configuration become objects: a name of fedpriv's or of an installed package's, or `package.module:Name`.
+
+A registered name runs no code but what is installed. `package.module:Name` runs whatever it names, so it needs a word
+of the user's beside the configuration: `--allow-plugins`, `FEDPRIV_ALLOW_PLUGINS=1` or `allowed()`.
+"""
 
 from __future__ import annotations
 
 import difflib
 import importlib
 import inspect
+import os
 import pkgutil
-from collections.abc import Callable, Iterable, Mapping
+import types
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, FedprivError, cut
 
 T = TypeVar("T")
+OPT_IN = "FEDPRIV_ALLOW_PLUGINS"
+
+_allowed: ContextVar[bool] = ContextVar("allowed", default=False)
+
+
+@contextmanager
+def allowed() -> Generator[None]:
+    """Inside this, configurations may name `package.module:Name`: code of anybody's that can be imported here."""
+    token = _allowed.set(True)
+    try:
+        yield
+    finally:
+        _allowed.reset(token)
+
+
+def are_allowed() -> bool:
+    """Whether `package.module:Name` may be imported: inside `allowed()`, or where FEDPRIV_ALLOW_PLUGINS is 1."""
+    return _allowed.get() or os.environ.get(OPT_IN) == "1"
 
 
 @dataclass(frozen=True)
@@ -26,6 +53,57 @@ class Entry(Generic[T]):
 
     build: Callable[..., T]
     description: str
+
+
+R = TypeVar("R", bound=Entry[Any])
+
+
+class Registry(Mapping[str, R]):
+    """The names of one section of a configuration: fedpriv's own first, then those of installed packages.
+
+    Args:
+        rows: fedpriv's own.
+        makes: What a builder gives: it must be a class of one of these, or a function whose annotation says that it
+            returns one. This is checked before it is called.
+        group: Entry points in which installed packages name builders of theirs; None where they cannot.
+        row: Makes a row of a builder and its description.
+    """
+
+    def __init__(
+        self,
+        rows: Mapping[str, R],
+        makes: tuple[type, ...],
+        group: str | None = None,
+        row: Callable[[Callable[..., Any], str], R] = Entry,
+    ) -> None:
+        self.makes = makes
+        self._rows, self._group, self._row = dict(rows), group, row
+
+    def __getitem__(self, name: str) -> R:
+        return self._rows[name] if name in self._rows else self._load(self._installed()[name])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows or name in self._installed()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._rows, **self._installed()})
+
+    def __len__(self) -> int:
+        return len({**self._rows, **self._installed()})
+
+    def _installed(self) -> dict[str, EntryPoint]:
+        return {} if self._group is None else {found.name: found for found in entry_points(group=self._group)}
+
+    def _load(self, point: EntryPoint) -> R:
+        package = point.dist.name if point.dist else "an installed package"
+        try:
+            found = point.load()
+        except Exception as error:  # whatever the package raises
+            fix = f"of {package}: {type(error).__name__}: {error}; mend or uninstall that package"
+            raise ConfigError(f"entry point {self._group}", point.name, fix) from error
+        builder = checked(found, self.makes, point.value, f"entry point {self._group}")
+        first_line = (inspect.getdoc(builder) or "").split("\n")[0]
+        return self._row(builder, f"{first_line or 'no description'} (of {package})")
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -45,11 +123,18 @@ def resolve_object(reference: str, *, field: str = "plugin") -> Any:  # noqa: AN
         field: Dotted path of the setting, for error messages.
 
     Raises:
-        ConfigError: not of that form, module not found or broken, or attribute not found (with the nearest names).
+        ConfigError: plug-ins are not allowed, or it is not of that form, module not found or broken, or attribute not
+            found (with the nearest names).
     """
     module_name, colon, attribute = reference.partition(":")
     if not (colon and module_name and attribute):
         raise ConfigError(field, reference, "write it as 'package.module:Name'")
+    if not are_allowed():
+        fix = (
+            "is code that fedpriv does not know, and naming it runs it; if you trust it, add --allow-plugins "
+            f"(or set {OPT_IN}=1; in Python: with fedpriv.plugins.allowed())"
+        )
+        raise ConfigError(field, reference, fix)
     module = _import(module_name, reference, field)
     if not hasattr(module, attribute):
         hint = nearest(attribute, (name for name in vars(module) if not name.startswith("_")))
@@ -57,37 +142,124 @@ def resolve_object(reference: str, *, field: str = "plugin") -> Any:  # noqa: AN
     return getattr(module, attribute)
 
 
+def checked(found: object, makes: tuple[type, ...], reference: str, field: str) -> Callable[..., Any]:
+    """`found`, if calling it gives one of `makes` by its own account: nothing is called to find out.
+
+    Raises:
+        ConfigError: it is no class of that kind, and no function that is annotated to return one.
+    """
+    wanted = " or ".join(kind.__name__ for kind in makes)
+    if inspect.isclass(found):
+        if _is_one(found, makes):
+            return found
+        raise ConfigError(field, reference, f"is a class, but no {wanted}: give one, or a function that returns one")
+    if not inspect.isfunction(found):
+        raise ConfigError(field, reference, f"is a {type(found).__name__}, not a class or function")
+    gives = _returns(found)
+    if gives and all(_is_one(kind, makes) for kind in gives):
+        return found
+    said = " or ".join(kind.__name__ for kind in gives) or "nothing that can be read"
+    fix = f"its annotation says that it returns {said}: it must be def {found.__name__}(...) -> {wanted}"
+    raise ConfigError(field, reference, fix)
+
+
+def find(reference: str, registry: Registry[R], field: str) -> Callable[..., Any]:
+    """What builds `reference`: a name in `registry`, or `package.module:Name`.
+
+    Raises:
+        ConfigError: it is neither registered nor importable, or not of the registry's kind.
+    """
+    if reference in registry:
+        return registry[reference].build
+    if ":" not in reference:
+        fix = f"unknown{nearest(reference, registry)} (your own: 'package.module:Name')"
+        raise ConfigError(field, reference, fix)
+    return checked(resolve_object(reference, field=field), registry.makes, reference, field)
+
+
+def function_of_round(reference: str, gives: type, field: str) -> Callable[[int], Any]:
+    """The user's function of a round's number.
+
+    Args:
+        reference: `package.module:name`.
+        gives: What its annotation must say that it returns.
+        field: Dotted path of the setting, for error messages.
+
+    Raises:
+        ConfigError: see `resolve_object` and `checked`, or it cannot be called with one number.
+    """
+    function = checked(resolve_object(reference, field=field), (gives,), reference, field)
+    try:
+        inspect.signature(function).bind(0)
+    except (TypeError, ValueError):
+        raise ConfigError(field, reference, "must take one argument, the number of the round from 0") from None
+    return function
+
+
 def build(
     reference: str,
-    registry: Mapping[str, Entry[T]],
+    registry: Registry[R],
+    options: Mapping[str, object],
+    *,
+    field: str,
+    context: Mapping[str, object] | None = None,
+) -> Any:  # noqa: ANN401 - what the registry makes
+    """Build what `reference` names, with options that are checked against its signature; see `find` and `call`."""
+    return call(find(reference, registry, field), reference, options, field=field, context=context)
+
+
+def call(
+    builder: Callable[..., T],
+    reference: str,
     options: Mapping[str, object],
     *,
     field: str,
     context: Mapping[str, object] | None = None,
 ) -> T:
-    """Build what `reference` names, with options that are checked against its signature.
+    """What a builder gives.
 
     Args:
-        reference: A name in `registry`, or `package.module:Name`.
-        registry: The names that fedpriv knows.
+        builder: A class or function.
+        reference: What the user calls it.
         options: The user's options; every one must be a parameter of the builder.
         field: Dotted path of the setting, for error messages.
         context: Facts known to the caller (such as the number of classes), passed where the builder asks for them.
 
     Raises:
-        ConfigError: unknown name or option, or a missing option.
+        ConfigError: an option is unknown or missing, or the builder fails.
     """
-    builder: Callable[..., T]
-    if reference in registry:
-        builder = registry[reference].build
-    elif ":" in reference:
-        builder = resolve_object(reference, field=field)
-    else:
-        fix = f"unknown name{nearest(reference, registry)} (your own: 'package.module:Name')"
-        raise ConfigError(field, reference, fix)
-    if not callable(builder):
-        raise ConfigError(field, reference, f"is a {type(builder).__name__}, not a class or function")
-    return builder(**_arguments(builder, reference, options, context or {}, field))
+    arguments = _arguments(builder, reference, options, context or {}, field)
+    try:
+        return builder(**arguments)
+    except FedprivError:
+        raise
+    except Exception as error:  # whatever a user's builder raises, or torch where an option is absurd
+        fix = f"cannot be made of these options ({type(error).__name__}: {cut(str(error))})"
+        raise ConfigError(field, reference, fix) from error
+
+
+def _is_one(found: type, makes: tuple[type, ...]) -> bool:
+    protocols = [kind for kind in makes if getattr(kind, "_is_protocol", False)]
+    others = tuple(kind for kind in makes if kind not in protocols)
+    return issubclass(found, others) or any(_has_methods(found, kind) for kind in protocols)
+
+
+def _has_methods(found: type, protocol: type) -> bool:
+    """The methods alone, for attributes may be set when an object is made."""
+    asked = [name for name, value in vars(protocol).items() if inspect.isfunction(value) and not name.startswith("_")]
+    return all(callable(getattr(found, name, None)) for name in asked)
+
+
+def _returns(function: types.FunctionType) -> list[type]:
+    """The classes of the return annotation; none if it has none, or one that cannot be read."""
+    try:
+        said = get_type_hints(function).get("return")
+    except Exception:  # annotations may hold any expression
+        return []
+    parts = get_args(said) if get_origin(said) in (Union, types.UnionType) else (said,)
+    kinds = [get_origin(part) or part for part in parts]
+    classes = [kind for kind in kinds if inspect.isclass(kind)]
+    return classes if len(classes) == len(kinds) else []
 
 
 def _import(module_name: str, reference: str, field: str) -> object:

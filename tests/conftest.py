@@ -12,6 +12,12 @@ import torch
 torch.set_num_threads(1)
 
 
+@pytest.fixture
+def allow_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names outside the catalogue are imported, here and in commands that a test starts."""
+    monkeypatch.setenv("FEDPRIV_ALLOW_PLUGINS", "1")
+
+
 @pytest.fixture(scope="session")
 def data_root() -> Path:
     """The folder of larger data sets; the test is skipped when there is none."""

@@ -225,10 +225,10 @@ def test_the_published_variant_is_reported_without_a_promise(tmp_path: Path):
 
 
 def test_fix_model_replaces_batch_norm(tmp_path: Path):
-    model = "model=test_config:WithBatchNorm"
-    assert "--fix-model" in refused("train", DIGITS, "--out", str(tmp_path / "a"), *SMALL, model)
+    model = ["model=test_config:WithBatchNorm", "--allow-plugins"]
+    assert "--fix-model" in refused("train", DIGITS, "--out", str(tmp_path / "a"), *SMALL, *model)
     assert not (tmp_path / "a").exists(), "nothing was started, so nothing is left behind"
-    done = fedpriv("train", DIGITS, "--out", str(tmp_path / "b"), "--fix-model", *SMALL, model)
+    done = fedpriv("train", DIGITS, "--out", str(tmp_path / "b"), "--fix-model", *SMALL, *model)
     assert done.exit_code == 0
     assert "fix: true" in (tmp_path / "b" / "config.yaml").read_text()
 
@@ -376,11 +376,11 @@ def test_a_full_disk_ends_the_run_and_loses_nothing(tmp_path: Path):
     """The ledger is the first file to reach 8 kB. With space again the run goes on where it was."""
     folder, whole = tmp_path / "run", tmp_path / "whole"
     words = ["data.partition.n_clients=1", "model={name: 'test_config:Tiny', width: 1}", *SMALL[2:]]
-    words += ["rounds=32", "log.checkpoint_every=8"]
+    words += ["rounds=32", "log.checkpoint_every=8", "--allow-plugins"]
     done = with_disk(8192, "train", DIGITS, "--out", str(folder), *words)
     assert "ledger.jsonl could not be written" in done.stderr
     assert (folder / "ledger.jsonl").read_bytes().endswith(b"\n"), "no torn line is left"
-    assert fedpriv("resume", str(folder)).exit_code == 0
+    assert fedpriv("resume", str(folder), "--allow-plugins").exit_code == 0
     assert fedpriv("train", DIGITS, "--out", str(whole), *words).exit_code == 0
     same_run(folder, whole)
 

@@ -17,6 +17,7 @@ from fedpriv.data import Split
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.strategies.base import Averaged, Strategy
 
+pytestmark = pytest.mark.usefixtures("allow_plugins")
 ROOT = Path(__file__).parents[1]
 DIGITS = Path(__file__).with_name("run.yaml")
 PUBLISHED = ["strategy={name: iadmm_trust, variant: published}", "privacy={epsilon_bar: 0.05}"]
@@ -120,7 +121,7 @@ BAD = {
     "strategy.variant=published": "unknown; choose one of preset, scale",
     "strategy={name: fedavg, variant: published}": "fedavg has no published variant; these have: iadmm_prox",
     "strategy=tests:nothing": "strategy = 'tests:nothing'",
-    "strategy=test_config:not_a_strategy": "gives a int; give a fedpriv.Strategy",
+    "strategy=test_config:not_a_strategy": "it returns int: it must be def not_a_strategy(...) -> Strategy",
     "model=mnist_cn": "model = 'mnist_cn': unknown; did you mean 'mnist_cnn'",
     "model.bias=perhaps": "model.bias = 'perhaps': must be a valid boolean",
     "model=test_config:Tinny": "did you mean 'Tiny'",

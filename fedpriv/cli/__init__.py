@@ -21,7 +21,6 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> object:  # noqa: ANN401 - typer brings its own click
         from fedpriv.errors import FedprivError
 
-        sys.path.append(os.getcwd())  # where `package.module:Name` of the user's own is looked for, after all else
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:  # a run that trains says more
@@ -44,11 +43,27 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+
+def _permit(context: typer.Context, given: bool) -> bool:
+    """Let names outside the catalogue be imported during this command, if the user or the environment says so."""
+    from fedpriv import plugins
+
+    if given:
+        context.with_resource(plugins.allowed())
+    if plugins.are_allowed():
+        sys.path.append(os.getcwd())  # where the user's own modules are looked for, after all else
+    return given
+
+
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file of the run.")]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[SECTION.FIELD=VALUE]...", help="Settings to change, values as YAML.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object to standard output.")]
+AllowPlugins = Annotated[
+    bool,
+    typer.Option("--allow-plugins", callback=_permit, help="Import what is named as 'package.module:Name'."),
+]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
 
 
@@ -62,6 +77,7 @@ def train(
     fix_model: Annotated[
         bool, typer.Option("--fix-model", help="Replace BatchNorm and the like by GroupNorm.")
     ] = False,
+    allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
     """Train; everything about the run goes to its folder."""
@@ -78,6 +94,7 @@ def resume(
         bool,
         typer.Option("--fresh-noise", help="Draw new noise for rounds past the checkpoint and pay for them again."),
     ] = False,
+    allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run that stopped, from its last checkpoint."""
@@ -97,6 +114,7 @@ def plan(
     overrides: Overrides = None,
     timed: Annotated[bool, typer.Option("--time", help="Measure a round, on made-up data of the same shape.")] = False,
     picture: Annotated[Path | None, typer.Option("--out", metavar="PNG", help="Draw the graph to this file.")] = None,
+    allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
     """Say what a run will cost in privacy, messages and time. Trains nothing."""
@@ -144,6 +162,7 @@ def topology(
         list[str] | None, typer.Argument(metavar="[FIELD=VALUE]...", help="e.g. topology.p=0.1 mixing=max_degree")
     ] = None,
     picture: Annotated[Path | None, typer.Option("--out", metavar="PNG", help="Draw the graph to this file.")] = None,
+    allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
     """Describe and draw a communication graph and its mixing matrix."""

@@ -90,7 +90,7 @@ class Plugin(Section):
 
     model_config = ConfigDict(extra="allow")
     field: ClassVar[str]
-    registry: ClassVar[Mapping[str, plugins.Entry[Any]]]
+    registry: ClassVar[plugins.Registry[Any]]
     # what the caller knows and a builder may ask for: not options
     context: ClassVar[tuple[str, ...]] = ()
 
@@ -113,26 +113,13 @@ class Plugin(Section):
     @classmethod
     def options_of(cls, own: Mapping[str, Any]) -> type[BaseModel]:
         """The options of what the section names, from the builder's signature."""
-        return options_model(find(own["name"], cls.registry, cls.field), {*cls.context, *cls.model_fields})
+        return options_model(plugins.find(own["name"], cls.registry, cls.field), {*cls.context, *cls.model_fields})
 
     @property
     def options(self) -> dict[str, Any]:
         """The options as the builder takes them."""
         typed = check(self.options_of(dict(self)), self.model_extra or {}, self.field)
         return dict(typed)
-
-
-def find(reference: str, registry: Mapping[str, plugins.Entry[Any]], field: str) -> Callable[..., Any]:
-    """What builds `reference`.
-
-    Raises:
-        ConfigError: it is neither registered nor importable.
-    """
-    if reference in registry:
-        return registry[reference].build
-    if ":" not in reference:
-        raise ConfigError(field, reference, f"{_unknown(reference, registry)} (your own: 'package.module:Name')")
-    return plugins.resolve_object(reference, field=field)
 
 
 def options_model(builder: Callable[..., Any], skip: Collection[str] = ()) -> type[BaseModel]:

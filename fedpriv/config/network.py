@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import networkx as nx
@@ -28,11 +28,13 @@ def _star(n_clients: int) -> Undirected:
 
 def _function(function: str) -> Activity:
     """`package.module:name` of a public function of the round that gives links (pairs of nodes)."""
-    return Function(plugins.resolve_object(function, field="network.activity.function"))
+    return Function(plugins.function_of_round(function, Iterable, "network.activity.function"))
 
 
-TOPOLOGIES = {"star": GraphEntry(_star, "a server that everyone hears (no graph)"), **GRAPHS}
-ALL_ACTIVITIES = {**ACTIVITIES, "function": ActivityEntry(_function, "the user's function of the round")}
+_STAR = GraphEntry(_star, "a server that everyone hears (no graph)")
+_OF_ROUND = ActivityEntry(_function, "the user's function of the round")
+TOPOLOGIES = plugins.Registry({"star": _STAR, **GRAPHS}, GRAPHS.makes)
+ALL_ACTIVITIES = plugins.Registry({**ACTIVITIES, "function": _OF_ROUND}, ACTIVITIES.makes)
 
 
 class TopologySection(Plugin):
@@ -155,5 +157,5 @@ def check_cohort(network: NetworkSection, n_clients: int) -> None:
         raise ConfigError("network.cohort.fixed", fixed, f"there are only {n_clients} clients; give at most that many")
 
 
-def _made(section: Plugin, registry: dict[str, plugins.Entry[T]], context: dict[str, object]) -> T:
+def _made(section: Plugin, registry: plugins.Registry[plugins.Entry[T]], context: dict[str, object]) -> T:
     return plugins.build(section.name, registry, section.options, field=section.field, context=context)

@@ -98,7 +98,7 @@ class ScheduleChoice(Choice):
     def build(self) -> Schedule:
         """The setting."""
         if self.function:
-            return Custom(plugins.resolve_object(self.function, field="privacy.schedule.function"))
+            return Custom(plugins.function_of_round(self.function, float, "privacy.schedule.function"))
         return Geometric(self.geometric.ratio) if self.geometric else Uniform()
 
 

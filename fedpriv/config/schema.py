@@ -108,11 +108,10 @@ class StrategySection(Plugin):
 
     def recipe(self, rounds: int, epsilon_bar: float | None, active_fraction: float = 1.0) -> Recipe:
         """Build it."""
-        rows: dict[str, plugins.Entry[Any]] = {**STRATEGIES}
-        if self.variant == "published":
-            rows = {self.name: plugins.Entry(self._published(self.name), "")}
+        published = self.variant == "published"
+        builder = self._published(self.name) if published else plugins.find(self.name, STRATEGIES, self.field)
         context = {"rounds": rounds, "epsilon_bar": epsilon_bar, "active_fraction": active_fraction}
-        made: object = plugins.build(self.name, rows, self.options, field="strategy", context=context)
+        made: Any = plugins.call(builder, self.name, self.options, field="strategy", context=context)
         recipe = Recipe(made) if isinstance(made, Strategy) else made
         if not isinstance(recipe, Recipe):
             raise ConfigError("strategy", self.name, f"gives a {type(made).__name__}; give a fedpriv.Strategy")

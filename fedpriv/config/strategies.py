@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from fedpriv.config import decentralised, erm, federated
 from fedpriv.config.recipes import Recipe, StrategyEntry
 from fedpriv.config.regularizers import RegularizerChoice
+from fedpriv.plugins import Registry
 from fedpriv.privacy import claims
 from fedpriv.privacy.as_published import Published
 from fedpriv.strategies import admm
@@ -210,7 +211,7 @@ def noisy_al(
     )
 
 
-STRATEGIES: dict[str, StrategyEntry] = {
+_OWN: dict[str, StrategyEntry] = {
     "iadmm_prox": StrategyEntry(
         iadmm_prox, "inexact ADMM, proximal step (Ryu and Kim, ObjP)", published_prox, claims.inexact_admm
     ),
@@ -233,3 +234,4 @@ STRATEGIES: dict[str, StrategyEntry] = {
     **federated.STRATEGIES,
     **erm.STRATEGIES,
 }
+STRATEGIES = Registry(_OWN, (Strategy, Recipe), "fedpriv.strategies", StrategyEntry)

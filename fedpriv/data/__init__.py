@@ -19,7 +19,7 @@ __all__ = ["DATASETS", "DatasetEntry", "Split", "check_dataset", "labels_of", "l
 
 DatasetEntry = plugins.Entry[Split]
 
-DATASETS: dict[str, DatasetEntry] = {
+_OWN = {
     "csv": DatasetEntry(csv, "your own table, from comma-separated files and public ranges"),
     "libsvm": DatasetEntry(libsvm, "your own files in LIBSVM's sparse text format, such as a9a"),
     "digits": DatasetEntry(digits, "scikit-learn's 8x8 digits; needs no file"),
@@ -33,6 +33,7 @@ DATASETS: dict[str, DatasetEntry] = {
         covertype, "UCI Covertype, 54 features and a constant, rows of norm 1, binary or 7 classes"
     ),
 }
+DATASETS = plugins.Registry(_OWN, (Split,), "fedpriv.data")
 
 
 def load(name: str, **options: object) -> Split:
@@ -47,6 +48,6 @@ def load(name: str, **options: object) -> Split:
         DataError: the data are missing or broken.
     """
     split = plugins.build(name, DATASETS, options, field="data")
-    if not isinstance(split, Split):  # pyright: ignore[reportUnnecessaryIsInstance] - a user's function may return anything
+    if not isinstance(split, Split):  # a user's function may return anything
         raise ConfigError("data", name, f"returned a {type(split).__name__}: return a fedpriv.data.Split")
     return split

@@ -65,7 +65,7 @@ def _loss(per_example: PerExampleLoss) -> Callable[..., nn.Module]:
 ModelEntry = plugins.Entry[nn.Module]
 LossEntry = plugins.Entry[nn.Module]
 
-MODELS: dict[str, ModelEntry] = {
+_MODELS = {
     "softmax": ModelEntry(SoftmaxRegression, "softmax regression: one linear layer, zero at the start, no bias"),
     "linear_regression": ModelEntry(LinearRegression, "one linear prediction of a number, for the squared error"),
     "linear_svm": ModelEntry(LinearSVM, "linear scores for the hinge loss"),
@@ -74,9 +74,12 @@ MODELS: dict[str, ModelEntry] = {
     "femnist_cnn": ModelEntry(FemnistCNN, "three 3x3 convolution blocks with GroupNorm and a linear layer"),
 }
 
-LOSSES: dict[str, LossEntry] = {
+_LOSSES = {
     "cross_entropy": LossEntry(_loss(cross_entropy), "softmax cross-entropy, any number of classes"),
     "hinge": LossEntry(_loss(hinge), "hinge: binary for one score, Weston-Watkins for more"),
     "logistic": LossEntry(_loss(logistic), "binary logistic loss of one score"),
     "mse": LossEntry(_loss(squared_error), "mean squared error, of numbers or of classes as 0/1"),
 }
+
+MODELS = plugins.Registry(_MODELS, (nn.Module,), "fedpriv.models")
+LOSSES = plugins.Registry(_LOSSES, (nn.Module,))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedpriv.errors import ConfigError
 from fedpriv.network.links import Directed, Undirected
-from fedpriv.plugins import Entry
+from fedpriv.plugins import Entry, Registry
 from fedpriv.privacy.randomness import Stream
 
 _TYPICAL, _MOST = 500, 10_000  # rounds
@@ -223,10 +223,11 @@ def _check_rate(rate: float) -> None:
 
 ActivityEntry = Entry[Activity]
 
-ACTIVITIES: dict[str, ActivityEntry] = {
+_ACTIVITIES = {
     "always": ActivityEntry(Always, "the whole graph, every round"),
     "random_edges": ActivityEntry(RandomEdges, "a few random links; only their ends are active"),
     "random_links": ActivityEntry(RandomLinks, "each link is up with a probability; all nodes are active"),
     "random_nodes": ActivityEntry(RandomNodes, "each node is active with a probability"),
     "one_peer_exponential": ActivityEntry(OnePeerExponential, "each node sends to one other, 2^k further"),
 }
+ACTIVITIES = Registry(_ACTIVITIES, (Activity,))

@@ -18,7 +18,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 
 from fedpriv.errors import ConfigError
 from fedpriv.network.links import Directed, Undirected
-from fedpriv.plugins import Entry
+from fedpriv.plugins import Entry, Registry
 
 Weights = sparse.csr_array
 LinkWeight = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
@@ -164,9 +164,10 @@ def _wrong(value: str, fix: str) -> ConfigError:
 
 MixingEntry = Entry[Weights]
 
-MIXINGS: dict[str, MixingEntry] = {
+_MIXINGS = {
     "metropolis": MixingEntry(metropolis, "1 / (1 + the larger degree) on each link"),
     "lazy_metropolis": MixingEntry(lazy_metropolis, "half of it, the other half stays: no negative eigenvalues"),
     "max_degree": MixingEntry(max_degree, "1 / (1 + largest degree) on each link"),
     "file": MixingEntry(from_file, "the user's own matrix, from .npy or comma-separated text"),
 }
+MIXINGS = Registry(_MIXINGS, (Weights,))

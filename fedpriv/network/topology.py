@@ -11,7 +11,7 @@ from pydantic import Field
 
 from fedpriv.errors import ConfigError
 from fedpriv.network.links import Undirected
-from fedpriv.plugins import Entry
+from fedpriv.plugins import Entry, Registry
 
 T = TypeVar("T")
 Probability = Annotated[float, Field(gt=0, le=1)]
@@ -165,7 +165,7 @@ def _read(file: str, reader: Callable[[Path], T]) -> T:
 
 GraphEntry = Entry[Undirected]
 
-GRAPHS: dict[str, GraphEntry] = {
+_GRAPHS = {
     "ring": GraphEntry(ring, "each node has two neighbours"),
     "path": GraphEntry(path, "a ring, cut open"),
     "hub": GraphEntry(hub, "a star graph of peers around node 0 (no server)"),
@@ -181,3 +181,4 @@ GRAPHS: dict[str, GraphEntry] = {
     "edge_list": GraphEntry(edge_list, "from a file, one link a line"),
     "graphml": GraphEntry(graphml, "from a GraphML file"),
 }
+GRAPHS = Registry(_GRAPHS, (nx.Graph,))

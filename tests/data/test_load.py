@@ -32,9 +32,10 @@ def not_a_split() -> int:
     return 3
 
 
+@pytest.mark.usefixtures("allow_plugins")
 def test_a_users_own_loader():
     assert load(f"{__name__}:my_data", n=7).description == "7 zeros"
-    with pytest.raises(ConfigError, match="returned a int"):
+    with pytest.raises(ConfigError, match=r"says that it returns int: it must be .*-> Split"):
         load(f"{__name__}:not_a_split")
 
 

@@ -140,6 +140,7 @@ def written() -> Split:
     return Split(whole, whole, n_classes=2, writers=torch.arange(48) // 8, description="made up")
 
 
+@pytest.mark.usefixtures("allow_plugins")
 def test_clients_that_are_counted_in_the_data_are_sampled_at_their_own_fraction(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(CONFIG)
