@@ -25,6 +25,7 @@ class Checkpoint:
         settings: Fingerprint of what must not change between stop and resume.
         seed: The run's seed, which may be known to nobody else.
         attempt: Names the noise that is in use: another one after every resume with fresh noise.
+        model: Fingerprint of all that the state's rows do not hold of the model.
     """
 
     progress: Progress
@@ -33,6 +34,7 @@ class Checkpoint:
     settings: str
     seed: str
     attempt: int
+    model: str
 
     def save(self, path: Path) -> None:
         """Write beside `path`, flush to disk, then rename over it: a crash leaves the old file or the new one.

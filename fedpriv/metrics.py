@@ -5,6 +5,7 @@ A reported model is a function of releases and test data are assumed public, so 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from fedpriv.backends.functional import Functional
 from fedpriv.client import Loss
 from fedpriv.errors import DataError
 from fedpriv.models import predict
@@ -21,14 +23,15 @@ class Evaluator:
     """Test loss, and accuracy where targets are classes.
 
     Args:
-        model: Template; its own parameters are left alone.
+        model: Template; it is copied, and tested in eval mode.
         loss: Maps (outputs, targets) of a batch to their mean loss.
         test: Public test examples, as (input, target).
         batch_size: Examples at a time.
     """
 
     def __init__(self, model: nn.Module, loss: Loss, test: Dataset[Any], batch_size: int = 1000) -> None:
-        self._model, self._loss = model, loss
+        # a copy, for a user may have put parts of the model in eval mode and not others
+        self._functional, self._loss = Functional(copy.deepcopy(model).eval(), loss), loss
         parameter = next(model.parameters())
         self._batches = [(_like(x, parameter), _like(y, parameter)) for x, y in DataLoader(test, batch_size=batch_size)]
         if not self._batches:
@@ -42,19 +45,16 @@ class Evaluator:
             params: The model.
             examples: Use only so many of the first.
         """
-        training = self._model.training
-        self._model.eval()
-        state = dict(_named_views(self._model, params))
+        named = self._functional.unflatten(params)
         loss, right, count = 0.0, 0, 0
         classes = False
         for inputs, targets in self._first(examples):
-            outputs = torch.func.functional_call(self._model, state, (inputs,))
+            outputs = self._functional.outputs(named, inputs)
             loss += float(self._loss(outputs, targets)) * len(targets)
             count += len(targets)
             classes = outputs.ndim == 2 and not targets.is_floating_point()
             if classes:
                 right += int((predict(outputs) == targets).sum())
-        self._model.train(training)
         metrics = {"test_loss": loss / count}
         return {**metrics, "test_accuracy": right / count} if classes else metrics
 
@@ -79,10 +79,3 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 def _like(values: Tensor, parameter: Tensor) -> Tensor:
     return values.to(parameter) if values.is_floating_point() else values.to(parameter.device)
-
-
-def _named_views(model: nn.Module, params: Tensor) -> Iterator[tuple[str, Tensor]]:
-    offset = 0
-    for name, parameter in model.named_parameters():
-        yield name, params[offset : offset + parameter.numel()].view_as(parameter)
-        offset += parameter.numel()

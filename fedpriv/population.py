@@ -1,7 +1,7 @@
 """The clients' parameters as one tensor, and their data as cohort batches.
 
-`params [n_clients, dim]` holds every client's model; each module's parameters are views of its row, so an algorithm
-works on one tensor and a user still has torch modules.
+`params [n_clients, dim]` holds the trainable parameters of every client's model; each module's are views of its row, so
+an algorithm works on one tensor and a user still has torch modules. Frozen parameters stay with their modules.
 """
 
 from __future__ import annotations
@@ -15,18 +15,21 @@ from torch import Tensor, nn
 from fedpriv.batch import Batch
 from fedpriv.client import Client, Loss
 from fedpriv.errors import ConfigError, DataError
+from fedpriv.layout import Layout, constants
 
 
 class Population:
     """The clients of a run.
 
     Args:
-        clients: At least one client; all models must have the same parameters by name and shape.
+        clients: At least one client; all models must have the same trainable parameters by name and shape, and the
+            same frozen parameters and buffers by value.
         device: Where parameters and data live.
         dtype: Floating point type of parameters and inputs.
         chunk: Largest number of examples (padding included) in one batch; bounds the memory of a step.
 
     Attributes:
+        layout: Of the rows.
         sizes: Public size of each client, `[n_clients]`.
         counts: Number of examples that each holds, `[n_clients]`; private where it differs from `sizes`.
 
@@ -50,6 +53,7 @@ class Population:
         self.device = torch.device(device)
         self.model: nn.Module = clients[0].model.to(self.device, dtype)
         self.loss: Loss = clients[0].loss
+        self.layout = Layout.of(self.model)
         self.params = self._adopt_parameters(dtype)
         data = [_examples(index, client) for index, client in enumerate(clients)]
         self.sizes = torch.tensor([client.public_size for client in clients])
@@ -68,7 +72,7 @@ class Population:
 
     @property
     def dim(self) -> int:
-        """Number of parameters of one model."""
+        """Number of trainable parameters of one model."""
         return self.params.shape[1]
 
     @cached_property
@@ -87,18 +91,15 @@ class Population:
                 )
 
     def _adopt_parameters(self, dtype: torch.dtype) -> Tensor:
-        names = {name: p.shape for name, p in self.model.named_parameters()}
-        params = torch.empty(len(self.clients), sum(s.numel() for s in names.values()), device=self.device, dtype=dtype)
+        params = torch.empty(len(self.clients), self.layout.dim, device=self.device, dtype=dtype)
+        shared = constants(self.model)
         for index, client in enumerate(self.clients):
-            if {name: p.shape for name, p in client.model.named_parameters()} != names:
-                raise ConfigError(f"clients[{index}].model", type(client.model).__name__, "all models must be alike")
+            if Layout.of(client.model) != self.layout:
+                fix = "all models must be alike: the same parameters, the same of them frozen"
+                raise ConfigError(f"clients[{index}].model", type(client.model).__name__, fix)
             client.model.to(self.device, dtype)
-            offset = 0
-            for parameter in client.model.parameters():
-                view = params[index, offset : offset + parameter.numel()].view_as(parameter)
-                view.copy_(parameter.detach())
-                parameter.data = view
-                offset += parameter.numel()
+            _check_same(index, constants(client.model), shared)
+            self.layout.bind(params[index], client.model)
         return params
 
     def examples_of(self, client: int) -> tuple[Tensor, Tensor]:
@@ -146,6 +147,14 @@ class Population:
             ].unflatten(0, shape)
         at = index.to(self.device)
         return self.inputs[at], self.targets[at]
+
+
+def _check_same(client: int, own: dict[str, Tensor], shared: dict[str, Tensor]) -> None:
+    """One model serves all clients, so what is frozen must be the same in each."""
+    for name in {**shared, **own}:
+        if name not in own or name not in shared or not torch.equal(own[name], shared[name]):
+            fix = "is frozen (or a buffer) and not the same as client 0's; copy it from one model, or let it be trained"
+            raise ConfigError(f"clients[{client}].model", name, fix)
 
 
 def _examples(index: int, client: Client) -> tuple[Tensor, Tensor]:

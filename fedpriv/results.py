@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.errors import FedprivError
+from fedpriv.layout import Layout
 from fedpriv.privacy.spent import Spent
 
 
@@ -57,9 +58,9 @@ class Result:
         gradient_evaluations: Expected number of per-example gradients.
         optimality_gap: F(params) - F*, where F* is known, over all training examples: exact, so NOT private.
             `result.json` has it as `suboptimality` too, and lists both under `not_private`.
-        params: The one model, `[dim]`.
+        params: The one model's trainable parameters, `[dim]`.
         node_params: Each node's own, `[n, dim]`; the one model for all where they have none of their own.
-        model: The one model as a module.
+        model: The one model as a module, in eval mode: what a layer such as dropout does in training is off.
     """
 
     strategy: str
@@ -123,8 +124,8 @@ class Result:
 
     def _state_dict(self, row: Tensor) -> dict[str, Tensor]:
         model = copy.deepcopy(self.model)
-        torch.nn.utils.vector_to_parameters(row.clone(), model.parameters())
-        return {name: value.clone() for name, value in model.state_dict().items()}
+        Layout.of(model).write(row, model)
+        return model.state_dict()
 
     def __str__(self) -> str:
         tested = "" if self.test_loss is None else f"test loss {self.test_loss:.4g}, "

@@ -21,6 +21,7 @@ from fedpriv.checkpoint import Checkpoint
 from fedpriv.client import Client, public_sizes
 from fedpriv.compute import Compute
 from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.layout import fingerprint
 from fedpriv.measures import Measures
 from fedpriv.metrics import Evaluator
 from fedpriv.models import validate_model
@@ -104,6 +105,11 @@ class Training:
         check_problem(self.plan, strategy, [client.problem for client in clients], compare=compare)
         self.population = Population(clients, device, getattr(torch, compute.dtype), compute.chunk)
         self.population.params.copy_(self.population.params[0].clone())
+        self._model = fingerprint(self.population.model)
+        if saved is not None and saved.model != self._model:
+            raise FedprivError(
+                f"{folder} was made with another model, or other frozen values or buffers; resume with its own"
+            )
         self._start = self.population.params[0].clone() if compare else None
         limit = privacy.epsilon if privacy.private else None
         self._guard = Accountant(len(clients), privacy.delta, limit, self.plan.records)
@@ -176,6 +182,7 @@ class Training:
                 self._settings,
                 f"{self._randomness.seed:x}",
                 self._randomness.attempt,
+                self._model,
             )
             checkpoint.save(self._folder / "checkpoint.pt")
 
@@ -246,9 +253,9 @@ class Training:
         )
 
     def _with(self, params: Tensor) -> nn.Module:
-        """A copy of the model with these parameters `[dim]`."""
-        model = copy.deepcopy(self.population.model)
-        torch.nn.utils.vector_to_parameters(params, model.parameters())
+        """A copy of the model with these parameters `[dim]`, ready for use."""
+        model = copy.deepcopy(self.population.model).eval()
+        self.population.layout.write(params, model)
         return model
 
 

@@ -92,3 +92,13 @@ def test_links_lead_somewhere(page: Path):
 @pytest.mark.parametrize("picture", sorted((ROOT / "docs").rglob("*.svg")), ids=lambda path: path.name)
 def test_pictures_are_well_formed(picture: Path):
     assert ElementTree.parse(picture).getroot().tag.endswith("svg")
+
+
+def test_the_recipe_for_a_trained_model_holds_with_dropout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A model left in train mode has another accuracy at each call; the recipe asserts that it is the reported one."""
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    recipe = next(s.code for s in sections("python") if s.title == "Compare methods")
+    plain = "models.SoftmaxRegression(64, 10)"
+    assert recipe.count(plain) == 2
+    exec(recipe.replace(plain, "torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(64, 10))"), {})

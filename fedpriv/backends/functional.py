@@ -1,4 +1,4 @@
-"""A model as a function of a flat row of parameters: the one place that knows how rows are laid out."""
+"""A model and a loss as functions of a flat row of parameters."""
 
 from __future__ import annotations
 
@@ -12,30 +12,33 @@ from torch.func import functional_call, vmap
 
 from fedpriv.batch import Batch
 from fedpriv.client import Loss
+from fedpriv.layout import Layout
 
 
 class Functional:
     """A model and a loss without state of their own.
 
-    A row holds the parameters in the order of `model.named_parameters()`, each flattened. Buffers are constants:
-    what a forward pass does to them is forgotten, for it would carry data past the oracle.
+    A row holds the trainable parameters. Frozen ones are the model's own. Buffers are constants: what a forward pass
+    does to them is forgotten, for it would carry data past the oracle.
 
     Args:
         model: Maps `[b, ...]` to `[b, ...]`, each example on its own.
         loss: Maps the outputs and targets of a batch of one to a scalar.
+
+    Attributes:
+        layout: Of the rows.
+        per_example: The loss as `(outputs, targets) -> [b]`, where it is known in that form; it saves a vmap.
     """
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
         self.model = model
         self.loss = loss
-        self._shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-        self._sizes = [shape.numel() for shape in self._shapes.values()]
-        self._per_example = _per_example_form(loss)
+        self.layout = Layout.of(model)
+        self.per_example = _per_example_form(loss)
 
     def unflatten(self, rows: Tensor) -> dict[str, Tensor]:
         """Parameters by name, as views: `[..., dim] -> {name: [..., *shape]}`."""
-        parts = zip(self._shapes.items(), rows.split(self._sizes, dim=-1), strict=True)
-        return {name: part.view(*rows.shape[:-1], *shape) for (name, shape), part in parts}
+        return self.layout.unflatten(rows)
 
     def outputs(self, params: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         """Outputs of the model: `[b, ...] -> [b, ...]`."""
@@ -50,22 +53,25 @@ class Functional:
         """Loss of each example, whatever the loss's own reduction: `[b, ...], [b, ...] -> [b]`."""
         if len(outputs) == 0:
             return outputs.flatten()  # vmap needs at least one
-        if self._per_example is not None:
-            return self._per_example(outputs, targets)
+        if self.per_example is not None:
+            return self.per_example(outputs, targets)
         return vmap(lambda o, y: self.loss(o.unsqueeze(0), y.unsqueeze(0)))(outputs, targets)
 
 
 def _per_example_form(loss: Loss) -> Loss | None:
-    """The loss as `(outputs, targets) -> [b]` if it is known to have that form; it saves a vmap.
+    """The loss as `(outputs, targets) -> [b]` if it is known to have that form.
 
     Either the loss says so itself (`fedpriv.models.Loss.per_example`), or it is a torch loss whose mean over a batch
-    of one is its sum: not so for weighted cross-entropy, whose mean divides by the weight.
+    of one is its sum: not so for weighted cross-entropy, whose mean divides by the weight. Torch's forms have one
+    number for each target, of which an example may have several.
     """
     form: Loss | None = getattr(loss, "per_example", None)
     if form is None and type(loss) in (nn.CrossEntropyLoss, nn.MultiMarginLoss):
         plain = cast("nn.CrossEntropyLoss | nn.MultiMarginLoss", copy.copy(loss))
         if plain.reduction == "sum" or plain.weight is None:
-            plain.reduction, form = "none", plain
+            reduce = torch.sum if plain.reduction == "sum" else torch.mean
+            plain.reduction = "none"
+            return lambda outputs, targets: reduce(plain(outputs, targets).reshape(len(outputs), -1), 1)
     return form
 
 

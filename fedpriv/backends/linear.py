@@ -8,6 +8,7 @@ arXiv:1510.01799, for l2).
 
 from __future__ import annotations
 
+import copy
 from itertools import pairwise
 from weakref import WeakKeyDictionary
 
@@ -28,7 +29,7 @@ class LinearBackend:
     Guarantee: each example adds to its client's row a vector of norm at most `clip.bound`, and to no other row.
 
     Args:
-        model: One `nn.Linear`, alone or on the flattened input.
+        model: One `nn.Linear`, alone or on the flattened input, with nothing frozen.
         loss: Maps the outputs and targets of a batch of one to a scalar.
 
     Raises:
@@ -38,7 +39,7 @@ class LinearBackend:
     def __init__(self, model: nn.Module, loss: Loss) -> None:
         layer = _only_layer(model)
         if layer is None:
-            fix = f"needs a model that is one nn.Linear on the flattened input, not {type(model).__name__}; use 'auto'"
+            fix = f"needs one nn.Linear on the flattened input, nothing frozen, not {type(model).__name__}; use 'auto'"
             raise ConfigError("backend", "linear", fix)
         self._shape = layer.weight.shape
         self._has_bias = len(list(layer.parameters())) == 2
@@ -48,7 +49,7 @@ class LinearBackend:
 
     @staticmethod
     def supports(model: nn.Module) -> bool:
-        """Whether the model is one `nn.Linear`, alone or on the flattened input."""
+        """Whether the model is one `nn.Linear`, alone or on the flattened input, with nothing frozen."""
         return _only_layer(model) is not None
 
     def clipped_sum(
@@ -121,7 +122,11 @@ class LinearBackend:
 
 
 def _only_layer(model: nn.Module) -> nn.Linear | None:
-    """The model's linear layer, if there is nothing else in it but flattening to `[b, features]`."""
+    """The model's linear layer, if it is all trained and there is nothing else but flattening to `[b, features]`."""
+    flags = [parameter.requires_grad for parameter in model.parameters()]
+    if len(flags) > 2 or not all(flags):
+        return None
+    model = copy.deepcopy(model)  # tracing runs its forward pass, which may leave something behind
     try:
         # inside another module, so that a bare nn.Linear is seen as a layer too
         traced = fx.symbolic_trace(nn.Sequential(model))

@@ -53,7 +53,7 @@ class VmapBackend:
         self._functional = Functional(model, loss)
         grouped = any(isinstance(module, nn.GroupNorm) for module in model.modules())
         self._kernels = FoldedGroupNorm() if grouped else nullcontext()
-        size = sum(p.numel() * p.element_size() for p in model.parameters())
+        size = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
         self._chunk = chunk or min(max((16 << 20) // max(size, 1), 4), 512)
 
     def clipped_sum(

@@ -16,6 +16,7 @@ from fedpriv.config.network import check_cohort
 from fedpriv.config.recipes import Recipe
 from fedpriv.config.schema import Config
 from fedpriv.config.strategies import STRATEGIES
+from fedpriv.layout import Layout
 from fedpriv.network.graph import Facts
 from fedpriv.planning import Plan, check_problem
 from fedpriv.privacy.accountant import account
@@ -102,7 +103,7 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
     server = config.problem.of_server()
     problems = [config.problem.build(), *([server] if server else [])]
     check_problem(plan, recipe.strategy, problems, compare=config.problem.compare)
-    parameters = sum(p.numel() for p in make_model(config, seen)[0].parameters())
+    parameters = Layout.of(make_model(config, seen)[0]).dim
     network = config.network.build(len(seen.sizes))
     floats = round(parameters * network.expected_rows)
     claim = _claim(config, recipe)

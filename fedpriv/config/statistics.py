@@ -8,6 +8,7 @@ import torch
 
 from fedpriv.config.building import Outline, make_model
 from fedpriv.config.schema import Config
+from fedpriv.layout import Layout
 from fedpriv.planning import Plan
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.mechanisms import Laplace
@@ -69,6 +70,6 @@ def suggested_share(config: Config, seen: Outline, reach: float, beta: float, ex
     times a constraint's gradient, of norm at most about the clip: `(beta reach clip)^2 / share`. With numerators a^2
     and b^2 the sum is least at b / (a + b).
     """
-    dim = sum(p.numel() for p in make_model(config, seen)[0].parameters())
+    dim = Layout.of(make_model(config, seen)[0]).dim
     a, b = math.sqrt(dim) * clip / examples, beta * reach * clip
     return b / (a + b)

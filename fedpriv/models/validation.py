@@ -39,7 +39,7 @@ _INSTANCE_NORM = nn.modules.instancenorm._InstanceNorm  # noqa: SLF001
 
 
 def validate_model(model: nn.Module) -> None:
-    """Refuse layers that mix examples or keep running statistics, and those that opacus refuses.
+    """Refuse layers that mix examples or keep running statistics, those that opacus refuses, and models all frozen.
 
     Frozen and parameterless layers count too: they leak as much.
 
@@ -50,13 +50,18 @@ def validate_model(model: nn.Module) -> None:
         if reason := _why_unfit(layer):
             fix = f"{reason}; replace it, or call fedpriv.models.fix_model(model) (command line: --fix-model)"
             raise ConfigError(f"model.{path}" if path else "model", type(layer).__name__, fix)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        fix = "has no parameter to train; set requires_grad of those that a run should move"
+        raise ConfigError("model", type(model).__name__, fix)
 
 
 def fix_model(model: nn.Module) -> nn.Module:
     """A copy of `model` that passes `validate_model`: BatchNorm becomes a fresh GroupNorm, LSTM opacus's DPLSTM, etc.
 
+    What is frozen stays frozen.
+
     Raises:
-        ConfigError: opacus knows no replacement for a layer.
+        ConfigError: opacus knows no replacement for a layer, or none in which a part can be frozen as it was.
     """
     fixed = copy.deepcopy(model)
     unfit = [(path, layer) for path, layer in fixed.named_modules() if _why_unfit(layer)]
@@ -101,5 +106,18 @@ def _replacement(layer: nn.Module, path: str) -> nn.Module:
         # opacus leaves the buffers, and torch goes on updating them
         replacement.register_buffer("running_mean", None)
         replacement.register_buffer("running_var", None)
+    _keep_frozen(layer, replacement, path)
     some = next((t for t in (*layer.parameters(), *layer.buffers()) if t.is_floating_point()), torch.empty(0))
     return replacement.to(some.device, some.dtype).train(layer.training)
+
+
+def _keep_frozen(layer: nn.Module, replacement: nn.Module, path: str) -> None:
+    """Freeze the same parameters of the replacement; those of other names follow the ones that they stand for."""
+    flags = {name: parameter.requires_grad for name, parameter in layer.named_parameters()}
+    new = dict(replacement.named_parameters())
+    renamed = {flag for name, flag in flags.items() if name not in new}
+    if len(renamed) > 1:
+        fix = f"only partly frozen, and {type(replacement).__name__} has other parameters: replace it by hand"
+        raise ConfigError(f"model.{path}", type(layer).__name__, fix)
+    for name, parameter in new.items():
+        parameter.requires_grad_(flags.get(name, renamed != {False}))

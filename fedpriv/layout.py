@@ -1,0 +1,81 @@
+"""Which parameters of a model are trained, and where each lies in a row: the one place that knows.
+
+A row holds the trainable parameters (`requires_grad`) in the order of `model.named_parameters()`, each flattened.
+Frozen parameters and buffers are the model's constants: no row holds them, and nothing moves them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the trainable parameters of a model lie in a row `[dim]`.
+
+    Attributes:
+        shapes: Name and shape of each, in the row's order.
+    """
+
+    shapes: tuple[tuple[str, torch.Size], ...]
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Layout:
+        """The layout of a model's rows; what is trainable is read off once, here."""
+        return cls(tuple((name, p.shape) for name, p in model.named_parameters() if p.requires_grad))
+
+    @property
+    def dim(self) -> int:
+        """Number of trainable parameters."""
+        return sum(self._sizes)
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        return [shape.numel() for _, shape in self.shapes]
+
+    def unflatten(self, rows: Tensor) -> dict[str, Tensor]:
+        """Trainable parameters by name, as views: `[..., dim] -> {name: [..., *shape]}`."""
+        parts = zip(self.shapes, rows.split(self._sizes, dim=-1), strict=True)
+        return {name: part.view(*rows.shape[:-1], *shape) for (name, shape), part in parts}
+
+    def row_of(self, model: nn.Module) -> Tensor:
+        """The trainable parameters of a model of this layout, copied, `[dim]`."""
+        parameters = dict(model.named_parameters())
+        return torch.cat([parameters[name].detach().flatten() for name, _ in self.shapes])
+
+    def bind(self, row: Tensor, model: nn.Module) -> None:
+        """Copy the model's trainable parameters into `row [dim]` and make them views of it."""
+        row.copy_(self.row_of(model))
+        parameters = dict(model.named_parameters())
+        for name, view in self.unflatten(row).items():
+            parameters[name].data = view
+
+    @torch.no_grad()
+    def write(self, row: Tensor, model: nn.Module) -> None:
+        """Copy `row [dim]` into the model's trainable parameters."""
+        parameters = dict(model.named_parameters())
+        for name, value in self.unflatten(row).items():
+            parameters[name].copy_(value)
+
+
+def constants(model: nn.Module) -> dict[str, Tensor]:
+    """Frozen parameters and buffers by name."""
+    frozen = {name: p.detach() for name, p in model.named_parameters() if not p.requires_grad}
+    return {**frozen, **dict(model.named_buffers())}
+
+
+def fingerprint(model: nn.Module) -> str:
+    """Hash of a model's layout and constants: all that its rows do not hold.
+
+    Two models with one fingerprint are the same function of a row, as far as tensors tell.
+    """
+    found = hashlib.blake2b(repr(Layout.of(model).shapes).encode(), digest_size=16)
+    for name, value in constants(model).items():
+        found.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        found.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
