@@ -37,6 +37,7 @@ from fedpriv.privacy.spent import Spent
 from fedpriv.results import Result, RoundReport, Sink
 from fedpriv.simulation import RoundNetwork, adopt, begin, seen_by_aggregator, simulate
 from fedpriv.strategies.base import Strategy
+from fedpriv.trial import try_out
 
 
 class Training:
@@ -105,6 +106,7 @@ class Training:
         check_problem(self.plan, strategy, [client.problem for client in clients], compare=compare)
         self.population = Population(clients, device, getattr(torch, compute.dtype), compute.chunk)
         self.population.params.copy_(self.population.params[0].clone())
+        try_out(self.population)
         self._model = fingerprint(self.population.model)
         if saved is not None and saved.model != self._model:
             raise FedprivError(

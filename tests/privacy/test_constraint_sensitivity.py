@@ -11,6 +11,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 import fedpriv as fp
+from fedpriv.backends.functional import Functional
+from fedpriv.backends.values import losses_of
+from fedpriv.batch import Batch
 from fedpriv.kkt import half_width
 from fedpriv.models import LogisticRegression, resolve_loss
 from fedpriv.privacy.clipping import ROUNDING
@@ -261,19 +264,15 @@ def test_a_model_that_mixes_examples_has_nothing_to_mix() -> None:
     x, y = examples(7)
     other = x.clone()
     other[3, :2] = 1e3
-    found = []
-    for inputs in (x, other):
-        clients = fp.make_clients(
-            MixesExamples(),
-            resolve_loss("logistic"),
-            [TensorDataset(inputs, y)],
-            fp.Problem(constraints=(fp.LossAtMost(0.3),)),
-        )
-        run = fp.Training(clients, fp.private_al(6), fp.Privacy(noise_multiplier=1e-6), rounds=6, seed=0)
-        w = torch.tensor([[5.0, -5.0, 1.0]])
-        found.append(run.oracle.statistic(w, "constraints"))
+    model, loss, w = MixesExamples(), resolve_loss("logistic"), torch.tensor([[5.0, -5.0, 1.0]], dtype=torch.float64)
+    everyone = torch.ones(1, len(y), dtype=torch.bool)
+    batches = [Batch(torch.zeros(1, dtype=torch.long), inputs[None], y[None], everyone) for inputs in (x, other)]
+    found = [losses_of(Functional(model, loss), w, batch) for batch in batches]
     # a batch of one less its mean is zero, whatever it is: so are the scores, with 1e3 in a record or without
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-6)
+    clients = fp.make_clients(model, loss, [TensorDataset(x, y)], fp.Problem(constraints=(fp.LossAtMost(0.3),)))
+    with pytest.raises(fp.ConfigError, match="'MixesExamples': .*depends on the other examples"):
+        fp.Training(clients, fp.private_al(6), fp.Privacy(epsilon=3), rounds=6)
 
 
 @pytest.mark.parametrize(
