@@ -86,13 +86,13 @@ class _Trial:
     def draws(self, x: Tensor) -> bool:
         """Whether the model draws random numbers from torch."""
         self.outputs(x)
-        after = _generator_state(x.device)
-        torch.manual_seed(0)
-        return not torch.equal(after, _generator_state(x.device))
+        after = [generator.get_state() for generator in _generators(x.device)]
+        before = [generator.manual_seed(0).get_state() for generator in _generators(x.device)]
+        return any(not torch.equal(a, b) for a, b in zip(after, before, strict=True))
 
     def _outputs(self, row: Tensor, x: Tensor) -> Tensor:
         self._events, self._running = [], []
-        torch.manual_seed(0)
+        _start_draws_anew(x.device)
         outputs = cast("object", self.functional.outputs(self.functional.unflatten(row), x))
         if not isinstance(outputs, Tensor) or outputs.shape[:1] != x.shape[:1]:
             found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
@@ -207,7 +207,7 @@ def _check_loss(functional: Functional, outputs: Tensor, y: Tensor) -> None:
 
 def _with_gradient(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     """Losses and their derivatives in the outputs, side by side: `[b, 1 + numbers of an output]`."""
-    torch.manual_seed(0)
+    _start_draws_anew(outputs.device)
     outputs = outputs.detach().clone().requires_grad_()
     values = loss(outputs, targets).reshape(-1, 1)
     # weights tell whose loss a derivative is of
@@ -262,8 +262,14 @@ def _tensors(values: object) -> list[Tensor]:
     return [leaf.detach() for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
-def _generator_state(device: torch.device) -> Tensor:
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+def _generators(device: torch.device) -> list[torch.Generator]:
+    on_device = [torch.cuda.default_generators[device.index or 0]] if device.type == "cuda" else []
+    return [torch.default_generator, *on_device]
+
+
+def _start_draws_anew(device: torch.device) -> None:
+    for generator in _generators(device):
+        generator.manual_seed(0)
 
 
 def _name(function: Loss) -> str:

@@ -271,7 +271,7 @@ def test_a_model_that_mixes_examples_has_nothing_to_mix() -> None:
     # a batch of one less its mean is zero, whatever it is: so are the scores, with 1e3 in a record or without
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-6)
     clients = fp.make_clients(model, loss, [TensorDataset(x, y)], fp.Problem(constraints=(fp.LossAtMost(0.3),)))
-    with pytest.raises(fp.ConfigError, match="'MixesExamples': .*depends on the other examples"):
+    with pytest.raises(fp.ConfigError, match=r"'MixesExamples': .*depends on the other examples"):
         fp.Training(clients, fp.private_al(6), fp.Privacy(epsilon=3), rounds=6)
 
 
