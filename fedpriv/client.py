@@ -56,6 +56,7 @@ class Client(nn.Module):
         self.outcome_of: str | None = None
         if public_size is not None and public_size < 1:
             raise ConfigError("client.public_size", public_size, "declare at least one example")
+        self.size_declared = public_size is not None
         self.public_size = len(self) if public_size is None else public_size
         if len(self) == 0 and self.problem.objective is None:
             raise DataError(

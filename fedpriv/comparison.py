@@ -31,9 +31,10 @@ def notes(runs: Sequence[Run]) -> list[str]:
     found = [f"these epsilons do not compare: the runs differ in {', '.join(differing)}"] if differing else []
     if len({_test_data(run) for run in runs}) > 1:
         found.append("these accuracies do not compare: the runs differ in their data or how they are prepared")
+    found += [f"{run.folder} is incomplete: {run.incomplete}" for run in runs if run.incomplete]
     total = math.fsum(one.epsilon for one in spent)
     same = not {"unit", "relation", "trust"} & {*differing} and len({run.config["data"]["name"] for run in runs}) == 1
-    if same and math.isfinite(total):
+    if same and math.isfinite(total) and not any(run.incomplete for run in runs):
         delta = math.fsum(one.delta for one in spent)
         found.append(
             f"if these runs read the same private data, they cost up to epsilon={up(total)} at delta={up(delta)} "
@@ -48,13 +49,19 @@ def _columns(run: Run) -> dict[str, str]:
     return {
         "run": str(run.folder),
         "what": run.title,
-        "rounds": f"{run.rounds}{'' if run.result else ' so far'}",
+        "rounds": f"{run.rounds}{_of(run)}",
         "test accuracy": "-" if accuracy is None else f"{accuracy:.2%}",
         "test loss": "-" if loss is None else f"{loss:.4f}",
-        "epsilon": "inf" if math.isinf(spent.epsilon) else up(spent.epsilon),
+        "epsilon": ("inf" if math.isinf(spent.epsilon) else up(spent.epsilon)) + " (incomplete)" * bool(run.incomplete),
         **{name: str(getattr(spent, name)) for name in _PROMISE},
         "bytes sent": f"{facts.get('bytes_sent', 0):,.0f}",
     }
+
+
+def _of(run: Run) -> str:
+    if run.result is None:
+        return " so far"
+    return "" if run.result["ended"] == "rounds" else f" of {run.result['planned_rounds']}"
 
 
 def _test_data(run: Run) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from dataclasses import replace
 from numbers import Integral
 from typing import Any, cast
 
@@ -26,6 +27,8 @@ from fedpriv.strategies.erm import gradient_descent
 from fedpriv.strategies.proximal import L2
 from fedpriv.training import train
 
+_GUESSABLE = 2**64
+
 
 class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     """Multinomial logistic regression by private gradient descent with momentum (DP-GD; Wang, Ye, Xu, 2017).
@@ -44,8 +47,9 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         clip_norm: Bound on the l2 norm of one row's gradient. It is at most 2, so 2 clips nothing; 1 halves the noise.
         lam: Weight of the l2 regulariser `lam/2 ||w||^2`, on rows of norm at most 1; bias included. 0 is none.
         max_iter: Number of gradient steps; each costs privacy, so more is not better.
-        classes: The labels, sorted; None takes those in `y`, which reveals which labels there are.
-        random_state: An int repeats the fit (whoever knows it can remove the noise); None draws a secret seed.
+        classes: The labels, sorted; None takes those in `y`, which reveals which labels there are: `spent_` says so.
+        random_state: An int repeats the fit (whoever knows it can remove the noise, and `spent_` says so of one below
+            2^64, which can be guessed); None draws a secret seed.
 
     Attributes:
         classes_: Labels, `[n_classes]`.
@@ -116,8 +120,14 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         )
         weights = found.params.view(len(self.classes_), -1).numpy()
         self.coef_, self.intercept_ = weights[:, :-1] / bound, weights[:, -1].copy()
-        self.n_iter_, self.spent_ = found.rounds, found.spent
+        self.n_iter_, self.spent_ = found.rounds, replace(found.spent, not_covered=self._not_covered())
         return self
+
+    def _not_covered(self) -> tuple[str, ...]:
+        """What else the fit tells of the data, and against whom its noise does not help."""
+        labels = () if self.classes is not None else ("the set of labels, read from y",)
+        guessable = self.random_state is not None and abs(self.random_state) < _GUESSABLE
+        return (*labels, *(("whoever guesses random_state",) if guessable else ()))
 
     def _check_settings(self) -> None:
         """What the parts that are built from these settings would refuse under another name, or not at all."""

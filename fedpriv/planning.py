@@ -209,6 +209,25 @@ def make_plan(
     return Plan(known, records, len(sizes), tuple(oracle.evaluations), oracle.sees_problem, chosen)
 
 
+def with_neighbours(privacy: Privacy, problems: Sequence[Problem], *, sizes_declared: bool) -> Privacy:
+    """The promise with what neighbouring data sets have in common, because it is told or used without noise.
+
+    It is stated by what was declared, never by comparing numbers: that a declared size is the true one is a secret.
+
+    Args:
+        privacy: The promise.
+        problems: The clients' objectives and constraints.
+        sizes_declared: Each client was given a public size, which stands for the true one.
+    """
+    # of whole clients there are as many as there are: nobody declares another number
+    coming = privacy.relation == "add_remove" and (privacy.unit == "client" or not sizes_declared)
+    sizes = coming or (privacy.unit == "client" and not sizes_declared)
+    stacks = [problem.stacked() for problem in problems] if privacy.statistics.public_counts else []
+    within = any(stack is not None and stack.counts_are_public() for stack in stacks)
+    said = (["sizes public"] if sizes else []) + (["within group"] if within else [])
+    return replace(privacy, shared=", ".join(said))
+
+
 def check_problem(plan: Plan, strategy: Strategy, problems: Sequence[Problem], *, compare: bool) -> None:
     """Refuse to train past a client's objective or constraints, and a comparison that would not be made.
 

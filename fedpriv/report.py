@@ -6,7 +6,7 @@ import json
 import math
 import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,13 +15,23 @@ import yaml
 
 from fedpriv.errors import FedprivError
 from fedpriv.privacy.accountant import account
-from fedpriv.privacy.ledger import read_ledger
+from fedpriv.privacy.ledger import Record, read_ledger
 from fedpriv.privacy.spent import Spent
-from fedpriv.results import read_metrics
+from fedpriv.results import read_metrics, why_no_more
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_NEEDED = (
+    "rounds",
+    "planned_rounds",
+    "ended",
+    "releases",
+    "epsilon",
+    "per_client_epsilon",
+    "accountant",
+    "not_covered",
+)
 # Okabe and Ito's blue and vermilion: distinct to colour-blind readers too
 _AS_IT_GOES = ("test_accuracy", "test_loss", "consensus_distance", "bytes_sent")
 _METRIC, _EPSILON, _GREY = "#0072B2", "#D55E00", "#5F6368"
@@ -57,16 +67,54 @@ class Run:
             folder,
             _mapping(config, yaml.safe_load, "data", "model", "strategy", "privacy", "network"),
             read_metrics(folder / "metrics.jsonl"),
-            _mapping(result, json.loads, "rounds") if result.exists() else None,
+            _mapping(result, json.loads, *_NEEDED) if result.exists() else None,
         )
 
     @cached_property
     def spent(self) -> Spent:
-        """What was spent, counted again from the ledger."""
-        records = read_ledger(self.folder / "ledger.jsonl")  # refuses a damaged header
+        """What was spent: counted again from the ledger, and no less than the run itself has said.
+
+        A run that was ended by its strategy says more than its ledger: it is charged for its whole plan.
+        """
+        records, said = self._records, self.result  # refuses a damaged header
         with (self.folder / "ledger.jsonl").open(encoding="utf-8") as file:
             header = json.loads(file.readline())
-        return account(records, header["n_clients"], header["delta"])
+        counted = account(records, header["n_clients"], header["delta"])
+        if said is not None:
+            counted = replace(counted, not_covered=tuple(said["not_covered"]))
+            if float(said["epsilon"]) > counted.epsilon:
+                each, accountant = tuple(float(one) for one in said["per_client_epsilon"]), said["accountant"]
+                return replace(counted, epsilon=float(said["epsilon"]), per_client=each, accountant=accountant)
+        elif self.incomplete and self.metrics:
+            return replace(counted, epsilon=max(counted.epsilon, float(self.metrics[-1]["epsilon"])))
+        return counted
+
+    @cached_property
+    def incomplete(self) -> str | None:
+        """What the ledger lacks by the other files' count; None if nothing does.
+
+        Lines that are missing from all of them are not found.
+        """
+        held, rounds = len(self._records), self.rounds
+        counted = max((row.get("releases", 0) for row in self.metrics), default=0)
+        if self.result is not None:
+            counted = max(counted, self.result["releases"])
+        if held < counted:
+            lost = f"ledger.jsonl holds {held} of the {counted} releases that were counted by round {rounds}"
+            return f"{lost}: what was spent is not known from it; restore it from a copy"
+        if self.result is not None and held > self.result["releases"]:
+            made = f"ledger.jsonl holds {held} releases and result.json counts {self.result['releases']}"
+            return f"{made}: they are not of one run; restore them from a copy"
+        return None
+
+    @property
+    def privacy(self) -> str:
+        """What was spent, in a line; where the ledger is incomplete, that comes first."""
+        return f"incomplete ({self.incomplete}). At least {self.spent}" if self.incomplete else str(self.spent)
+
+    @cached_property
+    def _records(self) -> list[Record]:
+        return read_ledger(self.folder / "ledger.jsonl")
 
     @property
     def target(self) -> float | None:
@@ -86,8 +134,9 @@ class Run:
 
     @property
     def rounds(self) -> int:
-        """Finished rounds."""
-        return self.metrics[-1]["round"] if self.metrics else 0
+        """Finished rounds, by the result or the metrics, whichever says more."""
+        said = 0 if self.result is None else self.result["rounds"]
+        return max(said, self.metrics[-1]["round"] if self.metrics else 0)
 
     def column(self, name: str) -> tuple[list[int], list[float]]:
         """Rounds and values of a metric, where it was measured."""
@@ -96,16 +145,17 @@ class Run:
 
     def to_json(self) -> dict[str, Any]:
         """What `fedpriv show --json` prints."""
+        spent = self.spent
+        epsilon = spent.epsilon if math.isfinite(spent.epsilon) else "inf"
         if self.result is not None:
-            return {"folder": str(self.folder), "finished": True, **self.result}
+            facts = {**self.result, "epsilon": epsilon, "incomplete": self.incomplete}
+            return {"folder": str(self.folder), "finished": True, **facts}
         last: dict[str, Any] = {name: self.column(name)[1][-1] for name in _AS_IT_GOES if self.column(name)[1]}
         nodes = {part: self.column(f"node_test_accuracy_{part}")[1] for part in ("min", "mean", "max")}
         if all(nodes.values()):
             last["node_test_accuracy"] = {part: values[-1] for part, values in nodes.items()}
-        spent = self.spent
-        epsilon = spent.epsilon if math.isfinite(spent.epsilon) else "inf"
         privacy = {"epsilon": epsilon, "delta": spent.delta, "unit": spent.unit, "relation": spent.relation}
-        rest = {"trust": spent.trust, "accountant": spent.accountant}
+        rest = {"trust": spent.trust, "accountant": spent.accountant, "incomplete": self.incomplete}
         return {"folder": str(self.folder), "finished": False, "rounds": self.rounds, **last, **privacy, **rest}
 
     def rows(self) -> dict[str, str]:
@@ -113,7 +163,7 @@ class Run:
         facts = self.to_json()
         rows = {
             "run": self.title,
-            "rounds": f"{self.rounds}" if self.result else f"{self.rounds} so far; the run is not finished",
+            "rounds": f"{self.rounds}{self._and_why()}",
             "test accuracy": _shown(facts.get("test_accuracy"), "{:.2%}"),
             "test loss": _shown(facts.get("test_loss"), "{:.4f}"),
             "suboptimality": _shown(facts.get("suboptimality"), "{:.4g} (exact, of the clients' data: not private)"),
@@ -121,7 +171,7 @@ class Run:
             "consensus distance": _shown(facts.get("consensus_distance"), "{:.4g}"),
             "spectral gap": _shown(facts.get("spectral_gap") if self._is_graph else None, "{:.4g}"),
             "bytes sent": _shown(facts.get("bytes_sent"), "{:,.0f}"),
-            "privacy": str(self.spent),
+            "privacy": self.privacy,
             "if left here": None if self.result else "the whole plan is charged: the stop may depend on what was seen",
             "objective": _shown(facts.get("objective"), "{:.6g}"),
             "largest violation": _shown(facts.get("max_violation"), "{:.2g}"),
@@ -134,6 +184,12 @@ class Run:
             "folder": str(self.folder),
         }
         return {name: value for name, value in rows.items() if value}
+
+    def _and_why(self) -> str:
+        if self.result is None:
+            return " so far; the run is not finished"
+        said = self.result
+        return why_no_more(said["ended"], said["planned_rounds"], self.spent, said.get("status"))
 
 
 def _mapping(path: Path, parse: Callable[[str], Any], *needs: str) -> dict[str, Any]:
@@ -168,7 +224,7 @@ def draw(run: Run, path: Path) -> None:
     for axes in (above, below):
         _tidy(axes)
     figure.align_ylabels()
-    privacy = textwrap.wrap(str(run.spent), 112)
+    privacy = textwrap.wrap(run.privacy, 112)
     above.set_title(run.title, loc="left", fontsize=13, fontweight="bold", pad=14 + 12 * len(privacy))
     place = {"xycoords": "axes fraction", "textcoords": "offset points"}
     above.annotate("\n".join(privacy), (0, 1), (0, 9), **place, fontsize=8.5, color=_GREY)

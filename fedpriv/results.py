@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,29 @@ from torch import Tensor, nn
 from fedpriv.errors import FedprivError
 from fedpriv.layout import Layout
 from fedpriv.privacy.spent import Spent
+
+Ended = Literal["rounds", "strategy", "budget", "left"]
+_ENDINGS: dict[Ended, str] = {
+    "strategy": "the strategy said that it was done",
+    "budget": "the next round would overspend epsilon",
+    "left": "it was left",
+}
+
+
+def why_no_more(ended: Ended, planned: int, spent: Spent, status: str | None = None) -> str:
+    """Why a run has fewer rounds than were planned, and what that means for its price; empty if it has all.
+
+    Args:
+        ended: What ended it.
+        planned: Rounds that were planned.
+        spent: What it is charged.
+        status: The strategy's own word for it.
+    """
+    if ended == "rounds":
+        return ""
+    charged = ended in ("strategy", "left") and math.isfinite(spent.epsilon)
+    whole = "; the whole plan is charged, for the stop may depend on what was seen" if charged else ""
+    return f" of {planned}: {status or _ENDINGS[ended]}{whole}"
 
 
 @dataclass(frozen=True)
@@ -26,10 +50,12 @@ class RoundReport:
         metrics: Values on public test data (`test_...`), the bytes sent so far and, where clients' models differ, how
             far they are apart (`consensus_distance`, and `node_test_accuracy_min`, `_mean`, `_max` over nodes); empty
             on rounds without an evaluation.
-        epsilon: Upper bound on what has been spent so far (the largest over clients): the quick bound, or the limit,
-            which the budget's filter enforces.
+        epsilon: Upper bound on what has been spent so far (the largest over clients), never above the limit that the
+            budget's filter enforces. With sampled or Laplace noise it is the tight bound of this round or one of the
+            next, for it is worked out at a dozen rounds of the plan; of a run that has left its plan, the quick bound.
+            Of the round in which a strategy stops itself, what the run is charged.
         target: The target epsilon, or None.
-        seconds: Time spent so far.
+        releases: Number of records in the ledger.
     """
 
     round: int
@@ -37,7 +63,7 @@ class RoundReport:
     metrics: dict[str, float]
     epsilon: float
     target: float | None
-    seconds: float
+    releases: int
 
 
 @dataclass(frozen=True)
@@ -50,8 +76,12 @@ class Result:
         planned_rounds: Rounds that were asked for.
         test_accuracy: Of the one model (the mean over nodes), on public test data.
         test_loss: The same.
-        spent: Upper bound on what was spent.
-        seconds: Time of the run.
+        ended: Why there were no more rounds: `"rounds"` (all were made), `"strategy"` (it said that it was done),
+            `"budget"` or `"left"`.
+        spent: Upper bound on what was spent: of a run that its strategy ended or that was left, the price of the whole
+            plan, for the stop may depend on what was seen.
+        releases: Number of records in the ledger.
+        seconds: Time of the run; of a private run with secret batches or cohorts to one digit, for it depends on them.
         params_l2: Norm of `params`.
         noise_multiplier: Noise over sensitivity in a round of share 1.
         measures: What else is known: bytes sent, spectral gap, how far nodes are apart, multipliers.
@@ -68,7 +98,9 @@ class Result:
     planned_rounds: int
     test_accuracy: float | None
     test_loss: float | None
+    ended: Ended
     spent: Spent
+    releases: int
     seconds: float
     params_l2: float
     noise_multiplier: float | None
@@ -86,11 +118,14 @@ class Result:
             "strategy": self.strategy,
             "rounds": self.rounds,
             "planned_rounds": self.planned_rounds,
+            "ended": self.ended,
+            "releases": self.releases,
             "test_accuracy": self.test_accuracy,
             "test_loss": self.test_loss,
             **{name: spent[name] for name in ("epsilon", "delta", "unit", "relation", "trust", "accountant")},
             "per_client_epsilon": list(self.spent.per_client),
             "non_private": list(self.spent.non_private),
+            "not_covered": list(self.spent.not_covered),
             "noise_multiplier": self.noise_multiplier,
             "gradient_evaluations": self.gradient_evaluations,
             "optimality_gap": self.optimality_gap,
@@ -130,7 +165,8 @@ class Result:
     def __str__(self) -> str:
         tested = "" if self.test_loss is None else f"test loss {self.test_loss:.4g}, "
         tested = tested if self.test_accuracy is None else f"test accuracy {self.test_accuracy:.2%}, "
-        return f"{self.strategy}: {tested}{self.rounds} rounds, {self.spent}"
+        why = why_no_more(self.ended, self.planned_rounds, self.spent, self.measures.get("status"))
+        return f"{self.strategy}: {tested}{self.rounds} rounds{f' ({why.lstrip()})' if why else ''}, {self.spent}"
 
 
 class Sink(Protocol):

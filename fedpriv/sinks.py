@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,7 +52,7 @@ class Jsonl:
             return
         # JSON has no infinity
         epsilon = report.epsilon if report.epsilon < float("inf") else "inf"
-        row = {"round": report.round, "epsilon": epsilon, **report.metrics}
+        row = {"round": report.round, "epsilon": epsilon, "releases": report.releases, **report.metrics}
         _write(self._path, "a", json.dumps(row) + "\n")
 
     def close(self) -> None:
@@ -83,6 +84,9 @@ class Csv:
 class TensorBoard:
     """TensorBoard events: test metrics, epsilon, and its fraction of the target.
 
+    All events bear the time at which the log was opened: how long a round took tells how many examples or clients were
+    drawn in secret.
+
     Args:
         folder: Where event files go.
         done: Rounds done before a resume; later points of the stopped run are hidden.
@@ -91,24 +95,28 @@ class TensorBoard:
     def __init__(self, folder: Path, done: int = 0) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter  # slow to import
 
+        self._opened = time.time()
         self._writer = SummaryWriter(str(folder), purge_step=done + 1 if done else None)
 
     def text(self, name: str, markdown: str, step: int = 0) -> None:
         """Show a text."""
-        self._writer.add_text(name, markdown, step)
+        self._writer.add_text(name, markdown, step, self._opened)
 
     def write(self, report: RoundReport) -> None:
         """Add one round."""
         for name, value in report.metrics.items():
-            self._writer.add_scalar(_tag(name), value, report.round)
+            self._add(_tag(name), value, report.round)
         if report.epsilon < float("inf"):
-            self._writer.add_scalar("privacy/epsilon", report.epsilon, report.round)
+            self._add("privacy/epsilon", report.epsilon, report.round)
             if report.target is not None:
-                self._writer.add_scalar("privacy/epsilon_of_target", report.epsilon / report.target, report.round)
+                self._add("privacy/epsilon_of_target", report.epsilon / report.target, report.round)
 
     def close(self) -> None:
         """Flush."""
         self._writer.close()
+
+    def _add(self, tag: str, value: float, step: int) -> None:
+        self._writer.add_scalar(tag, value, step, self._opened)
 
 
 def _tag(name: str) -> str:
@@ -124,9 +132,17 @@ class Live:
         rounds: Number of rounds of the run.
         done: Rounds done before a resume.
         console: Where to.
+        clock: Seconds of any origin, for the speed.
     """
 
-    def __init__(self, rounds: int, done: int = 0, console: Console | None = None) -> None:
+    def __init__(
+        self,
+        rounds: int,
+        done: int = 0,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
         self._console = console or Console(stderr=True)
         self._every = -(-rounds // _PLAIN_LINES)
         self._last: dict[str, float] = {}
@@ -173,9 +189,10 @@ class Live:
         return known + [f"{name} {self._last[name]:.3g}" for name in others]
 
     def _speed(self, report: RoundReport) -> str:
+        now = self._clock()
         if self._start is None:
-            self._start = (report.round, report.seconds)
-        rounds, seconds = report.round - self._start[0], report.seconds - self._start[1]
+            self._start = (report.round, now)
+        rounds, seconds = report.round - self._start[0], now - self._start[1]
         return f"{rounds / seconds:.3g} rounds/s" if rounds and seconds > 0 else ""
 
 

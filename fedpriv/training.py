@@ -8,6 +8,7 @@ import secrets
 import time
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +28,22 @@ from fedpriv.metrics import Evaluator
 from fedpriv.models import validate_model
 from fedpriv.network.local import Star
 from fedpriv.oracle import PrivateOracle
-from fedpriv.planning import Plan, check_problem, make_plan
+from fedpriv.planning import Plan, check_problem, make_plan, with_neighbours
 from fedpriv.population import Population
 from fedpriv.privacy.accountant import Accountant, account
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.randomness import Randomness
 from fedpriv.privacy.settings import Privacy
 from fedpriv.privacy.spent import Spent
-from fedpriv.results import Result, RoundReport, Sink
+from fedpriv.results import Ended, Result, RoundReport, Sink
 from fedpriv.simulation import RoundNetwork, adopt, begin, seen_by_aggregator, simulate
 from fedpriv.strategies.base import Strategy
 from fedpriv.trial import try_out
+
+_GAP_WARNING = (
+    "optimum: the result tells the gap to it, computed on the training data without noise, which epsilon does not "
+    "cover; leave it out unless the data are public"
+)
 
 
 class Training:
@@ -95,15 +101,18 @@ class Training:
         self.strategy, self.rounds, self._folder, self._settings = strategy, rounds, folder, settings
         self.network = network or Star(len(clients))
         self._every, self._save_every = evaluate_every, checkpoint_every
-        sizes = public_sizes(clients, privacy)
+        sizes, problems = public_sizes(clients, privacy), [client.problem for client in clients]
+        privacy = with_neighbours(privacy, problems, sizes_declared=all(client.size_declared for client in clients))
         device = compute.torch_device()
         saved = Checkpoint.load(_needed(folder) / "checkpoint.pt", device) if resume else None
         if saved is not None and saved.settings != settings:
             raise FedprivError(f"{folder} was made with other settings; resume with its own config.yaml")
         self._randomness = self._streams(seed, saved, fresh_noise=fresh_noise, secure=privacy.secure)
         self.plan: Plan = make_plan(strategy, privacy, sizes, self.network, rounds=rounds, randomness=self._randomness)
-        self.warnings = self.plan.warnings(sizes)
-        check_problem(self.plan, strategy, [client.problem for client in clients], compare=compare)
+        told = optimum is not None and privacy.private
+        self._not_covered = ("the optimality gap, exact",) if told else ()
+        self.warnings = [*self.plan.warnings(sizes), *([_GAP_WARNING] if told else [])]
+        check_problem(self.plan, strategy, problems, compare=compare)
         self.population = Population(clients, device, getattr(torch, compute.dtype), compute.chunk)
         self.population.params.copy_(self.population.params[0].clone())
         try_out(self.population)
@@ -155,23 +164,20 @@ class Training:
         for done in rounds:
             self.progress = done.progress
             server = done.progress.server
-            last = done.progress.round == self.rounds or bool(server.get("done", False))
+            last = self._ended() != "left"
             metrics: dict[str, float] = {}
             if last or done.progress.round % self._every == 0:
                 metrics = self._metrics(measures.AT_THE_END if last else None)
             metrics |= {name: x for name in self.strategy.monitor if not math.isnan(x := float(server[name]))}
             self._seconds = time.monotonic() - start
-            # the quick bound may pass the limit where the tight one, which the filter asks, has not
-            limit = self.plan.privacy.epsilon if self.plan.privacy.private else None
-            epsilon = min(float(self._guard.epsilon().max()), math.inf if limit is None else limit)
-            yield RoundReport(
-                done.progress.round, self.rounds, metrics, epsilon, self.plan.privacy.epsilon, self._seconds
-            )
+            epsilon = self._charged().epsilon if self._ended() == "strategy" else self._guard.so_far()
+            target, releases = self.plan.privacy.epsilon, len(self.ledger.records)
+            yield RoundReport(done.progress.round, self.rounds, metrics, epsilon, target, releases)
             # only now, so that whoever writes reports down never misses one that a checkpoint counts as done
             if last or done.progress.round % self._save_every == 0:
                 self.save()
         self._over = True
-        adopt(self.population, self.progress, str(self.spent()))
+        adopt(self.population, self.progress, str(self._charged()))
 
     def save(self) -> None:
         """Write a checkpoint now (with a folder)."""
@@ -199,15 +205,22 @@ class Training:
             self._spent = len(self.ledger.records), self._guard.spent()
         return self._spent[1]
 
+    def _ended(self) -> Ended:
+        """Why there are no more rounds, as far as is known."""
+        if self.progress.round == self.rounds:
+            return "rounds"
+        if self.progress.server.get("done", False):
+            return "strategy"
+        return "budget" if self._over else "left"
+
     def _charged(self) -> Spent:
         """What has been spent, and the rest of the plan where what was seen may have chosen the last round."""
-        finished = self.progress.round == self.rounds or not self.plan.privacy.private
-        cut_by_budget = self._over and not self.progress.server.get("done", False)
-        if finished or cut_by_budget:
-            return self.spent()
+        privacy = self.plan.privacy
+        if self._ended() in ("rounds", "budget") or not privacy.private:
+            return replace(self.spent(), not_covered=self._not_covered)
         rest = [record for record in self.plan.records if record.round >= self.progress.round]
-        charged = account([*self.ledger.records, *rest], len(self.population), self.plan.privacy.delta)
-        return charged.at_most(self.plan.privacy.epsilon)
+        charged = account([*self.ledger.records, *rest], len(self.population), privacy.delta)
+        return replace(charged.at_most(privacy.epsilon), not_covered=self._not_covered)
 
     def _metrics(self, examples: int | None) -> dict[str, float]:
         """What a report shows of the models, all of it public or released."""
@@ -235,8 +248,11 @@ class Training:
             planned_rounds=self.rounds,
             test_accuracy=metrics.get("test_accuracy"),
             test_loss=metrics.get("test_loss"),
+            ended=self._ended(),
             spent=self._charged(),
-            seconds=self._seconds,
+            releases=len(self.ledger.records),
+            # how long it took tells how many were drawn
+            seconds=float(f"{self._seconds:.0e}") if self.plan.privacy.draws_in_secret else self._seconds,
             params_l2=float(params.double().norm()),
             noise_multiplier=self.plan.privacy.noise_multiplier,
             measures={

@@ -339,7 +339,7 @@ def test_other_data_cannot_replay_the_same_noise(stopped_folder: Path):
     result = result_of(stopped_folder)
     assert result["epsilon"] <= 3, "the repeated rounds are paid for, so the budget ends the run before round 40"
     assert result["rounds"] == 40 - (records - 8)
-    assert "the next would overspend" in done.stdout
+    assert "the next round would overspend" in done.stdout
 
 
 def test_control_c_says_how_to_go_on_even_before_the_first_checkpoint(tmp_path: Path, whole_run: Path):

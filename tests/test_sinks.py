@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import math
 import re
@@ -20,7 +21,7 @@ from fedpriv.sinks import Csv, Jsonl, Live, TensorBoard
 
 def report(number: int, *, measured: bool = True, epsilon: float | None = None, rounds: int = 40) -> RoundReport:
     metrics = {"test_loss": 1 / number, "test_accuracy": number / rounds} if measured else {}
-    return RoundReport(number, rounds, metrics, number / 10 if epsilon is None else epsilon, 4.0, 0.5 * number)
+    return RoundReport(number, rounds, metrics, number / 10 if epsilon is None else epsilon, 4.0, 2 * number)
 
 
 def write(sink: Sink, numbers: range) -> None:
@@ -35,7 +36,13 @@ def test_files_hold_one_line_a_round_and_no_clock(kind: type[Jsonl] | type[Csv],
     lines = (tmp_path / "one").read_text().splitlines()
     assert len(lines) == 5 + (kind is Csv)
     if kind is Jsonl:
-        assert json.loads(lines[1]) == {"round": 2, "epsilon": 0.2, "test_loss": 0.5, "test_accuracy": 0.05}
+        assert json.loads(lines[1]) == {
+            "round": 2,
+            "epsilon": 0.2,
+            "releases": 4,
+            "test_loss": 0.5,
+            "test_accuracy": 0.05,
+        }
     else:
         rows = list(csv.DictReader(lines))
         assert rows[1] == {"round": "2", "epsilon": "0.2", "test_loss": "0.5", "test_accuracy": "0.05"}
@@ -92,7 +99,9 @@ def test_tensorboard_draws_no_infinity(tmp_path: Path):
 
 def shown(*, terminal: bool, rounds: int = 40, epsilon: float | None = None, width: int = 140) -> str:
     text = io.StringIO()
-    live = Live(rounds, console=Console(file=text, force_terminal=terminal, width=width, color_system=None))
+    console = Console(file=text, force_terminal=terminal, width=width, color_system=None)
+    ticks = itertools.count(0.5, 0.5)
+    live = Live(rounds, console=console, clock=lambda: next(ticks))
     for number in range(1, rounds + 1):
         live.write(report(number, measured=number % 4 == 0, epsilon=epsilon, rounds=rounds))
     live.close()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.markup import escape
 
-from fedpriv.cli.printing import busy, err, out, print_json, print_rows
+from fedpriv.cli.printing import busy, err, print_json, print_rows
 
 if TYPE_CHECKING:
     from fedpriv.config import Config
@@ -106,9 +106,6 @@ def _report(result: Result, folder: Path, *, save_nodes: bool, as_json: bool) ->
         places = {"folder": str(folder), "picture": str(folder / "report.png"), "tensorboard": board}
         print_json({**result.to_json(), **places})
         return
-    if result.rounds < result.planned_rounds:
-        reason = result.measures.get("status", "the next would overspend epsilon")
-        out.print(f"stopped after {result.rounds} of {result.planned_rounds} rounds: {reason}")
     print_rows({**found.rows(), "picture": str(folder / "report.png"), "TensorBoard": board or "off"})
 
 

@@ -19,7 +19,7 @@ from fedpriv.config.schema import Config
 from fedpriv.data import Split, labels_of
 from fedpriv.data.base import size
 from fedpriv.errors import ConfigError
-from fedpriv.planning import Plan, make_plan
+from fedpriv.planning import Plan, make_plan, with_neighbours
 from fedpriv.privacy.randomness import Randomness
 from fedpriv.privacy.settings import Privacy
 from fedpriv.training import Training
@@ -196,5 +196,7 @@ def plan_of(config: Config, seen: Outline, privacy: Privacy) -> Plan:
     """The plan of a configuration's run under a promise."""
     network = config.network.build(len(seen.sizes))
     randomness = Randomness(config.seed or 0, run=fingerprint(config))
-    strategy = config.recipe(len(seen.sizes)).strategy
+    strategy, server = config.recipe(len(seen.sizes)).strategy, config.problem.of_server()
+    problems = [config.problem.build(), *([server] if server else [])]
+    privacy = with_neighbours(privacy, problems, sizes_declared=False)
     return make_plan(strategy, privacy, seen.sizes, network, rounds=config.rounds, randomness=randomness)

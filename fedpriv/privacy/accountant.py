@@ -56,10 +56,11 @@ class Accountant:
         self._n_clients, self._delta, self._limit = n_clients, delta, epsilon_limit
         self._tally = Tally.empty(n_clients)
         self._charges: Counter[Charge] = Counter()
-        self._facts: tuple[Unit, Relation] | None = None
+        self._facts: tuple[Unit, Relation, str] | None = None
         self._trusts: dict[str, None] = {}
         self._reasons: dict[str, None] = {}
         self._levels: set[Event] = set()
+        self._rounds = 0
         self._plan = PlannedReserve((record, charge_of(record, n_clients)) for record in plan)
         self._foresight = Foresight()
         self._recent: deque[Charge] = deque(maxlen=_RECENT)
@@ -75,17 +76,18 @@ class Accountant:
             ConfigError: the record is out of range or of a kind that has no sound price.
             PrivacyError: the record protects another unit or relation than the ones before it.
         """
-        facts = (record.unit, record.relation)
+        facts = (record.unit, record.relation, record.shared)
         if self._facts not in (None, facts):
             raise PrivacyError(
-                f"round {record.round}, {record.query}: this ledger protects (unit, relation) = {self._facts}, the "
-                f"record {facts}. Epsilons of different kinds do not add up; account them in separate ledgers"
+                f"round {record.round}, {record.query}: this ledger protects (unit, relation, shared) = "
+                f"{self._facts}, the record {facts}. Epsilons of different kinds do not add up; account them in "
+                "separate ledgers"
             )
         charge = charge_of(record, self._n_clients)
         tally = self._tally.plus(charge, self._price)
         if self._limit is not None and not self._fits(record, charge, tally):
             raise self._refusal(record, charge)
-        self._facts, self._tally = facts, tally
+        self._facts, self._tally, self._rounds = facts, tally, max(self._rounds, record.round + 1)
         self._charges[charge] += 1
         self._trusts[record.trust] = None
         self._plan.take(record, charge)
@@ -99,6 +101,17 @@ class Accountant:
         """Quick upper bound on what each client has spent ``[n_clients]``."""
         return self._tally.epsilon(self._delta)
 
+    def so_far(self) -> float:
+        """Upper bound on what the client that paid most has spent, cheap enough for every round.
+
+        The smallest of the quick bound, the limit, and the tight bound of the plan by this round or one of the next.
+        """
+        shown = min(float(self.epsilon().max()), math.inf if self._limit is None else self._limit)
+        exact = self._delta == 0 or bool(np.isfinite(self._tally.mu2).all())
+        if exact or not self._plan.holds or math.isinf(shown):
+            return shown
+        return min(shown, self._plan.milestones.epsilon(self._rounds, self._largest))
+
     def spent(self) -> Spent:
         """Tight upper bound on what has been spent, with everything that it depends on."""
         quick = self.epsilon()
@@ -111,7 +124,8 @@ class Accountant:
                 per_client[client], names[client] = found[name], name
         epsilon = max(per_client)
         winner = "none" if math.isinf(epsilon) else names[per_client.index(epsilon)]
-        unit, relation = self._facts or ("sample", "replace_one")
+        unit, relation, shared = self._facts or ("sample", "replace_one", "")
+        relation += f"({shared})" if shared else ""
         trust = "+".join(self._trusts) or "local"
         return Spent(epsilon, self._delta, unit, relation, trust, winner, tuple(per_client), tuple(self._reasons))
 
@@ -139,14 +153,16 @@ class Accountant:
             charge, self._recent, lambda extra: self._tight_fit(self._charges + extra)
         )
 
+    def _largest(self, charges: Counter[Charge]) -> float:
+        return bounds.largest([history for _, history in histories(charges, self._n_clients)], self._delta)
+
     def _tight_fit(self, charges: Counter[Charge]) -> bool:
         assert self._limit is not None
         found = [history for _, history in histories(charges, self._n_clients)]
         return bounds.largest(found, self._delta, self._limit) <= self._limit
 
     def _refusal(self, record: Record, charge: Charge) -> BudgetExhausted:
-        after = [history for _, history in histories(self._charges + Counter({charge: 1}), self._n_clients)]
-        epsilon = bounds.largest(after, self._delta)
+        epsilon = self._largest(self._charges + Counter({charge: 1}))
         would = "infinite" if math.isinf(epsilon) else f"{up(epsilon)} by the tightest bound known here"
         return BudgetExhausted(
             f"round {record.round}, {record.query}: the target is epsilon={self._limit} at delta={self._delta}, and "

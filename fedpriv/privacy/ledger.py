@@ -52,6 +52,7 @@ class Record:
         rate: Probability (poisson) or fraction (without_replacement) of the selection; 1 when full.
         unit: Whose privacy the record prices.
         relation: Which data sets count as neighbours.
+        shared: What neighbours have in common besides, as printed: numbers that were told or used as they are.
         trust: Who is trusted, as printed, e.g. `"local"`.
         non_private: Why the release has no finite price; None when it has one.
         digest: Checksum of the released value, to recognise a replay after a crash.
@@ -69,6 +70,7 @@ class Record:
     bound: float = 1.0
     sampling: SamplingName = "full"
     rate: PerClient = 1.0
+    shared: str = ""
     trust: str = "local"
     non_private: str | None = None
     digest: str | None = None

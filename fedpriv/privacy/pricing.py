@@ -93,6 +93,7 @@ class Pricing:
             noise_multiplier=multiplier,
             unit=privacy.unit,
             relation=privacy.relation,
+            shared=privacy.shared,
             clients=None if everyone else tuple(clients),
             norm=privacy.clip.norm,
             bound=privacy.clip.bound,

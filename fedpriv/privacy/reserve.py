@@ -5,6 +5,8 @@ Both kinds rest on one fact: spending less than a set of releases that fits the 
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 _SLACK = 1e-9  # a planned noise level and the one used may differ in their last bits
 _MOST_AHEAD = 2**20
+_MARKS, _FEWEST_MARKS, _LEVELS_AT_ALL_MARKS = 12, 3, 60
 
 Fit = Callable[[Counter[Charge]], bool]
 Key = tuple[int, str, int]
@@ -33,11 +36,20 @@ class PlannedReserve:
     def __init__(self, plan: Iterable[tuple[Record, Charge]]) -> None:
         self._left: dict[Key, list[Charge]] = {}
         self._all: Counter[Charge] = Counter()
+        by_round: dict[int, Counter[Charge]] = {}
         for record, charge in plan:
             self._left.setdefault(_key(record), []).append(charge)
-            self._all[_noisier(charge)] += 1
+            least = _noisier(charge)
+            self._all[least] += 1
+            by_round.setdefault(record.round, Counter())[least] += 1
+        self.milestones = Milestones(by_round)
         self._holds = bool(self._all)
         self._known: bool | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether all releases so far belong to the plan."""
+        return self._holds
 
     def covers(self, record: Record, charge: Charge) -> bool:
         """Whether all releases so far and this one belong to the plan."""
@@ -56,6 +68,35 @@ class PlannedReserve:
         self._holds = match is not None
         if match is not None:
             left.remove(match)
+
+
+class Milestones:
+    """What a plan costs by some of its rounds, worked out when a run comes near.
+
+    Between two of them the later one's bound holds. They lie closer together at the start, as epsilon grows about with
+    the root of the rounds; with many noise levels, whose bound takes long, there are fewer.
+
+    Args:
+        by_round: The plan's releases in each round.
+    """
+
+    def __init__(self, by_round: dict[int, Counter[Charge]]) -> None:
+        self._by_round, self._rounds = by_round, max(by_round, default=-1) + 1
+        levels = {event for charges in by_round.values() for charge in charges for event in charge.events}
+        count = max(_FEWEST_MARKS, min(_MARKS, _LEVELS_AT_ALL_MARKS // max(1, len(levels))))
+        self._marks = sorted({math.ceil(self._rounds * (mark / count) ** 2) for mark in range(1, count + 1)})
+        self._known: dict[int, float] = {}
+        self._counted, self._so_far = 0, Counter[Charge]()
+
+    def epsilon(self, rounds: int, bound: Callable[[Counter[Charge]], float]) -> float:
+        """A bound for the first `rounds` rounds, at most all of the plan's; `bound` prices releases, more cost more."""
+        mark = self._marks[bisect_left(self._marks, rounds)]
+        if mark not in self._known:
+            for index in range(self._counted, mark):
+                self._so_far += self._by_round.get(index, Counter())
+            self._counted = max(self._counted, mark)
+            self._known[mark] = bound(self._so_far)
+        return self._known[mark]
 
 
 @dataclass

@@ -140,7 +140,7 @@ class Statistics:
             raise ConfigError("privacy.statistics.bound", self.bound, "the largest loss must be positive and finite")
         if not 0 < self.share < 1:
             raise ConfigError("privacy.statistics.share", self.share, "a fraction of the budget lies in (0, 1)")
-        if not isinstance(self.public_counts, bool):
+        if self.public_counts not in (True, False):
             raise ConfigError("privacy.statistics.public_counts", self.public_counts, "True or False")
 
     def relative_share(self, norm: str) -> float:
@@ -172,6 +172,7 @@ class Privacy:
         secure: Draw noise and batches from the operating system's randomness: not reproducible.
         published: As-published noise instead (not private).
         statistics: Bound and budget of statistics, for strategies that ask for them.
+        shared: What neighbouring data sets have in common besides, as printed beside `relation`; a run fills it in.
 
     Raises:
         ConfigError: settings that are out of range or contradict each other.
@@ -191,6 +192,7 @@ class Privacy:
     secure: bool = False
     published: Published | None = None
     statistics: Statistics = field(default_factory=Statistics)
+    shared: str = ""
 
     def __post_init__(self) -> None:
         if not 0 <= self.delta < 1:
@@ -210,11 +212,18 @@ class Privacy:
         """A misspelt word or another type must not pass as some other choice, least of all as no noise."""
         for name, kind in (("unit", Unit), ("relation", Relation), ("at", At)):
             check_choice(f"privacy.{name}", getattr(self, name), *get_args(kind))
-        kinds = {"clip": Clip, "mechanism": Gaussian | Laplace, "trust": Trust, "sampling": Sampling}
-        for name, kind in {**kinds, "published": Published | None, "statistics": Statistics}.items():
-            if not isinstance(getattr(self, name), kind):
-                names = " or ".join(one.__name__ for one in get_args(kind) or (kind,) if one is not type(None))
-                raise ConfigError(f"privacy.{name}", getattr(self, name), f"make it with {names}(...)")
+        kinds: dict[str, tuple[type, ...]] = {
+            "clip": (Clip,),
+            "mechanism": get_args(Gaussian | Laplace),
+            "trust": get_args(Trust),
+            "sampling": get_args(Sampling),
+            "published": get_args(Published | None),
+            "statistics": (Statistics,),
+        }
+        for name, allowed in kinds.items():
+            if not isinstance(value := getattr(self, name), allowed):
+                names = " or ".join(one.__name__ for one in allowed if one is not type(None))
+                raise ConfigError(f"privacy.{name}", value, f"make it with {names}(...)")
 
     def _check_cohort(self) -> None:
         if self.cohort_rate == 1:
@@ -253,6 +262,11 @@ class Privacy:
     def cohort_rate(self) -> float:
         """Probability with which a client is drawn in secret; 1 where cohorts are not secret."""
         return self.trust.cohort_rate if isinstance(self.trust, Central) else 1.0
+
+    @property
+    def draws_in_secret(self) -> bool:
+        """Whether how many examples or clients a round uses is a secret, and so how long it takes."""
+        return self.private and (isinstance(self.sampling, Poisson) or self.cohort_rate < 1)
 
     @property
     def sensitivity(self) -> float:

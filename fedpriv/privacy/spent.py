@@ -9,7 +9,7 @@ from decimal import ROUND_CEILING, Context, Decimal
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedpriv.privacy.ledger import Relation, Unit
+    from fedpriv.privacy.ledger import Unit
 
 _DIGITS = 4
 
@@ -25,21 +25,23 @@ class Spent:
         epsilon: Upper bound on the privacy loss, in nats; the largest over the clients.
         delta: Probability of the bound not holding, in the usual (epsilon, delta) sense.
         unit: Whose privacy it is.
-        relation: Which data sets count as neighbours.
+        relation: Which data sets count as neighbours, with what else they have in common in brackets.
         trust: Who is trusted.
         accountant: The bound that gave the number.
         per_client: Epsilon of each client.
         non_private: Why the loss is infinite; empty when it is not.
+        not_covered: What else was told about the data, which this epsilon says nothing of.
     """
 
     epsilon: float
     delta: float
     unit: Unit
-    relation: Relation
+    relation: str
     trust: str
     accountant: str
     per_client: tuple[float, ...]
     non_private: tuple[str, ...]
+    not_covered: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """The number and its conditions. Epsilon is rounded up, never down."""
@@ -48,9 +50,10 @@ class Spent:
             value += (
                 f" (not private: {'; '.join(self.non_private) or f'no finite bound at delta={_plain(self.delta)}'})"
             )
+        besides = f"; not covered: {', '.join(self.not_covered)}" if self.not_covered else ""
         return (
             f"epsilon={value} (delta={_plain(self.delta)}, unit={self.unit}, relation={self.relation}, "
-            f"trust={self.trust}, accountant={self.accountant})"
+            f"trust={self.trust}, accountant={self.accountant}{besides})"
         )
 
     def at_most(self, limit: float | None) -> Spent:
