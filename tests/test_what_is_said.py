@@ -242,7 +242,7 @@ def stops_at_four() -> fp.Strategy:
 def test_a_run_that_ends_itself_has_one_epsilon_everywhere(tmp_path: Path) -> None:
     """It was .8226 on the terminal and 2.0 in result.json, and "the next would overspend"."""
     overrides = [*SMALL, f"strategy={{name: '{__name__}:stops_at_four'}}", "privacy.epsilon=2"]
-    done = cli("train", str(CONFIG), *overrides, "--out", str(tmp_path))
+    done = cli("train", str(CONFIG), "--allow-plugins", *overrides, "--out", str(tmp_path))
     result = json.loads((tmp_path / "result.json").read_text())
     assert (result["rounds"], result["planned_rounds"], result["ended"]) == (4, 20, "strategy")
     assert result["epsilon"] == pytest.approx(2, rel=1e-4)
