@@ -8,7 +8,15 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    default_collate,
+)
 
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.privacy.settings import FixedSize, Privacy
@@ -25,13 +33,14 @@ class Client(nn.Module):
         loss: Maps (outputs, targets) of a batch to a scalar; it is only ever called on one example at a time.
         loader: The client's own training data, as (input, target) pairs. fedpriv reads each example once through the
             loader's data set and `collate_fn` and draws its own batches: the privacy analysis needs to know how
-            they are drawn, so the loader's batch size and shuffling are not used.
+            they are drawn, so the loader's batch size, order and sampler are not used, and what its data set draws at
+            random is drawn once and kept. A run warns of both.
         problem: Its objective and constraints, for strategies that take constraints; by default its mean loss alone.
         public_size: The size to be told to others and to divide by; the number of examples by default. Under the
             relation `add_remove` the true number is private: declare a size that does not depend on it.
 
     Raises:
-        DataError: the loader streams (no length, no index) or is empty.
+        DataError: the loader streams (no length, no index) or is empty, or its sampler leaves examples out.
     """
 
     def __init__(
@@ -47,6 +56,11 @@ class Client(nn.Module):
             raise DataError(
                 "a client's loader must have a map-style data set: a streaming one has no public size, and private "
                 "batches are drawn by index. Collect the examples into a TensorDataset first"
+            )
+        if isinstance(loader.sampler, SubsetRandomSampler):
+            raise DataError(
+                f"a loader's sampler draws from {len(loader.sampler)} chosen examples, and fedpriv would use all: give "
+                "it Subset(dataset, indices) instead"
             )
         self.model = model
         self.loss = loss
@@ -97,13 +111,22 @@ def make_clients(
     Raises:
         DataError: a data set is empty or streams.
     """
-    return [Client(copy.deepcopy(model), loss, DataLoader(d, batch_size=256), problem=problem) for d in datasets]
+    return [Client(copy.deepcopy(model), loss, DataLoader(d), problem=problem) for d in datasets]
+
+
+def is_plain(loader: DataLoader[Any]) -> bool:
+    """Whether the loader gives out rows of tensors as they are; a class or collate_fn of the user's own may do more."""
+    dataset = loader.dataset
+    while isinstance(dataset, Subset) and type(dataset).__getitem__ is Subset.__getitem__:
+        dataset = dataset.dataset
+    if not isinstance(dataset, TensorDataset) or type(dataset).__getitem__ is not TensorDataset.__getitem__:
+        return False
+    return len(dataset.tensors) == 2 and loader.collate_fn is default_collate
 
 
 def _read(loader: DataLoader[Any]) -> tuple[Tensor, Tensor]:
-    ready = _tensors(loader.dataset)
-    if ready is not None:
-        return ready
+    if is_plain(loader):
+        return _tensors(loader.dataset)
     once = DataLoader(loader.dataset, batch_size=256, num_workers=loader.num_workers, collate_fn=loader.collate_fn)
     pairs: list[tuple[Tensor, Tensor]] = []
     for batch in once:
@@ -116,16 +139,13 @@ def _read(loader: DataLoader[Any]) -> tuple[Tensor, Tensor]:
     return torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
 
 
-def _tensors(dataset: Dataset[Any]) -> tuple[Tensor, Tensor] | None:
+def _tensors(dataset: Dataset[Any]) -> tuple[Tensor, Tensor]:
     """The tensors of a (subset of a) TensorDataset, without reading it item by item."""
-    if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
-        return dataset.tensors[0], dataset.tensors[1]
     if isinstance(dataset, Subset):
-        whole = _tensors(dataset.dataset)
-        if whole is not None:
-            index = torch.as_tensor(dataset.indices)
-            return whole[0][index], whole[1][index]
-    return None
+        whole, index = _tensors(dataset.dataset), torch.as_tensor(dataset.indices)
+        return whole[0][index], whole[1][index]
+    inputs, targets = cast("TensorDataset", dataset).tensors
+    return inputs, targets
 
 
 def public_sizes(clients: Sequence[Client], privacy: Privacy) -> list[int]:

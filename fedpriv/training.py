@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from fedpriv import measures
+from fedpriv import loaders, measures, models, ownership
 from fedpriv.backends import choose
 from fedpriv.checkpoint import Checkpoint
 from fedpriv.client import Client, public_sizes
@@ -25,7 +25,6 @@ from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.layout import fingerprint
 from fedpriv.measures import Measures
 from fedpriv.metrics import Evaluator
-from fedpriv.models import validate_model
 from fedpriv.network.local import Star
 from fedpriv.oracle import PrivateOracle
 from fedpriv.planning import Plan, check_problem, make_plan, with_neighbours
@@ -97,7 +96,8 @@ class Training:
         compute = compute or Compute()
         if not clients:
             raise ConfigError("clients", [], "a run needs at least one client")
-        validate_model(clients[0].model)
+        models.validate_model(clients[0].model)
+        ownership.check_clients(clients, test, privacy)
         self.strategy, self.rounds, self._folder, self._settings = strategy, rounds, folder, settings
         self.network = network or Star(len(clients))
         self._every, self._save_every = evaluate_every, checkpoint_every
@@ -114,6 +114,9 @@ class Training:
         self.warnings = [*self.plan.warnings(sizes), *([_GAP_WARNING] if told else [])]
         check_problem(self.plan, strategy, problems, compare=compare)
         self.population = Population(clients, device, getattr(torch, compute.dtype), compute.chunk)
+        ownership.check_test(self.population, test, privacy)
+        self.warnings += [*(models.shipped(clients[0].model) if privacy.private else []), *loaders.ignored(clients)]
+        self._test = test
         self.population.params.copy_(self.population.params[0].clone())
         try_out(self.population)
         self._model = fingerprint(self.population.model)
@@ -198,6 +201,10 @@ class Training:
     def broken_examples(self) -> Tensor:
         """How often each client met a gradient that was not finite, `[n_clients]`. Not private: for the owner alone."""
         return self.oracle._sums.broken_examples  # noqa: SLF001 - kept out of a strategy's sight
+
+    def repeats(self) -> ownership.Repeats:
+        """How many training examples are equal to others, or to test examples. Not private: for the owner alone."""
+        return ownership.repeats(self.population, self._test)
 
     def spent(self) -> Spent:
         """What has been spent so far, by the tightest bound."""

@@ -33,6 +33,8 @@ def run(
     err.print(f"planned: {escape(str(training.plan.spent()))}")
     for warning in at_start(config, training):
         err.print(f"[bold yellow]warning:[/] {escape(warning)}")
+    for note in _repeats(training):
+        err.print(f"[yellow]note:[/] {note}")
     if config.seed is not None and training.plan.privacy.private and not config.privacy.secure:
         err.print(f"[yellow]note:[/] whoever knows seed {config.seed} can subtract the noise; leave it out in earnest")
     try:
@@ -41,6 +43,21 @@ def run(
         err.print(f"\nstopped after round {training.progress.round}; go on with: fedpriv resume {folder}")
         raise typer.Exit(130) from None
     _report(result, folder, save_nodes=config.log.save_node_models, as_json=as_json)
+
+
+def _repeats(training: Training) -> list[str]:
+    """What the owner should hear of examples of equal content, here and in no file: it is not private."""
+    if not training.plan.privacy.private:
+        return []
+    found = training.repeats()
+    return [
+        f"{count} training examples equal {what} in content; if they are one person's, {meaning} (shown here only)"
+        for count, what, meaning in (
+            (found.examples, f"another one ({found.apart} of them one of another client)", "epsilon says less of it"),
+            (found.tested, "a test example", "every test metric is an answer about it without noise"),
+        )
+        if count
+    ]
 
 
 def _build(config: Config, folder: Path, *, resumed: bool, fresh_noise: bool) -> Training:

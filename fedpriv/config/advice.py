@@ -8,6 +8,7 @@ from dataclasses import replace
 from fedpriv.config.building import Outline, plan_of
 from fedpriv.config.schema import Config
 from fedpriv.config.statistics import noise_notes, statistics_notes
+from fedpriv.data.partition import LABEL_DEPENDENT
 from fedpriv.network import mixing
 from fedpriv.network.graph import Graph
 from fedpriv.planning import Plan
@@ -36,6 +37,7 @@ def at_start(config: Config, training: Training) -> list[str]:
     """The same for a run that begins, without what would take another plan or stands in its first lines."""
     return [
         *training.warnings,
+        *(_partition_warning(config) if training.plan.privacy.private else []),
         *noise_notes(config, training),
         *_steps_warning(training.strategy, training.network),
         *_epochs_warning(training.strategy, config.rounds),
@@ -55,7 +57,17 @@ def _promise_warnings(config: Config, seen: Outline, plan: Plan, claim: Claim | 
         return ["the run makes no promise: its answers are exact or their noise is not private"]
     costly = isinstance(privacy.mechanism, Laplace) and privacy.delta > 0
     laplace = _laplace_warning(config, seen, plan) if costly else []
-    return [*plan.warnings(seen.sizes), *statistics_notes(config, seen, plan), *laplace]
+    return [*plan.warnings(seen.sizes), *_partition_warning(config), *statistics_notes(config, seen, plan), *laplace]
+
+
+def _partition_warning(config: Config) -> list[str]:
+    kind = config.data.partition.kind
+    if kind not in LABEL_DEPENDENT:
+        return []
+    return [
+        f"data.partition.kind = {kind} looks at the labels: one other label would move other examples to other "
+        "clients, and epsilon does not cover that. It simulates owners who hold their data already"
+    ]
 
 
 def _laplace_warning(config: Config, seen: Outline, plan: Plan) -> list[str]:

@@ -19,6 +19,7 @@ from fedpriv.config.schema import Config
 from fedpriv.data import Split, labels_of
 from fedpriv.data.base import size
 from fedpriv.errors import ConfigError
+from fedpriv.ownership import check_datasets
 from fedpriv.planning import Plan, make_plan, with_neighbours
 from fedpriv.privacy.randomness import Randomness
 from fedpriv.privacy.settings import Privacy
@@ -176,7 +177,12 @@ def outline(config: Config) -> Outline:
     known = _KNOWN.get(config.data.name)
     if known is None or not plain or wanted.n_clients is None or wanted.n_clients > known[0]:
         split = load_data(config)
-        return _outline(config, split, divide(config, split))
+        shares = divide(config, split)
+        # the server's data are the test data
+        check_datasets(
+            [Subset(split.train, share.tolist()) for share in shares], split.test, config.promise(len(shares))
+        )
+        return _outline(config, split, shares)
     n_train, shape, n_classes = known
     fewer, more = divmod(n_train, wanted.n_clients)
     sizes = tuple(fewer + (i < more) for i in range(wanted.n_clients))

@@ -18,6 +18,7 @@ from fedpriv.config.recipes import Recipe
 from fedpriv.config.schema import Config
 from fedpriv.config.strategies import STRATEGIES
 from fedpriv.layout import Layout
+from fedpriv.models import shipped
 from fedpriv.network.graph import Facts
 from fedpriv.planning import Plan, check_problem
 from fedpriv.privacy.accountant import account
@@ -104,7 +105,8 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
     server = config.problem.of_server()
     problems = [config.problem.build(), *([server] if server else [])]
     check_problem(plan, recipe.strategy, problems, compare=config.problem.compare)
-    parameters = Layout.of(make_model(config, seen)[0]).dim
+    model = make_model(config, seen)[0]
+    parameters = Layout.of(model).dim
     network = config.network.build(len(seen.sizes))
     floats = round(parameters * network.expected_rows)
     claim = _claim(config, recipe)
@@ -126,7 +128,10 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
         seconds_per_round=_seconds(config, seen, plan) if timed else None,
         claim=claim,
         formula=_formula(config, seen, plan, network.active_fraction),
-        warnings=tuple(advice(config, seen, plan, recipe.strategy, network, claim)),
+        warnings=(
+            *advice(config, seen, plan, recipe.strategy, network, claim),
+            *(shipped(model) if plan.privacy.private else []),
+        ),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard, cast
 
 import torch
 from torch import Tensor
@@ -12,6 +12,10 @@ from torch.utils.data import Dataset, TensorDataset
 
 from fedpriv.data.transforms import TransformName, apply
 from fedpriv.errors import DataError
+
+
+class ExactOnly(TensorDataset):
+    """Examples that a private run refuses: prepared by looking at all of them, or with some there twice."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ def size(dataset: Dataset[Any]) -> int:
 
 def labels_of(dataset: Dataset[Any]) -> Tensor:
     """The targets `[n]`, int64 where they are labels; a data set that is not a `TensorDataset` is read once in full."""
-    if isinstance(dataset, TensorDataset):
+    if _is_plain(dataset):
         return dataset.tensors[1]
     return torch.stack([torch.as_tensor(dataset[index][1]).reshape(()) for index in range(size(dataset))])
 
@@ -73,8 +77,9 @@ def check_dataset(dataset: Dataset[Any], n_classes: int | None, *, name: str = "
     """
     if size(dataset) == 0:
         raise DataError(f"{name} is empty: give at least one example")
-    if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
-        _check_examples(*dataset.tensors, n_classes, name, first=0)
+    if _is_plain(dataset):
+        inputs, targets = dataset.tensors
+        _check_examples(inputs, targets, n_classes, name, first=0)
         return
     for index in range(size(dataset)):
         example = dataset[index]
@@ -93,6 +98,11 @@ def as_inputs(pixels: Tensor, *, flat: bool, transforms: Sequence[TransformName]
     """
     images = apply(pixels, transforms)
     return images.flatten(1) if flat else images  # [n, c, h, w] -> [n, c*h*w]
+
+
+def _is_plain(dataset: Dataset[Any]) -> TypeGuard[TensorDataset]:
+    """Pairs of tensors that are given out as they are: a class of the user's own may do more."""
+    return type(dataset).__getitem__ is TensorDataset.__getitem__ and len(cast("TensorDataset", dataset).tensors) == 2
 
 
 def _check_examples(inputs: Tensor, labels: Tensor, n_classes: int | None, name: str, *, first: int) -> None:

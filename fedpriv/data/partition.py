@@ -13,6 +13,8 @@ from fedpriv.errors import ConfigError
 from fedpriv.plugins import nearest
 
 Kind = Literal["iid", "in_order", "by_label", "dirichlet", "stratified", "by_writer"]
+# one changed label moves other examples to other clients
+LABEL_DEPENDENT = ("by_label", "dirichlet", "stratified")
 _TRIES = 100
 
 

@@ -6,16 +6,19 @@ import gzip
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.utils.data import TensorDataset
 
-from fedpriv.data.base import Split
+from fedpriv.data.base import ExactOnly, Split
 from fedpriv.errors import ConfigError, DataError
 
 Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Protocol = Literal["held_out", "paper"]
 
 # public constants of the published file (all 45 222 complete rows), so that scaling looks at nobody's data
 _ADULT_SCALE = {
@@ -48,6 +51,35 @@ _OCCUPATION = (
     "Tech-support",
     "Transport-moving",
 )
+# round numbers beyond the ranges that UCI's description of the diagnostic set (as scikit-learn prints it) gives for ten
+# measures of a cell's nucleus: their means, their standard errors, and their worst
+_CELLS = (
+    *(
+        (6, 30),
+        (9, 40),
+        (40, 190),
+        (100, 2600),
+        (0.05, 0.17),
+        (0, 0.35),
+        (0, 0.45),
+        (0, 0.25),
+        (0.1, 0.31),
+        (0.04, 0.1),
+    ),
+    *((0, 3), (0, 5), (0, 22), (0, 550), (0, 0.04), (0, 0.14), (0, 0.4), (0, 0.06), (0, 0.08), (0, 0.03)),
+    *(
+        (7, 37),
+        (12, 50),
+        (50, 260),
+        (180, 4300),
+        (0.07, 0.23),
+        (0, 1.1),
+        (0, 1.3),
+        (0, 0.3),
+        (0.15, 0.67),
+        (0.05, 0.21),
+    ),
+)
 
 
 def adult(*, root: str | None = None, n_train: int | None = None, bias: bool = True) -> Split:
@@ -76,18 +108,25 @@ def adult(*, root: str | None = None, n_train: int | None = None, bias: bool = T
 
 
 def breast_cancer(
-    *, variant: str = "wisconsin", root: str | None = None, features: Sequence[int] | None = None, bias: bool = True
+    *,
+    variant: str = "wisconsin",
+    root: str | None = None,
+    features: Sequence[int] | None = None,
+    bias: bool = True,
+    protocol: Protocol = "held_out",
+    seed: int = 0,
 ) -> Split:
-    """Breast cancer; class 1 is malignant. Train and test are the same rows: it is for optimisation experiments.
-
-    Features are standardised over all rows, which looks at the data: for private runs take the scaling as public.
+    """Breast cancer; class 1 is malignant. Features are brought to [-1, 1] by public ranges.
 
     Args:
-        variant: `wisconsin`: the original set, 683 complete rows of 9 features, from a file. `diagnostic`: the 569 rows
-            of 30 features in scikit-learn, no file needed.
+        variant: `wisconsin`: the original set, 683 complete rows of 9 features, from a file. Some of its 630 patients
+            have several rows, which stay on one side. `diagnostic`: 569 rows of 30 features from scikit-learn, no file.
         root: Folder with `breast-cancer-wisconsin.data`; `$FEDPRIV_DATA/breast-cancer-wisconsin` if left out.
         features: Use these columns only.
         bias: Add a constant feature.
+        protocol: `held_out`: a fifth of the patients is for testing. `paper`: as He, Peng and Sun, all rows train and
+            test, standardised by their own moments, which looks at all of them: a private run refuses them.
+        seed: Of the patients held out.
 
     Source: Wolberg and Mangasarian (1990); Street, Wolberg and Mangasarian (1993); UCI.
     """
@@ -96,39 +135,59 @@ def breast_cancer(
 
         x, benign = load_breast_cancer(return_X_y=True)
         x, y = np.asarray(x, dtype=np.float64), 1 - np.asarray(benign, dtype=np.int64)
+        patients, (low, high) = np.arange(len(y)), np.array(_CELLS).T
     elif variant == "wisconsin":
         rows = _fields(_folder(root, "breast-cancer-wisconsin") / "breast-cancer-wisconsin.data", 11)
         table = np.array([row for row in rows if "?" not in row], dtype=np.float64)
         x, y = table[:, 1:10], (table[:, 10] == 4).astype(np.int64)
+        patients, low, high = table[:, 0].astype(np.int64), np.full(9, 1.0), np.full(9, 10.0)  # grades from 1 to 10
     else:
         raise ConfigError("data.variant", variant, "choose 'wisconsin' or 'diagnostic'")
+    x = (x - x.mean(0)) / x.std(0) if protocol == "paper" else 2 * (x - low) / (high - low) - 1
     x = x if features is None else x[:, list(features)]
-    x = (x - x.mean(0)) / x.std(0)
-    both = _dataset(_with_bias(x) if bias else x, y)
-    return Split(both, both, 2, None, f"breast cancer ({variant}): {len(y)} rows, {x.shape[1]} features, 2 classes")
+    about = f"breast cancer ({variant}), {x.shape[1]} features, 2 classes"
+    return _split(_with_bias(x) if bias else x, y, patients, protocol, seed, about)
 
 
-def monks(*, root: str | None = None, bias: bool = True) -> Split:
-    """Monks-1: six discrete features, one-hot (17 columns); train and test are all 556 rows.
+def monks(*, root: str | None = None, bias: bool = True, protocol: Protocol = "held_out", seed: int = 0) -> Split:
+    """Monks-1: six discrete features, one-hot (17 columns).
 
     Args:
         root: Folder with `monks-1.train` and `monks-1.test`; `$FEDPRIV_DATA/monks` if left out.
         bias: Add a constant feature.
+        protocol: `held_out`: the 432 different rows, of which a fifth is for testing. `paper`: as He, Peng and Sun, the
+            556 rows of both files train and test, 124 of them twice: a private run refuses them.
+        seed: Of the rows held out.
 
     Source: Thrun et al. (1991), UCI.
     """
     folder = _folder(root, "monks")
-    rows = [line.split() for name in ("monks-1.train", "monks-1.test") for line in _lines(folder / name)]
+    # the test file is the whole domain, and the train file a part of it
+    files = ("monks-1.test",) if protocol == "held_out" else ("monks-1.train", "monks-1.test")
+    rows = [line.split() for name in files for line in _lines(folder / name)]
     if any(len(row) != 8 for row in rows):
         raise DataError(f"{folder}: a line does not have 8 fields (class, a1 ... a6, id): fetch the files again")
     table = np.array([row[:7] for row in rows], dtype=np.int64)
     columns = [table[:, [j]] == np.arange(1, count + 1) for j, count in enumerate((3, 3, 2, 3, 4, 2), start=1)]
     x = np.concatenate(columns, 1).astype(np.float64)
-    both = _dataset(_with_bias(x) if bias else x, table[:, 0])
-    return Split(both, both, 2, None, f"monks-1: {len(table)} rows, 17 features, 2 classes")
+    about = "monks-1, 17 features, 2 classes"
+    return _split(_with_bias(x) if bias else x, table[:, 0], np.arange(len(table)), protocol, seed, about)
 
 
-def _adult_rows(folder: Path, name: str) -> tuple[Array, NDArray[np.int64]]:
+def _split(x: Array, y: Integers, owner: Integers, protocol: Protocol, seed: int, about: str) -> Split:
+    """Rows of one owner stay together; which are held out depends on nothing but their number."""
+    if protocol == "paper":
+        both = ExactOnly(torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y))
+        return Split(both, both, 2, None, f"{about}: {len(y)} rows, both train and test")
+    if protocol != "held_out":
+        raise ConfigError("data.protocol", protocol, "choose 'held_out' or 'paper'")
+    owners, of = np.unique(owner, return_inverse=True)
+    test = np.random.default_rng(seed).permutation(len(owners))[of] < len(owners) // 5
+    about = f"{about}: {int((~test).sum())} train and {int(test.sum())} test rows"
+    return Split(_dataset(x[~test], y[~test]), _dataset(x[test], y[test]), 2, None, about)
+
+
+def _adult_rows(folder: Path, name: str) -> tuple[Array, Integers]:
     path = folder / name
     path = path if path.exists() else folder / f"{name}.gz"
     rows = [row for row in _fields(path, 15, comment="|") if "?" not in row]
@@ -181,5 +240,5 @@ def _with_bias(x: Array, before: int = 0) -> Array:
     return np.insert(x, x.shape[1] - before, 1.0, axis=1)
 
 
-def _dataset(x: Array, y: NDArray[np.int64]) -> TensorDataset:
+def _dataset(x: Array, y: Integers) -> TensorDataset:
     return TensorDataset(torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y))

@@ -3,7 +3,7 @@
 from fedpriv.models.losses import Loss, cross_entropy, hinge, logistic, predict, squared_error
 from fedpriv.models.networks import FemnistCNN, LinearSVM, LogisticRegression, MnistCNN, SoftmaxRegression
 from fedpriv.models.registry import LOSSES, MODELS, resolve, resolve_loss
-from fedpriv.models.validation import fix_model, validate_model
+from fedpriv.models.validation import fix_model, shipped, validate_model
 
 __all__ = [
     "LOSSES",
@@ -21,6 +21,7 @@ __all__ = [
     "predict",
     "resolve",
     "resolve_loss",
+    "shipped",
     "squared_error",
     "validate_model",
 ]

@@ -55,6 +55,17 @@ def validate_model(model: nn.Module) -> None:
         raise ConfigError("model", type(model).__name__, fix)
 
 
+def shipped(model: nn.Module) -> list[str]:
+    """A sentence about the model's buffers, which are released as they are; nothing if it has none."""
+    names = [name for name, _ in model.named_buffers()]
+    if not names:
+        return []
+    return [
+        f"the model has buffers ({', '.join(names)}) that are released with it as they are, not covered by epsilon: "
+        "take their values from public knowledge, not from anybody's data"
+    ]
+
+
 def fix_model(model: nn.Module) -> nn.Module:
     """A copy of `model` that passes `validate_model`: BatchNorm becomes a fresh GroupNorm, LSTM opacus's DPLSTM, etc.
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_breast_cancer
 
 from fedpriv.data import load, partition
 from fedpriv.errors import ConfigError, DataError
@@ -30,14 +32,46 @@ def test_adult(data_root: Path) -> None:
 
 
 def test_breast_cancer(data_root: Path) -> None:
-    x, y = load("breast_cancer").train.tensors
+    x, y = load("breast_cancer", protocol="paper").train.tensors
     assert x.shape == (683, 10)
     assert int(y.sum()) == 239
+    torch.testing.assert_close(x[:, :9].mean(0), torch.zeros(9, dtype=x.dtype))
+
+
+def test_breast_cancer_holds_patients_out(data_root: Path) -> None:
+    """By patient, not by row, and whatever the rows say."""
+    split = load("breast_cancer")
+    (x, y), (x_test, y_test) = split.train.tensors, split.test.tensors
+    assert (len(y) + len(y_test), int(y.sum() + y_test.sum())) == (683, 239)
+    assert 120 < len(y_test) < 150
+    lines = (data_root / "breast-cancer-wisconsin" / "breast-cancer-wisconsin.data").read_text().split()
+    rows = [line.split(",") for line in lines if "?" not in line]
+    patients = sorted({int(row[0]) for row in rows})
+    drawn = np.random.default_rng(0).permutation(len(patients)) < len(patients) // 5
+    held = {patient for patient, out in zip(patients, drawn, strict=True) if out}
+    for part, wanted in ((x, False), (x_test, True)):
+        grades = [[float(grade) for grade in row[1:10]] for row in rows if (int(row[0]) in held) == wanted]
+        torch.testing.assert_close(4.5 * part[:, :9] + 5.5, torch.tensor(grades, dtype=x.dtype))
+        assert (part[:, 9] == 1).all()
+    assert not torch.equal(load("breast_cancer", seed=1).test.tensors[0], x_test)
+
+
+def test_scaling_looks_at_no_row() -> None:
+    """Public ranges: within [-1, 1] wherever the published extremes are, and one row does not move another."""
+    split = load("breast_cancer", variant="diagnostic", bias=False)
+    raw = torch.from_numpy(load_breast_cancer().data)
+    whole = torch.cat([split.train.tensors[0], split.test.tensors[0]])
+    assert whole.shape == (569, 30)
+    assert whole.min() >= -1
+    assert whole.max() <= 1
+    assert (whole.amax(0) - whole.amin(0) > 1.4).all()
+    radius = torch.cat([split.train.tensors[0], split.test.tensors[0]])[:, 0] * 12 + 18
+    torch.testing.assert_close(radius.sort().values, raw[:, 0].sort().values)
 
 
 def test_diagnostic_needs_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEDPRIV_DATA", raising=False)
-    x, y = load("breast_cancer", variant="diagnostic", bias=False).train.tensors
+    x, y = load("breast_cancer", variant="diagnostic", bias=False, protocol="paper").train.tensors
     assert x.shape == (569, 30)
     assert int(y.sum()) == 212
     with pytest.raises(DataError, match="set root"):
@@ -45,10 +79,13 @@ def test_diagnostic_needs_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_monks_obey_their_rule(data_root: Path) -> None:
-    x, y = load("monks").train.tensors
-    assert x.shape == (556, 18)
-    a1, a2, a5 = (x[:, i:j].argmax(1) for i, j in ((0, 3), (3, 6), (11, 15)))
-    assert torch.equal(y, ((a1 == a2) | (a5 == 0)).long())
+    parts = load("monks", protocol="paper").train.tensors, load("monks").train.tensors, load("monks").test.tensors
+    assert [tuple(x.shape) for x, _ in parts] == [(556, 18), (346, 18), (86, 18)]
+    for x, y in parts:
+        a1, a2, a5 = (x[:, i:j].argmax(1) for i, j in ((0, 3), (3, 6), (11, 15)))
+        assert torch.equal(y, ((a1 == a2) | (a5 == 0)).long())
+    held_out = torch.cat([x for x, _ in parts[1:]])
+    assert len(held_out.unique(dim=0)) == 432  # the whole domain, no row of it twice
 
 
 def test_broken_tables_are_refused(tmp_path: Path) -> None:
@@ -60,6 +97,8 @@ def test_broken_tables_are_refused(tmp_path: Path) -> None:
         load("adult", root=str(tmp_path))
     with pytest.raises(ConfigError, match="variant"):
         load("breast_cancer", variant="third")
+    with pytest.raises(ConfigError, match="protocol"):
+        load("breast_cancer", variant="diagnostic", protocol="third")
 
 
 def test_stratified_clients_have_equal_class_shares() -> None:

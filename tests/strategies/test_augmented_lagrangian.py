@@ -31,7 +31,7 @@ def wdbc(
     n_clients: int, strategy: fp.Strategy, rounds: int = 3000, *, privacy: fp.Privacy = EXACT, compare: bool = False
 ) -> fp.Training:
     """Mean texture, smoothness and symmetry, and a constant."""
-    train = load("breast_cancer", variant="diagnostic", features=[1, 4, 8]).train
+    train = load("breast_cancer", variant="diagnostic", features=[1, 4, 8], protocol="paper").train
     parts = partition("stratified", labels_of(train), n_clients, torch.Generator().manual_seed(0))
     sets = [Subset(train, part.tolist()) for part in parts]
     clients = fp.make_clients(LogisticRegression(4), resolve_loss("logistic"), sets, NEYMAN_PEARSON)
