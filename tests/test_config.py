@@ -63,9 +63,9 @@ class GivesTwo(Tiny):
 
 def words() -> Split:
     """Sentences of four words, of seven that there are."""
-    sentences = torch.arange(80).view(20, 4) % 7
-    examples = TensorDataset(sentences, torch.arange(20) % 3)
-    return Split(examples, examples, 3, None, "words")
+    sentences, classes = torch.arange(100).view(25, 4) % 7, torch.arange(25) % 3
+    train, test = TensorDataset(sentences[:20], classes[:20]), TensorDataset(sentences[20:], classes[20:])
+    return Split(train, test, 3, None, "words")
 
 
 class Bag(nn.Module):

@@ -34,7 +34,8 @@ def training(strategy: Strategy, network: fp.Graph | fp.Star, *, backend: str = 
     clients = fp.make_clients(SoftmaxRegression(4, 2), torch.nn.functional.cross_entropy, data)
     privacy = fp.Privacy(epsilon=5, sampling=fp.Poisson(0.5))
     compute = fp.Compute(backend=backend, dtype="float64", device="cpu")
-    test = TensorDataset(x, y)
+    unseen = torch.randn(30, 4, generator=generator, dtype=torch.float64)
+    test = TensorDataset(unseen, (unseen[:, 0] > 0).long())
     return fp.Training(
         clients, strategy, privacy, rounds=rounds, network=network, compute=compute, test=test, evaluate_every=3, seed=0
     )
@@ -135,9 +136,9 @@ def test_configured_run_plans_and_resumes(tmp_path: Path) -> None:
 
 def written() -> Split:
     """Six writers of eight examples each."""
-    x, y = torch.randn(48, 4, generator=torch.Generator().manual_seed(0)), torch.arange(48) % 2
-    whole = TensorDataset(x, y)
-    return Split(whole, whole, n_classes=2, writers=torch.arange(48) // 8, description="made up")
+    x, y = torch.randn(60, 4, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 2
+    train, test = TensorDataset(x[:48], y[:48]), TensorDataset(x[48:], y[48:])
+    return Split(train, test, n_classes=2, writers=torch.arange(48) // 8, description="made up")
 
 
 @pytest.mark.usefixtures("allow_plugins")
