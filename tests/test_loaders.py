@@ -159,13 +159,14 @@ class Scaled(nn.Module):
 
 CONFIG = {
     "data": {"name": "digits", "flat": True, "partition": {"kind": "dirichlet", "n_clients": 5}},
-    "model": "tests.test_loaders:Scaled",
+    "model": "test_loaders:Scaled",
     "strategy": {"name": "fedavg", "learning_rate": 1.0},
     "privacy": {"epsilon": 3},
     "rounds": 2,
 }
 
 
+@pytest.mark.usefixtures("allow_plugins")
 @pytest.mark.parametrize("command", ["plan", "train"])
 def test_statistics_that_a_private_run_ships_are_named(tmp_path: Path, command: str) -> None:
     """Buffers of the model, and a partition that one label moves."""
