@@ -23,7 +23,9 @@ class Checkpoint:
         records: Number of ledger records when it was saved.
         seconds: Time spent so far.
         settings: Fingerprint of what must not change between stop and resume.
-        seed: The run's seed, which may be known to nobody else.
+        seed: The run's public seed.
+        secret_seed: The one that noise follows from, which may be known to nobody else.
+        run: Names the run's noise.
         attempt: Names the noise that is in use: another one after every resume with fresh noise.
         model: Fingerprint of all that the state's rows do not hold of the model.
     """
@@ -33,6 +35,8 @@ class Checkpoint:
     seconds: float
     settings: str
     seed: str
+    secret_seed: str
+    run: str
     attempt: int
     model: str
 
@@ -65,6 +69,11 @@ class Checkpoint:
             raise FedprivError(f"{path} does not exist: the run stopped before its first checkpoint; start it anew")
         try:
             payload: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+            if "secret_seed" not in payload:
+                raise FedprivError(
+                    f"{path} was written by an earlier fedpriv, whose noise this one cannot repeat: go on with the "
+                    "version that began the run, or start a new run (what this one has spent stays spent)"
+                )
             progress = Progress(**payload.pop("progress"))
             return Checkpoint(progress=progress, **payload)
         except (RuntimeError, KeyError, TypeError, EOFError, UnpicklingError) as error:

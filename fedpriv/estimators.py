@@ -115,7 +115,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             strategy,
             Privacy(epsilon=self.epsilon, delta=self.delta, clip=Clip(self.clip_norm)),
             rounds=self.max_iter,
-            seed=self._seed(rows, codes),
+            secret_seed=self._seed(rows, codes),
             compute=Compute(backend="linear", device="cpu", dtype="float64"),
         )
         weights = found.params.view(len(self.classes_), -1).numpy()

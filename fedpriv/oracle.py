@@ -71,7 +71,7 @@ class PrivateOracle:
         together = privacy.trust.sums_only
         added = population.counts.tolist() if together else [int(population.counts.max())]
         check_depth(added, population.chunk, len(population) if together else 1)
-        self._answered = (-1, 0)
+        self._answered = -1
         self.begin_round(0, torch.arange(len(population)))
 
     @property
@@ -228,7 +228,7 @@ class PrivateOracle:
 
     def _open(self, release: Release) -> Tensor:
         value = self.ledger.open(release).to(self._population.params.dtype)
-        self._answered = (self._round, self._index)
+        self._answered = self._round
         self._index += 1
         return value
 
@@ -241,11 +241,6 @@ class PrivateOracle:
         Where only sums are seen, the noise stands on the sum and every row of the answer is the mean: whatever is made
         of the rows afterwards is made of what was released.
         """
-        if (self._round, self._index) <= self._answered:
-            raise PrivacyError(
-                f"round {self._round} was answered already, and its noise may not serve another answer: their "
-                "difference would have none. Go on with the next round, or start a run with another seed"
-            )
         clients, parties = self._clients, self._pricing.parties
         at = self._round, self._index
         record, scales = self._pricing.price(*at, query.name, clients, factors, query.clip, query.share)
@@ -264,7 +259,7 @@ class PrivateOracle:
     def _of_clients(self, query: _Query, bounded: Tensor) -> Tensor:
         """Noise rows that are whole clients' contributions; those of clients that were not drawn count as zero."""
         rate = self.privacy.cohort_rate
-        if rate < 1 and self._round == self._answered[0]:
+        if rate < 1 and self._round <= self._answered:
             raise PrivacyError(
                 f"round {self._round} was answered already: a second answer from the same secret cohort would need "
                 "another price. Ask once a round"

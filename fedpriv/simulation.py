@@ -193,7 +193,7 @@ def simulate(
             return
         cohort = network.participants(index, randomness)
         try:
-            with _own_draws(randomness.torch_seed("init", index), progress.received.device):
+            with _own_draws(randomness.torch_seed("local", index), progress.received.device):
                 progress = _step(strategy, oracle, network, progress, cohort)
         except BudgetExhausted:
             return

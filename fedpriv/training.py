@@ -22,6 +22,7 @@ from fedpriv.checkpoint import Checkpoint
 from fedpriv.client import Client, public_sizes
 from fedpriv.compute import Compute
 from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.identity import digest
 from fedpriv.layout import fingerprint
 from fedpriv.measures import Measures
 from fedpriv.metrics import Evaluator
@@ -31,7 +32,7 @@ from fedpriv.planning import Plan, check_problem, make_plan, with_neighbours
 from fedpriv.population import Population
 from fedpriv.privacy.accountant import Accountant, account
 from fedpriv.privacy.ledger import Ledger
-from fedpriv.privacy.randomness import Randomness
+from fedpriv.privacy.randomness import Randomness, new_secret
 from fedpriv.privacy.settings import Privacy
 from fedpriv.privacy.spent import Spent
 from fedpriv.results import Ended, Result, RoundReport, Sink
@@ -43,6 +44,7 @@ _GAP_WARNING = (
     "optimum: the result tells the gap to it, computed on the training data without noise, which epsilon does not "
     "cover; leave it out unless the data are public"
 )
+_TOLD = "a secret_seed is given: whoever knows it can subtract the noise; leave it out for data that matter"
 
 
 class Training:
@@ -53,15 +55,18 @@ class Training:
         strategy: The algorithm.
         privacy: The promise.
         rounds: Number of rounds.
-        seed: Seed of batches, noise and cohorts, for reproduction: whoever knows it can subtract the noise. By default
-            a secret one is drawn and kept in the checkpoint.
+        seed: Public seed of cohorts and links; drawn by default.
+        secret_seed: Seed of noise and batches, for reproduction: whoever knows it can subtract the noise. By default
+            128 bits come from the operating system and are kept in the checkpoint, and nowhere else. Where the run
+            makes no promise there is nothing to hide, and it follows from `seed`, if that is given.
         network: Who hears whom; a star of everyone by default.
         test: Public test data for metrics.
         compute: Speed settings.
         evaluate_every: Rounds between evaluations on the test data; the last round is always evaluated.
         checkpoint_every: Rounds between checkpoints (with a folder).
         folder: Where ledger and checkpoint go; None keeps the run in memory.
-        settings: Fingerprint of the configuration, checked on resume; it also names the run's noise.
+        settings: Fingerprint of the configuration. With a digest of all other settings it is checked on resume and
+            names the run's noise, so that runs of one secret seed share none unless they differ in their data alone.
         resume: Go on from the folder's checkpoint.
         fresh_noise: On resume, charge the releases past the checkpoint and draw new noise instead of replaying.
         compare: At the end of an exact run with constraints, solve the problem with all data in one place as well and
@@ -81,6 +86,7 @@ class Training:
         *,
         rounds: int,
         seed: int | None = None,
+        secret_seed: int | None = None,
         network: RoundNetwork | None = None,
         test: Dataset[Any] | None = None,
         compute: Compute | None = None,
@@ -98,20 +104,31 @@ class Training:
             raise ConfigError("clients", [], "a run needs at least one client")
         models.validate_model(clients[0].model)
         ownership.check_clients(clients, test, privacy)
-        self.strategy, self.rounds, self._folder, self._settings = strategy, rounds, folder, settings
+        self.strategy, self.rounds, self._folder = strategy, rounds, folder
         self.network = network or Star(len(clients))
         self._every, self._save_every = evaluate_every, checkpoint_every
         sizes, problems = public_sizes(clients, privacy), [client.problem for client in clients]
         privacy = with_neighbours(privacy, problems, sizes_declared=all(client.size_declared for client in clients))
         device = compute.torch_device()
         saved = Checkpoint.load(_needed(folder) / "checkpoint.pt", device) if resume else None
-        if saved is not None and saved.settings != settings:
-            raise FedprivError(f"{folder} was made with other settings; resume with its own config.yaml")
-        self._randomness = self._streams(seed, saved, fresh_noise=fresh_noise, secure=privacy.secure)
+        kinds = [(type(part), [p.shape for p in part.parameters(False)]) for part in clients[0].modules()]
+        self._settings = digest(
+            settings, seed, strategy, privacy, rounds, self.network, sizes, compute.dtype, kinds, problems
+        )
+        if saved is not None:
+            self._check_same(saved, secret_seed)
+            attempt = secrets.randbits(62) if fresh_noise else saved.attempt
+            self._randomness = Randomness(int(saved.seed, 16), int(saved.secret_seed, 16), attempt, saved.run)
+        else:
+            # models of one kind may start elsewhere: the first answers of two such runs must not share noise
+            run = digest(self._settings, clients[0].model, clients[0].loss)
+            self._randomness = _streams(seed, secret_seed, run, private=privacy.private)
         self.plan: Plan = make_plan(strategy, privacy, sizes, self.network, rounds=rounds, randomness=self._randomness)
         told = optimum is not None and privacy.private
         self._not_covered = ("the optimality gap, exact",) if told else ()
         self.warnings = [*self.plan.warnings(sizes), *([_GAP_WARNING] if told else [])]
+        if privacy.private and secret_seed is not None:
+            self.warnings.append(_TOLD)
         check_problem(self.plan, strategy, problems, compare=compare)
         self.population = Population(clients, device, getattr(torch, compute.dtype), compute.chunk)
         ownership.check_test(self.population, test, privacy)
@@ -138,13 +155,9 @@ class Training:
         if saved is None or fresh_noise:
             self.save()
 
-    def _streams(self, seed: int | None, saved: Checkpoint | None, *, fresh_noise: bool, secure: bool) -> Randomness:
-        """The run's streams: of the given seed, of the stopped run, or of a new secret seed."""
-        run = self._settings or f"{self.strategy.name}"
-        if saved is None:
-            return Randomness(secrets.randbits(128) if seed is None else seed, secure, 0, run)
-        attempt = secrets.randbits(62) if fresh_noise else saved.attempt
-        return Randomness(int(saved.seed, 16), secure, attempt, run)
+    def _check_same(self, saved: Checkpoint, secret_seed: int | None) -> None:
+        if saved.settings != self._settings or secret_seed not in (None, int(saved.secret_seed, 16)):
+            raise FedprivError(f"{self._folder} was made with other settings; resume with its own config.yaml")
 
     def _open_ledger(self, saved: Checkpoint | None, *, fresh_noise: bool) -> Ledger:
         path, key = None if self._folder is None else self._folder / "ledger.jsonl", self._randomness.digest_key()
@@ -192,6 +205,8 @@ class Training:
                 self._seconds,
                 self._settings,
                 f"{self._randomness.seed:x}",
+                f"{self._randomness.secret_seed:x}",
+                self._randomness.run,
                 self._randomness.attempt,
                 self._model,
             )
@@ -284,6 +299,13 @@ class Training:
         return model
 
 
+def _streams(seed: int | None, secret_seed: int | None, run: str, *, private: bool) -> Randomness:
+    """The streams of a new run; one that makes no promise has nothing to hide, so its public seed repeats it."""
+    if secret_seed is None:
+        secret_seed = new_secret() if private or seed is None else abs(seed)
+    return Randomness(secrets.randbits(62) if seed is None else seed, secret_seed, run=run)
+
+
 def _needed(folder: Path | None) -> Path:
     if folder is None:
         raise ConfigError("folder", None, "name the folder of the run to resume")
@@ -297,6 +319,7 @@ def train(
     *,
     rounds: int,
     seed: int | None = None,
+    secret_seed: int | None = None,
     test: Dataset[Any] | None = None,
     network: RoundNetwork | None = None,
     compute: Compute | None = None,
@@ -309,7 +332,9 @@ def train(
         strategy: The algorithm, e.g. `fedpriv.inexact_admm()`.
         privacy: The promise, e.g. `fedpriv.Privacy(epsilon=3, delta=1e-5)`.
         rounds: Number of rounds.
-        seed: Seed of batches, noise and cohorts; a secret one by default.
+        seed: Public seed of cohorts and links; drawn by default.
+        secret_seed: Seed of noise and batches, to repeat a run exactly: whoever knows it can subtract the noise. By
+            default it comes from the operating system.
         test: Public test data.
         network: A star by default.
         compute: Speed settings.
@@ -326,7 +351,15 @@ def train(
         FedprivError: settings or data that cannot work; names field, value and fix.
     """
     training = Training(
-        clients, strategy, privacy, rounds=rounds, seed=seed, test=test, network=network, compute=compute
+        clients,
+        strategy,
+        privacy,
+        rounds=rounds,
+        seed=seed,
+        secret_seed=secret_seed,
+        test=test,
+        network=network,
+        compute=compute,
     )
     for weakness in training.warnings:
         warnings.warn(weakness, stacklevel=2)

@@ -25,6 +25,7 @@ SMALL = [
     "data.partition.n_clients=5",
     "rounds=6",
     "seed=0",
+    "secret_seed=0",
     "compute.threads=1",
     "log.checkpoint_every=2",
     "log.tensorboard=false",

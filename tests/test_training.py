@@ -38,7 +38,13 @@ def test_training_writes_the_reported_model_into_every_client() -> None:
 def test_same_seed_same_run_other_seed_other_noise(backend: str) -> None:
     def run(seed: int) -> torch.Tensor:
         return fp.train(
-            digits_clients(), fp.fedavg(1.0), fp.Privacy(epsilon=3), rounds=3, seed=seed, compute=fp.Compute(backend)
+            digits_clients(),
+            fp.fedavg(1.0),
+            fp.Privacy(epsilon=3),
+            rounds=3,
+            seed=seed,
+            secret_seed=seed,
+            compute=fp.Compute(backend),
         ).params
 
     assert torch.equal(run(1), run(1))

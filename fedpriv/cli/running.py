@@ -35,8 +35,6 @@ def run(
         err.print(f"[bold yellow]warning:[/] {escape(warning)}")
     for note in _repeats(training):
         err.print(f"[yellow]note:[/] {note}")
-    if config.seed is not None and training.plan.privacy.private and not config.privacy.secure:
-        err.print(f"[yellow]note:[/] whoever knows seed {config.seed} can subtract the noise; leave it out in earnest")
     try:
         result = _iterate(config, training, folder, keep=(done if fresh_noise else math.inf) if resumed else 0)
     except KeyboardInterrupt:

@@ -15,6 +15,7 @@ from fedpriv.planning import Plan
 from fedpriv.privacy.claims import Claim
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.mechanisms import Gaussian, Laplace
+from fedpriv.privacy.settings import SECURE_IS_GONE
 from fedpriv.simulation import RoundNetwork
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.svrg import SendDifference
@@ -36,6 +37,7 @@ def advice(
 def at_start(config: Config, training: Training) -> list[str]:
     """The same for a run that begins, without what would take another plan or stands in its first lines."""
     return [
+        *([f"privacy.secure {SECURE_IS_GONE}"] if config.privacy.secure is not None else []),
         *training.warnings,
         *(_partition_warning(config) if training.plan.privacy.private else []),
         *noise_notes(config, training),

@@ -49,6 +49,7 @@ def build(config: Config, folder: Path | None = None, *, resume: bool = False, f
         config.promise(len(clients)),
         rounds=config.rounds,
         seed=config.seed,
+        secret_seed=config.secret_seed,
         network=config.network.build(len(clients)),
         test=split.test,
         compute=config.compute.build(),
@@ -90,8 +91,7 @@ def make_model(config: Config, seen: Outline) -> tuple[nn.Module, nn.Module]:
     Raises:
         ConfigError: a layer mixes examples, or model, loss and data do not fit each other.
     """
-    # initial parameters are public, and torch draws them from 32 bits of a seed: of one too large to be guessed they
-    # would tell half, so they take its hash
+    # torch draws them from 32 bits of a seed: a larger one takes part through its hash
     seed = config.seed or 0
     torch.manual_seed(seed if abs(seed) < 2**32 else Randomness(seed).torch_seed("init"))
     section = config.model
@@ -201,7 +201,7 @@ def _outline(config: Config, split: Split, shares: Sequence[Tensor]) -> Outline:
 def plan_of(config: Config, seen: Outline, privacy: Privacy) -> Plan:
     """The plan of a configuration's run under a promise."""
     network = config.network.build(len(seen.sizes))
-    randomness = Randomness(config.seed or 0, run=fingerprint(config))
+    randomness = Randomness(config.seed or 0)
     strategy, server = config.recipe(len(seen.sizes)).strategy, config.problem.of_server()
     problems = [config.problem.build(), *([server] if server else [])]
     privacy = with_neighbours(privacy, problems, sizes_declared=False)

@@ -38,7 +38,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def to_yaml(config: Config) -> str:
-    """The configuration with every default filled in; reads back as the same configuration."""
+    """The configuration with every default filled in; reads back as the same one, but for a secret seed."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
 
 

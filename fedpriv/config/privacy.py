@@ -129,7 +129,7 @@ class PrivacySection(Section):
     clip: ClipSection = ClipSection()
     sampling: SamplingChoice = SamplingChoice()
     schedule: ScheduleChoice = ScheduleChoice()
-    secure: bool = False
+    secure: Annotated[bool | None, Field(exclude=True)] = None  # read, and said to have no effect
     statistics: StatisticsSection = StatisticsSection()
 
     @model_validator(mode="before")
@@ -172,7 +172,6 @@ class PrivacySection(Section):
             trust=self.trust.build(),
             sampling=self.sampling.build(),
             schedule=recipe.schedule or schedule,
-            secure=self.secure,
             published=recipe.published,
             statistics=self.statistics.build(),
         )

@@ -161,6 +161,7 @@ class Config(Section):
     network: NetworkSection = NetworkSection()
     rounds: Annotated[PositiveInt, Field(le=1_000_000)]  # each is planned and priced before the first
     seed: int | None = None
+    secret_seed: Annotated[int | None, Field(ge=0, exclude=True)] = None  # neither written down nor fingerprinted
     compute: ComputeSection = ComputeSection()
     log: LogSection = LogSection()
 

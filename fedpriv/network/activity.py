@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from fedpriv.errors import ConfigError
 from fedpriv.network.links import Directed, Undirected
 from fedpriv.plugins import Entry, Registry
-from fedpriv.privacy.randomness import Stream
+from fedpriv.privacy.keystream import Keystream
+from fedpriv.privacy.randomness import Randomness
 
 _TYPICAL, _MOST = 500, 10_000  # rounds
 
@@ -22,7 +23,7 @@ _TYPICAL, _MOST = 500, 10_000  # rounds
 class Activity(Protocol):
     """Chooses the links of a round."""
 
-    def links(self, graph: Undirected, round_index: int, stream: Stream) -> Undirected:
+    def links(self, graph: Undirected, round_index: int, stream: Keystream) -> Undirected:
         """The active nodes, with the links that are up among them."""
         ...
 
@@ -39,7 +40,7 @@ class Activity(Protocol):
 class Always:
     """The whole graph, every round."""
 
-    def links(self, graph: Undirected, round_index: int, stream: Stream) -> Undirected:
+    def links(self, graph: Undirected, round_index: int, stream: Keystream) -> Undirected:
         """The graph."""
         return graph
 
@@ -62,7 +63,7 @@ class RandomEdges:
         if self.count < 1:
             raise ConfigError("network.activity.count", self.count, "draw at least one link a round")
 
-    def links(self, graph: Undirected, round_index: int, stream: Stream) -> Undirected:
+    def links(self, graph: Undirected, round_index: int, stream: Keystream) -> Undirected:
         """The drawn links and their ends."""
         edges = list(graph.edges)
         self._check(len(edges))
@@ -100,7 +101,7 @@ class RandomLinks:
     def __post_init__(self) -> None:
         _check_rate(self.rate)
 
-    def links(self, graph: Undirected, round_index: int, stream: Stream) -> Undirected:
+    def links(self, graph: Undirected, round_index: int, stream: Keystream) -> Undirected:
         """All nodes, some links."""
         edges = list(graph.edges)
         up = stream.random(len(edges)) < self.rate
@@ -126,7 +127,7 @@ class RandomNodes:
     def __post_init__(self) -> None:
         _check_rate(self.rate)
 
-    def links(self, graph: Undirected, round_index: int, stream: Stream) -> Undirected:
+    def links(self, graph: Undirected, round_index: int, stream: Keystream) -> Undirected:
         """The graph on the active nodes; there may be none."""
         active = stream.random(len(graph)) < self.rate
         return nx.Graph(graph.subgraph(node for node in graph if active[node]))
@@ -147,7 +148,7 @@ class OnePeerExponential:
     Links are directed. For n a power of two, log2 n rounds average exactly.
     """
 
-    def links(self, graph: Undirected, round_index: int, stream: Stream) -> Directed:
+    def links(self, graph: Undirected, round_index: int, stream: Keystream) -> Directed:
         """One outgoing and one incoming link a node."""
         n = len(graph)
         jump = 1 << (round_index % max(1, (n - 1).bit_length()))
@@ -168,7 +169,7 @@ class Function:
 
     function: Callable[[int], Iterable[tuple[int, int]]]
 
-    def links(self, graph: Undirected, round_index: int, stream: Stream) -> Undirected:
+    def links(self, graph: Undirected, round_index: int, stream: Keystream) -> Undirected:
         """The user's links, which must be links of the graph."""
         drawn = nx.Graph(self.function(round_index))
         for a, b in drawn.edges:
@@ -213,7 +214,7 @@ def without(links: Undirected, outages: Sequence[Outage], round_index: int) -> U
 
 
 def _first(activity: Activity, graph: Undirected, rounds: int = _TYPICAL) -> Iterator[Undirected]:
-    return (activity.links(graph, k, np.random.default_rng(k)) for k in range(rounds))
+    return (activity.links(graph, k, Randomness().stream("topology", k)) for k in range(rounds))
 
 
 def _check_rate(rate: float) -> None:

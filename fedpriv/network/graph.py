@@ -13,6 +13,7 @@ from scipy import sparse
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
+from fedpriv.identity import parts
 from fedpriv.network import mixing
 from fedpriv.network.activity import Activity, Always, Outage, without
 from fedpriv.network.links import Undirected
@@ -94,6 +95,13 @@ class Graph:
         self._cohort, self._round_links, self.numbers_sent = self._everyone, 2 * self.graph.number_of_edges(), 0
         self._matrix: Tensor | None = None
         self._current: Weights = self.weights
+
+    @property
+    def settings(self) -> tuple[object, ...]:
+        """What decides who hears whom in every round."""
+        matrix = self.weights.tocoo()
+        weights = matrix.coords, matrix.data, self._make
+        return self.graph, *weights, self.activity, self._outages, self._steps
 
     @property
     def everyone(self) -> bool:
@@ -216,3 +224,8 @@ def _to_torch(weights: Weights, like: Tensor, steps: int) -> Tensor:
     places = torch.from_numpy(np.stack(coo.coords).astype(np.int64))
     values = torch.from_numpy(coo.data).to(like)
     return torch.sparse_coo_tensor(places.to(like.device), values, (n, n), check_invariants=True).coalesce()
+
+
+@parts.register(Graph)
+def _settings(network: Graph) -> tuple[object, ...]:
+    return network.settings

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
+from fedpriv.identity import parts
 from fedpriv.privacy.randomness import Randomness
 
 
@@ -134,3 +135,8 @@ class Star:
         """All rows, as they are."""
         self.numbers_sent += rows.numel()
         return rows
+
+
+@parts.register(Star)
+def _settings(network: Star) -> tuple[object, ...]:
+    return network.n_clients, network.cohort

@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol, get_args
 
 from torch import Tensor
 
-from fedpriv.errors import LedgerError, check_choice
+from fedpriv.errors import LedgerError, PrivacyError, check_choice
 from fedpriv.privacy.clipping import NormName
 
 MechanismName = Literal["gaussian", "laplace", "none"]
@@ -25,6 +25,7 @@ SamplingName = Literal["full", "poisson", "without_replacement"]
 Unit = Literal["sample", "client"]
 Relation = Literal["replace_one", "add_remove"]
 PerClient = float | tuple[float, ...]
+FORMAT = 2  # of the file
 _WORDS = {
     "mechanism": get_args(MechanismName),
     "sampling": get_args(SamplingName),
@@ -56,6 +57,7 @@ class Record:
         trust: Who is trusted, as printed, e.g. `"local"`.
         non_private: Why the release has no finite price; None when it has one.
         digest: Checksum of the released value, to recognise a replay after a crash.
+        attempt: Names the noise: another one after every resume with fresh noise, 0 before the first.
     """
 
     round: int
@@ -74,6 +76,7 @@ class Record:
     trust: str = "local"
     non_private: str | None = None
     digest: str | None = None
+    attempt: int = 0
 
     def __post_init__(self) -> None:
         # a word that nobody knows would be priced as if it were some other one
@@ -92,14 +95,28 @@ class Record:
             ValueError: the line is not a record.
         """
         raw: Any = json.loads(line)
-        if not isinstance(raw, dict) or set(raw) != {f.name for f in fields(Record)}:
+        if not isinstance(raw, dict) or {"attempt", *raw} != {f.name for f in fields(Record)}:
             raise ValueError("not a ledger record")
-        lists_to_tuples: dict[str, Any] = {name: _frozen(value) for name, value in raw.items()}
+        # format 1 knows no attempts
+        lists_to_tuples: dict[str, Any] = {"attempt": 0} | {name: _frozen(value) for name, value in raw.items()}
         return Record(**lists_to_tuples)
 
 
 def _frozen(value: Any) -> Any:  # noqa: ANN401 - JSON may hold anything
     return tuple(value) if isinstance(value, list) else value
+
+
+Noise = tuple[int, int, int]
+
+
+def _noise_of(record: Record) -> set[Noise]:
+    """The (round, index, attempt) that noise is drawn for, whoever answered; none where there is no noise.
+
+    A sum has the same noise for every cohort, and a secret cohort serves one answer a round.
+    """
+    cohort_is_secret = record.unit == "client" and record.sampling == "poisson"
+    index = -1 if cohort_is_secret else record.index
+    return set() if record.mechanism == "none" else {(record.round, index, record.attempt)}
 
 
 @dataclass(frozen=True)
@@ -119,7 +136,7 @@ class Guard(Protocol):
 
 
 class Ledger:
-    """Append-only list of releases.
+    """Append-only list of releases. No noise on it serves a second answer, in this process or a later one.
 
     Args:
         guard: Accountant that counts every record and refuses the one that would overspend.
@@ -140,10 +157,11 @@ class Ledger:
         self._path = path
         self._records: list[Record] = []
         self._replay: list[Record] = []
+        self._noises: set[Noise] = set()
         if path is not None:
             if path.exists():
                 raise LedgerError(f"{path} holds the ledger of another run; choose a new folder or resume that run")
-            self._append(json.dumps({"fedpriv_ledger": 1, **(header or {})}))
+            self._append(json.dumps({"fedpriv_ledger": FORMAT, **(header or {})}))
 
     @property
     def records(self) -> Sequence[Record]:
@@ -155,6 +173,7 @@ class Ledger:
 
         Raises:
             BudgetExhausted: the release would overspend; nothing was written or handed out.
+            PrivacyError: an answer with this noise is on the ledger, and this is not its replay.
             LedgerError: the record could not be written, or a replayed answer differs from the one on record.
         """
         record, value = release.record, release._value
@@ -164,11 +183,21 @@ class Ledger:
             self._check_replay(record)
             self._replay.pop(0)
         else:
+            self._refuse_old_noise(record)
             self._guard.admit(record)
             if self._path is not None:
                 self._append(record.to_json())
         self._records.append(record)
+        self._noises |= _noise_of(record)
         return value
+
+    def _refuse_old_noise(self, record: Record) -> None:
+        if _noise_of(record) & self._noises:
+            raise PrivacyError(
+                f"round {record.round} was answered already, and its noise may not serve another answer: their "
+                "difference would have none. Go on with the next round, resume with fresh noise (--fresh-noise), or "
+                "start a new run"
+            )
 
     def _digest(self, value: Tensor) -> str:
         data = value.detach().contiguous().cpu().numpy().data
@@ -226,6 +255,7 @@ class Ledger:
         ledger._guard, ledger._path, ledger._digest_key = guard, path, digest_key
         counted = len(records) if fresh_noise else keep
         ledger._records, ledger._replay = list(records[:counted]), list(records[counted:])
+        ledger._noises = {noise for record in records for noise in _noise_of(record)}
         for record in records:
             guard.admit(record)
         return ledger
@@ -248,8 +278,11 @@ def read_ledger(path: Path, *, repair: bool = False) -> list[Record]:
     torn = lines.pop()
     if torn and repair:
         _cut(path, path.stat().st_size - len(torn))
-    if not lines or not _is_header(lines[0]):
+    found = _format_of(lines[0]) if lines else None
+    if found is None:
         raise LedgerError(f"{path}, line 1 is not a ledger's header; restore the file from a copy")
+    if found not in range(1, FORMAT + 1):
+        raise LedgerError(f"{path} is of format {found}, and this fedpriv reads up to {FORMAT}: use a newer one")
     records: list[Record] = []
     for number, line in enumerate(lines[1:], start=2):
         try:
@@ -259,12 +292,12 @@ def read_ledger(path: Path, *, repair: bool = False) -> list[Record]:
     return records
 
 
-def _is_header(line: bytes) -> bool:
+def _format_of(line: bytes) -> object:
     try:
         header: Any = json.loads(line)
     except ValueError:
-        return False
-    return isinstance(header, dict) and "fedpriv_ledger" in header
+        return None
+    return header.get("fedpriv_ledger") if isinstance(header, dict) else None
 
 
 def _cut(path: Path, size: int) -> None:

@@ -115,4 +115,4 @@ def add_noise(
         grid = 2.0 ** (math.ceil(math.log2(scale)) - 20)
         exact = bounded[row].double() + (unit * scale).to(bounded.device)
         noised[row] = (exact / grid).round_() * grid
-    return Release(replace(record, mechanism=mechanism.name), noised)
+    return Release(replace(record, mechanism=mechanism.name, attempt=randomness.attempt), noised)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+import warnings
+from dataclasses import InitVar, dataclass, field
 from numbers import Integral
 from typing import ClassVar, Literal, get_args
 
@@ -14,6 +15,7 @@ from fedpriv.privacy.ledger import Relation, Unit
 from fedpriv.privacy.mechanisms import Gaussian, Laplace
 from fedpriv.privacy.schedules import Schedule, Uniform
 
+SECURE_IS_GONE = "has no effect any more: noise is cryptographic in every run, and secret unless secret_seed is given"
 At = Literal["gradient", "message", "none"]
 
 
@@ -169,10 +171,10 @@ class Privacy:
         trust: Who is trusted: `Local()`, `SecureAggregation(min_honest)` or `Central(cohort_rate)`.
         sampling: How batches are drawn.
         schedule: How the budget is shared over rounds.
-        secure: Draw noise and batches from the operating system's randomness: not reproducible.
         published: As-published noise instead (not private).
         statistics: Bound and budget of statistics, for strategies that ask for them.
         shared: What neighbouring data sets have in common besides, as printed beside `relation`; a run fills it in.
+        secure: Has no effect: noise is cryptographic in every run, and secret unless a `secret_seed` is given.
 
     Raises:
         ConfigError: settings that are out of range or contradict each other.
@@ -189,12 +191,14 @@ class Privacy:
     trust: Trust = field(default_factory=Local)
     sampling: Sampling = field(default_factory=FullBatch)
     schedule: Schedule = field(default_factory=Uniform)
-    secure: bool = False
     published: Published | None = None
     statistics: Statistics = field(default_factory=Statistics)
     shared: str = ""
+    secure: InitVar[bool | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, secure: bool | None) -> None:
+        if secure is not None:
+            warnings.warn(f"privacy.secure {SECURE_IS_GONE}", FutureWarning, stacklevel=3)
         if not 0 <= self.delta < 1:
             raise ConfigError("privacy.delta", self.delta, "delta lies in [0, 1), e.g. 1e-5")
         self._check_kinds()

@@ -43,7 +43,7 @@ def trained(strategy: Strategy, outages: list[fp.Outage]) -> fp.Training:
     clients = fp.make_clients(SoftmaxRegression(4, 2), torch.nn.functional.cross_entropy, data)
     privacy = fp.Privacy(noise_multiplier=2.0)
     network = fp.Graph(topology.ring(N), outages=outages)
-    run = fp.Training(clients, strategy, privacy, rounds=ROUNDS, network=network, seed=0)
+    run = fp.Training(clients, strategy, privacy, rounds=ROUNDS, network=network, seed=0, secret_seed=0)
     assert [report.round for report in run] == list(range(1, ROUNDS + 1))
     return run
 

@@ -277,11 +277,6 @@ def test_a_server_strategy_is_refused_on_a_graph() -> None:
         Graph(topology.ring(4)).mean(torch.ones(4, 1))
 
 
-def test_links_are_drawn_from_secure_randomness_too() -> None:
-    network = Graph(topology.complete(6), activity=activity.RandomEdges(2))
-    assert 3 <= len(network.participants(0, Randomness(0, secure=True))) <= 4
-
-
 def test_the_ratio_that_tracking_is_proved_for_has_a_closed_form_where_one_exchange_is_the_mean() -> None:
     """W = 11'/n: s = 0 and ||W - I|| = 1, so q1 = 1 / sqrt(96 * 2 * 3)."""
     assert mixing.tracking_ratio(mixing.metropolis(nx.complete_graph(5))) == pytest.approx(1 / 24, rel=1e-9)

@@ -37,7 +37,16 @@ def training(strategy: Strategy, network: fp.Graph | fp.Star, *, backend: str = 
     unseen = torch.randn(30, 4, generator=generator, dtype=torch.float64)
     test = TensorDataset(unseen, (unseen[:, 0] > 0).long())
     return fp.Training(
-        clients, strategy, privacy, rounds=rounds, network=network, compute=compute, test=test, evaluate_every=3, seed=0
+        clients,
+        strategy,
+        privacy,
+        rounds=rounds,
+        network=network,
+        compute=compute,
+        test=test,
+        evaluate_every=3,
+        seed=0,
+        secret_seed=0,
     )
 
 

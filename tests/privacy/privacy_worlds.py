@@ -66,7 +66,7 @@ def oracle_of(
     population = Population(clients_of(data, model), dtype=dtype)
     ledger = Ledger(Accountant(len(data), privacy.delta))
     engine = BACKENDS[backend](population.model, population.loss)
-    return PrivateOracle(population, engine, privacy, ledger, randomness or Randomness(seed, privacy.secure))
+    return PrivateOracle(population, engine, privacy, ledger, randomness or Randomness(secret_seed=seed))
 
 
 def exact_clipped_sums(data: Data, params: Tensor, bound: float, norm: str) -> Tensor:

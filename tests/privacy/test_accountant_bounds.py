@@ -350,7 +350,7 @@ def test_a_run_of_dp_sgd_costs_what_opacus_says(sigma: float, rate: float, round
         SoftmaxRegression(4, 2), torch.nn.CrossEntropyLoss(), [TensorDataset(x, torch.arange(30) % 2)]
     )
     privacy = fp.Privacy(noise_multiplier=sigma, delta=DELTA, relation="add_remove", sampling=fp.Poisson(rate))
-    training = fp.Training(clients, fp.fedavg(0.1), privacy, rounds=rounds, seed=0)
+    training = fp.Training(clients, fp.fedavg(0.1), privacy, rounds=rounds, seed=0, secret_seed=0)
     assert len(list(training)) == rounds
     spent = training.spent()
     assert spent.accountant == "pld"

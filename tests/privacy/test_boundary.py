@@ -96,6 +96,7 @@ def watch(
         privacy,
         rounds=ROUNDS,
         seed=5,
+        secret_seed=5,
         network=wire,
         test=torch.utils.data.TensorDataset(*digits_of([50])[0]),
         folder=folder,

@@ -36,7 +36,7 @@ def training(x: Tensor, y: Tensor, relation: str = "replace_one", backend: str =
         epsilon=3.0, relation=relation, statistics=fp.Statistics(BOUND, 0.3), clip=fp.Clip(0.7, more.pop("norm", "l2"))
     )
     compute = fp.Compute(backend, dtype="float64", device="cpu")
-    return fp.Training(clients, fp.private_al(6, **more), privacy, rounds=6, seed=0, compute=compute)
+    return fp.Training(clients, fp.private_al(6, **more), privacy, rounds=6, seed=0, secret_seed=0, compute=compute)
 
 
 def examples(seed: int, m: int = 20) -> tuple[Tensor, Tensor]:
@@ -102,7 +102,7 @@ def test_the_worst_swap_reaches_the_declared_sensitivity() -> None:
         )
         privacy = fp.Privacy(epsilon=3.0, statistics=fp.Statistics(BOUND, 0.3))
         compute = fp.Compute("loop", dtype="float64", device="cpu")
-        return fp.Training(clients, fp.private_al(6), privacy, rounds=6, seed=0, compute=compute)
+        return fp.Training(clients, fp.private_al(6), privacy, rounds=6, seed=0, secret_seed=0, compute=compute)
 
     w = torch.tensor([[5.0, 0.0, 0.0]], dtype=torch.float64)
     one, two = run(y), run(bad)
@@ -119,7 +119,7 @@ def test_losses_are_clipped_one_by_one_whatever_their_weight() -> None:
     clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), [TensorDataset(x, y)], problem)
     privacy = fp.Privacy(noise_multiplier=1e-7, statistics=fp.Statistics(BOUND, 0.3))
     compute = fp.Compute("loop", dtype="float64", device="cpu")
-    run = fp.Training(clients, fp.private_al(6), privacy, rounds=6, seed=0, compute=compute)
+    run = fp.Training(clients, fp.private_al(6), privacy, rounds=6, seed=0, secret_seed=0, compute=compute)
     w = torch.tensor([[0.5, -0.5, 0.2]], dtype=torch.float64)
     losses = torch.nn.functional.softplus(-(2 * y - 1) * (x @ w[0]))
     ones, clipped = x[:, -1] > 0.5, losses.clamp(0, BOUND)
@@ -225,7 +225,7 @@ def test_an_equality_is_broken_from_both_sides() -> None:
     clients = fp.make_clients(
         LogisticRegression(3), resolve_loss("logistic"), [TensorDataset(x, y)], fp.Problem(constraints=(LossIs(1.9),))
     )
-    run = fp.Training(clients, fp.private_al(4), fp.Privacy(noise_multiplier=1e-3), rounds=4, seed=0)
+    run = fp.Training(clients, fp.private_al(4), fp.Privacy(noise_multiplier=1e-3), rounds=4, seed=0, secret_seed=0)
     shown = [report.metrics["worst_estimate"] for report in run]
     result = run.result().to_json()
     assert result["constraint_estimates"][0][0] < -0.5
@@ -305,7 +305,7 @@ def test_intervals_hold_the_true_value_as_often_as_they_say(mechanism, norm, sam
     clients = fp.make_clients(model, loss, [TensorDataset(x, y)], problem)
     compute = fp.Compute("loop", dtype="float64", device="cpu")
     strategy = fp.private_al(runs + 1, measurements=1)
-    training = fp.Training(clients, strategy, privacy, rounds=runs + 1, seed=0, compute=compute)
+    training = fp.Training(clients, strategy, privacy, rounds=runs + 1, seed=0, secret_seed=0, compute=compute)
     oracle = training.oracle
     truth = oracle.queries.problem(w)[1].detach()[0, 0]
     inside = 0

@@ -76,7 +76,9 @@ def test_an_anchor_is_not_sampled_and_is_priced_so():
 def test_svrg_releases_the_anchor_once_an_epoch_and_spends_the_whole_target():
     epochs = Epochs(5)
     privacy = fp.Privacy(epsilon=1.0, sampling=fp.Poisson(0.2), schedule=AnchorBudget(epochs, 4.0))
-    training = fp.Training(clients_of(digits_of((40, 30))), svrg(0.1, 5, smoothness=0.5), privacy, rounds=15, seed=1)
+    training = fp.Training(
+        clients_of(digits_of((40, 30))), svrg(0.1, 5, smoothness=0.5), privacy, rounds=15, seed=1, secret_seed=1
+    )
     for _ in training:
         pass
     records = training.ledger.records
@@ -132,6 +134,7 @@ def one_round_of_accmd(x: torch.Tensor, published: bool, seed: int) -> torch.Ten
         privacy,
         rounds=1,
         seed=seed,
+        secret_seed=seed,
         compute=fp.Compute(dtype="float64"),
     )
     list(training)

@@ -98,6 +98,7 @@ def training_of(data: Data, name: str, privacy: str, folder: Path | None = None)
         promise,
         rounds=ROUNDS,
         seed=5,
+        secret_seed=5,
         network=Wiretap(len(SIZES)),
         test=torch.utils.data.TensorDataset(*digits_of([40])[0]),
         folder=folder,

@@ -26,7 +26,7 @@ SIZES = (12, 9, 15)
 
 
 def training_of(privacy: fp.Privacy, rounds: int = 10, data: Data | None = None, **options) -> fp.Training:
-    options = {"seed": 0, **options}
+    options = {"seed": 0, "secret_seed": 0, **options}
     return fp.Training(clients_of(data or digits_of(SIZES)), fp.inexact_admm(), privacy, rounds=rounds, **options)
 
 

@@ -262,6 +262,7 @@ def test_backends_agree_along_a_private_trajectory(norm: str, dtype: str, tolera
             privacy,
             rounds=10,
             seed=4,
+            secret_seed=4,
             compute=fp.Compute(backend=backend, dtype=dtype, device="cpu"),
         )
         paths.append(torch.stack([training.progress.received[0] for _ in training]))

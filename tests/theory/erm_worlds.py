@@ -64,7 +64,7 @@ def run(
     clients = fp.make_clients(
         model or LogisticRegression(data[0][0].shape[1]), resolve_loss(loss), [TensorDataset(x, y) for x, y in data]
     )
-    training = fp.Training(clients, strategy, privacy, rounds=rounds, seed=seed, compute=DOUBLE)
+    training = fp.Training(clients, strategy, privacy, rounds=rounds, seed=seed, secret_seed=seed, compute=DOUBLE)
     return [training.progress.models[0].numpy().copy() for _ in training]
 
 

@@ -1,0 +1,122 @@
+"""What settings are, as a digest: equal settings have the same one in every process, other settings another one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import fields, is_dataclass
+from functools import singledispatch
+from pickle import PicklingError
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, uint8
+
+
+def digest(*settings: object) -> str:
+    """32 hexadecimal digits that stand for these settings.
+
+    Values, containers, tensors and functions (their code, defaults and what they enclose) are taken for what they hold,
+    any other object for its class and its state; never for its address.
+    """
+    return hashlib.blake2b(repr([_described(value, ()) for value in settings]).encode(), digest_size=16).hexdigest()
+
+
+def _described(value: object, above: tuple[int, ...]) -> list[Any]:
+    """The name of the value's class and its parts; `above` are the objects that it lies in."""
+    if id(value) in above:
+        return ["inside itself", str(above[::-1].index(id(value)))]
+    inside = (*above, id(value))
+    return [_name(type(value)), *(part if isinstance(part, str) else _described(part, inside) for part in parts(value))]
+
+
+def _name(thing: Any) -> str:  # noqa: ANN401 - classes, functions and modules
+    return f"{getattr(thing, '__module__', '')}.{getattr(thing, '__qualname__', '')}"
+
+
+@singledispatch
+def parts(value: object) -> tuple[object, ...]:
+    """What makes a value what it is: text, or further values. Register it where state is more than settings."""
+    if is_dataclass(value):
+        return tuple(getattr(value, field.name) for field in fields(value))
+    try:
+        made = value.__reduce_ex__(4)
+    except (TypeError, PicklingError):  # a lock or an open file: a resource, not a setting
+        return ()
+    return (made,) if isinstance(made, str) else (*made[:3], *(list(rest) for rest in made[3:5] if rest is not None))
+
+
+@parts.register(type(None))
+@parts.register(type(Ellipsis))
+@parts.register(bool)
+@parts.register(int)
+@parts.register(float)
+@parts.register(complex)
+@parts.register(bytes)
+def _literal(value: object) -> tuple[object, ...]:
+    return (repr(value),)
+
+
+@parts.register(str)
+@parts.register(tuple)
+@parts.register(list)
+def _sequence(value: Sequence[object]) -> tuple[object, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+@parts.register(Mapping)
+def _mapping(value: Mapping[object, object]) -> tuple[object, ...]:
+    return tuple(item for pair in value.items() for item in pair)
+
+
+@parts.register(AbstractSet)
+def _set(value: AbstractSet[object]) -> tuple[object, ...]:
+    return tuple(sorted(digest(item) for item in value))
+
+
+@parts.register(Tensor)
+def _tensor(value: Tensor) -> tuple[object, ...]:
+    whole = value.detach().to_dense().cpu().contiguous()
+    return str(whole.dtype), value.requires_grad, *whole.shape, _of_bytes(whole.reshape(-1).view(uint8).numpy().tobytes())
+
+
+@parts.register(np.ndarray)
+def _array(value: NDArray[Any]) -> tuple[object, ...]:
+    held = value.tolist() if value.dtype.hasobject else _of_bytes(value.tobytes())
+    return str(value.dtype), *value.shape, held
+
+
+@parts.register(nx.Graph)
+def _graph(value: nx.Graph[Any]) -> tuple[object, ...]:
+    return list(value.nodes(data=True)), list(value.edges(data=True))
+
+
+@parts.register(type)
+@parts.register(ModuleType)
+@parts.register(BuiltinFunctionType)
+def _by_name(value: Any) -> tuple[object, ...]:  # noqa: ANN401
+    return (f"{_name(value)} {value.__name__}",)
+
+
+@parts.register(FunctionType)
+def _function(value: FunctionType) -> tuple[object, ...]:
+    enclosed = [cell.cell_contents for cell in value.__closure__ or ()]
+    return _name(value), value.__code__, value.__defaults__, value.__kwdefaults__, enclosed
+
+
+@parts.register(MethodType)
+def _method(value: MethodType) -> tuple[object, ...]:
+    return value.__self__, value.__func__
+
+
+@parts.register(CodeType)
+def _code(value: CodeType) -> tuple[object, ...]:
+    return value.co_code, value.co_consts, value.co_names, value.co_varnames
+
+
+def _of_bytes(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -1,0 +1,346 @@
+"""Two seeds: what everybody may know tells nothing of the secret one, and no noise serves two answers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import networkx as nx
+import pytest
+import torch
+from privacy_worlds import clients_of, digits_of
+from torch import Tensor, nn
+from typer.testing import CliRunner
+
+import fedpriv as fp
+from fedpriv.cli import app
+from fedpriv.identity import digest
+from fedpriv.models import SoftmaxRegression
+from fedpriv.network.graph import Graph
+from fedpriv.privacy.accountant import Accountant
+from fedpriv.privacy.ledger import Ledger, Record, Release, read_ledger
+from fedpriv.privacy.randomness import Randomness
+from fedpriv.strategies.fedavg import AddMeanUpdate
+
+SIZES = (12, 9, 10, 8)
+PRIVACY = fp.Privacy(noise_multiplier=5.0)
+DOUBLE = fp.Compute(dtype="float64", device="cpu", backend="linear")
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A local step that keeps what it was answered."""
+
+    heard: list[Tensor]
+
+    hears = ("model",)
+    says = ("update",)
+    memory = "private"
+    linear = False
+
+    def init(self, params: Tensor) -> dict[str, Tensor]:
+        return {}
+
+    def __call__(self, received: Tensor, state: dict[str, Tensor], oracle) -> tuple[Tensor, dict[str, Tensor]]:
+        self.heard.append(oracle.gradient(received))
+        return self.heard[-1], state
+
+
+def blank(sizes=SIZES):
+    """Images without a gradient: what is answered about them is its noise."""
+    return [(torch.zeros(m, 64, dtype=torch.float64), torch.zeros(m, dtype=torch.long)) for m in sizes]
+
+
+def answers(data=None, privacy: fp.Privacy = PRIVACY, *, model: nn.Module | None = None, **options) -> list[Tensor]:
+    """What a run's clients answered, round by round."""
+    heard: list[Tensor] = []
+    settings = {"rounds": 2, "seed": 3, "secret_seed": 3, "compute": DOUBLE, **options}
+    strategy = fp.Strategy(Listener(heard), AddMeanUpdate())
+    training = fp.Training(clients_of(data or blank(), model), strategy, privacy, **settings)
+    heard.clear()  # those of the plan
+    for _ in training:
+        pass
+    return heard
+
+
+def alike(first: Tensor, second: Tensor) -> bool:
+    """Whether one row is a multiple of the other, as two answers that share their noise are."""
+    both = torch.stack([first[0, :60], second[0, :60]])
+    return abs(float(torch.corrcoef(both)[0, 1])) > 0.7
+
+
+def started_elsewhere() -> nn.Module:
+    model = SoftmaxRegression(64, 10)
+    nn.init.constant_(next(model.parameters()), 1e-3)
+    return model
+
+
+def test_the_same_run_repeats_itself() -> None:
+    first, again = answers(), answers()
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    network = fp.Star(len(SIZES), fp.PoissonCohort(0.9))
+    assert all(map(torch.equal, answers(network=network), answers(network=network)))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"privacy": replace(PRIVACY, noise_multiplier=10.0)},
+        {"privacy": replace(PRIVACY, clip=fp.Clip(0.5))},
+        {"privacy": replace(PRIVACY, delta=1e-6)},
+        {"privacy": replace(PRIVACY, relation="add_remove")},
+        {"privacy": replace(PRIVACY, schedule=fp.Custom(lambda k: 1.0 + k))},
+        {"privacy": replace(PRIVACY, sampling=fp.Poisson(0.5))},
+        {"rounds": 3},
+        {"seed": 4},
+        {"data": blank((12, 9, 10, 9))},
+        {"compute": replace(DOUBLE, dtype="float32")},
+        {"network": fp.Star(len(SIZES), fp.PoissonCohort(1.0))},
+        {"network": fp.Star(len(SIZES), fp.FixedCohort(len(SIZES)))},
+        {"model": started_elsewhere()},
+        {"model": SoftmaxRegression(64, 11)},
+        {"settings": "another configuration"},
+        {"secret_seed": 4},
+    ],
+    ids=lambda changed: " ".join(f"{name}" for name in changed),
+)
+def test_runs_of_one_secret_seed_that_differ_share_no_noise(changed: dict) -> None:
+    assert not alike(answers()[0].double(), answers(**changed)[0].double())
+
+
+def test_two_multipliers_do_not_give_the_gradient_away() -> None:
+    """Of a1 = g + s1 z and a2 = g + s2 z with one z, g is a combination."""
+    data = digits_of(SIZES)
+    exact = answers(data, fp.Privacy(noise_multiplier=1e-9))[0]
+    first, second = answers(data)[0], answers(data, replace(PRIVACY, noise_multiplier=10.0))[0]
+    found = 2 * first - second
+    assert float((found - exact).abs().max()) > 0.1
+
+
+def test_the_secret_is_not_found_from_visible_cohorts() -> None:
+    """The public seed is: so what noise is made of must not be."""
+    network = fp.Star(len(SIZES), fp.PoissonCohort(0.5))
+    heard: list[Tensor] = []
+    strategy = fp.Strategy(Listener(heard), AddMeanUpdate())
+    training = fp.Training(clients_of(blank()), strategy, PRIVACY, rounds=20, seed=7, network=network, compute=DOUBLE)
+    heard.clear()
+    list(training)
+    visible = [record.clients for record in training.ledger.records]
+    run = training._randomness.run  # settings are no secret
+
+    def cohorts(seed: int) -> list[tuple[int, ...] | None]:
+        drawn = [network.participants(k, Randomness(seed)).tolist() for k in range(20)]
+        return [None if len(clients) == len(SIZES) else tuple(clients) for clients in drawn]
+
+    found = [seed for seed in range(100) if cohorts(seed) == visible]
+    assert found == [7]
+    noise = heard[0][0] / heard[0][0].std()
+    for seed in range(100):
+        for client in range(len(SIZES)):
+            guess = Randomness(7, seed, 0, run).stream("noise", 0, 0, client).standard_normal(len(noise))
+            assert abs(float(torch.corrcoef(torch.stack([noise, torch.from_numpy(guess)]))[0, 1])) < 0.3
+    assert training._randomness.secret_seed.bit_length() > 90
+
+
+def test_public_draws_follow_the_public_seed_alone_and_secret_ones_the_secret() -> None:
+    first, other_secret, other_public = Randomness(1, 2, run="a"), Randomness(1, 3, run="b"), Randomness(4, 2, run="a")
+    for purpose in ("init", "cohort", "topology"):
+        assert first.torch_seed(purpose) == other_secret.torch_seed(purpose) != other_public.torch_seed(purpose)
+    for purpose in ("batch", "noise", "local", "secret_cohort", "digest"):
+        assert first.torch_seed(purpose) == other_public.torch_seed(purpose) != other_secret.torch_seed(purpose)
+
+
+def test_a_secret_seed_comes_from_the_operating_system_and_is_not_printed() -> None:
+    assert len({Randomness(0).secret_seed for _ in range(50)}) == 50
+    assert "12345" not in repr(Randomness(0, 12345))
+    with pytest.raises(fp.ConfigError, match="128 random bits"):
+        Randomness(0, -1)
+
+
+def test_a_public_seed_repeats_a_run_that_makes_no_promise_and_no_other() -> None:
+    def final(privacy: fp.Privacy) -> Tensor:
+        clients = clients_of(digits_of(SIZES))
+        return fp.train(clients, fp.fedavg(0.1), privacy, rounds=2, seed=5, compute=DOUBLE).params
+
+    none = fp.Privacy(at="none", sampling=fp.Poisson(0.5))
+    assert torch.equal(final(none), final(none))
+    assert not torch.equal(final(PRIVACY), final(PRIVACY))
+
+
+def test_a_given_secret_is_said() -> None:
+    options = {"rounds": 1, "compute": DOUBLE}
+    with pytest.warns(UserWarning, match="whoever knows it can subtract the noise"):
+        fp.train(clients_of(digits_of(SIZES)), fp.fedavg(0.1), PRIVACY, secret_seed=1, **options)
+    quiet = fp.Training(clients_of(digits_of(SIZES)), fp.fedavg(0.1), PRIVACY, seed=1, **options)
+    assert not any("secret_seed" in warning for warning in quiet.warnings)
+
+
+def test_secure_is_read_and_said_to_have_no_effect() -> None:
+    with pytest.warns(FutureWarning, match="no effect"):
+        privacy = fp.Privacy(epsilon=1, secure=True)
+    assert privacy == fp.Privacy(epsilon=1) == replace(privacy, delta=1e-5)
+
+
+def test_no_file_but_the_checkpoint_holds_the_secret(tmp_path: Path) -> None:
+    secret = 81_985_529_216_486_895
+    config = Path(__file__).parents[1] / "run.yaml"
+    options = ["rounds=2", f"secret_seed={secret}", "privacy.secure=true", "--out", str(tmp_path / "run")]
+    done = CliRunner().invoke(app, ["train", str(config), *options])
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.output.split())
+    assert "whoever knows it can subtract the noise" in said and "privacy.secure has no effect" in said
+    shown = [str(secret).encode(), f"{secret:x}".encode()]
+    for file in (path for path in (tmp_path / "run").rglob("*") if path.is_file() and path.name != "checkpoint.pt"):
+        assert not any(text in file.read_bytes() for text in shown), file
+    assert not any(text.decode() in done.output for text in shown)
+
+
+def stopped(folder: Path, **options) -> fp.Training:
+    """A run of six rounds that stopped after three, with a checkpoint of that round."""
+    training = fp.Training(
+        clients_of(digits_of(SIZES)), fp.fedavg(0.1), PRIVACY, rounds=6, folder=folder, compute=DOUBLE, **options
+    )
+    if not options.get("resume"):
+        for report in training:
+            if report.round == 3:
+                training.save()
+                break
+    return training
+
+
+def test_a_resumed_ledger_answers_no_round_again_at_another_point(tmp_path: Path) -> None:
+    stopped(tmp_path)
+    oracle = stopped(tmp_path, resume=True).oracle
+    before = (tmp_path / "ledger.jsonl").read_bytes()
+    oracle.begin_round(1, torch.arange(len(SIZES)))
+    with pytest.raises(fp.PrivacyError, match="round 1 was answered already"):
+        oracle.gradient(torch.ones(len(SIZES), 640, dtype=torch.float64))
+    oracle.begin_round(1, torch.arange(2))
+    with pytest.raises(fp.PrivacyError, match="answered already"):
+        oracle.gradient(torch.ones(2, 640, dtype=torch.float64))
+    assert (tmp_path / "ledger.jsonl").read_bytes() == before
+    oracle.begin_round(3, torch.arange(len(SIZES)))
+    oracle.gradient(torch.ones(len(SIZES), 640, dtype=torch.float64))
+
+
+def test_fresh_noise_is_another_attempt_on_record(tmp_path: Path) -> None:
+    stopped(tmp_path)
+    fresh = stopped(tmp_path, resume=True, fresh_noise=True)
+    fresh.oracle.begin_round(1, torch.arange(len(SIZES)))
+    fresh.oracle.gradient(torch.ones(len(SIZES), 640, dtype=torch.float64))
+    records = read_ledger(tmp_path / "ledger.jsonl")
+    assert [(r.round, r.attempt == 0) for r in records] == [(0, True), (1, True), (2, True), (1, False)]
+    with pytest.raises(fp.PrivacyError, match="answered already"):
+        fresh.oracle.begin_round(1, torch.arange(len(SIZES)))
+        fresh.oracle.gradient(torch.zeros(len(SIZES), 640, dtype=torch.float64))
+
+
+def record(round_index: int, index: int = 0, **options) -> Record:
+    return Record(round_index, "gradient", index, "gaussian", 5.0, "sample", "replace_one", **options)
+
+
+def test_no_noise_on_a_ledger_serves_another_answer_whoever_asks() -> None:
+    ledger = Ledger(Accountant(4, 1e-5))
+    ledger.open(Release(record(0, clients=(0, 1)), torch.zeros(2, 3)))
+    for again in (record(0, clients=(2, 3)), record(0, clients=(0, 1)), record(0)):
+        with pytest.raises(fp.PrivacyError, match="answered already"):
+            ledger.open(Release(again, torch.zeros(2, 3)))
+    assert len(ledger.records) == 1
+    ledger.open(Release(record(0, 1), torch.zeros(4, 3)))
+    ledger.open(Release(record(0, attempt=1), torch.zeros(4, 3)))
+    exact = replace(record(0), mechanism="none", non_private="exact")
+    for _ in range(2):
+        ledger.open(Release(exact, torch.zeros(4, 3)))
+
+
+def test_a_secret_cohort_answers_once_a_round_after_a_resume_too() -> None:
+    ledger = Ledger(Accountant(4, 1e-5))
+    drawn = replace(record(0), unit="client", sampling="poisson", rate=0.5)
+    ledger.open(Release(drawn, torch.zeros(4, 3)))
+    with pytest.raises(fp.PrivacyError, match="answered already"):
+        ledger.open(Release(replace(drawn, index=1), torch.zeros(4, 3)))
+
+
+def test_a_ledger_of_format_1_is_read_as_the_first_attempt(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    line = record(0).to_json().replace(',"attempt":0', "")
+    assert "attempt" not in line
+    path.write_text(f'{{"fedpriv_ledger": 1, "n_clients": 4}}\n{line}\n')
+    assert read_ledger(path) == [record(0)]
+    resumed = Ledger.resume(path, Accountant(4, 1e-5), keep=1)
+    with pytest.raises(fp.PrivacyError, match="answered already"):
+        resumed.open(Release(record(0), torch.zeros(4, 3)))
+    path.write_text('{"fedpriv_ledger": 99}\n')
+    with pytest.raises(fp.LedgerError, match="format 99"):
+        read_ledger(path)
+
+
+def test_a_checkpoint_of_an_earlier_version_says_why_it_cannot_go_on(tmp_path: Path) -> None:
+    stopped(tmp_path)
+    path = tmp_path / "checkpoint.pt"
+    payload = torch.load(path)
+    del payload["secret_seed"], payload["run"]
+    torch.save(payload, path)
+    with pytest.raises(fp.FedprivError, match="earlier fedpriv"):
+        stopped(tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("changed", [{"seed": 5}, {"secret_seed": 5}, {"network": fp.Star(4, fp.PoissonCohort(0.5))}])
+def test_a_run_is_resumed_with_its_own_settings(tmp_path: Path, changed: dict) -> None:
+    stopped(tmp_path)
+    with pytest.raises(fp.FedprivError, match="other settings"):
+        stopped(tmp_path, resume=True, **changed)
+
+
+def enclosing(value: object):
+    def function(k: int) -> object:
+        return value, k
+
+    return function
+
+
+def test_equal_settings_have_one_digest_and_others_another() -> None:
+    def made() -> list[object]:
+        return [
+            *(1, 1.0, True, "1", None, b"1", (1,), [1], {"a": 1}, {1}, [[1], []], [[], [1]]),
+            *(torch.ones(2), torch.ones(2, 1), torch.ones(2).double(), torch.zeros(2), torch.ones(2).numpy()),
+            *(enclosing(1), enclosing(2), partial(enclosing, 1), partial(enclosing, 2), len, Path("a"), int),
+            *(lambda k: k + 1, lambda k: k + 2, nn.ReLU(), nn.Tanh(), nn.Dropout(0.1), nn.Dropout(0.2)),
+            *(fp.fedavg(0.1), fp.fedavg(0.2), fp.fedavg(0.1, local_steps=2), fp.inexact_admm(), fp.Star(3), fp.Star(4)),
+            *(Graph(nx.cycle_graph(4)), Graph(nx.path_graph(4)), Graph(nx.cycle_graph(4), mixing_steps=2)),
+        ]
+
+    digests = [digest(value) for value in made()]
+    assert len(set(digests)) == len(digests)
+    assert digests == [digest(value) for value in made()]
+    round_and_round: list[object] = [1]
+    round_and_round.append(round_and_round)
+    assert digest(round_and_round) != digest([1])
+
+
+def test_a_network_that_was_used_is_the_network_that_it_was() -> None:
+    graph = Graph(nx.cycle_graph(4))
+    before = digest(graph)
+    graph.participants(0, Randomness(0))
+    graph.mix(torch.ones(4, 2))
+    assert graph.spectral_gap and graph.facts()
+    assert digest(graph) == before
+
+
+def test_a_digest_is_the_same_in_another_process() -> None:
+    program = (
+        "import fedpriv as fp, networkx as nx; from torch import nn;"
+        "from fedpriv.identity import digest; from fedpriv.network.graph import Graph;"
+        "print(digest(fp.private_al(3), fp.Privacy(epsilon=1), Graph(nx.cycle_graph(5)), {'a', 'b'}, nn.ReLU()))"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, check=True, text=True, env={**os.environ, **seed}
+        ).stdout
+        for seed in ({"PYTHONHASHSEED": "1"}, {"PYTHONHASHSEED": "2"})
+    }
+    assert len(found) == 1
