@@ -173,7 +173,7 @@ def private(args: argparse.Namespace) -> None:
         for seed in range(args.seeds):
             strategy = fp.private_al(rounds, beta=0.5, largest=0.5, learning_rate=16.0)
             clients = clients_of(split, n, "iid", problem)
-            result = fp.train(clients, strategy, privacy, rounds=rounds, seed=seed)
+            result = fp.train(clients, strategy, privacy, rounds=rounds, seed=seed, secret_seed=seed)
             scores = x @ result.params.double()
             losses = torch.nn.functional.softplus(-(2 * y - 1) * scores)
             gap = float(losses[x[:, -1] == 1].mean() - losses[x[:, -1] == 0].mean())
@@ -198,7 +198,7 @@ def private_neyman_pearson(args: argparse.Namespace) -> None:
         for seed in range(args.seeds):
             strategy = fp.private_al(rounds, beta=1.0, largest=8.0, learning_rate=4.0)
             clients = clients_of(split, n, "stratified", problem)
-            result = fp.train(clients, strategy, privacy, rounds=rounds, seed=seed)
+            result = fp.train(clients, strategy, privacy, rounds=rounds, seed=seed, secret_seed=seed)
             losses = [class_losses(part, result.params.double()) for part in (split.test, split.train)]
             estimate = np.array(result.measures["constraint_estimates"]).mean() + bound
             width = result.measures["constraint_confidence"]["half_width"][0][0]

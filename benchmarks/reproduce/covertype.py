@@ -126,7 +126,14 @@ def measure(
     clients = fp.make_clients(LogisticRegression(55), resolve_loss("logistic"), [split.train])
     compute = fp.Compute(device="cpu", chunk=131072)
     training = fp.Training(
-        clients, contender.strategy, privacy, rounds=contender.rounds, seed=seed, evaluate_every=10**6, compute=compute
+        clients,
+        contender.strategy,
+        privacy,
+        rounds=contender.rounds,
+        seed=seed,
+        secret_seed=seed,
+        evaluate_every=10**6,
+        compute=compute,
     )
     values, evaluations, seconds, spent = [], [], [], 0.0
     start = time.process_time()

@@ -72,7 +72,7 @@ def accuracies(row: Row, seeds: int) -> list[float]:
     """Test accuracy in percent for each seed."""
     found: list[float] = []
     for seed in range(seeds):
-        config = load_config(CONFIGS / row.config, (*row.overrides, f"seed={seed}"))
+        config = load_config(CONFIGS / row.config, (*row.overrides, f"seed={seed}", f"secret_seed={seed}"))
         training = build(config)
         for _ in training:
             pass

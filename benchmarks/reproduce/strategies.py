@@ -95,15 +95,15 @@ def config_of(data: str, entry: Entry, epsilon: int) -> Config:
     own = [FEMNIST] if data == "FEMNIST" else []
     rounds = entry.rounds(ROUNDS[data][epsilon])
     settings = [f"strategy={{name: {entry.strategy}}}", f"privacy.epsilon={epsilon}", f"rounds={rounds}"]
-    return load_config(CONFIG, [*own, *settings, *entry.extra, "seed=0"])
+    return load_config(CONFIG, [*own, *settings, *entry.extra, "seed=0", "secret_seed=0"])
 
 
 def measure(config: Config, split: Split) -> fp.Result:
     """One run."""
     clients = make_population(config, split)
     training = fp.Training(
-        clients, config.recipe().strategy, config.promise(), rounds=config.rounds, seed=0, test=split.test,
-        network=config.network.build(len(clients)), compute=config.compute.build(), evaluate_every=10**6,
+        clients, config.recipe().strategy, config.promise(), rounds=config.rounds, seed=0, secret_seed=0,
+        test=split.test, network=config.network.build(len(clients)), compute=config.compute.build(), evaluate_every=10**6,
     )  # fmt: skip
     for _ in training:
         pass
