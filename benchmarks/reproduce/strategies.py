@@ -103,7 +103,8 @@ def measure(config: Config, split: Split) -> fp.Result:
     clients = make_population(config, split)
     training = fp.Training(
         clients, config.recipe().strategy, config.promise(), rounds=config.rounds, seed=0, secret_seed=0,
-        test=split.test, network=config.network.build(len(clients)), compute=config.compute.build(), evaluate_every=10**6,
+        test=split.test, network=config.network.build(len(clients)), compute=config.compute.build(),
+        evaluate_every=10**6,
     )  # fmt: skip
     for _ in training:
         pass

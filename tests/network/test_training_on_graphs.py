@@ -110,6 +110,7 @@ privacy: {epsilon: 3, sampling: {poisson: {rate: 0.2}}}
 network: {topology: complete, activity: {name: random_edges, count: 1}}
 rounds: 6
 seed: 0
+secret_seed: 0
 log: {checkpoint_every: 2}
 """
 
