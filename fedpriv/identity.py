@@ -81,7 +81,12 @@ def _set(value: AbstractSet[object]) -> tuple[object, ...]:
 @parts.register(Tensor)
 def _tensor(value: Tensor) -> tuple[object, ...]:
     whole = value.detach().to_dense().cpu().contiguous()
-    return str(whole.dtype), value.requires_grad, *whole.shape, _of_bytes(whole.reshape(-1).view(uint8).numpy().tobytes())
+    return (
+        str(whole.dtype),
+        value.requires_grad,
+        *whole.shape,
+        _of_bytes(whole.reshape(-1).view(uint8).numpy().tobytes()),
+    )
 
 
 @parts.register(np.ndarray)

@@ -83,7 +83,14 @@ def test_a_head_is_trained_and_its_body_stays(name: str) -> None:
     made = clients()
     network = fp.Star(3) if name != "tracking" else fp.Graph(nx.complete_graph(3))
     training = fp.Training(
-        made, STRATEGIES[name](), fp.Privacy(epsilon=20), rounds=3, network=network, test=data()[0], seed=1
+        made,
+        STRATEGIES[name](),
+        fp.Privacy(epsilon=20),
+        rounds=3,
+        network=network,
+        test=data()[0],
+        seed=1,
+        secret_seed=1,
     )
     assert training.population.dim == HEAD
     list(training)
@@ -168,7 +175,9 @@ def test_the_closed_form_is_for_layers_that_are_trained_whole(kind: str) -> None
 def test_a_run_is_the_same_with_every_backend(kind: str) -> None:
     def run(backend: str) -> Tensor:
         made, compute = clients(MODELS[kind]), fp.Compute(backend, dtype="float64")
-        return fp.train(made, fp.fedavg(0.5), fp.Privacy(epsilon=5), rounds=2, seed=3, compute=compute).params
+        return fp.train(
+            made, fp.fedavg(0.5), fp.Privacy(epsilon=5), rounds=2, seed=3, secret_seed=3, compute=compute
+        ).params
 
     for backend in ("vmap", "auto"):
         torch.testing.assert_close(run(backend), run("loop"), rtol=1e-9, atol=1e-12)

@@ -51,7 +51,9 @@ def with_aggregator(aggregator: AddMeanUpdate) -> Strategy:
 
 
 def model_of(aggregator: AddMeanUpdate, privacy: fp.Privacy) -> Tensor:
-    return fp.train(clients_of(digits_of(SIZES)), with_aggregator(aggregator), privacy, rounds=3, seed=5).params
+    return fp.train(
+        clients_of(digits_of(SIZES)), with_aggregator(aggregator), privacy, rounds=3, seed=5, secret_seed=5
+    ).params
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -75,7 +77,7 @@ def test_there_is_nothing_to_gather(aggregator: AddMeanUpdate, trust, privacy: f
 def test_the_noise_of_a_curator_stands_once_on_the_sum() -> None:
     """One draw and one rounding: the released sum lies on the grid of its own scale."""
     privacy = replace(BOUNDARIES[0], trust=fp.Central())
-    training = fp.Training(clients_of(digits_of(SIZES)), fp.fedavg(0.5), privacy, rounds=1, seed=0)
+    training = fp.Training(clients_of(digits_of(SIZES)), fp.fedavg(0.5), privacy, rounds=1, seed=0, secret_seed=0)
     training.oracle.begin_round(0, torch.arange(4), training.population.params)
     answer = training.oracle.release_message(torch.zeros_like(training.population.params))
     released = answer[0].double() * 4
