@@ -264,6 +264,7 @@ def run_in(folder: Path, model: nn.Module, *, rounds: int, resume: bool) -> fp.T
         fp.Privacy(epsilon=5),
         rounds=6,
         seed=7,
+        secret_seed=7,
         folder=folder,
         checkpoint_every=2,
         resume=resume,
