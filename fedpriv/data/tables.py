@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from torch.utils.data import TensorDataset
 
 from fedpriv.data.base import ExactOnly, Split
+from fedpriv.data.columns import ADULT, BREAST_CANCER, MISSING, MONKS, Column, check_rows
 from fedpriv.errors import ConfigError, DataError
 
 Array = NDArray[np.float64]
@@ -137,7 +139,7 @@ def breast_cancer(
         x, y = np.asarray(x, dtype=np.float64), 1 - np.asarray(benign, dtype=np.int64)
         patients, (low, high) = np.arange(len(y)), np.array(_CELLS).T
     elif variant == "wisconsin":
-        rows = _fields(_folder(root, "breast-cancer-wisconsin") / "breast-cancer-wisconsin.data", 11)
+        rows = _fields(_folder(root, "breast-cancer-wisconsin") / "breast-cancer-wisconsin.data", BREAST_CANCER)
         table = np.array([row for row in rows if "?" not in row], dtype=np.float64)
         x, y = table[:, 1:10], (table[:, 10] == 4).astype(np.int64)
         patients, low, high = table[:, 0].astype(np.int64), np.full(9, 1.0), np.full(9, 10.0)  # grades from 1 to 10
@@ -165,8 +167,7 @@ def monks(*, root: str | None = None, bias: bool = True, protocol: Protocol = "h
     # the test file is the whole domain, and the train file a part of it
     files = ("monks-1.test",) if protocol == "held_out" else ("monks-1.train", "monks-1.test")
     rows = [line.split() for name in files for line in _lines(folder / name)]
-    if any(len(row) != 8 for row in rows):
-        raise DataError(f"{folder}: a line does not have 8 fields (class, a1 ... a6, id): fetch the files again")
+    check_rows(folder, [row[:-1] for row in rows], MONKS)  # the last is a name
     table = np.array([row[:7] for row in rows], dtype=np.int64)
     columns = [table[:, [j]] == np.arange(1, count + 1) for j, count in enumerate((3, 3, 2, 3, 4, 2), start=1)]
     x = np.concatenate(columns, 1).astype(np.float64)
@@ -190,7 +191,7 @@ def _split(x: Array, y: Integers, owner: Integers, protocol: Protocol, seed: int
 def _adult_rows(folder: Path, name: str) -> tuple[Array, Integers]:
     path = folder / name
     path = path if path.exists() else folder / f"{name}.gz"
-    rows = [row for row in _fields(path, 15, comment="|") if "?" not in row]
+    rows = [row for row in _fields(path, ADULT, comment="|") if MISSING not in row]
     columns = [np.array(column) for column in zip(*rows, strict=True)]
     scaled = {"age": 0, "fnlwgt": 2, "education_num": 4, "hours": 12}
     numeric = [
@@ -222,16 +223,16 @@ def _folder(root: str | None, name: str) -> Path:
 def _lines(path: Path) -> list[str]:
     try:
         text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read ({error}): fetch it again") from error
     return [line for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
 
 
-def _fields(path: Path, width: int, comment: str = "\0") -> list[list[str]]:
+def _fields(path: Path, columns: Sequence[Column], comment: str = "\0") -> list[list[str]]:
     rows = [[field.strip() for field in line.split(",")] for line in _lines(path) if not line.startswith(comment)]
-    wrong = next((number for number, row in enumerate(rows, start=1) if len(row) != width), None)
-    if wrong is not None:
-        raise DataError(f"{path}: row {wrong} has {len(rows[wrong - 1])} fields instead of {width}: fetch it again")
+    check_rows(path, rows, columns)
+    if all(MISSING in row for row in rows):
+        raise DataError(f"{path} has no complete rows: fetch it again")
     return rows
 
 

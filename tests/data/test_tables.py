@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +100,84 @@ def test_broken_tables_are_refused(tmp_path: Path) -> None:
         load("breast_cancer", variant="third")
     with pytest.raises(ConfigError, match="protocol"):
         load("breast_cancer", variant="diagnostic", protocol="third")
+
+
+ADULT = "39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, Male, 2174, 0, 40, "
+ADULT += "United-States, <=50K"
+SOUND = {
+    "adult": {"adult.data": ADULT, "adult.test": "|1x3 Cross validator\n" + ADULT + "."},
+    "breast_cancer": {
+        "breast-cancer-wisconsin.data": "1000025,5,1,1,1,2,1,3,1,1,2\n"
+        + "".join(f"{patient},1,2,3,4,5,6,7,8,9,4\n" for patient in range(1, 10))
+    },
+    "monks": {
+        "monks-1.train": " 1 1 1 1 1 3 1 data_5",
+        "monks-1.test": " 0 3 1 2 1 1 2 data_2" + "\n 1 1 1 1 1 1 1 data_1" * 9,
+    },
+}
+DAMAGED = [
+    ("adult", "adult.data", "39,", "-39,", "age = '-39' is not a whole number from 1 to 120"),
+    ("adult", "adult.data", "39,", "1e9,", "age = '1e9'"),
+    ("adult", "adult.data", "39,", "nan,", "age = 'nan'"),
+    ("adult", "adult.data", "39,", "\u0663,", "age = "),
+    ("adult", "adult.data", "77516", "77516.5", "fnlwgt = '77516.5'"),
+    ("adult", "adult.data", "State-gov", "Stat-gov", "workclass = 'Stat-gov' is not one of Federal-gov, Local-gov"),
+    ("adult", "adult.data", "Never-married", "never-married", "marital-status = 'never-married'"),
+    ("adult", "adult.data", "White", "Whit", "race = 'Whit'"),
+    ("adult", "adult.data", "Male", "male", "sex = 'male'"),
+    ("adult", "adult.data", "United-States", "Atlantis", "native-country = 'Atlantis'"),
+    ("adult", "adult.data", "Adm-clerical", "X" * 10_000, "occupation = "),
+    ("adult", "adult.test", "<=50K.", "50K", "income = '50K'"),
+    ("adult", "adult.data", ADULT, "", "has no rows"),
+    ("adult", "adult.data", "State-gov", "?", "has no complete rows"),
+    (
+        "breast_cancer",
+        "breast-cancer-wisconsin.data",
+        ",5,1,1",
+        ",50,1,1",
+        "thickness = '50' is not a whole number from 1",
+    ),
+    ("breast_cancer", "breast-cancer-wisconsin.data", ",5,1,1", ",x,1,1", "thickness = 'x'"),
+    ("breast_cancer", "breast-cancer-wisconsin.data", ",1,1,2\n", ",1,1,3\n", "class = '3' is not one of 2, 4"),
+    ("breast_cancer", "breast-cancer-wisconsin.data", ",1,1,2\n", ",1,1,2.0\n", "class = '2.0'"),
+    ("breast_cancer", "breast-cancer-wisconsin.data", "1000025", "9" * 40, "id = "),
+    ("monks", "monks-1.test", " 0 3", " 0 4", "a1 = '4' is not a whole number from 1 to 3"),
+    ("monks", "monks-1.test", " 0 3", " 2 3", "class = '2'"),
+    ("monks", "monks-1.test", " 0 3", " 0 zero", "a1 = 'zero'"),
+    ("monks", "monks-1.test", " 0 3", " 0 ?", "a1 = '?'"),
+    ("adult", "adult.data", "39,", "?,", "age = '?'"),
+    ("monks", "monks-1.test", " data_2", "", "has 6 fields instead of 7"),
+]
+
+
+def written(folder: Path, files: dict[str, str]) -> str:
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return str(folder)
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_sound_copies_are_read(name: str, tmp_path: Path) -> None:
+    assert load(name, root=written(tmp_path, SOUND[name])).n_classes == 2
+
+
+@pytest.mark.parametrize(("name", "file", "old", "new", "message"), DAMAGED)
+def test_unknown_categories_and_impossible_values_are_refused(
+    name: str, file: str, old: str, new: str, message: str, tmp_path: Path
+) -> None:
+    assert old in SOUND[name][file]
+    files = SOUND[name] | {file: SOUND[name][file].replace(old, new, 1)}
+    with pytest.raises(DataError, match=message) as caught:
+        load(name, root=written(tmp_path, files))
+    assert len(str(caught.value)) < 500
+
+
+def test_a_truncated_archive_is_refused(tmp_path: Path) -> None:
+    whole = gzip.compress(SOUND["adult"]["adult.data"].encode() * 50)
+    for damaged in (whole[:-9], whole[:40], whole[:20] + b"\xff\xff\xff" + whole[23:]):
+        (tmp_path / "adult.data.gz").write_bytes(damaged)
+        with pytest.raises(DataError, match=r"adult\.data\.gz"):
+            load("adult", root=str(tmp_path))
 
 
 def test_stratified_clients_have_equal_class_shares() -> None:
