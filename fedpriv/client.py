@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -32,9 +33,9 @@ class Client(nn.Module):
         model: Maps a batch of inputs `[b, ...]` to outputs `[b, ...]`. It must treat each example on its own.
         loss: Maps (outputs, targets) of a batch to a scalar; it is only ever called on one example at a time.
         loader: The client's own training data, as (input, target) pairs. fedpriv reads each example once through the
-            loader's data set and `collate_fn` and draws its own batches: the privacy analysis needs to know how
-            they are drawn, so the loader's batch size, order and sampler are not used, and what its data set draws at
-            random is drawn once and kept. A run warns of both.
+            loader's data set and (one at a time) its `collate_fn`, and draws its own batches: the privacy analysis
+            needs to know how they are drawn, so the loader's batch size, order and sampler are not used, and what its
+            data set draws at random is drawn once and kept. A run warns of both.
         problem: Its objective and constraints, for strategies that take constraints; by default its mean loss alone.
         public_size: The size to be told to others and to divide by; the number of examples by default. Under the
             relation `add_remove` the true number is private: declare a size that does not depend on it.
@@ -127,16 +128,40 @@ def is_plain(loader: DataLoader[Any]) -> bool:
 def _read(loader: DataLoader[Any]) -> tuple[Tensor, Tensor]:
     if is_plain(loader):
         return _tensors(loader.dataset)
-    once = DataLoader(loader.dataset, batch_size=256, num_workers=loader.num_workers, collate_fn=loader.collate_fn)
-    pairs: list[tuple[Tensor, Tensor]] = []
-    for batch in once:
-        if not (isinstance(batch, (tuple, list)) and len(batch) == 2 and all(torch.is_tensor(part) for part in batch)):
-            raise DataError(
-                f"a loader gave a {type(batch).__name__}; fedpriv needs batches of (input, target) tensors: "
-                "use a collate_fn that returns such a pair"
-            )
-        pairs.append((batch[0], batch[1]))
-    return torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
+    collate = _stacked if loader.collate_fn is default_collate else _Alone(loader.collate_fn)
+    once = DataLoader(loader.dataset, batch_size=256, num_workers=loader.num_workers, collate_fn=collate)
+    pairs = [pair for batch in once for pair in batch]
+    columns = [x for x, _ in pairs], [y for _, y in pairs]
+    for what, column in zip(("inputs", "targets"), columns, strict=True):
+        shapes = {tuple(part.shape[1:]) for part in column}
+        if len(shapes) > 1:
+            raise DataError(f"{what} of a client have shapes {sorted(shapes)[:3]}: bring all to one public shape")
+    return torch.cat(columns[0]), torch.cat(columns[1])
+
+
+@dataclass(frozen=True)
+class _Alone:
+    """Collates one example at a time: collated together, one could change another, and no clipping would bound it."""
+
+    collate: Callable[[list[Any]], Any]
+
+    def __call__(self, examples: list[Any]) -> list[tuple[Tensor, Tensor]]:
+        return [_pair(self.collate([example])) for example in examples]
+
+
+def _stacked(examples: list[Any]) -> list[tuple[Tensor, Tensor]]:
+    return [_pair(default_collate(examples))]
+
+
+def _pair(batch: object) -> tuple[Tensor, Tensor]:
+    if isinstance(batch, (tuple, list)) and len(cast("list[object]", batch)) == 2:
+        first, second = cast("list[object]", batch)
+        if isinstance(first, Tensor) and isinstance(second, Tensor):
+            return first, second
+    raise DataError(
+        f"a loader gave a {type(batch).__name__}; fedpriv needs batches of (input, target) tensors: use a collate_fn "
+        "that returns such a pair"
+    )
 
 
 def _tensors(dataset: Dataset[Any]) -> tuple[Tensor, Tensor]:

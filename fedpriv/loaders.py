@@ -17,11 +17,11 @@ _TRIED = 16  # examples that are read twice: a coin that is tossed for each show
 
 
 def ignored(clients: Sequence[Client]) -> list[str]:
-    """One sentence for what the loaders are set to and fedpriv leaves unused; another for a random transform.
+    """A sentence for settings that fedpriv leaves unused; another for what loaders do at random, or to several at once.
 
-    Reads at most 16 examples twice, and those of plain tensors not at all.
+    Reads at most 32 examples twice, and those of plain tensors not at all.
     """
-    return [*_settings_note(clients), *_random_note(clients)]
+    return [*_settings_note(clients), *_reading_note(clients)]
 
 
 def _settings_note(clients: Sequence[Client]) -> list[str]:
@@ -49,21 +49,29 @@ def _unused(loader: DataLoader[Any]) -> Iterator[str]:
         yield "drop_last=True"
 
 
-def _random_note(clients: Sequence[Client]) -> list[str]:
+def _reading_note(clients: Sequence[Client]) -> list[str]:
     drawn = _spread([(i, client) for i, client in enumerate(clients) if not is_plain(client.loader)], _TRIED)
     for index, client in drawn:
         for at in _spread(range(len(client)), _TRIED // len(drawn)):
-            if not all(map(torch.equal, *(_read_one(client.loader, at) for _ in range(2)))):
+            if not all(map(torch.equal, _collated(client.loader, at), _collated(client.loader, at))):
                 return [
                     f"an example of client {index} is another one when it is read again: its random transform has run "
                     "once for every example, when the data were read, and is frozen. Use a fixed transform; randomness "
                     "in every step takes a layer of the model, as torch.nn.Dropout"
                 ]
+    for index, client in drawn:
+        ends = 0, len(client) - 1
+        alone = (_collated(client.loader, at) for at in ends)
+        if not all(map(torch.equal, _collated(client.loader, *ends), map(torch.cat, zip(*alone, strict=True)))):
+            return [
+                f"the collate_fn of client {index} makes something else of two examples together than of each alone. "
+                "fedpriv collates each alone, so that no example changes another"
+            ]
     return []
 
 
-def _read_one(loader: DataLoader[Any], at: int) -> tuple[Tensor, Tensor]:
-    return cast("tuple[Tensor, Tensor]", loader.collate_fn([loader.dataset[at]]))
+def _collated(loader: DataLoader[Any], *at: int) -> tuple[Tensor, Tensor]:
+    return cast("tuple[Tensor, Tensor]", loader.collate_fn([loader.dataset[index] for index in at]))
 
 
 def _spread(items: Sequence[T], most: int) -> Sequence[T]:

@@ -91,7 +91,7 @@ def test_the_search_for_random_transforms_reads_a_few_examples_only() -> None:
     data = [Flipped(0.0, n) for n in (20, 1, 1)] + [Flipped(0.0, 2) for _ in range(40)]
     run = training(*map(DataLoader, data))
     assert run.warnings == []
-    assert sum(dataset.reads - dataset.n for dataset in data) <= 32
+    assert sum(dataset.reads - dataset.n for dataset in data) <= 96
 
 
 def test_a_random_collate_function_is_said_to_be_frozen() -> None:
@@ -102,6 +102,28 @@ def test_a_random_collate_function_is_said_to_be_frozen() -> None:
     run = training(DataLoader(table(), collate_fn=noisy))
     assert "is another one when it is read again" in run.warnings[0]
     assert not torch.allclose(run.population.inputs, X)
+
+
+def centred(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Takes the mean of the batch away: each example changes all others."""
+    x, y = map(torch.stack, zip(*pairs, strict=True))
+    return x - x.mean(0), y
+
+
+def test_a_collate_function_is_given_one_example_at_a_time() -> None:
+    other = TensorDataset(torch.cat([X[:19], 100 * torch.ones(1, 3)]), Y)
+    runs = [training(DataLoader(data, collate_fn=centred)) for data in (table(), other)]
+    assert torch.equal(runs[0].population.inputs[:19], runs[1].population.inputs[:19])
+    assert "collate_fn of client 0 makes something else of two examples together" in runs[0].warnings[0]
+
+
+def test_examples_of_different_shapes_are_refused() -> None:
+    def padless(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        ((x, y),) = pairs
+        return x[None, : 2 + int(y)], y[None]
+
+    with pytest.raises(fp.DataError, match=r"inputs of a client have shapes \[\(2,\), \(3,\)\]"):
+        training(DataLoader(table(), collate_fn=padless))
 
 
 def test_what_a_users_own_table_or_collate_function_does_is_done() -> None:
