@@ -62,12 +62,11 @@ class LinearBackend:
         if batch.weights is not None:
             deltas = deltas * batch.weights.unsqueeze(2)
         if clip is None:
-            sums = self._outer_sum(deltas, batch, batch.mask)
+            sums = self._outer_sum(deltas, batch.mask, batch)
             return sums, count(self._broken(deltas, batch, sums) & batch.mask)
         norms = self._gradient_norms(deltas, batch, clip)
-        finite = torch.isfinite(norms)
-        deltas = deltas.double() * clip.factors(norms).unsqueeze(2)
-        return self._outer_sum(deltas, batch, batch.mask & finite), count(batch.mask & ~finite)
+        sums = self._outer_sum(deltas.double(), clip.factors(norms) * batch.mask, batch)
+        return sums, count(batch.mask & ~torch.isfinite(norms))
 
     def largest_norm(self, params: Tensor, batch: Batch, norm: Clip) -> Tensor:
         """See `Backend.largest_norm`: infinite where a gradient is not finite, 0 for a client without examples."""
@@ -88,18 +87,22 @@ class LinearBackend:
         with torch.enable_grad():
             outputs = outputs.detach().requires_grad_()
             losses = self._functional.losses(outputs.flatten(0, 1), batch.targets.flatten(0, 1))
-            return torch.autograd.grad(losses.sum(), outputs)[0]
+            return torch.autograd.grad(losses.sum(), outputs)[0].contiguous()
 
-    def _outer_sum(self, deltas: Tensor, batch: Batch, kept: Tensor) -> Tensor:
-        """Sum over the kept examples of `delta (x, 1)^T`: `[k, b, n_outputs], [k, b] -> [k, dim]`."""
-        deltas = deltas.where(kept.unsqueeze(2), 0)
-        x = batch.inputs.flatten(2)
+    def _outer_sum(self, deltas: Tensor, weights: Tensor, batch: Batch) -> Tensor:
+        """Sum over the examples of `weight delta (x, 1)^T`: `[k, b, n_outputs], [k, b] -> [k, dim]`.
+
+        One of weight 0 adds nothing even when it is not finite.
+        """
+        x, weights = batch.inputs.flatten(2), weights.unsqueeze(2)
         product = sum_of_products if deltas.dtype == torch.float64 else torch.bmm
-        sums = product(deltas.mT, x)
+        weighted = deltas * weights
+        sums = product(weighted.mT, x)
         if not is_finite(sums):
             # 0 * inf is nan: only then pay for a copy of the inputs
-            sums = product(deltas.mT, x.where(kept.unsqueeze(2), 0))
-        parts = [sums.flatten(1), deltas.sum(1)] if self._has_bias else [sums.flatten(1)]
+            weighted = weighted.where(weights > 0, 0)
+            sums = product(weighted.mT, x.where(weights > 0, 0))
+        parts = [sums.flatten(1), weighted.sum(1)] if self._has_bias else [sums.flatten(1)]
         return torch.cat(parts, 1)
 
     def _gradient_norms(self, deltas: Tensor, batch: Batch, norm: Clip) -> Tensor:

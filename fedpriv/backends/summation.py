@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_CELLS = 2**17
+_CELLS = 2**18
 """Numbers that are widened at once on a processor: as float64 they stay in its cache."""
 
 
@@ -29,9 +29,7 @@ def sum_of_products(left: Tensor, right: Tensor) -> Tensor:
     height = max(cells // max(examples * width, 1), 1)
     depth = max(examples if height > 1 else cells // max(width, 1), 1)
     sums = left.new_zeros(clients, left.shape[1], width)
-    for top in range(0, clients, height):
-        rows = slice(top, top + height)
-        for low in range(0, examples, depth):
-            cut = slice(low, low + depth)
-            sums[rows].baddbmm_(left[rows, :, cut], right[rows, cut].double())
+    for total, weights, numbers in zip(sums.split(height), left.split(height), right.split(height), strict=True):
+        for weight, number in zip(weights.split(depth, 2), numbers.split(depth, 1), strict=True):
+            total.baddbmm_(weight, number.double())
     return sums

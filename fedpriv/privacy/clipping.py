@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -19,10 +19,9 @@ from torch import Tensor
 from fedpriv.errors import ConfigError
 
 NormName = Literal["l1", "l2"]
-_ORDER = {"l1": 1.0, "l2": 2.0}
 ROUNDING = 2.0**-10
 """How much rounding may add to a clipped sum's sensitivity, relative to the clip bound: part of every price."""
-_PIECE = 2**13  # numbers whose norm is taken in float32: its relative error is at most half of 2**13 * 2**-24
+_PIECE = 2**12  # numbers whose norm is taken in float32: its relative error is at most 2**12 * 2**-24
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Clip:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.bound) and self.bound > 0):
             raise ConfigError("clip.bound", self.bound, "a clip bound must be positive and finite, e.g. 1.0")
-        if self.norm not in _ORDER:
+        if self.norm not in get_args(NormName):
             raise ConfigError("clip.norm", self.norm, "choose 'l1' or 'l2'")
 
     def norms(self, rows: Tensor) -> Tensor:
@@ -52,10 +51,14 @@ class Clip:
         Long float32 rows are measured in pieces, whose norms' norm is taken in float64: as fast as in float32, and
         the error does not grow with the length. A square that is too small for float32 is made up for.
         """
-        order, width = _ORDER[self.norm], rows.shape[-1] if rows.dtype == torch.float64 else _PIECE
-        pieces = [torch.linalg.vector_norm(piece, order, -1) for piece in rows.split(max(width, 1), -1)]
-        norms = torch.linalg.vector_norm(torch.stack(pieces, -1).double(), order, -1)
+        width = rows.shape[-1] if rows.dtype == torch.float64 else _PIECE
+        pieces = [self._norm(piece).double() for piece in rows.split(max(width, 1), -1)]
+        norms = pieces[0] if len(pieces) == 1 else self._norm(torch.stack(pieces, -1))
         return norms + rows.shape[-1] * torch.finfo(rows.dtype).tiny ** 0.5
+
+    def _norm(self, rows: Tensor) -> Tensor:
+        # torch's own l1 norm takes several times as long
+        return rows.abs().sum(-1) if self.norm == "l1" else torch.linalg.vector_norm(rows, dim=-1)
 
     def factors(self, norms: Tensor) -> Tensor:
         """Factor in [0, 1] that brings a row of that norm inside the bound; 0 for a norm that is not finite."""
