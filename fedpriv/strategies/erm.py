@@ -25,12 +25,13 @@ from fedpriv.strategies.proximal import Proximal, Zero
 
 @dataclass(frozen=True)
 class SendGradient:
-    """Say the private gradient at the point heard."""
+    """Say the private gradient at the point, the first part of what is heard."""
 
-    hears: ClassVar[tuple[str, ...]] = ("point",)
     says: ClassVar[tuple[str, ...]] = ("gradient",)
     memory: ClassVar[Memory] = "none"  # nothing survives a round
     linear: ClassVar[bool] = True  # the answer itself
+
+    hears: tuple[str, ...] = ("point",)
 
     def init(self, params: Tensor) -> State:
         """No state."""
@@ -38,15 +39,14 @@ class SendGradient:
 
     def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
         """One question."""
-        return oracle.gradient(received), state
+        return oracle.gradient(received.chunk(len(self.hears), 1)[0]), state
 
 
 @dataclass(frozen=True)
 class ProximalStep:
-    """`x+ = prox_{eta h}(y - eta mean(g~))`, and says `y = x+ + momentum (x+ - x)`."""
+    """`x+ = prox_{eta h}(y - eta mean(g~))`, and says `y = x+ + momentum (x+ - x)`, with momentum beside x+."""
 
     hears: ClassVar[tuple[str, ...]] = ("gradient",)
-    says: ClassVar[tuple[str, ...]] = ("point",)
     is_sum: ClassVar[bool] = True
 
     learning_rate: float
@@ -59,36 +59,40 @@ class ProximalStep:
         if not 0 <= self.momentum < 1:
             raise ConfigError("strategy.momentum", self.momentum, "lies in [0, 1); 0 is the paper's method")
 
+    @property
+    def says(self) -> tuple[str, ...]:
+        """The point, and where that is another one the iterate: whoever took it back from points would round it."""
+        return ("point", "iterate") if self.momentum else ("point",)
+
     def init(self, params: Tensor) -> tuple[Tensor, State]:
-        """All start from the first client's model."""
-        point = params[:1].clone()
-        return point.expand_as(params), {"point": point, "iterate": point}
+        """All start from the first client's model, brought to where h is finite."""
+        x = self.regularizer.prox(params[:1].clone(), 0.0)
+        return self._said(x, x, len(params)), {"point": x, "iterate": x}
 
     def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
         """One step."""
         mean = network.mean(message)
         x = self.regularizer.prox(state["point"] - self.learning_rate * mean[:1], self.learning_rate)
         point = x + self.momentum * (x - state["iterate"]) if self.momentum else x
-        return point.expand_as(mean), {"point": point, "iterate": x}
+        return self._said(point, x, len(mean)), {"point": point, "iterate": x}
+
+    def _said(self, point: Tensor, x: Tensor, n: int) -> Tensor:
+        return (torch.cat([point, x], 1) if self.momentum else point).expand(n, -1)
 
 
 @dataclass(frozen=True)
 class ReportIterate:
-    """Report x, through another output, where y is heard: `x_t = (y_t + momentum x_{t-1}) / (1 + momentum)`."""
+    """Report the iterate x, the second half of what was said, through another output."""
 
     output: Output
-    momentum: float
 
     def init(self, received: Tensor) -> State:
-        """`x_0 = y_0`, and the other output's state."""
-        return {"iterate": received[:1].clone(), **self.output.init(received)}
+        """Of the other output."""
+        return self.output.init(received.chunk(2, 1)[1])
 
     def __call__(self, received: Tensor, state: State) -> tuple[Tensor, State]:
-        """Undo the extrapolation."""
-        own = {name: value for name, value in state.items() if name != "iterate"}
-        x = (received[:1] + self.momentum * state["iterate"]) / (1 + self.momentum)
-        models, own = self.output(x.expand_as(received), own)
-        return models, {"iterate": x, **own}
+        """Of the other output."""
+        return self.output(received.chunk(2, 1)[1], state)
 
 
 @dataclass(frozen=True)
@@ -151,6 +155,7 @@ def gradient_descent(
             raise ConfigError("strategy.momentum", momentum, "the guarantee of a random iterate is for momentum 0")
         output = RandomIterate(random_iterate, seed)
     if momentum:
-        output = ReportIterate(output, momentum)
+        output = ReportIterate(output)
     h = regularizer or Zero()
-    return Strategy(SendGradient(), ProximalStep(learning_rate, h, momentum), output, "dp_gd", h)
+    server = ProximalStep(learning_rate, h, momentum)
+    return Strategy(SendGradient(server.says), server, output, "dp_gd", h)  # pyright: ignore[reportArgumentType] - what is said depends on the momentum

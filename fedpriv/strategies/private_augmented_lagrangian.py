@@ -106,17 +106,17 @@ class ProximalMean:
     def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
         """Mean, proximal map, average."""
         everyone = network.gather(message)
-        rows = everyone.mean(0).expand_as(everyone)
         t = int(state["t"]) + 1
         # the largest noisy value that a client reports: what a run shows as it goes
         state = {**state, "t": state["t"] + 1, "worst_estimate": everyone[:, -1].max()}
         if t == self.rounds:
-            return rows[:, :-1], {**state, "measurements": state["measurements"] + self.measurements}
-        w = self.regularizer.prox(rows[:, :-1], self.learning_rate / t**self.decay)
+            state["measurements"] = state["measurements"] + self.measurements
+            return everyone[:1, :-1].expand(len(everyone), -1), state  # the model that all measured: a mean is rounded
+        w = self.regularizer.prox(everyone[:, :-1].mean(0, keepdim=True), self.learning_rate / t**self.decay)
         weight = state["weight"] + t**self.power
-        average = state["average"] + t**self.power / weight * (w[:1] - state["average"])
+        average = state["average"] + t**self.power / weight * (w - state["average"])
         state |= {"average": average, "weight": weight}
-        return (average.expand_as(w) if t == self.rounds - 1 else w), state
+        return (average if t == self.rounds - 1 else w).expand(len(everyone), -1), state
 
 
 def private_al(

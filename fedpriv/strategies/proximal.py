@@ -32,7 +32,7 @@ class Proximal(Protocol):
         ...
 
     def prox(self, x: Tensor, step: float | Tensor) -> Tensor:
-        """Proximal map of each row; `step >= 0` is a number or `[..., 1]`."""
+        """Proximal map of each row; `step >= 0` is a number or `[..., 1]`, 0 gives the nearest point with finite h."""
         ...
 
 

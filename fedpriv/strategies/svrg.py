@@ -145,8 +145,8 @@ class VarianceReducedStep:
     regularizer: Proximal = field(default_factory=Zero)
 
     def init(self, params: Tensor) -> tuple[Tensor, State]:
-        """All start from the first client's model."""
-        x = params[:1].clone()
+        """All start from the first client's model, brought to where h is finite."""
+        x = self.regularizer.prox(params[:1].clone(), 0.0)
         state = {"point": x, "anchor": x, "anchor_gradient": 0 * x, "sum": 0 * x, **_counts(0, 0, 0)}
         return _said(x, x, len(params)), state
 
@@ -163,7 +163,7 @@ class VarianceReducedStep:
             x = self.regularizer.prox(x - self.learning_rate * direction, self.learning_rate)
             total, steps = total + x, steps + 1
         if steps == self.epochs.inner_steps(epoch):
-            anchor = total / steps
+            anchor = self.regularizer.prox(total / steps, 0.0)  # a mean may round to a point outside of a set
             x = x if self.epochs.doubling else anchor
         state = {"point": x, "anchor": anchor, "anchor_gradient": full, "sum": total, **_counts(t + 1, steps, epoch)}
         return _said(x, anchor, len(mean)), state
