@@ -31,18 +31,16 @@ class RoundOracle(Oracle, Protocol):
 
 
 class RoundNetwork(Network, Protocol):
-    """A network that says who takes part in a round.
+    """A network that says who takes part in a round."""
 
-    Attributes:
-        numbers_sent: Numbers that clients have sent since the round began.
-        answers: Clients that a server answers at the end of the round, each with its row of what is received.
-    """
-
-    numbers_sent: int
+    @property
+    def numbers_sent(self) -> int:
+        """Numbers that clients have sent since the round began."""
+        ...
 
     @property
     def answers(self) -> int:
-        """See the class."""
+        """Clients that a server answers at the end of the round, each with its row of what is received."""
         ...
 
     @property
@@ -67,7 +65,7 @@ class SumsOnly:
         self._network = network
 
     @property
-    def numbers_sent(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride] - nobody sets it from outside
+    def numbers_sent(self) -> int:
         """See `RoundNetwork`."""
         return self._network.numbers_sent
 
