@@ -7,7 +7,7 @@ JOBS ?= 2
 OUT ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format format-check lint types layers docs coverage bench clean
+.PHONY: help venv demo test test-slow test-faults check format format-check lint types layers docs coverage bench clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,8 +34,14 @@ $(STAMP): pyproject.toml constraints.txt
 demo: venv ## train on scikit-learn's digits; prints accuracy, epsilon and where the pictures are (under a minute)
 	$(BIN)/fedpriv train configs/digits_iadmm.yaml --out $(OUT)
 
-test: venv ## run the tests
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+test: venv ## run the tests, but for those that take minutes
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not slow'
+
+test-slow: venv ## run the tests that take minutes
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m slow
+
+test-faults: venv ## kill runs, cut their power and fill their disk at every file operation, for seven strategies, and at random
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/faults
 
 check: format-check lint types layers docs coverage ## everything that must pass before a change is merged
 
@@ -59,7 +65,7 @@ docs: venv ## build the documentation into site/, warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 coverage: venv ## the tests, with at least 95 % of fedpriv/privacy covered
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov --cov-report=
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not slow' --cov --cov-report=
 	$(BIN)/coverage report --include='fedpriv/privacy/*' --fail-under=95
 
 bench: venv ## time and memory of a private step and of a round (against pfl-research: see benchmarks/speed/peers.py)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import io
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from pickle import UnpicklingError
@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 
+from fedpriv import files
 from fedpriv.errors import FedprivError
+from fedpriv.privacy.ledger import read_ledger
 from fedpriv.simulation import Progress
 
 
@@ -41,22 +43,19 @@ class Checkpoint:
     model: str
 
     def save(self, path: Path) -> None:
-        """Write beside `path`, flush to disk, then rename over it: a crash leaves the old file or the new one.
+        """Write it whole, on the disk itself: a crash leaves the old file or the new one.
 
         Raises:
             FedprivError: the disk does not take it.
         """
         progress = {name: getattr(self.progress, name) for name in Progress.__dataclass_fields__}
-        payload = {**asdict(self, dict_factory=_without_progress), "progress": progress}
-        new = path.with_suffix(".new")
+        content = io.BytesIO()
+        torch.save({**asdict(self, dict_factory=_without_progress), "progress": progress}, content)
         try:
-            with new.open("wb") as file:
-                torch.save(payload, file)
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(path)
-        except (OSError, RuntimeError) as error:
-            raise FedprivError(f"{path} could not be written ({error}); free some space and resume the run") from error
+            files.write_whole(path, content.getvalue())
+        except OSError as error:
+            fix = "free some space and resume the run"
+            raise FedprivError(f"{path} could not be written ({error.strerror}); {fix}") from error
 
     @staticmethod
     def load(path: Path, device: torch.device) -> Checkpoint:
@@ -65,10 +64,13 @@ class Checkpoint:
         Raises:
             FedprivError: there is none, or it cannot be read.
         """
-        if not path.exists():
-            raise FedprivError(f"{path} does not exist: the run stopped before its first checkpoint; start it anew")
         try:
-            payload: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+            content = io.BytesIO(files.read(path))
+        except FileNotFoundError:
+            fix = f"restore it, or start another run: fedpriv train {path.with_name('config.yaml')} --out NEW"
+            raise FedprivError(f"{path} does not exist; {fix}") from None
+        try:
+            payload: dict[str, Any] = torch.load(content, map_location=device, weights_only=True)
             if "secret_seed" not in payload:
                 raise FedprivError(
                     f"{path} was written by an earlier fedpriv, whose noise this one cannot repeat: go on with the "
@@ -79,6 +81,27 @@ class Checkpoint:
         except (RuntimeError, KeyError, TypeError, EOFError, UnpicklingError) as error:
             reason = (str(error) or "it ends too early").split(". ")[0].splitlines()[0]  # torch goes on about it
             raise FedprivError(f"{path} cannot be read ({reason}); restore it or start the run anew") from error
+
+    @staticmethod
+    def last(folder: Path, told: int, device: torch.device) -> Checkpoint | None:
+        """The last checkpoint of a stopped run; None where it was killed before its first one.
+
+        Nothing was released before that, so such a run begins again; its empty ledger is removed.
+
+        Args:
+            folder: The run's folder, held.
+            told: Number of releases that its metrics tell of.
+            device: Where tensors go.
+
+        Raises:
+            FedprivError: there is none though something was released, or no run at all, or it cannot be read.
+        """
+        path, ledger = folder / "checkpoint.pt", folder / "ledger.jsonl"
+        begun = ledger.exists() or (folder / "config.yaml").exists()
+        if path.exists() or not begun or told or (ledger.exists() and read_ledger(ledger)):
+            return Checkpoint.load(path, device)
+        ledger.unlink(missing_ok=True)
+        return None
 
 
 def _without_progress(items: list[tuple[str, Any]]) -> dict[str, Any]:

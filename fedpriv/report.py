@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import textwrap
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from fedpriv.errors import FedprivError
+from fedpriv.files import read, write_whole
 from fedpriv.privacy.accountant import account
 from fedpriv.privacy.ledger import Record, read_ledger
 from fedpriv.privacy.spent import Spent
@@ -59,8 +61,13 @@ class Run:
     @staticmethod
     def read(folder: Path) -> Run:
         """Read a folder, finished or not."""
+        found = {name for name in ("ledger.jsonl", "config.yaml", "checkpoint.pt") if (folder / name).exists()}
+        if found == {"config.yaml"}:
+            raise FedprivError(
+                f"{folder} holds a run that was stopped before it began; start it: fedpriv resume {folder}"
+            )
         for name in ("ledger.jsonl", "config.yaml"):
-            if not (folder / name).exists():
+            if name not in found:
                 raise FedprivError(f"{folder} holds no run (no {name}); name a folder that fedpriv train made")
         config, result = folder / "config.yaml", folder / "result.json"
         return Run(
@@ -77,8 +84,7 @@ class Run:
         A run that was ended by its strategy says more than its ledger: it is charged for its whole plan.
         """
         records, said = self._records, self.result  # refuses a damaged header
-        with (self.folder / "ledger.jsonl").open(encoding="utf-8") as file:
-            header = json.loads(file.readline())
+        header = json.loads(read(self.folder / "ledger.jsonl").split(b"\n")[0])
         counted = account(records, header["n_clients"], header["delta"])
         if said is not None:
             counted = replace(counted, not_covered=tuple(said["not_covered"]))
@@ -194,7 +200,7 @@ class Run:
 
 def _mapping(path: Path, parse: Callable[[str], Any], *needs: str) -> dict[str, Any]:
     try:
-        found = parse(path.read_text(encoding="utf-8"))
+        found = parse(read(path).decode())
     except (ValueError, yaml.YAMLError):
         found = None
     if not isinstance(found, dict) or not {*needs} <= {*found}:
@@ -228,7 +234,9 @@ def draw(run: Run, path: Path) -> None:
     above.set_title(run.title, loc="left", fontsize=13, fontweight="bold", pad=14 + 12 * len(privacy))
     place = {"xycoords": "axes fraction", "textcoords": "offset points"}
     above.annotate("\n".join(privacy), (0, 1), (0, 9), **place, fontsize=8.5, color=_GREY)
-    figure.savefig(path)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    write_whole(path, picture.getvalue())
 
 
 def _spread(found: dict[str, float] | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import math
 from dataclasses import asdict, dataclass, field
@@ -12,6 +13,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
+from fedpriv import files
 from fedpriv.errors import FedprivError
 from fedpriv.layout import Layout
 from fedpriv.privacy.spent import Spent
@@ -50,12 +52,13 @@ class RoundReport:
         metrics: Values on public test data (`test_...`), the bytes sent so far and, where clients' models differ, how
             far they are apart (`consensus_distance`, and `node_test_accuracy_min`, `_mean`, `_max` over nodes); empty
             on rounds without an evaluation.
-        epsilon: Upper bound on what has been spent so far (the largest over clients), never above the limit that the
-            budget's filter enforces. With sampled or Laplace noise it is the tight bound of this round or one of the
-            next, for it is worked out at a dozen rounds of the plan; of a run that has left its plan, the quick bound.
-            Of the round in which a strategy stops itself, what the run is charged.
+        epsilon: Upper bound on what the rounds so far have spent (the largest over clients), never above the limit that
+            the budget's filter enforces. With sampled or Laplace noise it is the tight bound of this round or one of
+            the next, for it is worked out at a dozen rounds of the plan; of a run that has left its plan, the quick
+            bound. Of the round in which a strategy stops itself, what the run is charged.
         target: The target epsilon, or None.
-        releases: Number of records in the ledger.
+        releases: Number of records in the ledger, all of them on the disk where the run is kept there.
+        checkpoint: Whether a checkpoint follows once this report is taken; what is to be as durable is synced before.
     """
 
     round: int
@@ -64,6 +67,7 @@ class RoundReport:
     epsilon: float
     target: float | None
     releases: int
+    checkpoint: bool = False
 
 
 @dataclass(frozen=True)
@@ -150,12 +154,17 @@ class Result:
         Raises:
             FedprivError: the disk does not take it.
         """
-        try:
-            torch.save(self.model.state_dict(), folder / "model.pt")
-            if nodes:
-                torch.save([self._state_dict(row) for row in self.node_params], folder / "node_models.pt")
-        except (OSError, RuntimeError) as error:
-            raise FedprivError(f"{folder} could not take the models ({error}); free some space") from error
+        models: dict[str, object] = {"model.pt": self.model.state_dict()}
+        if nodes:
+            models["node_models.pt"] = [self._state_dict(row) for row in self.node_params]
+        for name, model in models.items():
+            content = io.BytesIO()
+            torch.save(model, content)
+            try:
+                files.write_whole(folder / name, content.getvalue())
+            except OSError as error:
+                fix = "free some space and resume the run"
+                raise FedprivError(f"{folder / name} could not be written ({error.strerror}); {fix}") from error
 
     def _state_dict(self, row: Tensor) -> dict[str, Tensor]:
         model = copy.deepcopy(self.model)
@@ -187,13 +196,22 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     Raises:
         FedprivError: a line in it is damaged.
     """
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if path.exists() else []
+    try:
+        *lines, _ = files.read(path).decode(errors="replace").split("\n")
+    except FileNotFoundError:
+        return []
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(lines, start=1):
         try:
             row = json.loads(line)
+            int(row.get("releases", 0))
             rows.append({**row, "round": int(row["round"])})
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             fix = "delete that line: it holds a picture's points, and nothing that privacy depends on"
             raise FedprivError(f"{path}, line {number} is damaged; {fix}") from error
     return rows
+
+
+def releases_told(path: Path) -> int:
+    """How many releases a `metrics.jsonl` tells of, at least."""
+    return max((int(row.get("releases", 0)) for row in read_metrics(path)), default=0)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
+from fedpriv import files
 from fedpriv.errors import FedprivError
 from fedpriv.results import read_metrics
 
@@ -42,43 +44,36 @@ class Jsonl:
     """
 
     def __init__(self, path: Path, keep: float = 0) -> None:
-        kept = {row["round"]: row for row in read_metrics(path) if row["round"] <= keep}
-        self._path, self._last = path, max(kept, default=0)
-        _write(path, "w", "".join(json.dumps(row) + "\n" for row in kept.values()))
+        self._lines = _Lines(path, [row["round"] for row in read_metrics(path)], keep)
 
     def write(self, report: RoundReport) -> None:
         """Append one round, unless it is there."""
-        if report.round <= self._last:
-            return
         # JSON has no infinity
         epsilon = report.epsilon if report.epsilon < float("inf") else "inf"
         row = {"round": report.round, "epsilon": epsilon, "releases": report.releases, **report.metrics}
-        _write(self._path, "a", json.dumps(row) + "\n")
+        self._lines.write(report, json.dumps(row) + "\n")
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Wait until it is on the disk itself."""
+        self._lines.sync()
 
 
 class Csv:
     """`metrics.csv`: the same for spreadsheets; a value that was not measured is empty."""
 
     def __init__(self, path: Path, keep: float = 0) -> None:
-        kept = {int(line.split(",")[0]): line for line in _complete_lines(path)[1:]}
-        kept = {number: line for number, line in kept.items() if number <= keep}
-        self._path, self._last = path, max(kept, default=0)
-        _write(path, "w", "".join([",".join(_CSV_COLUMNS) + "\n", *kept.values()]))
+        self._lines = _Lines(path, _csv_rounds(path), keep, ",".join(_CSV_COLUMNS) + "\n")
 
     def write(self, report: RoundReport) -> None:
         """Append one round, unless it is there."""
-        if report.round <= self._last:
-            return
         text = io.StringIO()
         row = {"round": report.round, "epsilon": report.epsilon, **report.metrics}
         csv.writer(text, lineterminator="\n").writerow([row.get(name, "") for name in _CSV_COLUMNS])
-        _write(self._path, "a", text.getvalue())
+        self._lines.write(report, text.getvalue())
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Wait until it is on the disk itself."""
+        self._lines.sync()
 
 
 class TensorBoard:
@@ -203,19 +198,58 @@ def _epsilon(report: RoundReport) -> str:
     return f"epsilon spent <= {report.epsilon:.3g}{target}"
 
 
-def _complete_lines(path: Path) -> list[str]:
-    """The lines of a file; a torn last one is left out."""
-    if not path.exists():
-        return []
-    return [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
+class _Lines:
+    """A file of one line a round that only ever grows.
+
+    Args:
+        path: The file.
+        rounds: The rounds of its complete lines, below the heading.
+        keep: Keep the lines of rounds up to this one.
+        heading: First line.
+    """
+
+    def __init__(self, path: Path, rounds: Sequence[int], keep: float, heading: str = "") -> None:
+        kept = list(itertools.takewhile(lambda number: number <= keep, rounds))
+        self._path, self._last = path, max(kept, default=0)
+        try:
+            lines = _read(path).split(b"\n")[: bool(heading) + len(kept)] if kept else []
+            self._file = files.Appender(path, keep=sum(len(line) + 1 for line in lines))
+            if heading and not kept:
+                self._file.append(heading.encode())
+        except OSError as error:
+            raise _full(path, error) from error
+
+    def write(self, report: RoundReport, line: str) -> None:
+        """Append the line of a round, unless it is there; it is on the disk itself before a checkpoint is."""
+        if report.round > self._last:
+            try:
+                self._file.append(line.encode())
+            except OSError as error:
+                raise _full(self._path, error) from error
+        if report.checkpoint:
+            self.sync()
+
+    def sync(self) -> None:
+        """Wait until it is on the disk itself."""
+        try:
+            self._file.sync()
+        except OSError as error:
+            raise _full(self._path, error) from error
 
 
-def _write(path: Path, mode: str, text: str) -> None:
-    try:
-        with path.open(mode, encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise _full(path, error) from error
+def _csv_rounds(path: Path) -> list[int]:
+    """The rounds of the complete lines below the heading; none if there is no such file."""
+    rounds: list[int] = []
+    for number, line in enumerate(_read(path).split(b"\n")[1:-1], start=2):
+        try:
+            rounds.append(int(line.split(b",")[0]))
+        except ValueError as error:
+            raise FedprivError(f"{path}, line {number} is damaged; delete that line") from error
+    return rounds
+
+
+def _read(path: Path) -> bytes:
+    return files.read(path) if path.exists() else b""
 
 
 def _full(path: Path, error: OSError) -> FedprivError:

@@ -22,6 +22,7 @@ from fedpriv.checkpoint import Checkpoint
 from fedpriv.client import Client, public_sizes
 from fedpriv.compute import Compute
 from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.folder import RunFolder
 from fedpriv.identity import digest
 from fedpriv.layout import fingerprint
 from fedpriv.measures import Measures
@@ -31,11 +32,11 @@ from fedpriv.oracle import PrivateOracle
 from fedpriv.planning import Plan, check_problem, make_plan, with_neighbours
 from fedpriv.population import Population
 from fedpriv.privacy.accountant import Accountant, account
-from fedpriv.privacy.ledger import Ledger
+from fedpriv.privacy.ledger import Ledger, Record
 from fedpriv.privacy.randomness import Randomness, new_secret
 from fedpriv.privacy.settings import Privacy
 from fedpriv.privacy.spent import Spent
-from fedpriv.results import Ended, Result, RoundReport, Sink
+from fedpriv.results import Ended, Result, RoundReport, Sink, releases_told
 from fedpriv.simulation import RoundNetwork, adopt, begin, seen_by_aggregator, simulate
 from fedpriv.strategies.base import Strategy
 from fedpriv.trial import try_out
@@ -64,10 +65,11 @@ class Training:
         compute: Speed settings.
         evaluate_every: Rounds between evaluations on the test data; the last round is always evaluated.
         checkpoint_every: Rounds between checkpoints (with a folder).
-        folder: Where ledger and checkpoint go; None keeps the run in memory.
+        folder: Where ledger and checkpoint go, held against every other process for as long as this object lives (or
+            until `folder.close()`); None keeps the run in memory.
         settings: Fingerprint of the configuration. With a digest of all other settings it is checked on resume and
             names the run's noise, so that runs of one secret seed share none unless they differ in their data alone.
-        resume: Go on from the folder's checkpoint.
+        resume: Go on from the folder's checkpoint, or from the start where the run was killed before its first one.
         fresh_noise: On resume, charge the releases past the checkpoint and draw new noise instead of replaying.
         compare: At the end of an exact run with constraints, solve the problem with all data in one place as well and
             report the relative difference of the objectives.
@@ -92,7 +94,7 @@ class Training:
         compute: Compute | None = None,
         evaluate_every: int = 1,
         checkpoint_every: int = 10,
-        folder: Path | None = None,
+        folder: Path | RunFolder | None = None,
         settings: str = "",
         resume: bool = False,
         fresh_noise: bool = False,
@@ -104,13 +106,15 @@ class Training:
             raise ConfigError("clients", [], "a run needs at least one client")
         models.validate_model(clients[0].model)
         ownership.check_clients(clients, test, privacy)
-        self.strategy, self.rounds, self._folder = strategy, rounds, folder
+        self.strategy, self.rounds = strategy, rounds
+        self.folder = RunFolder(folder) if isinstance(folder, Path) else folder
         self.network = network or Star(len(clients))
         self._every, self._save_every = evaluate_every, checkpoint_every
         sizes, problems = public_sizes(clients, privacy), [client.problem for client in clients]
         privacy = with_neighbours(privacy, problems, sizes_declared=all(client.size_declared for client in clients))
         device = compute.torch_device()
-        saved = Checkpoint.load(_needed(folder) / "checkpoint.pt", device) if resume else None
+        counted = releases_told(_needed(self.folder) / "metrics.jsonl") if resume else 0
+        saved = Checkpoint.last(_needed(self.folder), counted, device) if resume else None
         kinds = [(type(part), [p.shape for p in part.parameters(False)]) for part in clients[0].modules()]
         self._settings = digest(
             settings, seed, strategy, privacy, rounds, self.network, sizes, compute.dtype, kinds, problems
@@ -138,9 +142,8 @@ class Training:
         try_out(self.population)
         self._model = fingerprint(self.population.model)
         if saved is not None and saved.model != self._model:
-            raise FedprivError(
-                f"{folder} was made with another model, or other frozen values or buffers; resume with its own"
-            )
+            fix = "resume with its own"
+            raise FedprivError(f"{_needed(self.folder)} has another model, or other frozen values or buffers; {fix}")
         self._start = self.population.params[0].clone() if compare else None
         limit = privacy.epsilon if privacy.private else None
         self._guard = Accountant(len(clients), privacy.delta, limit, self.plan.records)
@@ -149,7 +152,13 @@ class Training:
         self._seconds, self._over = 0.0 if saved is None else saved.seconds, False
         self._spent: tuple[int, Spent] | None = None
         backend = choose(compute.backend, self.population.model, self.population.loss)
-        self.ledger = self._open_ledger(saved, fresh_noise=fresh_noise)
+        self.ledger = self._open_ledger(saved, counted, fresh_noise=fresh_noise)
+        self._kept = len(self.ledger.records)
+        # a repeated round is reported with the epsilon that it had, though the guard counts all that was released
+        self._reported = self._guard
+        if self.ledger.replays:
+            self._reported = Accountant(len(clients), privacy.delta, limit, self.plan.records)
+        self._count(self.ledger.records)
         self.progress = begin(strategy, self.population.params.clone()) if saved is None else saved.progress
         self.oracle = PrivateOracle(self.population, backend, self.plan.privacy, self.ledger, self._randomness)
         if saved is None or fresh_noise:
@@ -157,14 +166,15 @@ class Training:
 
     def _check_same(self, saved: Checkpoint, secret_seed: int | None) -> None:
         if saved.settings != self._settings or secret_seed not in (None, int(saved.secret_seed, 16)):
-            raise FedprivError(f"{self._folder} was made with other settings; resume with its own config.yaml")
+            raise FedprivError(f"{_needed(self.folder)} was made with other settings; resume with its own config.yaml")
 
-    def _open_ledger(self, saved: Checkpoint | None, *, fresh_noise: bool) -> Ledger:
-        path, key = None if self._folder is None else self._folder / "ledger.jsonl", self._randomness.digest_key()
+    def _open_ledger(self, saved: Checkpoint | None, counted: int, *, fresh_noise: bool) -> Ledger:
+        path, key = None if self.folder is None else self.folder.path / "ledger.jsonl", self._randomness.digest_key()
         if saved is None or path is None:
             header = {"n_clients": len(self.population), "delta": self.plan.privacy.delta}
             return Ledger(self._guard, path, header, key)
-        return Ledger.resume(path, self._guard, saved.records, fresh_noise=fresh_noise, digest_key=key)
+        keep = saved.records
+        return Ledger.resume(path, self._guard, keep, told=counted, fresh_noise=fresh_noise, digest_key=key)
 
     def __iter__(self) -> Iterator[RoundReport]:
         """Train, round by round.
@@ -178,7 +188,9 @@ class Training:
         network = seen_by_aggregator(self.network, self.plan.privacy)
         rounds = simulate(self.strategy, self.oracle, network, self.progress, self._randomness, rounds=self.rounds)
         for done in rounds:
-            self.progress = done.progress
+            self._sync()
+            self._count(self.ledger.records[self._kept :])
+            self.progress, self._kept = done.progress, len(self.ledger.records)
             server = done.progress.server
             last = self._ended() != "left"
             metrics: dict[str, float] = {}
@@ -186,22 +198,25 @@ class Training:
                 metrics = self._metrics(measures.AT_THE_END if last else None)
             metrics |= {name: x for name in self.strategy.monitor if not math.isnan(x := float(server[name]))}
             self._seconds = time.monotonic() - start
-            epsilon = self._charged().epsilon if self._ended() == "strategy" else self._guard.so_far()
+            epsilon = self._charged().epsilon if self._ended() == "strategy" else self._reported.so_far()
+            saves = self.folder is not None and (last or done.progress.round % self._save_every == 0)
             target, releases = self.plan.privacy.epsilon, len(self.ledger.records)
-            yield RoundReport(done.progress.round, self.rounds, metrics, epsilon, target, releases)
+            yield RoundReport(done.progress.round, self.rounds, metrics, epsilon, target, releases, saves)
             # only now, so that whoever writes reports down never misses one that a checkpoint counts as done
-            if last or done.progress.round % self._save_every == 0:
+            if saves:
                 self.save()
+        self._sync()
         self._over = True
         adopt(self.population, self.progress, str(self._charged()))
 
     def save(self) -> None:
-        """Write a checkpoint now (with a folder)."""
-        if self._folder is not None:
+        """Write a checkpoint of the last finished round now (with a folder)."""
+        if self.folder is not None:
+            self.folder.check()
             self.ledger.sync()
             checkpoint = Checkpoint(
                 self.progress,
-                len(self.ledger.records),
+                self._kept,
                 self._seconds,
                 self._settings,
                 f"{self._randomness.seed:x}",
@@ -210,7 +225,22 @@ class Training:
                 self._randomness.attempt,
                 self._model,
             )
-            checkpoint.save(self._folder / "checkpoint.pt")
+            checkpoint.save(self.folder.path / "checkpoint.pt")
+
+    def _count(self, records: Sequence[Record]) -> None:
+        """Count for reports what the guard counted when the run was resumed."""
+        if self._reported is not self._guard:
+            for record in records:
+                self._reported.admit(record)
+            if not self.ledger.replays:
+                self._reported = self._guard
+
+    def _sync(self) -> None:
+        """Before anything that was made of a round's answers leaves this process: reports, checkpoints, models."""
+        if self.folder is not None:
+            self.folder.check()
+        if self.plan.privacy.durable:
+            self.ledger.sync()
 
     @property
     def broken_examples(self) -> Tensor:
@@ -306,10 +336,10 @@ def _streams(seed: int | None, secret_seed: int | None, run: str, *, private: bo
     return Randomness(secrets.randbits(62) if seed is None else seed, secret_seed, run=run)
 
 
-def _needed(folder: Path | None) -> Path:
+def _needed(folder: RunFolder | None) -> Path:
     if folder is None:
         raise ConfigError("folder", None, "name the folder of the run to resume")
-    return folder
+    return folder.path
 
 
 def train(

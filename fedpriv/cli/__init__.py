@@ -82,9 +82,11 @@ def train(
 ) -> None:
     """Train; everything about the run goes to its folder."""
     from fedpriv.config import load_config
+    from fedpriv.folder import RunFolder
 
     settings = load_config(config, [*(overrides or []), *(["model.fix=true"] if fix_model else [])])
-    running.run(settings, running.claim_folder(folder, config.stem), as_json=as_json)
+    claimed = RunFolder.new(folder) if folder else RunFolder.numbered(Path("runs") / config.stem)
+    running.run(settings, claimed, as_json=as_json)
 
 
 @app.command()
@@ -100,12 +102,15 @@ def resume(
     """Go on with a run that stopped, from its last checkpoint."""
     from fedpriv.config import load_config
     from fedpriv.errors import FedprivError
+    from fedpriv.folder import RunFolder
 
     if not (run / "config.yaml").exists():
-        raise FedprivError(f"{run} holds no run (no config.yaml); name a folder that fedpriv train made")
+        fix = f"start one in it: fedpriv train CONFIG --out {run}"
+        raise FedprivError(f"{run} holds no run (no config.yaml); {fix}")
     if (run / "result.json").exists():
         raise FedprivError(f"{run} is finished; look at it with: fedpriv show {run}")
-    running.run(load_config(run / "config.yaml"), run, resumed=True, fresh_noise=fresh_noise, as_json=as_json)
+    settings = load_config(run / "config.yaml")
+    running.run(settings, RunFolder(run), resumed=True, fresh_noise=fresh_noise, as_json=as_json)
 
 
 @app.command()

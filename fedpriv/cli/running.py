@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,33 +15,46 @@ import typer
 from rich.markup import escape
 
 from fedpriv.cli.printing import busy, err, print_json, print_rows
+from fedpriv.cli.signals import Signals
 
 if TYPE_CHECKING:
     from fedpriv.config import Config
+    from fedpriv.folder import RunFolder
     from fedpriv.results import Result
     from fedpriv.training import Training
 
 
 def run(
-    config: Config, folder: Path, *, resumed: bool = False, fresh_noise: bool = False, as_json: bool = False
+    config: Config, folder: RunFolder, *, resumed: bool = False, fresh_noise: bool = False, as_json: bool = False
 ) -> None:
-    """Train until the end, with progress, and report; an interrupt leaves a run that can be resumed."""
+    """Train until the end, with progress, and report; a signal leaves a run that can be resumed.
+
+    Args:
+        config: The configuration.
+        folder: Where everything goes; closed at the end.
+        resumed: Go on with the run that the folder holds.
+        fresh_noise: See `fedpriv resume`.
+        as_json: Print one JSON object.
+    """
     from fedpriv.config.advice import at_start
 
-    training = _build(config, folder, resumed=resumed, fresh_noise=fresh_noise)
-    done = training.progress.round
-    err.print(f"{training.strategy.name}: {len(training.population)} clients, {config.rounds} rounds, in {folder}")
-    err.print(f"planned: {escape(str(training.plan.spent()))}")
-    for warning in at_start(config, training):
-        err.print(f"[bold yellow]warning:[/] {escape(warning)}")
-    for note in _repeats(training):
-        err.print(f"[yellow]note:[/] {note}")
-    try:
-        result = _iterate(config, training, folder, keep=(done if fresh_noise else math.inf) if resumed else 0)
-    except KeyboardInterrupt:
-        err.print(f"\nstopped after round {training.progress.round}; go on with: fedpriv resume {folder}")
-        raise typer.Exit(130) from None
-    _report(result, folder, save_nodes=config.log.save_node_models, as_json=as_json)
+    with folder, Signals() as signals:
+        training = _build(config, folder, resumed=resumed, fresh_noise=fresh_noise)
+        err.print(
+            f"{training.strategy.name}: {len(training.population)} clients, {config.rounds} rounds, in {folder.path}"
+        )
+        err.print(f"planned: {escape(str(training.plan.spent()))}")
+        for warning in at_start(config, training):
+            err.print(f"[bold yellow]warning:[/] {escape(warning)}")
+        for note in _repeats(training):
+            err.print(f"[yellow]note:[/] {note}")
+        try:
+            result = _iterate(config, training, folder.path, signals)
+        except KeyboardInterrupt:
+            with suppress(OSError):  # of a terminal that is gone
+                err.print(f"\nstopped after round {training.progress.round}; go on with: fedpriv resume {folder.path}")
+            raise typer.Exit(signals.exit_code) from None
+        _report(result, folder, save_nodes=config.log.save_node_models, as_json=as_json)
 
 
 def _repeats(training: Training) -> list[str]:
@@ -58,35 +72,27 @@ def _repeats(training: Training) -> list[str]:
     ]
 
 
-def _build(config: Config, folder: Path, *, resumed: bool, fresh_noise: bool) -> Training:
+def _build(config: Config, folder: RunFolder, *, resumed: bool, fresh_noise: bool) -> Training:
     from fedpriv.config import build, to_yaml
 
     try:
+        if not resumed:
+            folder.write("config.yaml", to_yaml(config).encode())
         with busy(config.rounds):
-            training = build(config, folder, resume=resumed, fresh_noise=fresh_noise)
-        if not resumed:
-            (folder / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
+            return build(config, folder, resume=resumed, fresh_noise=fresh_noise)
     except BaseException:
-        if not resumed:
-            _clear(folder)
+        folder.abandon()
         raise
-    return training
 
 
-def _clear(folder: Path) -> None:
-    """Leave nothing of a run that could not be started; it has released nothing."""
-    for name in ("ledger.jsonl", "checkpoint.pt", "checkpoint.new", "config.yaml"):
-        (folder / name).unlink(missing_ok=True)
-    if not any(folder.iterdir()):
-        folder.rmdir()
-
-
-def _iterate(config: Config, training: Training, folder: Path, keep: float) -> Result:
+def _iterate(config: Config, training: Training, folder: Path, signals: Signals) -> Result:
     from fedpriv import sinks
     from fedpriv.config import to_yaml
 
     done = training.progress.round
-    board = sinks.TensorBoard(folder / "tb", done) if config.log.tensorboard else None
+    # lines past the checkpoint are as they will be again, unless no release past it will be
+    keep = math.inf if training.ledger.replays else done
+    board = sinks.TensorBoard(_private(folder / "tb"), done) if config.log.tensorboard else None
     writers = [
         sinks.Jsonl(folder / "metrics.jsonl", keep),
         *([sinks.Csv(folder / "metrics.csv", keep)] if config.log.csv else []),
@@ -97,9 +103,15 @@ def _iterate(config: Config, training: Training, folder: Path, keep: float) -> R
         board.text("config", f"```yaml\n{to_yaml(config)}```")
         board.text("privacy", f"planned: {training.plan.spent()}")
     try:
-        for report in training:
-            for sink in writers:
-                sink.write(report)
+        with signals.patiently():
+            for report in training:
+                for sink in writers:
+                    sink.write(report)
+                if signals.asked:
+                    for sink in writers:
+                        sink.close()
+                    training.save()
+                    raise KeyboardInterrupt
         result = training.result()
         if board:
             board.text("privacy", str(result.spent), result.rounds)
@@ -109,38 +121,26 @@ def _iterate(config: Config, training: Training, folder: Path, keep: float) -> R
             sink.close()
 
 
-def _report(result: Result, folder: Path, *, save_nodes: bool, as_json: bool) -> None:
+def _report(result: Result, folder: RunFolder, *, save_nodes: bool, as_json: bool) -> None:
     from fedpriv.report import Run, draw
 
-    result.save(folder, nodes=save_nodes)
-    (folder / "result.json").write_text(json.dumps(result.to_json(), indent=2) + "\n", encoding="utf-8")
-    found = Run.read(folder)
-    draw(found, folder / "report.png")
-    board = f"{_tensorboard()} --logdir {folder / 'tb'}" if (folder / "tb").exists() else None
+    path = folder.path
+    result.save(path, nodes=save_nodes)
+    folder.write("result.json", (json.dumps(result.to_json(), indent=2) + "\n").encode())
+    found = Run.read(path)
+    draw(found, path / "report.png")
+    board = f"{_tensorboard()} --logdir {path / 'tb'}" if (path / "tb").exists() else None
     if as_json:
-        places = {"folder": str(folder), "picture": str(folder / "report.png"), "tensorboard": board}
+        places = {"folder": str(path), "picture": str(path / "report.png"), "tensorboard": board}
         print_json({**result.to_json(), **places})
         return
-    print_rows({**found.rows(), "picture": str(folder / "report.png"), "TensorBoard": board or "off"})
+    print_rows({**found.rows(), "picture": str(path / "report.png"), "TensorBoard": board or "off"})
 
 
-def claim_folder(folder: Path | None, name: str) -> Path:
-    """Make the folder of a new run.
-
-    Raises:
-        FedprivError: it holds another run.
-    """
-    from fedpriv.errors import FedprivError
-
-    if folder is None:
-        number = 1
-        while (folder := Path("runs") / f"{name}-{number}").exists():
-            number += 1
-    if (folder / "ledger.jsonl").exists() or (folder / "config.yaml").exists():
-        raise FedprivError(
-            f"{folder} holds another run; go on with it (fedpriv resume {folder}) or choose another folder (--out)"
-        )
-    folder.mkdir(parents=True, exist_ok=True)
+def _private(folder: Path) -> Path:
+    """A folder for its owner alone, whose files others write as they like."""
+    folder.mkdir(0o700, exist_ok=True)
+    folder.chmod(0o700)
     return folder
 
 

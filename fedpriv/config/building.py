@@ -19,6 +19,7 @@ from fedpriv.config.schema import Config
 from fedpriv.data import Split, labels_of
 from fedpriv.data.base import size
 from fedpriv.errors import ConfigError
+from fedpriv.folder import RunFolder
 from fedpriv.ownership import check_datasets
 from fedpriv.planning import Plan, make_plan, with_neighbours
 from fedpriv.privacy.randomness import Randomness
@@ -26,7 +27,9 @@ from fedpriv.privacy.settings import Privacy
 from fedpriv.training import Training
 
 
-def build(config: Config, folder: Path | None = None, *, resume: bool = False, fresh_noise: bool = False) -> Training:
+def build(
+    config: Config, folder: Path | RunFolder | None = None, *, resume: bool = False, fresh_noise: bool = False
+) -> Training:
     """Make the run that a configuration describes.
 
     Args:

@@ -131,6 +131,7 @@ class PrivacySection(Section):
     schedule: ScheduleChoice = ScheduleChoice()
     secure: Annotated[bool | None, Field(exclude=True)] = None  # read, and said to have no effect
     statistics: StatisticsSection = StatisticsSection()
+    durable: bool = True
 
     @model_validator(mode="before")
     @classmethod
@@ -174,4 +175,5 @@ class PrivacySection(Section):
             schedule=recipe.schedule or schedule,
             published=recipe.published,
             statistics=self.statistics.build(),
+            durable=self.durable,
         )

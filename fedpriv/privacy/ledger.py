@@ -1,22 +1,22 @@
 """The ledger: one record for every release, written before the value is handed out.
 
 `Ledger.open` is the only way to get at the tensor inside a `Release`. On disk the ledger is append-only JSON lines,
-flushed before the value is used: a crash can over-count what was spent, never forget it.
+written before the value is used: a crash can over-count what was spent, never forget it. A power cut takes nothing that
+`Ledger.sync` has waited for: call it before a value, or what was made of it, leaves the process.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 from torch import Tensor
 
+from fedpriv import files
 from fedpriv.errors import LedgerError, PrivacyError, check_choice
 from fedpriv.privacy.clipping import NormName
 
@@ -154,19 +154,29 @@ class Ledger:
     ) -> None:
         self._guard = guard
         self._digest_key = digest_key
-        self._path = path
+        self._path, self._file = path, None
         self._records: list[Record] = []
         self._replay: list[Record] = []
         self._noises: set[Noise] = set()
         if path is not None:
             if path.exists():
                 raise LedgerError(f"{path} holds the ledger of another run; choose a new folder or resume that run")
-            self._append(json.dumps({"fedpriv_ledger": FORMAT, **(header or {})}))
+            first = json.dumps({"fedpriv_ledger": FORMAT, **(header or {})})
+            try:
+                files.write_whole(path, first.encode() + b"\n")
+                self._file = files.Appender(path)
+            except OSError as error:
+                raise _not_written(path, error) from error
 
     @property
     def records(self) -> Sequence[Record]:
         """Everything released so far, in order."""
         return self._records
+
+    @property
+    def replays(self) -> bool:
+        """Whether the next release repeats one that is on record."""
+        return bool(self._replay)
 
     def open(self, release: Release) -> Tensor:
         """Write the record, then hand out the value.
@@ -204,10 +214,16 @@ class Ledger:
         return hashlib.blake2b(data, digest_size=8, key=self._digest_key).hexdigest()
 
     def sync(self) -> None:
-        """Wait until the records so far are on the disk itself; a power cut cannot take them then."""
-        if self._path is not None:
-            with self._path.open("rb") as file:
-                os.fsync(file.fileno())
+        """Wait until the records so far are on the disk itself; a power cut cannot take them then.
+
+        Raises:
+            LedgerError: they may not be; nothing made of their values may leave the process.
+        """
+        if self._file is not None:
+            try:
+                self._file.sync()
+            except OSError as error:
+                raise _not_written(self._path, error) from error
 
     def _check_replay(self, record: Record) -> None:
         if record != self._replay[0]:
@@ -219,40 +235,44 @@ class Ledger:
             )
 
     def _append(self, line: str) -> None:
-        assert self._path is not None
-        start = self._path.stat().st_size if self._path.exists() else 0
+        assert self._file is not None
         try:
-            with self._path.open("ab") as file:
-                file.write(line.encode() + b"\n")
+            self._file.append(line.encode() + b"\n")
         except OSError as error:
-            _cut(self._path, start)
-            raise LedgerError(
-                f"{self._path} could not be written ({error.strerror}); the answer was not released. "
-                "Free some space and resume the run"
-            ) from error
+            raise _not_written(self._path, error) from error
 
     @staticmethod
-    def resume(path: Path, guard: Guard, keep: int, *, fresh_noise: bool = False, digest_key: bytes = b"") -> Ledger:
+    def resume(
+        path: Path, guard: Guard, keep: int, *, told: int = 0, fresh_noise: bool = False, digest_key: bytes = b""
+    ) -> Ledger:
         """Open the ledger of a stopped run.
 
         Args:
             path: The ledger file.
             guard: A fresh accountant; every record of the file is counted at once, for all of them were released.
             keep: Number of records that the checkpoint has seen.
+            told: Number of records that the metrics tell of.
             fresh_noise: Charge the records past the checkpoint and go on with new noise, instead of replaying them.
             digest_key: As when the run began.
 
         Raises:
-            LedgerError: the file is missing, damaged, or holds fewer records than the checkpoint has seen.
+            LedgerError: the file is missing, damaged, cannot be written, or holds fewer records than the checkpoint
+                or the metrics have seen.
         """
-        records = read_ledger(path, repair=True)
-        if len(records) < keep:
+        records = read_ledger(path)
+        if len(records) < max(keep, told):
+            witness = f"the checkpoint has seen {keep}" if len(records) < keep else f"the metrics tell of {told}"
             raise LedgerError(
-                f"{path} holds {len(records)} records but the checkpoint has seen {keep}: part of the ledger is lost, "
+                f"{path} holds {len(records)} records but {witness}: part of the ledger is lost, "
                 "so what was spent is unknown. Restore the file; without it the run has no epsilon"
             )
         ledger = Ledger.__new__(Ledger)
         ledger._guard, ledger._path, ledger._digest_key = guard, path, digest_key
+        try:
+            ledger._file = files.Appender(path, keep=files.read(path).rfind(b"\n") + 1)
+            ledger._file.sync()  # what a killed process left may not be on the disk itself
+        except OSError as error:
+            raise _not_written(path, error) from error
         counted = len(records) if fresh_noise else keep
         ledger._records, ledger._replay = list(records[:counted]), list(records[counted:])
         ledger._noises = {noise for record in records for noise in _noise_of(record)}
@@ -261,23 +281,16 @@ class Ledger:
         return ledger
 
 
-def read_ledger(path: Path, *, repair: bool = False) -> list[Record]:
-    """Read a ledger file.
-
-    Args:
-        path: The file.
-        repair: Cut a torn last line off the file. Its value was never handed out, for the line comes first.
+def read_ledger(path: Path) -> list[Record]:
+    """Read a ledger file. A torn last line is left out: its value was never handed out, for the line comes first.
 
     Raises:
         LedgerError: the file is missing, or a line in it is damaged.
     """
     try:
-        lines = path.read_bytes().split(b"\n")
+        *lines, _ = files.read(path).split(b"\n")
     except FileNotFoundError as error:
         raise LedgerError(f"{path} does not exist: a run without its ledger has no epsilon") from error
-    torn = lines.pop()
-    if torn and repair:
-        _cut(path, path.stat().st_size - len(torn))
     found = _format_of(lines[0]) if lines else None
     if found is None:
         raise LedgerError(f"{path}, line 1 is not a ledger's header; restore the file from a copy")
@@ -300,7 +313,8 @@ def _format_of(line: bytes) -> object:
     return header.get("fedpriv_ledger") if isinstance(header, dict) else None
 
 
-def _cut(path: Path, size: int) -> None:
-    """Shorten a file, if the disk lets us."""
-    with suppress(OSError):
-        os.truncate(path, size)
+def _not_written(path: Path | None, error: OSError) -> LedgerError:
+    return LedgerError(
+        f"{path} could not be written ({error.strerror}); the answer was not released. "
+        "Free some space and resume the run"
+    )

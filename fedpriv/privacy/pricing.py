@@ -99,7 +99,7 @@ class Pricing:
             bound=privacy.clip.bound,
             sampling=kind,
             rate=rate,
-            trust=str(privacy.trust),
+            trust=privacy.trusted,
         )
 
 

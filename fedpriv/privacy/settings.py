@@ -173,6 +173,8 @@ class Privacy:
         schedule: How the budget is shared over rounds.
         published: As-published noise instead (not private).
         statistics: Bound and budget of statistics, for strategies that ask for them.
+        durable: Wait until a round's records are on the disk itself before anything made of its answers leaves the
+            process. Without it a power cut can make the ledger forget, and `trust` says `no_power_cut`.
         shared: What neighbouring data sets have in common besides, as printed beside `relation`; a run fills it in.
         secure: Has no effect: noise is cryptographic in every run, and secret unless a `secret_seed` is given.
 
@@ -194,6 +196,7 @@ class Privacy:
     published: Published | None = None
     statistics: Statistics = field(default_factory=Statistics)
     shared: str = ""
+    durable: bool = True
     secure: InitVar[bool | None] = None
 
     def __post_init__(self, secure: bool | None) -> None:
@@ -258,6 +261,11 @@ class Privacy:
     def private(self) -> bool:
         """Whether the run makes any promise at all."""
         return self.at != "none" and self.published is None
+
+    @property
+    def trusted(self) -> str:
+        """Who and what is trusted, as printed."""
+        return str(self.trust) if self.durable else f"{self.trust}+no_power_cut"
 
     @property
     def boundary(self) -> str:

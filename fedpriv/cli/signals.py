@@ -1,0 +1,55 @@
+"""Ctrl-C, SIGTERM and SIGHUP end a run between two rounds, and one that has not begun at once."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP")  # the last is not there on Windows
+
+
+class Signals:
+    """Takes the signals that end a run while it is entered. Signals that the process ignores (`nohup`) stay ignored.
+
+    Attributes:
+        asked: The number of the signal that came while they were taken patiently; 0 if none did.
+    """
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self._last = signal.SIGINT.value
+        self._patient = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Signals:
+        for number in (getattr(signal, name) for name in _NAMES if hasattr(signal, name)):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._take)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @contextmanager
+    def patiently(self) -> Generator[None]:
+        """The first signal waits to be looked at; the second raises `KeyboardInterrupt`, as it does elsewhere."""
+        self._patient = True
+        try:
+            yield
+        finally:
+            self._patient = False
+
+    @property
+    def exit_code(self) -> int:
+        """As a shell counts: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP."""
+        return 128 + self._last
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        self._last = number
+        if self.asked or not self._patient:
+            raise KeyboardInterrupt
+        self.asked = number

@@ -1,0 +1,167 @@
+"""How a run changes its folder: files that are whole or absent, and files that only grow.
+
+Every operation goes through `disk`, so that tests can make each one fail, be the last of its process, or be lost in a
+power cut. Files are for their owner alone (0600), whatever the umask, and no symbolic link is followed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import weakref
+from contextlib import suppress
+from pathlib import Path
+
+from fedpriv.errors import FedprivError
+
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+
+class Disk:
+    """The operations by which a run changes its folder."""
+
+    def open(self, path: Path, flags: int) -> int:
+        """Open for writing, and make the file if `flags` has `O_CREAT`; returns a descriptor."""
+        fd = os.open(path, flags | _NO_LINK, 0o600)
+        if flags & os.O_CREAT and hasattr(os, "fchmod"):
+            with suppress(PermissionError):  # another owner's file keeps its mode
+                os.fchmod(fd, 0o600)
+        return fd
+
+    def write(self, fd: int, data: bytes) -> None:
+        """Write all of it."""
+        left = memoryview(data)
+        while left:
+            left = left[os.write(fd, left) :]
+
+    def cut(self, fd: int, size: int) -> None:
+        """Shorten a file."""
+        os.ftruncate(fd, size)
+
+    def sync(self, fd: int) -> None:
+        """Wait until the file's content is on the disk itself."""
+        os.fsync(fd)
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Give a file another name; one that has it already is gone."""
+        os.replace(old, new)
+
+    def sync_folder(self, folder: Path) -> None:
+        """Wait until the names in a folder are on the disk itself."""
+        if os.name == "nt":  # a folder cannot be opened there
+            return
+        fd = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+disk = Disk()
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that a crash or a full disk leaves the old one or the new one, on the disk itself.
+
+    Raises:
+        OSError: the disk does not take it; the old file is as it was.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        fd = disk.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            disk.write(fd, content)
+            disk.sync(fd)
+        finally:
+            os.close(fd)
+        disk.rename(beside, path)
+        disk.sync_folder(path.parent)
+    except OSError:
+        with suppress(OSError):
+            beside.unlink()
+        raise
+
+
+def read(path: Path) -> bytes:
+    """The content of a run's file.
+
+    Raises:
+        FileNotFoundError: there is none.
+        FedprivError: it is a symbolic link.
+    """
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | _NO_LINK), "rb") as file:
+            return file.read()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise FedprivError(f"{path} is a symbolic link, which is not followed; put the file itself there") from None
+        raise
+
+
+class Appender:
+    """A file that grows by whole lines. The first failure is its last operation.
+
+    Args:
+        path: The file; made if there is none.
+        keep: Bytes of it to keep; all by default.
+
+    Raises:
+        OSError: it cannot be opened, is a symbolic link, or cannot be shortened.
+    """
+
+    def __init__(self, path: Path, keep: int | None = None) -> None:
+        self._path, self._fd = path, disk.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+        weakref.finalize(self, os.close, self._fd)
+        found = os.fstat(self._fd)
+        self._is, self._size = (found.st_dev, found.st_ino), found.st_size
+        self._named, self._synced = False, False
+        self._failed: OSError | None = None
+        if keep is not None and keep < self._size:
+            disk.cut(self._fd, keep)
+            self._size = keep
+            self.sync()
+
+    def append(self, line: bytes) -> None:
+        """Add a line, or leave the file as it was.
+
+        Raises:
+            OSError: the disk does not take it, the file was moved or removed, or an earlier operation failed.
+        """
+        self._check()
+        try:
+            disk.write(self._fd, line)
+        except OSError as error:
+            self._failed = error
+            with suppress(OSError):
+                disk.cut(self._fd, self._size)
+            raise
+        self._size += len(line)
+        self._synced = False
+
+    def sync(self) -> None:
+        """Wait until all lines so far, and the file's name, are on the disk itself.
+
+        Raises:
+            OSError: they are not. They may never be: asking again can succeed without them, so it is not done.
+        """
+        if self._synced:
+            return
+        self._check()
+        try:
+            disk.sync(self._fd)
+            if not self._named:
+                disk.sync_folder(self._path.parent)
+        except OSError as error:
+            self._failed = error
+            raise
+        self._named = self._synced = True
+
+    def _check(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+        is_there = False
+        with suppress(FileNotFoundError):
+            found = os.stat(self._path, follow_symlinks=False)
+            is_there = (found.st_dev, found.st_ino) == self._is
+        if not is_there:
+            raise OSError(errno.ESTALE, "it was moved or removed")

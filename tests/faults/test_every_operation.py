@@ -1,0 +1,188 @@
+"""A run that is killed, or cut off from power, or out of disk at any of its file operations ends as if it had not been.
+
+Not a bit differs in what it leaves, nothing that was released is forgotten, nothing is charged twice, and one command
+goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from faulty_disk import Files, Full, Moment, Recorder, restore
+from typer.testing import CliRunner
+
+from fedpriv import files
+from fedpriv.cli import app
+
+CONFIG = str(Path(__file__).parents[1] / "run.yaml")
+COMPARED = ("ledger.jsonl", "metrics.jsonl", "metrics.csv", "model.pt", "node_models.pt", "config.yaml")
+GRAPH = "network.topology=ring"
+STRATEGIES = {
+    "iadmm_prox": (),
+    "fedavg": ("strategy={name: fedavg, learning_rate: 0.5, local_steps: 2}",),
+    "scaffold": ("strategy={name: scaffold, learning_rate: 0.5, local_steps: 2}",),
+    "dp_svrg": ("strategy={name: dp_svrg, epoch_length: 2}",),
+    "tracking": ("strategy=tracking", GRAPH),
+    "dual_averaging": ("strategy=dual_averaging", GRAPH),
+    "private_al": (
+        "strategy=private_al",
+        "problem={constraints: [{class_loss_at_most: {label: 1, bound: 0.3, fraction: 0.1}}]}",
+    ),
+}
+SHORT = (
+    "data.partition.n_clients=3",
+    "rounds=4",
+    "secret_seed=1",
+    "compute.threads=1",
+    "privacy={noise_multiplier: 20}",
+    "log={checkpoint_every: 2, csv: true, tensorboard: false, save_node_models: true}",
+)
+
+
+def fedpriv(*words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, list(words))
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exc_info
+    return done.exit_code, done.stderr
+
+
+def start(folder: Path, name: str, *more: str) -> tuple[int, str]:
+    return fedpriv("train", CONFIG, "--out", str(folder), *STRATEGIES[name], *SHORT, *more)
+
+
+def contents(folder: Path) -> dict[str, object]:
+    """What must be the same to the byte, but for the clock."""
+    result = {**json.loads((folder / "result.json").read_bytes()), "seconds": None}
+    return {"result": result, **{name: (folder / name).read_bytes() for name in COMPARED}}
+
+
+def asked(folder: Path) -> list[object]:
+    """What was released, without what it said, and what it cost."""
+    lines = [json.loads(line) for line in (folder / "ledger.jsonl").read_bytes().splitlines()]
+    spent = json.loads((folder / "result.json").read_bytes())["epsilon"]
+    return [spent, *({**line, "digest": None} for line in lines)]
+
+
+def records(ledger: bytes) -> int:
+    return max(ledger.count(b"\n") - 1, 0)
+
+
+class World:
+    """One strategy's unbroken run, with every moment of it."""
+
+    def __init__(self, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.name, self._folder, self._monkeypatch, self._seen = name, folder, monkeypatch, set[int]()
+        whole = folder / "whole"
+        whole.mkdir()
+        self.moments, self.operations = self.recorded(whole, lambda: start(whole, name))
+        self.wanted, self.asked = contents(whole), asked(whole)
+
+    def recorded(self, folder: Path, go) -> tuple[list[Moment], list[str]]:
+        """Let a run go to its end, and return what it was at every moment."""
+        recorder = Recorder(folder)
+        with self._monkeypatch.context() as patched:
+            patched.setattr(files, "disk", recorder)
+            code, said = go()
+        assert code == 0, said
+        recorder.end()
+        return recorder.moments, recorder.operations
+
+    def is_new(self, found: Files) -> bool:
+        """Whether no run has gone on from these files so far."""
+        key = hash(tuple(sorted((name, content) for name, content in found.items() if not name.endswith(".new"))))
+        new = key not in self._seen
+        self._seen.add(key)
+        return new
+
+    def goes_on(self, found: Files, at: str) -> None:
+        """One command goes on from these files, and ends where the unbroken run did."""
+        folder = self._folder / "broken"
+        restore(folder, found)
+        if "result.json" in found:
+            assert fedpriv("resume", str(folder))[1].count(f"fedpriv show {folder}") == 1
+            code, said = fedpriv("show", str(folder))
+        elif "config.yaml" in found:
+            code, said = fedpriv("resume", str(folder))
+        else:
+            assert set(found) <= {name for name in found if name.endswith(".new")}, "the configuration comes first"
+            assert f"fedpriv train CONFIG --out {folder}" in fedpriv("resume", str(folder))[1]
+            code, said = start(folder, self.name)
+        assert code == 0, f"{self.name}, {at}: stuck: {said}"
+        if "config.yaml" in found and "checkpoint.pt" not in found:
+            # nothing was released: the secret seed, which is in the checkpoint alone, is drawn anew
+            assert asked(folder) == self.asked, f"{self.name}, {at}"
+        else:
+            assert contents(folder) == self.wanted, f"{self.name}, {at}"
+        assert not list(folder.glob(".*")), "nothing is left beside"
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(autouse=True)
+def _no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take three quarters of the time, and is not compared; only its file operations are of interest."""
+    monkeypatch.setattr("fedpriv.report.draw", lambda run, path: files.write_whole(path, b"a picture"))
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(tmp_path, request.param, monkeypatch)
+
+
+first, *others = STRATEGIES
+every_strategy = pytest.mark.parametrize(
+    "world", [first, *(pytest.param(name, marks=pytest.mark.slow) for name in others)], indirect=True
+)
+
+
+@every_strategy
+def test_killed_at_any_operation(world: World) -> None:
+    assert len(world.operations) > 40
+    for moment in world.moments:
+        assert records(moment.killed.get("ledger.jsonl", b"")) >= moment.told
+        if world.is_new(moment.killed):
+            world.goes_on(moment.killed, f"killed {moment.at}")
+
+
+@every_strategy
+def test_cut_off_from_power_at_any_operation(world: World) -> None:
+    for moment in world.moments:
+        for way, found in enumerate(moment.power_cuts):
+            kept = records(found.get("ledger.jsonl", b""))
+            assert kept >= moment.told, f"forgotten: {kept} of {moment.told} releases, way {way}, {moment.at}"
+            if world.is_new(found):
+                world.goes_on(found, f"power cut in way {way} {moment.at}")
+
+
+@every_strategy
+def test_out_of_disk_at_any_operation(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    picture = next(i for i, operation in enumerate(world.operations) if "report.png" in operation)
+    for last in range(picture):
+        folder = tmp_path / "full"
+        with monkeypatch.context() as patched:
+            patched.setattr(files, "disk", Full(last))
+            code, said = start(folder, world.name)
+        assert code == 2, world.operations[last]
+        assert said.count("error: ") == 1 and "No space left on device" in said, said
+        found = {path.name: path.read_bytes() for path in folder.iterdir()} if folder.exists() else {}
+        assert not [name for name in found if name.startswith(".")], "nothing is left beside"
+        if folder.exists():
+            shutil.rmtree(folder)
+        if world.is_new(found):
+            world.goes_on(found, f"disk full at {world.operations[last]}")
+
+
+@pytest.mark.parametrize("world", [pytest.param("iadmm_prox", marks=pytest.mark.slow)], indirect=True)
+def test_killed_at_any_operation_of_a_resume(world: World, tmp_path: Path) -> None:
+    """Whoever comes back may be killed again."""
+    places = ["before open .ledger.jsonl.new", "before write .checkpoint.pt.new", "half of write metrics.jsonl"]
+    moments = [next(moment for moment in world.moments if moment.at == place) for place in places]
+    folder = tmp_path / "again"
+    for first in moments:
+        restore(folder, first.killed)
+        for moment in world.recorded(folder, lambda: fedpriv("resume", str(folder)))[0]:
+            for found in (moment.killed, *moment.power_cuts):
+                if world.is_new(found):
+                    world.goes_on(found, f"killed {first.at}, and on resume {moment.at}")
+        shutil.rmtree(folder)

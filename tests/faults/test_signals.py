@@ -1,0 +1,60 @@
+"""SIGTERM and SIGHUP end a run as Ctrl-C does: a message, a checkpoint, an exit code."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import time
+from pathlib import Path
+
+import torch
+from processes import COMMAND, CONFIG, LONG, rounds, running, wait
+
+
+def checkpoint(folder: Path) -> tuple[int, int]:
+    """Its round, and the number of records that it has seen."""
+    saved = torch.load(folder / "checkpoint.pt", weights_only=True)
+    return saved["progress"]["round"], saved["records"]
+
+
+def nothing_is_past_the_checkpoint(folder: Path) -> bool:
+    """So that a resume has nothing to repeat."""
+    records = (folder / "ledger.jsonl").read_bytes().count(b"\n") - 1
+    return checkpoint(folder) == (rounds(folder), records)
+
+
+def test_sigterm_ends_a_run_between_two_rounds_and_what_is_ignored_stays_ignored(tmp_path: Path) -> None:
+    """The latter as under `nohup`. Ctrl-C has a test in test_cli.py."""
+    folder = tmp_path / "run"
+    with running("train", CONFIG, "--out", str(folder), *LONG) as run:
+        wait(lambda: rounds(folder) > 2, run)
+        run.send_signal(signal.SIGHUP)
+        now = rounds(folder)
+        wait(lambda: rounds(folder) > now + 1, run)
+        run.send_signal(signal.SIGTERM)
+        _, stderr = run.communicate(timeout=300)
+    assert run.returncode == 143
+    assert f"stopped after round {rounds(folder)}; go on with: fedpriv resume {folder}" in stderr
+    assert "Traceback" not in stderr
+    assert nothing_is_past_the_checkpoint(folder)
+
+
+def test_a_closed_terminal_ends_a_run_too(tmp_path: Path) -> None:
+    """Nobody is left to read the message; the checkpoint is written all the same."""
+    folder = tmp_path / "run"
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execv(COMMAND[0], [*COMMAND, "train", CONFIG, "--out", str(folder), *LONG])
+    os.set_blocking(terminal, False)
+    deadline = time.monotonic() + 300
+    while rounds(folder) < 3:
+        assert time.monotonic() < deadline
+        try:
+            os.read(terminal, 10_000)  # else it would wait for its reader
+        except BlockingIOError:
+            time.sleep(0.005)
+    os.close(terminal)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 129
+    assert nothing_is_past_the_checkpoint(folder)
