@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Integral
 from typing import Any, cast
@@ -11,50 +12,67 @@ from typing import Any, cast
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import diags_array, hstack, issparse, sparray, spmatrix
+from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import Tags
+from sklearn.utils.extmath import row_norms
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import nn
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from fedpriv.client import make_clients
 from fedpriv.compute import Compute
-from fedpriv.errors import ConfigError
-from fedpriv.models import SoftmaxRegression
+from fedpriv.errors import ConfigError, DataError
+from fedpriv.models import LogisticRegression, Loss, SoftmaxRegression
+from fedpriv.models.losses import PerExampleLoss, cross_entropy, logistic
+from fedpriv.privacy import gaussian
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.settings import Privacy
 from fedpriv.strategies.erm import gradient_descent
 from fedpriv.strategies.proximal import L2
 from fedpriv.training import train
 
+Rows = ArrayLike | spmatrix | sparray
+_CONSTANT = 0.25  # beside rows of norm at most 1: a larger one slows the other columns down, and needs more noise
+_MOST_STEPS = 500
 _GUESSABLE = 2**64
 
 
 class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
-    """Multinomial logistic regression by private gradient descent with momentum (DP-GD; Wang, Ye, Xu, 2017).
+    """Logistic regression by private gradient descent with momentum (DP-GD; Wang, Ye, Xu, 2017).
 
-    Guarantee: the fitted coefficients are (epsilon, delta)-differentially private, unit sample, relation replace-one,
-    with the number of rows, the number of columns and the set of classes public. It does not cover what you do with the
-    data elsewhere: choose parameters on other data, scale columns by public constants instead of their own means and
-    deviations, and give an encoder of text columns the categories (scikit-learn's `OneHotEncoder(categories=...)`).
+    Guarantee: the fitted coefficients are (epsilon, delta)-differentially private, unit sample (a row with its
+    label and weight), relation replace-one, with the number of rows, the number of columns and the set of classes
+    public. It does not cover what you do with the data elsewhere: choose parameters on other data, scale columns by
+    public constants instead of their own means and deviations, and give an encoder of text columns the categories
+    (scikit-learn's `OneHotEncoder(categories=...)`). Parameters left out are functions of public numbers alone.
 
     Args:
-        epsilon: Privacy of the whole fit.
+        epsilon: Privacy of the whole fit; `math.inf` fits without noise, and `spent_` says that it is not private.
         delta: Failure probability; well below one over the number of rows.
         data_norm: A public bound on the l2 norm of rows: rows are divided by it, and longer ones scaled down to norm 1.
             None is the square root of the number of columns, for columns in [-1, 1]. A bound closer to the rows
             learns more: one-hot columns of one variable count as one column.
-        clip_norm: Bound on the l2 norm of one row's gradient. It is at most 2, so 2 clips nothing; 1 halves the noise.
-        lam: Weight of the l2 regulariser `lam/2 ||w||^2`, on rows of norm at most 1; bias included. 0 is none.
-        max_iter: Number of gradient steps; each costs privacy, so more is not better.
+        clip_norm: Bound on the l2 norm of one row's gradient, its weight included. A gradient is at most 1.03 long
+            (1.46 from 3 classes on); a smaller bound lowers the noise and holds back rows that are predicted badly.
+        lam: Weight of the l2 regulariser `lam/2 ||w||^2`, on rows of norm at most 1 and a constant of 1/4. 0 is none:
+            that steps are few regularises already.
+        max_iter: Number of gradient steps. None is `sqrt(12 mu n)` of n rows, from 10 to 500, where mu is the ratio of
+            sensitivity to noise of one Gaussian mechanism that is (epsilon, delta)-private. Momentum grows with the
+            steps, `1 - 6 / max_iter`: with too many of them noise is what is learned.
         classes: The labels, sorted; None takes those in `y`, which reveals which labels there are: `spent_` says so.
+        class_weight: Public positive numbers by label, 1 for those left out. Only their ratios count: they are
+            divided by the largest. "balanced" would count private labels and is refused.
         random_state: An int repeats the fit (whoever knows it can remove the noise, and `spent_` says so of one below
             2^64, which can be guessed); None draws a secret seed.
 
     Attributes:
         classes_: Labels, `[n_classes]`.
-        coef_: `[n_classes, n_features]`, for rows as given (of norm at most `data_norm`).
-        intercept_: `[n_classes]`.
+        coef_: `[n_classes, n_features]`, or `[1, n_features]` for the second of two classes; for rows as given (of norm
+            at most `data_norm`).
+        intercept_: `[n_classes]`, or `[1]`.
         n_features_in_: Number of columns.
         n_iter_: Steps made.
         spent_: What the fit spent: epsilon with its delta, unit, relation and accountant.
@@ -74,10 +92,11 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         delta: float = 1e-5,
         *,
         data_norm: float | None = None,
-        clip_norm: float = 1.0,
-        lam: float = 1e-3,
-        max_iter: int = 50,
+        clip_norm: float = 0.4,
+        lam: float = 0.0,
+        max_iter: int | None = None,
         classes: ArrayLike | None = None,
+        class_weight: Mapping[Any, float] | None = None,
         random_state: int | None = None,
     ) -> None:
         self.epsilon = epsilon
@@ -87,41 +106,68 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         self.lam = lam
         self.max_iter = max_iter
         self.classes = classes
+        self.class_weight = class_weight
         self.random_state = random_state
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> PrivateLogisticRegression:
+    def __sklearn_tags__(self) -> Tags:
+        """Sparse rows are taken."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def fit(self, X: Rows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> PrivateLogisticRegression:
         """Fit to rows `[n, n_features]` and labels `[n]`.
+
+        Args:
+            X: Dense, or sparse as scipy has it. Here, unlike in prediction, sparse rows are held dense: about 16 bytes
+                times n times n_features.
+            y: Labels.
+            sample_weight: Factors in [0, 1] of the rows' losses, `[n]`; private, as rows are. The mean loss divides by
+                n, not by their sum. A row's gradient is clipped with its weight in it.
 
         Raises:
             ValueError: parameters or data that cannot be used.
         """
-        checked: Any = validate_data(self, cast(Any, X), cast(Any, y), dtype=np.float64)
+        checked: Any = validate_data(self, cast(Any, X), cast(Any, y), accept_sparse="csr", dtype=np.float64)
         rows, labels = checked
         check_classification_targets(labels)
         self._check_settings()
-        bound = self._bound()
-        self.classes_ = np.unique(labels) if self.classes is None else np.unique(np.asarray(self.classes))
-        if len(self.classes_) < 2:
-            raise ValueError("y holds one class only; give at least two classes, or name them with classes=")
-        codes = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
-        if (self.classes_[codes] != labels).any():
-            raise ConfigError("classes", self.classes, "y holds a label that is not among them")
-        data = TensorDataset(torch.from_numpy(self._scaled(rows)), torch.from_numpy(codes))
-        model = SoftmaxRegression(rows.shape[1] + 1, len(self.classes_))
-        # a row and its constant have norm at most sqrt(2), and softmax is 1/2-smooth in its scores: smoothness 1
-        strategy = gradient_descent(1.0, L2(self.lam) if self.lam else None, momentum=0.9, average=4.0)
+        codes = self._codes(labels)
+        weights = self._class_weights()[codes] * _row_weights(sample_weight, len(codes))
+        inputs, targets = self._inputs(rows), np.stack([codes, weights], 1, dtype=np.float64)
+        model, loss, smoothness = self._model(inputs.shape[1])
+        privacy, steps = self._privacy(), self._steps(len(codes))
         found = train(
-            make_clients(model, nn.CrossEntropyLoss(), [data]),
-            strategy,
-            Privacy(epsilon=self.epsilon, delta=self.delta, clip=Clip(self.clip_norm)),
-            rounds=self.max_iter,
-            secret_seed=self._seed(rows, codes),
+            make_clients(model, loss, [TensorDataset(torch.from_numpy(inputs), torch.from_numpy(targets))]),
+            gradient_descent(
+                1 / smoothness, L2(self.lam) if self.lam else None, momentum=max(0.0, 1 - 6 / steps), average=4.0
+            ),
+            privacy,
+            rounds=steps,
+            secret_seed=self._seed(inputs, targets),
             compute=Compute(backend="linear", device="cpu", dtype="float64"),
         )
-        weights = found.params.view(len(self.classes_), -1).numpy()
-        self.coef_, self.intercept_ = weights[:, :-1] / bound, weights[:, -1].copy()
+        params = found.params.view(-1, inputs.shape[1]).numpy()
+        self.coef_, self.intercept_ = params[:, :-1] / self._bound(), params[:, -1] * _CONSTANT
         self.n_iter_, self.spent_ = found.rounds, replace(found.spent, not_covered=self._not_covered())
         return self
+
+    def decision_function(self, X: Rows) -> NDArray[np.float64]:
+        """Scores `[n, n_classes]`, or `[n]` for the second of two classes. Long rows are scaled down as in `fit`."""
+        check_is_fitted(self)
+        rows: Any = validate_data(self, cast(Any, X), accept_sparse="csr", dtype=np.float64, reset=False)
+        scores = _shortened(rows, self._bound()) @ self.coef_.T + self.intercept_
+        return scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def predict(self, X: Rows) -> NDArray[Any]:
+        """Labels `[n]`."""
+        scores = self.decision_function(X)
+        return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(1)]
+
+    def predict_proba(self, X: Rows) -> NDArray[np.float64]:
+        """Probabilities `[n, n_classes]`."""
+        scores = self.decision_function(X)
+        return np.stack([expit(-scores), expit(scores)], 1) if scores.ndim == 1 else softmax(scores, axis=1)
 
     def _not_covered(self) -> tuple[str, ...]:
         """What else the fit tells of the data, and against whom its noise does not help."""
@@ -131,14 +177,57 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
 
     def _check_settings(self) -> None:
         """What the parts that are built from these settings would refuse under another name, or not at all."""
-        if not self.lam >= 0:
-            raise ConfigError("lam", self.lam, "must not be negative; 0 is no regulariser")
-        if not (isinstance(self.max_iter, Integral) and self.max_iter >= 1):
-            raise ConfigError("max_iter", self.max_iter, "a whole number of steps, at least 1")
+        if not (self.lam >= 0 and math.isfinite(self.lam)):
+            raise ConfigError("lam", self.lam, "must be finite and not negative; 0 is no regulariser")
+        if self.max_iter is not None and not (isinstance(self.max_iter, Integral) and self.max_iter >= 1):
+            raise ConfigError("max_iter", self.max_iter, "a whole number of steps, at least 1, or None")
         if not (self.random_state is None or isinstance(self.random_state, Integral)):
             raise ConfigError("random_state", self.random_state, "an int, or None for a secret seed")
 
-    def _seed(self, rows: NDArray[np.float64], codes: NDArray[np.int64]) -> int | None:
+    def _privacy(self) -> Privacy:
+        if self.epsilon == math.inf:
+            return Privacy(at="none", delta=self.delta)
+        return Privacy(epsilon=self.epsilon, delta=self.delta, clip=Clip(self.clip_norm))
+
+    def _steps(self, n: int) -> int:
+        """More where there is less noise on n rows."""
+        if self.max_iter is not None:
+            return int(self.max_iter)
+        # T steps with momentum go T^2 / 6 gradients far, and noise with them: with mu n their errors stay alike
+        ratio = math.inf if self.epsilon == math.inf else gaussian.ratio_of(self.epsilon, self.delta)
+        return round(min(max(math.sqrt(12 * ratio * n), 10), _MOST_STEPS))
+
+    def _codes(self, labels: NDArray[Any]) -> NDArray[np.int64]:
+        """Each label's place in `classes_`, which is found here."""
+        self.classes_ = np.unique(labels) if self.classes is None else np.unique(np.asarray(self.classes))
+        if len(self.classes_) < 2:
+            raise ValueError("y holds one class only; give at least two classes, or name them with classes=")
+        codes = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
+        if (self.classes_[codes] != labels).any():
+            raise ConfigError("classes", self.classes, "y holds a label that is not among them")
+        return codes
+
+    def _class_weights(self) -> NDArray[np.float64]:
+        """Of each class, at most 1."""
+        given: Any = {} if self.class_weight is None else self.class_weight
+        if not isinstance(given, Mapping):
+            fix = "would count private labels; give public numbers by label, e.g. {0: 0.1, 1: 1}"
+            raise ConfigError("class_weight", given, fix)
+        if unknown := set(given) - set(self.classes_.tolist()):
+            raise ConfigError("class_weight", given, f"{unknown} are no labels; there are {self.classes_.tolist()}")
+        weights = np.array([float(given.get(label, 1)) for label in self.classes_.tolist()])
+        if not (np.isfinite(weights).all() and (weights > 0).all()):
+            raise ConfigError("class_weight", given, "positive finite numbers; leave rows of weight 0 out of the data")
+        return weights / weights.max()
+
+    def _model(self, n_inputs: int) -> tuple[nn.Module, Loss, float]:
+        """A linear model, its loss of one row times the row's weight, and the largest smoothness of that."""
+        squared = 1 + _CONSTANT**2
+        if len(self.classes_) == 2:
+            return LogisticRegression(n_inputs), _weighted(logistic), squared / 4
+        return SoftmaxRegression(n_inputs, len(self.classes_)), _weighted(cross_entropy), squared / 2
+
+    def _seed(self, *data: NDArray[np.float64]) -> int | None:
         """A seed of the parameters and the data: two fits that differ in either would share their noise.
 
         The difference of two such answers has no noise at all, and cross-validation or a grid search asks for just
@@ -147,29 +236,9 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         if self.random_state is None:
             return None
         found = hashlib.blake2b(repr(sorted(self.get_params().items())).encode(), digest_size=16)
-        for values in (rows, codes):
+        for values in data:
             found.update(np.ascontiguousarray(values).tobytes())
         return int.from_bytes(found.digest(), "little")
-
-    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Scores `[n, n_classes]`, or `[n]` for the second of two classes. Long rows are scaled down as in `fit`."""
-        check_is_fitted(self)
-        rows: Any = validate_data(self, cast(Any, X), dtype=np.float64, reset=False)
-        scores = self._scaled(rows)[:, :-1] @ self.coef_.T * self._bound() + self.intercept_
-        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
-
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Labels `[n]`."""
-        scores = self.decision_function(X)
-        return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(1)]
-
-    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Probabilities `[n, n_classes]`."""
-        scores = self.decision_function(X)
-        if scores.ndim == 1:
-            scores = np.stack([np.zeros_like(scores), scores], 1)
-        scores = np.exp(scores - scores.max(1, keepdims=True))
-        return scores / scores.sum(1, keepdims=True)
 
     def _bound(self) -> float:
         """`data_norm`, of settings and the number of columns alone."""
@@ -180,9 +249,36 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             raise ConfigError("data_norm", self.data_norm, f"{fix} for columns in [-1, 1]")
         return self.data_norm
 
-    def _scaled(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Rows in the unit ball with a constant beside them, `[n, n_features + 1]`."""
-        # the largest entry first, so that squares of very long rows do not overflow
-        largest = np.abs(rows).max(1, keepdims=True).clip(min=np.finfo(float).tiny)
-        norms = largest * np.linalg.norm(rows / largest, axis=1, keepdims=True)
-        return np.hstack([rows / np.maximum(norms, self._bound()), np.ones((len(rows), 1))])
+    def _inputs(self, rows: Rows) -> NDArray[np.float64]:
+        """Rows in the unit ball with the constant beside them, `[n, n_features + 1]`, dense."""
+        short = _shortened(rows, self._bound()) / self._bound()
+        parts: Any = [short, np.full((short.shape[0], 1), _CONSTANT)]
+        return hstack(parts).toarray() if issparse(rows) else np.hstack(parts)
+
+
+def _shortened(rows: Any, bound: float) -> Any:  # noqa: ANN401 - dense or sparse, as given
+    """Rows, dense or sparse, of norm at most `bound`: longer ones are scaled down."""
+    factors = bound / np.maximum(row_norms(rows), bound)
+    return diags_array(factors) @ rows if issparse(rows) else rows * factors[:, None]
+
+
+def _row_weights(given: ArrayLike | None, n: int) -> NDArray[np.float64]:
+    """Checked, `[n]`."""
+    weights = np.ones(n) if given is None else column_or_1d(given, dtype=np.float64)
+    if len(weights) != n:
+        raise DataError(f"sample_weight has {len(weights)} numbers for {n} rows: give one for each")
+    if not ((weights >= 0) & (weights <= 1)).all():
+        raise DataError(
+            "sample_weight has numbers outside [0, 1], so that a row could do more than its epsilon allows: divide "
+            "them by a public bound on the largest"
+        )
+    return weights
+
+
+def _weighted(per_example: PerExampleLoss) -> Loss:
+    """A row's loss times its weight; targets `[n, 2]` are a class number and a weight."""
+
+    def losses(outputs: Tensor, targets: Tensor) -> Tensor:
+        return targets[:, 1] * per_example(outputs, targets[:, 0].long())
+
+    return Loss(losses)
