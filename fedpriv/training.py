@@ -105,7 +105,6 @@ class Training:
         if not clients:
             raise ConfigError("clients", [], "a run needs at least one client")
         models.validate_model(clients[0].model)
-        ownership.check_clients(clients, test, privacy)
         self.strategy, self.rounds = strategy, rounds
         self.folder = RunFolder(folder) if isinstance(folder, Path) else folder
         self.network = network or Star(len(clients))
@@ -134,6 +133,7 @@ class Training:
         if privacy.private and secret_seed is not None:
             self.warnings.append(_TOLD)
         check_problem(self.plan, strategy, problems, compare=compare)
+        ownership.check_clients(clients, test, privacy)
         self.population = Population(clients, device, getattr(torch, compute.dtype), compute.chunk)
         ownership.check_test(self.population, test, privacy)
         self.warnings += [*(models.shipped(clients[0].model) if privacy.private else []), *loaders.ignored(clients)]

@@ -256,9 +256,9 @@ def installed(folder: Path, name: str, *lines: str) -> None:
         "    'Slow averaging.'\n"
         "    return fedpriv.fedavg(rate)\n"
         "def few() -> fedpriv.data.Split:\n"
-        "    x, y = torch.zeros(8, 2), torch.arange(8) % 2\n"
-        "    part = torch.utils.data.TensorDataset(x, y)\n"
-        "    return fedpriv.data.Split(part, part, 2, None, 'few')\n"
+        "    train, test = torch.zeros(2, 8, 2)\n"
+        "    parts = [torch.utils.data.TensorDataset(x, torch.arange(8) % 2) for x in (train, test)]\n"
+        "    return fedpriv.data.Split(*parts, 2, None, 'few')\n"
         "def nothing():\n"
         "    raise AssertionError('called')\n"
     )

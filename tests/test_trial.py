@@ -21,7 +21,9 @@ def clients(model: nn.Module, loss=None, x: Tensor | None = None, y: Tensor | No
     draw = torch.Generator().manual_seed(3)
     x = torch.randn(12, FEATURES, generator=draw) if x is None else x
     y = torch.randint(0, CLASSES, (len(x),), generator=draw) if y is None else y
-    return fp.make_clients(model, loss or nn.CrossEntropyLoss(), [TensorDataset(x[::2], y[::2]), TensorDataset(x, y)])
+    # equal in content, for that is nothing to a trial, and examples of their own
+    both = [TensorDataset(x[::2].clone(), y[::2].clone()), TensorDataset(x, y)]
+    return fp.make_clients(model, loss or nn.CrossEntropyLoss(), both)
 
 
 def start(*args: object, **options: object) -> fp.Training:
