@@ -13,6 +13,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -157,7 +158,11 @@ class Live:
             self._progress.start()
 
     def write(self, report: RoundReport) -> None:
-        """Show one round."""
+        """Show one round, as long as the terminal is there."""
+        with suppress(OSError):
+            self._show(report)
+
+    def _show(self, report: RoundReport) -> None:
         self._last |= report.metrics
         parts = *self._metrics(), _epsilon(report), self._speed(report)
         if self._console.is_terminal:
@@ -169,8 +174,9 @@ class Live:
 
     def close(self) -> None:
         """Clear the line."""
-        if self._console.is_terminal:
-            self._progress.stop()
+        with suppress(OSError):
+            if self._console.is_terminal:
+                self._progress.stop()
 
     def _metrics(self) -> list[str]:
         shown: dict[str, Callable[[float], str]] = {

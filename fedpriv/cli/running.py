@@ -7,7 +7,6 @@ import math
 import os
 import shutil
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,8 +50,10 @@ def run(
         try:
             result = _iterate(config, training, folder.path, signals)
         except KeyboardInterrupt:
-            with suppress(OSError):  # of a terminal that is gone
+            try:
                 err.print(f"\nstopped after round {training.progress.round}; go on with: fedpriv resume {folder.path}")
+            except OSError:  # the terminal is gone; what it did not take would make another exit code
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
             raise typer.Exit(signals.exit_code) from None
         _report(result, folder, save_nodes=config.log.save_node_models, as_json=as_json)
 

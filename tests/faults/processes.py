@@ -29,7 +29,7 @@ def rounds(folder: Path) -> int:
     return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
 
 
-def wait(until: Callable[[], object], run: subprocess.Popen[str], seconds: float = 300) -> None:
+def wait(until: Callable[[], object], run: subprocess.Popen[str], seconds: float = 550) -> None:
     deadline = time.monotonic() + seconds
     while not until():
         assert run.poll() is None, f"the run ended early: {run.communicate()}"

@@ -47,7 +47,7 @@ def test_a_closed_terminal_ends_a_run_too(tmp_path: Path) -> None:
     if child == 0:
         os.execv(COMMAND[0], [*COMMAND, "train", CONFIG, "--out", str(folder), *LONG])
     os.set_blocking(terminal, False)
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 550
     while rounds(folder) < 3:
         assert time.monotonic() < deadline
         try:
