@@ -19,7 +19,7 @@ _TRIED = 16  # examples that are read twice: a coin that is tossed for each show
 def ignored(clients: Sequence[Client]) -> list[str]:
     """A sentence for settings that fedpriv leaves unused; another for what loaders do at random, or to several at once.
 
-    Reads at most 32 examples twice, and those of plain tensors not at all.
+    Reads at most 48 examples twice, and those of plain tensors not at all.
     """
     return [*_settings_note(clients), *_reading_note(clients)]
 
