@@ -35,6 +35,10 @@ _WORDS = {
 }
 
 
+_LATER: dict[str, Any] = {"attempt": 0, "shared": "not recorded"}
+"""What records of format 1 do not tell."""
+
+
 @dataclass(frozen=True)
 class Record:
     """What one release was, never what it said.
@@ -95,10 +99,9 @@ class Record:
             ValueError: the line is not a record.
         """
         raw: Any = json.loads(line)
-        if not isinstance(raw, dict) or {"attempt", *raw} != {f.name for f in fields(Record)}:
+        if not isinstance(raw, dict) or {*_LATER, *raw} != {f.name for f in fields(Record)}:
             raise ValueError("not a ledger record")
-        # format 1 knows no attempts
-        lists_to_tuples: dict[str, Any] = {"attempt": 0} | {name: _frozen(value) for name, value in raw.items()}
+        lists_to_tuples: dict[str, Any] = _LATER | {name: _frozen(value) for name, value in raw.items()}
         return Record(**lists_to_tuples)
 
 

@@ -286,3 +286,13 @@ def test_no_noise_comes_twice_however_a_run_is_resumed(tmp_path: Path) -> None:
     assert [len(answers) for answers in heard.values()] == [8, 3, 2]
     every = torch.stack([answer.flatten() for answers in heard.values() for answer in answers])
     assert len(torch.unique(every, dim=0)) == len(every)
+
+
+def test_a_ledger_of_format_1_is_read(tmp_path: Path) -> None:
+    """What it does not tell is said to be unknown, for its neighbours may have had their sizes in common."""
+    path = tmp_path / "ledger.jsonl"
+    raw = json.loads(Record(0, "gradient", 0, "gaussian", 1.0, "sample", "add_remove").to_json())
+    del raw["attempt"], raw["shared"]
+    path.write_text('{"fedpriv_ledger": 1, "n_clients": 1, "delta": 1e-05}\n' + json.dumps(raw) + "\n")
+    (record,) = read_ledger(path)
+    assert (record.attempt, record.shared) == (0, "not recorded")
