@@ -19,10 +19,11 @@ from torch.utils.data import (
     default_collate,
 )
 
-from fedpriv.errors import ConfigError, DataError
+from fedpriv.errors import ConfigError, DataError, in_short
 from fedpriv.privacy.settings import FixedSize, Privacy
 from fedpriv.problem import Problem
 
+_MOST = 2**31  # examples; more fit into no memory
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -32,10 +33,10 @@ class Client(nn.Module):
     Args:
         model: Maps a batch of inputs `[b, ...]` to outputs `[b, ...]`. It must treat each example on its own.
         loss: Maps (outputs, targets) of a batch to a scalar; it is only ever called on one example at a time.
-        loader: The client's own training data, as (input, target) pairs. fedpriv reads each example once through the
-            loader's data set and (one at a time) its `collate_fn`, and draws its own batches: the privacy analysis
-            needs to know how they are drawn, so the loader's batch size, order and sampler are not used, and what its
-            data set draws at random is drawn once and kept. A run warns of both.
+        loader: The client's own training data, as (input, target) pairs. fedpriv reads each example once, one at a
+            time, through the loader's data set and its `collate_fn`, which must give one row for it. It draws its own
+            batches: the privacy analysis needs to know how they are drawn, so the loader's batch size, order and
+            sampler are not used, and what its data set draws at random is drawn once and kept. A run warns of both.
         problem: Its objective and constraints, for strategies that take constraints; by default its mean loss alone.
         public_size: The size to be told to others and to divide by; the number of examples by default. Under the
             relation `add_remove` the true number is private: declare a size that does not depend on it.
@@ -83,7 +84,14 @@ class Client(nn.Module):
 
     def __len__(self) -> int:
         """The number of examples it holds; what others are told is `public_size`."""
-        return len(cast("TensorDataset", self.loader.dataset))
+        try:
+            found = len(cast("TensorDataset", self.loader.dataset))
+        except Exception as error:  # whatever a user's data set raises
+            fix = "give a data set with a length, the number of its examples"
+            raise DataError(f"len() of a client's data set fails ({in_short(error)}): {fix}") from error
+        if found > _MOST:
+            raise DataError(f"a client's data set says that it has {found} examples: give at most {_MOST}")
+        return found
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Loss of a batch: `[b, ...], [b, ...] -> []`."""
@@ -95,7 +103,20 @@ class Client(nn.Module):
         Raises:
             DataError: an item is not an (input, target) pair of tensors, or an input is not finite.
         """
-        inputs, targets = _read(self.loader)
+        try:
+            inputs, targets = _read(self.loader)
+        except DataError:
+            raise
+        except Exception as error:  # whatever a user's data set or collate_fn raises
+            fix = "each index below its length must give a pair (input, target) that collates to tensors"
+            raise DataError(f"its examples cannot be read ({in_short(error)}): {fix}") from error
+        if not len(inputs) == len(targets) == len(self):
+            told = f"its data set says {len(self)} examples, and gives {len(inputs)} inputs and {len(targets)} targets"
+            raise DataError(f"{told}: make its length the number of examples, for sums are divided by it")
+        for what, tensor in (("inputs", inputs), ("targets", targets)):
+            if tensor.layout != torch.strided or tensor.is_meta or tensor.is_complex():
+                kind = f"{tensor.dtype} tensors of layout {tensor.layout} on {tensor.device}"
+                raise DataError(f"a client's {what} are {kind}: give dense real tensors that hold their numbers")
         if inputs.is_floating_point() and not torch.isfinite(inputs).all():
             row = int(torch.isfinite(inputs.flatten(1)).all(1).logical_not().nonzero()[0])
             raise DataError(f"input {row} of a client is not finite (NaN or infinity): clean or drop that example")
@@ -129,7 +150,8 @@ def _read(loader: DataLoader[Any]) -> tuple[Tensor, Tensor]:
     if is_plain(loader):
         return _tensors(loader.dataset)
     collate = _stacked if loader.collate_fn is default_collate else _Alone(loader.collate_fn)
-    once = DataLoader(loader.dataset, batch_size=256, num_workers=loader.num_workers, collate_fn=collate)
+    dataset = _OneByOne(loader.dataset, len(cast("TensorDataset", loader.dataset)))
+    once = DataLoader(dataset, batch_size=256, num_workers=loader.num_workers, collate_fn=collate)
     pairs = [pair for batch in once for pair in batch]
     columns = [x for x, _ in pairs], [y for _, y in pairs]
     for what, column in zip(("inputs", "targets"), columns, strict=True):
@@ -140,23 +162,41 @@ def _read(loader: DataLoader[Any]) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
+class _OneByOne(Dataset[Any]):
+    """Asks a data set for one example at a time: its `__getitems__` could let one change another, too."""
+
+    dataset: Dataset[Any]
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> object:
+        return self.dataset[index]
+
+
+@dataclass(frozen=True)
 class _Alone:
     """Collates one example at a time: collated together, one could change another, and no clipping would bound it."""
 
     collate: Callable[[list[Any]], Any]
 
     def __call__(self, examples: list[Any]) -> list[tuple[Tensor, Tensor]]:
-        return [_pair(self.collate([example])) for example in examples]
+        return [_pair(self.collate([example]), 1) for example in examples]
 
 
 def _stacked(examples: list[Any]) -> list[tuple[Tensor, Tensor]]:
-    return [_pair(default_collate(examples))]
+    return [_pair(default_collate(examples), len(examples))]
 
 
-def _pair(batch: object) -> tuple[Tensor, Tensor]:
+def _pair(batch: object, count: int) -> tuple[Tensor, Tensor]:
     if isinstance(batch, (tuple, list)) and len(cast("list[object]", batch)) == 2:
         first, second = cast("list[object]", batch)
         if isinstance(first, Tensor) and isinstance(second, Tensor):
+            one = "give one row for each, for what an example may change is bounded row by row"
+            if first.shape[:1] != (count,) or second.shape[:1] != (count,):
+                shapes = f"{tuple(first.shape)} and {tuple(second.shape)}"
+                raise DataError(f"a loader gave tensors of shapes {shapes} for {count} of its examples: {one}")
             return first, second
     raise DataError(
         f"a loader gave a {type(batch).__name__}; fedpriv needs batches of (input, target) tensors: use a collate_fn "

@@ -61,3 +61,8 @@ def cut(text: str, longest: int = 120) -> str:
     return (
         line if len(line) <= longest and len(text) <= 2 * longest else f"{line[:longest]}... ({len(text)} characters)"
     )
+
+
+def in_short(error: BaseException) -> str:
+    """What an error of somebody else's code says, on one line."""
+    return f"{type(error).__name__}: {cut(str(error))}"
