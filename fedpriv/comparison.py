@@ -50,11 +50,11 @@ def _columns(run: Run) -> dict[str, str]:
         "run": str(run.folder),
         "what": run.title,
         "rounds": f"{run.rounds}{_of(run)}",
-        "test accuracy": "-" if accuracy is None else f"{accuracy:.2%}",
-        "test loss": "-" if loss is None else f"{loss:.4f}",
+        "test accuracy": "-" if accuracy is None else f"{float(accuracy):.2%}",
+        "test loss": "-" if loss is None else f"{float(loss):.4f}",
         "epsilon": ("inf" if math.isinf(spent.epsilon) else up(spent.epsilon)) + " (incomplete)" * bool(run.incomplete),
         **{name: str(getattr(spent, name)) for name in _PROMISE},
-        "bytes sent": f"{facts.get('bytes_sent', 0):,.0f}",
+        "bytes sent": f"{facts.get('bytes_sent') or 0:,.0f}",
     }
 
 

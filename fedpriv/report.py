@@ -12,28 +12,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
-from fedpriv.errors import FedprivError
+from fedpriv import strict_yaml
+from fedpriv.errors import ConfigError, FedprivError, LedgerError
 from fedpriv.files import read, write_whole
 from fedpriv.privacy.accountant import account
-from fedpriv.privacy.ledger import Record, read_ledger
+from fedpriv.privacy.ledger import Record, read_header, read_ledger
 from fedpriv.privacy.spent import Spent
 from fedpriv.results import read_metrics, why_no_more
+from fedpriv.saved import CONFIG, RESULT, checked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_NEEDED = (
-    "rounds",
-    "planned_rounds",
-    "ended",
-    "releases",
-    "epsilon",
-    "per_client_epsilon",
-    "accountant",
-    "not_covered",
-)
+_RESTORE = "restore it from a copy"
+_REMAKE = f"{_RESTORE}, or delete it: fedpriv resume writes it anew"
 # Okabe and Ito's blue and vermilion: distinct to colour-blind readers too
 _AS_IT_GOES = ("test_accuracy", "test_loss", "consensus_distance", "bytes_sent")
 _METRIC, _EPSILON, _GREY = "#0072B2", "#D55E00", "#5F6368"
@@ -72,9 +64,9 @@ class Run:
         config, result = folder / "config.yaml", folder / "result.json"
         return Run(
             folder,
-            _mapping(config, yaml.safe_load, "data", "model", "strategy", "privacy", "network"),
+            checked(CONFIG, _parsed(config, lambda text: strict_yaml.read(text, str(config))), config, _RESTORE),
             read_metrics(folder / "metrics.jsonl"),
-            _mapping(result, json.loads, *_NEEDED) if result.exists() else None,
+            checked(RESULT, _parsed(result, json.loads), result, _REMAKE) if result.exists() else None,
         )
 
     @cached_property
@@ -84,8 +76,10 @@ class Run:
         A run that was ended by its strategy says more than its ledger: it is charged for its whole plan.
         """
         records, said = self._records, self.result  # refuses a damaged header
-        header = json.loads(read(self.folder / "ledger.jsonl").split(b"\n")[0])
-        counted = account(records, header["n_clients"], header["delta"])
+        header = read_header(self.folder / "ledger.jsonl")
+        if header.n_clients is None or header.delta is None:
+            raise LedgerError(f"{self.folder}/ledger.jsonl, line 1 has no n_clients or no delta; {_RESTORE}")
+        counted = account(records, header.n_clients, header.delta)
         if said is not None:
             counted = replace(counted, not_covered=tuple(said["not_covered"]))
             if float(said["epsilon"]) > counted.epsilon:
@@ -146,7 +140,7 @@ class Run:
 
     def column(self, name: str) -> tuple[list[int], list[float]]:
         """Rounds and values of a metric, where it was measured."""
-        rows = [row for row in self.metrics if name in row]
+        rows = [row for row in self.metrics if row.get(name) is not None]
         return [row["round"] for row in rows], [float(row[name]) for row in rows]
 
     def to_json(self) -> dict[str, Any]:
@@ -182,7 +176,9 @@ class Run:
             "objective": _shown(facts.get("objective"), "{:.6g}"),
             "largest violation": _shown(facts.get("max_violation"), "{:.2g}"),
             "worst constraint value": _estimated(facts),
-            "KKT residuals": ", ".join(f"{name} {value:.2g}" for name, value in facts.get("kkt", {}).items()),
+            "KKT residuals": ", ".join(
+                f"{name} {_shown(value, '{:.2g}')}" for name, value in facts.get("kkt", {}).items()
+            ),
             "certificate": facts.get("status"),
             "relative difference": _shown(facts.get("relative_difference"), "{:.2g}") + _unless_converged(facts),
             "noise multiplier": _shown(facts.get("noise_multiplier"), "{:.4g}"),
@@ -198,14 +194,12 @@ class Run:
         return why_no_more(said["ended"], said["planned_rounds"], self.spent, said.get("status"))
 
 
-def _mapping(path: Path, parse: Callable[[str], Any], *needs: str) -> dict[str, Any]:
+def _parsed(path: Path, parse: Callable[[str], Any]) -> Any:  # noqa: ANN401 - JSON and YAML hold anything
     try:
-        found = parse(read(path).decode())
-    except (ValueError, yaml.YAMLError):
-        found = None
-    if not isinstance(found, dict) or not {*needs} <= {*found}:
-        raise FedprivError(f"{path} is damaged; restore it from a copy")
-    return found
+        return parse(read(path).decode())
+    except (ValueError, RecursionError) as error:
+        reason = f" ({error.fix})" if isinstance(error, ConfigError) else ""
+        raise FedprivError(f"{path} is damaged{reason}; {_RESTORE}") from error
 
 
 def draw(run: Run, path: Path) -> None:
@@ -239,24 +233,27 @@ def draw(run: Run, path: Path) -> None:
     write_whole(path, picture.getvalue())
 
 
-def _spread(found: dict[str, float] | None) -> str:
-    return "" if found is None else f"{found['min']:.2%} to {found['max']:.2%}, mean {found['mean']:.2%}"
+def _spread(found: dict[str, float | str] | None) -> str:
+    if found is None:
+        return ""
+    low, mean, high = (float(found[part]) for part in ("min", "mean", "max"))
+    return f"{low:.2%} to {high:.2%}, mean {mean:.2%}"
 
 
-def _shown(value: float | None, form: str) -> str:
-    return "" if value is None else form.format(value)
+def _shown(value: float | str | None, form: str) -> str:
+    return "" if value is None else form.format(float(value))
 
 
 def _estimated(facts: dict[str, Any]) -> str:
     """Of a private run: its noise is a part of what is said."""
     widths = facts.get("constraint_confidence", {}).get("half_width", [])
-    rows = zip(facts.get("constraint_estimates", []), widths, strict=True)
+    rows = zip(facts.get("constraint_estimates", []), widths, strict=False)
     # a client with fewer constraints has zeros in the rest of its row, and no noise there
-    found = [pair for values, wide in rows for pair in zip(values, wide, strict=True) if pair[1] > 0]
+    found = [pair for values, wide in rows for pair in zip(values, wide, strict=False) if pair[1] > 0]
     if not found:
         return ""
     value, width = max(found)
-    of = "the largest" if facts["estimates_of_reported_model"] else "at a point before the last, the largest"
+    of = "the largest" if facts.get("estimates_of_reported_model") else "at a point before the last, the largest"
     besides = "clipped losses and fractions that are not the client's own come on top"
     return f"{value:.3g} ± {width:.2g} (95 %; {of} of {len(found)} noisy ones; it holds where <= 0; {besides})"
 

@@ -17,6 +17,7 @@ from fedpriv import files
 from fedpriv.errors import FedprivError
 from fedpriv.layout import Layout
 from fedpriv.privacy.spent import Spent
+from fedpriv.saved import ROUND, checked
 
 Ended = Literal["rounds", "strategy", "budget", "left"]
 _ENDINGS: dict[Ended, str] = {
@@ -200,15 +201,14 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         *lines, _ = files.read(path).decode(errors="replace").split("\n")
     except FileNotFoundError:
         return []
+    fix = "delete that line: it holds a picture's points, and nothing that privacy depends on"
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(lines, start=1):
         try:
             row = json.loads(line)
-            int(row.get("releases", 0))
-            rows.append({**row, "round": int(row["round"])})
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            fix = "delete that line: it holds a picture's points, and nothing that privacy depends on"
+        except (ValueError, RecursionError) as error:
             raise FedprivError(f"{path}, line {number} is damaged; {fix}") from error
+        rows.append(checked(ROUND, row, f"{path}, line {number}", fix))
     return rows
 
 

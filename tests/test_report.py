@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+import yaml
 from matplotlib import image
+from typer.testing import CliRunner
 
 from fedpriv import comparison
+from fedpriv.cli import app
 from fedpriv.config import build, load_config, to_yaml
 from fedpriv.errors import FedprivError
 from fedpriv.report import Run, draw
@@ -79,6 +83,64 @@ def test_a_damaged_file_is_named(name: str, text: str, tmp_path: Path):
     (run.folder / name).write_text(text + "\n" if text else "")
     with pytest.raises(FedprivError, match=rf"{name}.*(is damaged|is not a ledger's header)"):
         print(Run.read(run.folder).spent)
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value", "said"),
+    [
+        ("result.json", "epsilon", "3", r"epsilon = '3'"),
+        ("result.json", "epsilon", float("nan"), "epsilon = nan"),
+        ("result.json", "per_client_epsilon", 3, "per_client_epsilon = 3"),
+        ("result.json", "rounds", None, "rounds = None"),
+        ("result.json", "rounds", -1, "rounds = -1"),
+        ("result.json", "not_covered", "all", "not_covered = 'all'"),
+        ("result.json", "kkt", {"max": "a"}, "kkt.max"),
+        ("result.json", "releases", ..., r"written by an earlier fedpriv \(it has no releases\); .*or delete it"),
+        ("result.json", "ended", ..., r"it has no ended"),
+        ("metrics.jsonl", "round", "1", "round = '1'"),
+        ("metrics.jsonl", "epsilon", [], r"epsilon = \[\]"),
+        ("metrics.jsonl", "releases", 1.5, "releases = 1.5"),
+        ("metrics.jsonl", "round", ..., "it has no round"),
+        ("config.yaml", "strategy", "fedavg", "strategy = 'fedavg'"),
+        ("config.yaml", "privacy", ..., "it has no privacy"),
+        ("config.yaml", "network", {"topology": {"name": 3}}, "network.topology.name = 3"),
+    ],
+)
+def test_a_field_of_another_kind_is_named(name: str, field: str, value: object, said: str, finished: Path):
+    whole = (finished / name).read_text()
+    read = yaml.safe_load if name == "config.yaml" else json.loads
+    lines = [whole] if name != "metrics.jsonl" else whole.splitlines()
+    facts = read(lines[0]) | {field: value}
+    if value is ...:
+        del facts[field]
+    lines[0] = json.dumps(facts)
+    (finished / name).write_text("\n".join(lines) + "\n")
+    try:
+        with pytest.raises(FedprivError, match=rf"{name}.* is damaged.*{said}"):
+            Run.read(finished)
+    finally:
+        (finished / name).write_text(whole)
+    assert Run.read(finished).rows()["privacy"]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    command = ["train", str(DIGITS), "--out", str(folder), "data.partition.n_clients=3", "rounds=2"]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    return folder
+
+
+def test_results_that_are_no_numbers_are_shown(finished: Path):
+    """A run that diverged."""
+    whole = (finished / "result.json").read_text()
+    (finished / "result.json").write_text(json.dumps(json.loads(whole) | {"test_loss": "inf", "test_accuracy": None}))
+    try:
+        run = Run.read(finished)
+        assert run.rows()["test loss"] == "inf"
+        assert "inf" in comparison.table([run, run])[1]
+    finally:
+        (finished / "result.json").write_text(whole)
 
 
 def test_a_damaged_metrics_file_stops_a_resume_with_its_name(tmp_path: Path):

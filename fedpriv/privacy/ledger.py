@@ -12,8 +12,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Annotated, Any, Literal, Protocol, get_args
 
+from pydantic import Field, TypeAdapter
+from pydantic_core import from_json
 from torch import Tensor
 
 from fedpriv import files
@@ -98,15 +100,14 @@ class Record:
         Raises:
             ValueError: the line is not a record.
         """
-        raw: Any = json.loads(line)
+        raw: Any = from_json(line, allow_inf_nan=False)
         if not isinstance(raw, dict) or {*_LATER, *raw} != {f.name for f in fields(Record)}:
             raise ValueError("not a ledger record")
-        lists_to_tuples: dict[str, Any] = _LATER | {name: _frozen(value) for name, value in raw.items()}
-        return Record(**lists_to_tuples)
+        told = _RECORD.validate_json(line, strict=True)
+        return replace(told, **{name: value for name, value in _LATER.items() if name not in raw})
 
 
-def _frozen(value: Any) -> Any:  # noqa: ANN401 - JSON may hold anything
-    return tuple(value) if isinstance(value, list) else value
+_RECORD = TypeAdapter(Record)  # a number is a number: "3", true and null would be priced as something else
 
 
 Noise = tuple[int, int, int]
@@ -294,11 +295,7 @@ def read_ledger(path: Path) -> list[Record]:
         *lines, _ = files.read(path).split(b"\n")
     except FileNotFoundError as error:
         raise LedgerError(f"{path} does not exist: a run without its ledger has no epsilon") from error
-    found = _format_of(lines[0]) if lines else None
-    if found is None:
-        raise LedgerError(f"{path}, line 1 is not a ledger's header; restore the file from a copy")
-    if found not in range(1, FORMAT + 1):
-        raise LedgerError(f"{path} is of format {found}, and this fedpriv reads up to {FORMAT}: use a newer one")
+    _header_of(lines[0] if lines else b"", path)
     records: list[Record] = []
     for number, line in enumerate(lines[1:], start=2):
         try:
@@ -308,12 +305,42 @@ def read_ledger(path: Path) -> list[Record]:
     return records
 
 
-def _format_of(line: bytes) -> object:
+@dataclass(frozen=True)
+class Header:
+    """The first line of a ledger file.
+
+    Attributes:
+        fedpriv_ledger: The format.
+        n_clients: Number of clients of the run.
+        delta: Of its target.
+    """
+
+    fedpriv_ledger: int
+    n_clients: Annotated[int, Field(ge=1, le=10**6)] | None = None
+    delta: Annotated[float, Field(ge=0, lt=1)] | None = None
+
+
+_HEADER = TypeAdapter(Header)
+
+
+def read_header(path: Path) -> Header:
+    """The public facts at the head of a ledger file.
+
+    Raises:
+        LedgerError: it is no ledger, or of a newer format.
+    """
+    return _header_of(files.read(path).split(b"\n")[0], path)
+
+
+def _header_of(line: bytes, path: Path) -> Header:
     try:
-        header: Any = json.loads(line)
-    except ValueError:
-        return None
-    return header.get("fedpriv_ledger") if isinstance(header, dict) else None
+        header = _HEADER.validate_json(line, strict=True)
+    except ValueError as error:
+        raise LedgerError(f"{path}, line 1 is not a ledger's header; restore the file from a copy") from error
+    if header.fedpriv_ledger not in range(1, FORMAT + 1):
+        found = header.fedpriv_ledger
+        raise LedgerError(f"{path} is of format {found}, and this fedpriv reads up to {FORMAT}: use a newer one")
+    return header
 
 
 def _not_written(path: Path | None, error: OSError) -> LedgerError:

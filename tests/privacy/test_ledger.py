@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -177,6 +177,69 @@ def test_a_damaged_line_is_named(tmp_path: Path, damage: str) -> None:
     path.write_text("\n".join(lines) + "\n")
     with pytest.raises(fp.LedgerError, match="line 3 is damaged"):
         training_in(tmp_path, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("noise_multiplier", "5.0"),
+        ("noise_multiplier", True),
+        ("noise_multiplier", None),
+        ("noise_multiplier", float("inf")),
+        ("noise_multiplier", ["a"]),
+        ("noise_multiplier", [[5.0]]),
+        ("rate", "full"),
+        ("rate", {}),
+        ("round", 1.5),
+        ("round", None),
+        ("clients", [0.0, 1.0]),
+        ("clients", 3),
+        ("attempt", "0"),
+        ("trust", 3),
+        ("non_private", False),
+        ("mechanism", ["gaussian"]),
+        ("norm", None),
+    ],
+)
+def test_a_record_with_a_field_of_another_kind_is_damaged(tmp_path: Path, field: str, value: object) -> None:
+    """It would be priced as something else, or break what reads it."""
+    path = tmp_path / "ledger.jsonl"
+    raw = json.loads(record_of(0).to_json()) | {field: value}
+    path.write_text('{"fedpriv_ledger": 2, "n_clients": 1, "delta": 1e-05}\n' + json.dumps(raw) + "\n")
+    with pytest.raises(fp.LedgerError, match="line 2 is damaged"):
+        read_ledger(path)
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    many = replace(record_of(1), clients=(0, 2), noise_multiplier=(5.0, 4.0), rate=(0.5, 1.0), sampling="poisson")
+    exact = replace(record_of(2), mechanism="none", noise_multiplier=0.0, non_private="asked for")
+    for record in (record_of(0), many, exact, replace(record_of(3), noise_multiplier=5, digest="ab", attempt=2**61)):
+        assert Record.from_json(record.to_json()) == record
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        '{"fedpriv_ledger": "2", "n_clients": 1, "delta": 1e-05}',
+        '{"fedpriv_ledger": 2, "n_clients": 1.5, "delta": 1e-05}',
+        '{"fedpriv_ledger": 2, "n_clients": 0, "delta": 1e-05}',
+        '{"fedpriv_ledger": 2, "n_clients": 1, "delta": 1}',
+        '{"fedpriv_ledger": 2, "n_clients": 1, "delta": NaN}',
+        '{"fedpriv_ledger": true, "n_clients": 1, "delta": 1e-05}',
+    ],
+)
+def test_a_header_of_another_kind_is_none(tmp_path: Path, header: str) -> None:
+    path = tmp_path / "ledger.jsonl"
+    path.write_text(f"{header}\n{record_of(0).to_json()}\n")
+    with pytest.raises(fp.LedgerError, match="line 1 is not a ledger's header"):
+        read_ledger(path)
+
+
+def test_a_ledger_of_a_later_format_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    path.write_text('{"fedpriv_ledger": 99, "n_clients": 1, "delta": 1e-05}\n')
+    with pytest.raises(fp.LedgerError, match="is of format 99"):
+        read_ledger(path)
 
 
 def test_a_lost_header_is_not_taken_for_one(tmp_path: Path) -> None:

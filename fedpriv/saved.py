@@ -1,0 +1,132 @@
+"""What the files of a run's folder hold, so that a damaged one is told from a sound one before its parts are used."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Any, Required
+
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+from typing_extensions import TypedDict  # pydantic reads the standard library's from Python 3.12 on
+
+from fedpriv.errors import FedprivError, shown
+
+
+def _infinite(value: object) -> object:
+    return math.inf if value == "inf" else value  # JSON has no infinity
+
+
+Number = Annotated[float, Field(strict=True), BeforeValidator(_infinite)]
+Epsilon = Annotated[Number, Field(ge=0)]  # NaN is not
+Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Count = Annotated[int, Field(strict=True, ge=0, le=10**12)]
+Text = Annotated[str, Field(strict=True)]
+
+
+class _Named(TypedDict):
+    name: Text
+
+
+class _Strategy(_Named):
+    variant: Text
+
+
+class _Network(TypedDict):
+    topology: _Named
+
+
+class _Privacy(TypedDict):
+    epsilon: Finite | None
+
+
+class _Config(TypedDict):
+    data: _Named
+    model: _Named
+    strategy: _Strategy
+    privacy: _Privacy
+    network: _Network
+
+
+class _Round(TypedDict, total=False):
+    round: Required[Count]
+    releases: Count
+    epsilon: Epsilon
+    objective: Number | None
+    violation: Number | None
+    stationarity: Number | None
+    test_accuracy: Number | None
+    test_loss: Number | None
+    consensus_distance: Number | None
+    bytes_sent: Number | None
+    node_test_accuracy_min: Number | None
+    node_test_accuracy_mean: Number | None
+    node_test_accuracy_max: Number | None
+
+
+class _Converged(TypedDict):
+    converged: bool
+
+
+class _Spread(TypedDict):
+    min: Number
+    mean: Number
+    max: Number
+
+
+class _Width(TypedDict):
+    half_width: list[list[Finite]]
+
+
+class _Result(TypedDict, total=False):
+    rounds: Required[Count]
+    planned_rounds: Required[Count]
+    ended: Required[Text]
+    releases: Required[Count]
+    epsilon: Required[Epsilon]
+    per_client_epsilon: Required[list[Epsilon]]
+    accountant: Required[Text]
+    not_covered: Required[list[Text]]
+    status: Text | None
+    test_accuracy: Number | None
+    test_loss: Number | None
+    suboptimality: Number | None
+    node_test_accuracy: _Spread | None
+    consensus_distance: Number | None
+    spectral_gap: Number | None
+    bytes_sent: Finite | None
+    objective: Number | None
+    max_violation: Number | None
+    kkt: dict[str, Number | None]
+    relative_difference: Number | None
+    noise_multiplier: Finite | None
+    seconds: Finite | None
+    centralised: _Converged
+    constraint_confidence: _Width
+    constraint_estimates: list[list[Finite]]
+    estimates_of_reported_model: bool
+
+
+CONFIG: TypeAdapter[Any] = TypeAdapter(_Config)
+RESULT: TypeAdapter[Any] = TypeAdapter(_Result)
+ROUND: TypeAdapter[Any] = TypeAdapter(_Round)
+
+
+def checked(kind: TypeAdapter[Any], found: Any, path: Path | str, fix: str) -> Any:  # noqa: ANN401 - JSON and YAML hold anything
+    """What was read from a file, as it is, if it has the fields that it must have; it may have more.
+
+    Raises:
+        FedprivError: a field is missing or of the wrong kind; names it.
+    """
+    try:
+        kind.validate_python(found)
+    except ValidationError as error:
+        raise FedprivError(f"{path} is damaged{_of_what(error.errors()[0])}; {fix}") from None
+    return found
+
+
+def _of_what(first: ErrorDetails) -> str:
+    place = ".".join(str(part) for part in first["loc"][:4])
+    if first["type"] == "missing":
+        return f" or was written by an earlier fedpriv (it has no {place})"
+    return f" ({place + ' = ' if place else ''}{shown(first['input'])}: {first['msg']})"
