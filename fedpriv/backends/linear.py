@@ -106,7 +106,10 @@ class LinearBackend:
         return torch.cat(parts, 1)
 
     def _gradient_norms(self, deltas: Tensor, batch: Batch, norm: Clip) -> Tensor:
-        return norm.norms(deltas) * self._input_norms(batch, norm)
+        norms = norm.norms(deltas) * self._input_norms(batch, norm)
+        long = norms > torch.finfo(deltas.dtype).max
+        # a gradient that is no number of its type is broken, though the product of its norms may be one
+        return norms.where(~(long & self._overflows(deltas, batch)), torch.inf) if long.any() else norms
 
     def _input_norms(self, batch: Batch, norm: Clip) -> Tensor:
         """Norm of each `(x, 1)`, or of `x` where there is no bias, `[k, b]`."""
@@ -120,6 +123,10 @@ class LinearBackend:
         """Which examples' gradients are not finite, `[k, b]`."""
         if is_finite(sums):
             return torch.zeros_like(batch.mask)
+        return self._overflows(deltas, batch)
+
+    def _overflows(self, deltas: Tensor, batch: Batch) -> Tensor:
+        """Which examples' gradients have an entry that is no finite number of their type, `[k, b]`."""
         largest = batch.inputs.flatten(2).abs().amax(2).clamp_min(1 if self._has_bias else 0)
         return ~torch.isfinite(deltas.abs().amax(2) * largest)
 

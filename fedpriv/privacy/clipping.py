@@ -1,7 +1,7 @@
 """Clipping: the one place where a client's contribution becomes bounded.
 
 A row that is not finite is replaced by zero inside the clip, so one broken example or client can neither destroy the
-model nor escape the bound.
+model nor escape the bound. A row of finite numbers is clipped however long it is, up to the range of float64.
 
 Norms, clipped rows and their sums are float64, so that the bound holds in the arithmetic that runs. What is left of
 rounding is at most `ROUNDING` of the bound and is paid for; docs/threat_model.md has the argument.
@@ -22,6 +22,7 @@ NormName = Literal["l1", "l2"]
 ROUNDING = 2.0**-10
 """How much rounding may add to a clipped sum's sensitivity, relative to the clip bound: part of every price."""
 _PIECE = 2**12  # numbers whose norm is taken in float32: its relative error is at most 2**12 * 2**-24
+_LEAST = 2.0**-1050  # a smaller factor is a number of so few bits that the product might pass the bound
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,19 @@ class Clip:
         """Norm of each row in float64, `[..., dim] -> [...]`, at most 2**-12 of it too small.
 
         Long float32 rows are measured in pieces, whose norms' norm is taken in float64: as fast as in float32, and
-        the error does not grow with the length. A square that is too small for float32 is made up for.
+        the error does not grow with the length. A square that is too small for float32 is made up for, and a row with
+        one that is too large is measured again.
         """
         width = rows.shape[-1] if rows.dtype == torch.float64 else _PIECE
         pieces = [self._norm(piece).double() for piece in rows.split(max(width, 1), -1)]
         norms = pieces[0] if len(pieces) == 1 else self._norm(torch.stack(pieces, -1))
-        return norms + rows.shape[-1] * torch.finfo(rows.dtype).tiny ** 0.5
+        norms = norms + rows.shape[-1] * torch.finfo(rows.dtype).tiny ** 0.5
+        again = ~torch.isfinite(norms)
+        if again.any():
+            long = rows[again].double()
+            largest = long.abs().amax(-1)
+            norms[again] = self._norm(long / largest.unsqueeze(-1)) * largest
+        return norms
 
     def _norm(self, rows: Tensor) -> Tensor:
         # torch's own l1 norm takes several times as long
@@ -63,7 +71,7 @@ class Clip:
     def factors(self, norms: Tensor) -> Tensor:
         """Factor in [0, 1] that brings a row of that norm inside the bound; 0 for a norm that is not finite."""
         factors = (self.bound / norms.clamp_min(torch.finfo(norms.dtype).tiny)).clamp_max(1.0)
-        return torch.where(torch.isfinite(norms), factors, torch.zeros_like(factors))
+        return factors.where(torch.isfinite(norms) & (factors >= _LEAST), 0.0)
 
     def rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Clip each row.

@@ -12,7 +12,7 @@ from fedpriv.backends import BACKENDS
 from fedpriv.privacy.clipping import Clip
 
 SERVED = [pytest.param(case, name, id=f"{case.name}: {name}") for case in CASES for name in ("loop", *case.backends)]
-SCALES = st.sampled_from([1e-12, 1e-3, 1.0, 1e3, 1e12, 1e100, float("inf"), float("nan")])
+SCALES = st.sampled_from([1e-12, 1e-3, 1.0, 1e3, 1e12, 1e100, 1e300, float("inf"), float("nan")])
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
 
 

@@ -22,11 +22,11 @@ ALLOWED = ROUNDING / 4
 
 
 class Slope(nn.Module):
-    """One number per example: with the loss `output * target` a gradient is `target * input`."""
+    """One number per example and input: with the loss `output * target` a gradient is `target * input`."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 1) -> None:
         super().__init__()
-        self.layer = nn.Linear(1, 1, bias=False)
+        self.layer = nn.Linear(width, 1, bias=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.layer(inputs)
@@ -109,3 +109,52 @@ def test_sums_that_would_be_too_long_are_refused() -> None:
     check_depth([10**6] * 20, chunk=16_384, clients=20)
     with pytest.raises(Exception, match=r"compute\.chunk"):
         check_depth([10**8], chunk=10**8, clients=1)
+
+
+HUGE = [
+    (torch.float32, 1.0, 1e30),  # its square is no float32
+    (torch.float32, 1e15, 1e18),  # nor is this product's, though both factors' squares are
+    (torch.float32, -1e18, 1e20),
+    (torch.float32, 1e25, 1e15),  # the product itself is none: broken
+    (torch.float32, 1.0, math.inf),
+    (torch.float32, math.nan, 1.0),
+    (torch.float64, 1e150, -1e150),
+    (torch.float64, 1.0, 1e307),
+    (torch.float64, 1e200, 1e200),
+]
+
+
+@pytest.mark.parametrize("backend", list(BACKENDS))
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+@pytest.mark.parametrize(("dtype", "delta", "value"), HUGE)
+@pytest.mark.parametrize("anchored", [False, True])
+def test_a_finite_gradient_is_clipped_however_long_and_any_other_is_zero(
+    backend: str, norm: str, dtype: torch.dtype, delta: float, value: float, anchored: bool
+) -> None:
+    """With the loss `output * target` a gradient is `target * input`; at an anchor of another kind it is zero."""
+    model = Slope(2).to(dtype)
+    loss = Loss(lambda outputs, targets: outputs[:, 0] * targets * (outputs[:, 0].detach() == 0))
+    inputs = torch.tensor([[value, value], [0.125, 0.125]], dtype=dtype)
+    targets = torch.tensor([delta, 1.0], dtype=dtype)
+    anchor = torch.ones(1, 2, dtype=dtype) if anchored else None
+    batch, clip = join(inputs, targets), Clip(0.5, norm)
+    sums, broken = BACKENDS[backend](model, loss).clipped_sum(torch.zeros(1, 2, dtype=dtype), batch, clip, anchor)
+    gradient = float(inputs[0, 0] * targets[0])
+    whole = math.isfinite(gradient)
+    entry = math.copysign(0.25 if norm == "l1" else 0.125**0.5, gradient) if whole else 0.0
+    assert sums.tolist()[0] == pytest.approx([0.125 + entry] * 2, rel=1e-6)
+    assert broken.tolist() == [not whole]
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+@pytest.mark.parametrize("bound", [1e-300, 1e-15, 1.0, 1e300])
+@pytest.mark.parametrize("scale", [1e-300, 1.0, 1e30, 1e160, 1e300, 1.7e308])
+def test_no_row_is_longer_than_the_bound_at_either_end_of_the_range(norm: str, bound: float, scale: float) -> None:
+    rows = scale * torch.tensor([[0.3, -0.1, 0.0, 0.2], [1.0, 1.0, 1.0, 1.0]], dtype=torch.float64)
+    clipped, _ = Clip(bound, norm).rows(rows)
+    # exact, in units of the bound
+    lengths = [
+        math.fsum(abs(x / bound) for x in row) if norm == "l1" else math.hypot(*(x / bound for x in row))
+        for row in clipped.tolist()
+    ]
+    assert max(lengths) <= 1 + 2.0**-12
