@@ -31,7 +31,7 @@ class Draws:
         self._drawn = torch.ones(len(cohort), dtype=torch.bool)
         if self._cohort_rate < 1:
             stream = self._randomness.stream("secret_cohort", round_index)
-            self._drawn = torch.from_numpy(stream.random(len(self._population)) < self._cohort_rate)[cohort]
+            self._drawn = torch.from_numpy(stream.below(self._cohort_rate, len(self._population)))[cohort]
 
     def of_drawn(self, rows: Tensor) -> Tensor:
         """The rows `[k, dim]`, with zeros for clients that were not drawn."""
@@ -58,5 +58,5 @@ class Draws:
             return torch.arange(size)
         stream = self._randomness.stream("batch", self._round, index, client)
         if isinstance(sampling, Poisson):
-            return torch.from_numpy((stream.random(size) < sampling.rate).nonzero()[0])
+            return torch.from_numpy(stream.below(sampling.rate, size).nonzero()[0])
         return torch.from_numpy(stream.permutation(size)[: sampling.size])

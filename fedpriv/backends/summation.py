@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_CELLS = 2**18
-"""Numbers that are widened at once on a processor: as float64 they stay in its cache."""
+_CELLS = 2**16
+"""Numbers that are widened at once on a processor: as float64 they stay in its cache (half a mebibyte)."""
 
 
 def sum_of_products(left: Tensor, right: Tensor) -> Tensor:
@@ -24,12 +24,16 @@ def sum_of_products(left: Tensor, right: Tensor) -> Tensor:
     if right.dtype == torch.float64:
         return torch.bmm(left, right)
     clients, examples, width = right.shape
-    cells = _CELLS if right.device.type == "cpu" else 256 * _CELLS
-    # as many clients as fit, or a part of one client's examples
-    height = max(cells // max(examples * width, 1), 1)
-    depth = max(examples if height > 1 else cells // max(width, 1), 1)
+    cells = _CELLS if right.device.type == "cpu" else 1024 * _CELLS
     sums = left.new_zeros(clients, left.shape[1], width)
-    for total, weights, numbers in zip(sums.split(height), left.split(height), right.split(height), strict=True):
-        for weight, number in zip(weights.split(depth, 2), numbers.split(depth, 1), strict=True):
-            total.baddbmm_(weight, number.double())
+    if examples * width <= cells:
+        height = cells // max(examples * width, 1)
+        for total, weights, numbers in zip(sums.split(height), left.split(height), right.split(height), strict=True):
+            torch.bmm(weights, numbers.double(), out=total)
+        return sums
+    depth = max(cells // width, 1)
+    wide = left.new_empty(min(depth, examples), width)
+    for total, weights, numbers in zip(sums, left, right, strict=True):
+        for weight, number in zip(weights.split(depth, 1), numbers.split(depth), strict=True):
+            total.addmm_(weight, wide[: len(number)].copy_(number))
     return sums

@@ -37,7 +37,11 @@ class Keystream:
 
     def random(self, size: int) -> Floats:
         """Uniform on [0, 1): the upper 53 bits of a word."""
-        return (self.words(size).view("<u8") >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        return self._upper(size).astype(np.float64) * 2.0**-53
+
+    def below(self, rate: float, size: int) -> NDArray[np.bool_]:
+        """`random(size) < rate`, faster: integers are compared."""
+        return self._upper(size) < np.uint64(math.ceil(rate * 2**53))
 
     def standard_normal(self, size: int) -> Floats:
         """N(0, 1), by Box and Muller: sqrt(-2 ln u) cos(a) and sqrt(-2 ln u) sin(a).
@@ -63,6 +67,10 @@ class Keystream:
     def permutation(self, x: int) -> NDArray[np.int64]:
         """An order of `0..x-1`: that of x words, of which two are alike with probability `x**2 / 2**65`."""
         return np.argsort(self.words(x), kind="stable")
+
+    def _upper(self, size: int) -> NDArray[np.uint64]:
+        """The upper 53 bits of as many words."""
+        return self.words(size).view("<u8") >> np.uint64(11)
 
     def _above_zero(self, size: int) -> Floats:
         """Uniform on (0, 1], 63 bits."""

@@ -100,3 +100,15 @@ def test_global_generators_are_neither_used_nor_moved() -> None:
     assert torch.equal(first, again)
     assert torch.equal(states[0], torch.get_rng_state())
     assert states[1] == np.random.get_state()[1].tolist()  # noqa: NPY002
+
+
+@pytest.mark.parametrize("rate", [0.0, 2.0**-60, 0.1, 1 / 3, 0.5, 1 - 2.0**-53, 1.0])
+def test_a_biased_coin_is_a_uniform_draw_below_its_rate(rate: float) -> None:
+    assert (Keystream(ZERO).below(rate, 4096) == (Keystream(ZERO).random(4096) < rate)).all()
+
+
+def test_a_biased_coin_falls_on_the_right_side_of_its_rate() -> None:
+    """The draws of the published bits themselves as rates: a draw is not below itself, and is below the next number."""
+    for place, draw in enumerate(Keystream(ZERO).random(16)):
+        assert not Keystream(ZERO).below(draw, 16)[place]
+        assert Keystream(ZERO).below(np.nextafter(draw, 2), 16)[place]
