@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv import strict_yaml
+from fedpriv import strict_json, strict_yaml
 from fedpriv.errors import ConfigError, FedprivError, LedgerError
 from fedpriv.files import read, write_whole
 from fedpriv.privacy.accountant import account
@@ -146,11 +146,12 @@ class Run:
     def to_json(self) -> dict[str, Any]:
         """What `fedpriv show --json` prints."""
         spent = self.spent
-        epsilon = spent.epsilon if math.isfinite(spent.epsilon) else "inf"
+        epsilon = strict_json.epsilon(spent.epsilon)
         if self.result is not None:
             facts = {**self.result, "epsilon": epsilon, "incomplete": self.incomplete}
             return {"folder": str(self.folder), "finished": True, **facts}
-        last: dict[str, Any] = {name: self.column(name)[1][-1] for name in _AS_IT_GOES if self.column(name)[1]}
+        told = [{name: row[name] for name in _AS_IT_GOES if name in row} for row in self.metrics]
+        last: dict[str, Any] = {name: value for row in told for name, value in row.items()}
         nodes = {part: self.column(f"node_test_accuracy_{part}")[1] for part in ("min", "mean", "max")}
         if all(nodes.values()):
             last["node_test_accuracy"] = {part: values[-1] for part, values in nodes.items()}

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from fedpriv import files
+from fedpriv import files, strict_json
 from fedpriv.errors import FedprivError
 from fedpriv.layout import Layout
 from fedpriv.privacy.spent import Spent
@@ -117,7 +117,7 @@ class Result:
     model: nn.Module = field(repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values. An infinite epsilon is the string `"inf"`, for JSON has no infinity."""
+        """Plain values; null where a number is not finite, but an infinite epsilon is the string `"inf"`."""
         spent = asdict(self.spent)
         flat = {
             "strategy": self.strategy,
@@ -127,8 +127,9 @@ class Result:
             "releases": self.releases,
             "test_accuracy": self.test_accuracy,
             "test_loss": self.test_loss,
-            **{name: spent[name] for name in ("epsilon", "delta", "unit", "relation", "trust", "accountant")},
-            "per_client_epsilon": list(self.spent.per_client),
+            "epsilon": strict_json.epsilon(self.spent.epsilon),
+            **{name: spent[name] for name in ("delta", "unit", "relation", "trust", "accountant")},
+            "per_client_epsilon": [strict_json.epsilon(one) for one in self.spent.per_client],
             "non_private": list(self.spent.non_private),
             "not_covered": list(self.spent.not_covered),
             "noise_multiplier": self.noise_multiplier,
@@ -141,7 +142,7 @@ class Result:
         if self.optimality_gap is not None:
             # one number under the names of both literatures, computed on clients' data without noise
             flat |= {"suboptimality": self.optimality_gap, "not_private": ["optimality_gap", "suboptimality"]}
-        return json.loads(json.dumps(flat).replace("Infinity", '"inf"'))
+        return strict_json.plain(flat)
 
     def save(self, folder: Path, *, nodes: bool = False) -> None:
         """Write the one model's `state_dict` to `model.pt`, and a list with that of each node to `node_models.pt`.

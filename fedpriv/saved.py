@@ -103,7 +103,7 @@ class _Result(TypedDict, total=False):
     seconds: Finite | None
     centralised: _Converged
     constraint_confidence: _Width
-    constraint_estimates: list[list[Finite]]
+    constraint_estimates: list[list[Finite | None]]
     estimates_of_reported_model: bool
 
 

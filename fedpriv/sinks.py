@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -21,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from fedpriv import files
+from fedpriv import files, strict_json
 from fedpriv.errors import FedprivError
 from fedpriv.results import read_metrics
 
@@ -36,6 +35,8 @@ _QUIET = ("node_", "bytes_sent")  # in the files and in TensorBoard, but too muc
 class Jsonl:
     """`metrics.jsonl`: one line a round, with nothing in it that depends on the clock or the machine.
 
+    A number that is not finite is null.
+
     Args:
         path: The file.
         keep: Keep the rounds up to this one; 0 starts a new file.
@@ -49,10 +50,9 @@ class Jsonl:
 
     def write(self, report: RoundReport) -> None:
         """Append one round, unless it is there."""
-        # JSON has no infinity
-        epsilon = report.epsilon if report.epsilon < float("inf") else "inf"
+        epsilon = strict_json.epsilon(report.epsilon)
         row = {"round": report.round, "epsilon": epsilon, "releases": report.releases, **report.metrics}
-        self._lines.write(report, json.dumps(row) + "\n")
+        self._lines.write(report, strict_json.dumps(row) + "\n")
 
     def close(self) -> None:
         """Wait until it is on the disk itself."""
@@ -60,7 +60,7 @@ class Jsonl:
 
 
 class Csv:
-    """`metrics.csv`: the same for spreadsheets; a value that was not measured is empty."""
+    """`metrics.csv`: the same for spreadsheets; a value that was not measured, or is not finite, is empty."""
 
     def __init__(self, path: Path, keep: float = 0) -> None:
         self._lines = _Lines(path, _csv_rounds(path), keep, ",".join(_CSV_COLUMNS) + "\n")
@@ -68,7 +68,7 @@ class Csv:
     def write(self, report: RoundReport) -> None:
         """Append one round, unless it is there."""
         text = io.StringIO()
-        row = {"round": report.round, "epsilon": report.epsilon, **report.metrics}
+        row = {"round": report.round, "epsilon": report.epsilon, **strict_json.plain(report.metrics)}
         csv.writer(text, lineterminator="\n").writerow([row.get(name, "") for name in _CSV_COLUMNS])
         self._lines.write(report, text.getvalue())
 

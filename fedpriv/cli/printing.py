@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
+
+from fedpriv import strict_json
 
 if TYPE_CHECKING:
     from fedpriv.config import Forecast
@@ -34,7 +35,7 @@ def print_rows(rows: dict[str, str], indent: int = 0) -> None:
 
 def print_json(value: dict[str, Any]) -> None:
     """One JSON object on standard output."""
-    typer.echo(json.dumps(value, indent=2))
+    typer.echo(strict_json.dumps(value, indent=2))
 
 
 def print_comparison(runs: Sequence[Run], *, as_json: bool) -> None:

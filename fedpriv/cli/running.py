@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.markup import escape
 
+from fedpriv import strict_json
 from fedpriv.cli.printing import busy, err, print_json, print_rows
 from fedpriv.cli.signals import Signals
 
@@ -127,7 +127,7 @@ def _report(result: Result, folder: RunFolder, *, save_nodes: bool, as_json: boo
 
     path = folder.path
     result.save(path, nodes=save_nodes)
-    folder.write("result.json", (json.dumps(result.to_json(), indent=2) + "\n").encode())
+    folder.write("result.json", (strict_json.dumps(result.to_json(), indent=2) + "\n").encode())
     found = Run.read(path)
     draw(found, path / "report.png")
     board = f"{_tensorboard()} --logdir {path / 'tb'}" if (path / "tb").exists() else None

@@ -1,0 +1,30 @@
+"""JSON as the standard has it (RFC 8259), which knows no NaN and no infinity: such a number is null."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, cast
+
+
+def dumps(value: object, *, indent: int | None = None) -> str:
+    """The text of a JSON value.
+
+    >>> dumps({"test_loss": float("nan"), "rounds": (1, 2)})
+    '{"test_loss": null, "rounds": [1, 2]}'
+    """
+    return json.dumps(plain(value), indent=indent, allow_nan=False)
+
+
+def plain(value: object) -> Any:  # noqa: ANN401 - any JSON value
+    """The same as dicts, lists and numbers that JSON has; null where a number is not finite."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in cast("dict[str, object]", value).items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in cast("list[object]", value)]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def epsilon(value: float) -> float | str:
+    """A privacy loss, of which infinity says that there is no promise: that is the string `"inf"`, and not null."""
+    return "inf" if value == math.inf else value
