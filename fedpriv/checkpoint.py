@@ -12,7 +12,7 @@ import torch
 
 from fedpriv import files
 from fedpriv.errors import FedprivError
-from fedpriv.privacy.ledger import read_ledger
+from fedpriv.privacy.ledger_file import read_ledger
 from fedpriv.simulation import Progress
 
 

@@ -16,10 +16,11 @@ from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.population import Population
 from fedpriv.privacy.as_published import add_published_noise
 from fedpriv.privacy.clipping import Clip
-from fedpriv.privacy.ledger import Ledger, Record, Release
+from fedpriv.privacy.ledger import Ledger, Release
 from fedpriv.privacy.mechanisms import EVERYBODY, add_noise
 from fedpriv.privacy.pricing import Pricing
 from fedpriv.privacy.randomness import Randomness
+from fedpriv.privacy.record import Record
 from fedpriv.privacy.settings import Privacy, Sampling
 from fedpriv.problem import check_finite
 from fedpriv.sums import Sums, check_depth, statistics

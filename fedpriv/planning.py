@@ -16,9 +16,9 @@ from fedpriv.errors import ConfigError
 from fedpriv.privacy.accountant import account
 from fedpriv.privacy.calibration import calibrate, delta_warning
 from fedpriv.privacy.clipping import Clip
-from fedpriv.privacy.ledger import Record
 from fedpriv.privacy.pricing import Pricing
 from fedpriv.privacy.randomness import Randomness
+from fedpriv.privacy.record import Record
 from fedpriv.privacy.settings import FixedSize, Poisson, Privacy
 from fedpriv.privacy.spent import Spent
 from fedpriv.problem import Problem

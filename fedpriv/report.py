@@ -16,7 +16,8 @@ from fedpriv import strict_json, strict_yaml
 from fedpriv.errors import ConfigError, FedprivError, LedgerError
 from fedpriv.files import read, write_whole
 from fedpriv.privacy.accountant import account
-from fedpriv.privacy.ledger import Record, read_header, read_ledger
+from fedpriv.privacy.ledger_file import read_header, read_ledger
+from fedpriv.privacy.record import Record
 from fedpriv.privacy.spent import Spent
 from fedpriv.results import read_metrics, why_no_more
 from fedpriv.saved import CONFIG, RESULT, checked

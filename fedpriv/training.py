@@ -32,8 +32,9 @@ from fedpriv.oracle import PrivateOracle
 from fedpriv.planning import Plan, check_problem, make_plan, with_neighbours
 from fedpriv.population import Population
 from fedpriv.privacy.accountant import Accountant, account
-from fedpriv.privacy.ledger import Ledger, Record
+from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.randomness import Randomness, new_secret
+from fedpriv.privacy.record import Record
 from fedpriv.privacy.settings import Privacy
 from fedpriv.privacy.spent import Spent
 from fedpriv.results import Ended, Result, RoundReport, Sink, releases_told

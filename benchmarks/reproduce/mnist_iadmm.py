@@ -24,7 +24,7 @@ from rich.table import Table
 
 from fedpriv.config import build, load_config
 from fedpriv.privacy.calibration import calibrate
-from fedpriv.privacy.ledger import Record
+from fedpriv.privacy.record import Record
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 PLAIN = "data.transforms=[center,unit]"

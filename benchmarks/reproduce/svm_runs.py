@@ -22,9 +22,9 @@ from fedpriv.network.activity import Activity, Always, OnePeerExponential
 from fedpriv.network.mixing import Weights, metropolis
 from fedpriv.planning import DryOracle, make_plan
 from fedpriv.privacy.calibration import calibrate
-from fedpriv.privacy.ledger import Record
 from fedpriv.privacy.pricing import Pricing
 from fedpriv.privacy.randomness import Randomness
+from fedpriv.privacy.record import Record
 from fedpriv.simulation import begin, simulate
 from fedpriv.strategies.dual_averaging import DualMap, Duals, DualStep, WeightedPrimals
 from fedpriv.strategies.proximal import L1, L2

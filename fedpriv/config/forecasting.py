@@ -23,8 +23,8 @@ from fedpriv.network.graph import Facts
 from fedpriv.planning import Plan, check_problem
 from fedpriv.privacy.accountant import account
 from fedpriv.privacy.claims import Claim, NoiseClaim
-from fedpriv.privacy.ledger import PerClient, SamplingName
 from fedpriv.privacy.mechanisms import Gaussian
+from fedpriv.privacy.record import PerClient, SamplingName
 from fedpriv.privacy.schedules import Uniform
 from fedpriv.privacy.settings import FixedSize, Poisson, Sampling
 from fedpriv.privacy.spent import Spent

@@ -18,7 +18,7 @@ from fedpriv.privacy.spent import Spent, up
 from fedpriv.privacy.tally import Price, Tally, price_of
 
 if TYPE_CHECKING:
-    from fedpriv.privacy.ledger import Record, Relation, Unit
+    from fedpriv.privacy.record import Record, Relation, Unit
 
 _EXACT_LEVELS = 256
 _COARSE = math.log(1.01)

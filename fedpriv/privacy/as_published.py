@@ -10,9 +10,10 @@ from typing import Literal
 from torch import Tensor
 
 from fedpriv.errors import ConfigError, check_choice
-from fedpriv.privacy.ledger import Record, Release
+from fedpriv.privacy.ledger import Release
 from fedpriv.privacy.mechanisms import Gaussian, Laplace, Mechanism, add_noise
 from fedpriv.privacy.randomness import Randomness
+from fedpriv.privacy.record import Record
 
 
 @dataclass(frozen=True)

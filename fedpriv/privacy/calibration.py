@@ -13,7 +13,7 @@ from fedpriv.privacy.accountant import check_target
 from fedpriv.privacy.events import Event, History, bucketed, charge_of, histories
 
 if TYPE_CHECKING:
-    from fedpriv.privacy.ledger import Record
+    from fedpriv.privacy.record import Record
 
 _MARGIN = 1e-6  # below the target, so that the run's own accountant agrees whatever the last bits are
 _LAST_BITS = 2.0**-52  # of each term of the sum that the run's own accountant makes

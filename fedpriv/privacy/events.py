@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from fedpriv.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedpriv.privacy.ledger import Record
+    from fedpriv.privacy.record import Record
 
 Law = Literal["gaussian", "laplace", "zcdp", "none"]
 Selection = Literal["full", "poisson", "poisson_replace", "amplified"]

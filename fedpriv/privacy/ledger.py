@@ -10,105 +10,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, get_args
+from typing import Any, NamedTuple, Protocol
 
-from pydantic import Field, TypeAdapter
-from pydantic_core import from_json
 from torch import Tensor
 
 from fedpriv import files
-from fedpriv.errors import LedgerError, PrivacyError, check_choice
-from fedpriv.privacy.clipping import NormName
-
-MechanismName = Literal["gaussian", "laplace", "none"]
-SamplingName = Literal["full", "poisson", "without_replacement"]
-Unit = Literal["sample", "client"]
-Relation = Literal["replace_one", "add_remove"]
-PerClient = float | tuple[float, ...]
-FORMAT = 2  # of the file
-_WORDS = {
-    "mechanism": get_args(MechanismName),
-    "sampling": get_args(SamplingName),
-    "unit": get_args(Unit),
-    "relation": get_args(Relation),
-    "norm": get_args(NormName),
-}
-
-
-_LATER: dict[str, Any] = {"attempt": 0, "shared": "not recorded"}
-"""What records of format 1 do not tell."""
-
-
-@dataclass(frozen=True)
-class Record:
-    """What one release was, never what it said.
-
-    Attributes:
-        round: Round of the run, from 0.
-        query: `"gradient"`, `"client_gradient"`, `"gradient_difference"`, `"statistic:<name>"` or `"message"`.
-        index: Which release of this round, from 0.
-        clients: The clients that answered; None means all of them.
-        mechanism: Law of the noise. `"none"` is an exact answer and has `non_private` set.
-        norm: Norm in which a unit's contribution was clipped.
-        bound: That norm's bound C, with what rounding may add.
-        noise_multiplier: Noise scale (standard deviation of a Gaussian, b of a Laplace) over sensitivity, where the
-            sensitivity is C (add_remove) or 2C (replace_one). One number, or one for each of `clients`.
-        sampling: How the unit was selected into the answer.
-        rate: Probability (poisson) or fraction (without_replacement) of the selection; 1 when full.
-        unit: Whose privacy the record prices.
-        relation: Which data sets count as neighbours.
-        shared: What neighbours have in common besides, as printed: numbers that were told or used as they are.
-        trust: Who is trusted, as printed, e.g. `"local"`.
-        non_private: Why the release has no finite price; None when it has one.
-        digest: Checksum of the released value, to recognise a replay after a crash.
-        attempt: Names the noise: another one after every resume with fresh noise, 0 before the first.
-    """
-
-    round: int
-    query: str
-    index: int
-    mechanism: MechanismName
-    noise_multiplier: PerClient
-    unit: Unit
-    relation: Relation
-    clients: tuple[int, ...] | None = None
-    norm: NormName = "l2"
-    bound: float = 1.0
-    sampling: SamplingName = "full"
-    rate: PerClient = 1.0
-    shared: str = ""
-    trust: str = "local"
-    non_private: str | None = None
-    digest: str | None = None
-    attempt: int = 0
-
-    def __post_init__(self) -> None:
-        # a word that nobody knows would be priced as if it were some other one
-        for name, words in _WORDS.items():
-            check_choice(f"record.{name}", getattr(self, name), *words)
-
-    def to_json(self) -> str:
-        """One line of JSON."""
-        return json.dumps(asdict(self), separators=(",", ":"))
-
-    @staticmethod
-    def from_json(line: str) -> Record:
-        """Read one line back.
-
-        Raises:
-            ValueError: the line is not a record.
-        """
-        raw: Any = from_json(line, allow_inf_nan=False)
-        if not isinstance(raw, dict) or {*_LATER, *raw} != {f.name for f in fields(Record)}:
-            raise ValueError("not a ledger record")
-        told = _RECORD.validate_json(line, strict=True)
-        return replace(told, **{name: value for name, value in _LATER.items() if name not in raw})
-
-
-_RECORD = TypeAdapter(Record)  # a number is a number: "3", true and null would be priced as something else
-
+from fedpriv.errors import LedgerError, PrivacyError
+from fedpriv.privacy.chain import START, link
+from fedpriv.privacy.ledger_file import FORMAT, LedgerFile
+from fedpriv.privacy.record import Record
 
 Noise = tuple[int, int, int]
 
@@ -131,6 +43,13 @@ class Release:
     _value: Tensor
 
 
+class Mark(NamedTuple):
+    """How far a ledger had come: its number of records, and the `chain` of its last line (None without a chain)."""
+
+    releases: int
+    head: str | None
+
+
 class Guard(Protocol):
     """What a ledger asks before it admits a record: an accountant with a limit."""
 
@@ -148,24 +67,31 @@ class Ledger:
         header: Public facts of the run, the first line of the file.
         digest_key: Key of the digests of released values. Without it a digest tells nothing, not even of a value that
             only a secure sum should show.
+        seal_key: Key of the seals by which its holder sees whether lines were made without it.
 
     Raises:
         LedgerError: the file exists (use `Ledger.resume`) or cannot be written.
     """
 
     def __init__(
-        self, guard: Guard, path: Path | None = None, header: dict[str, Any] | None = None, digest_key: bytes = b""
+        self,
+        guard: Guard,
+        path: Path | None = None,
+        header: dict[str, Any] | None = None,
+        digest_key: bytes = b"",
+        seal_key: bytes = b"",
     ) -> None:
         self._guard = guard
-        self._digest_key = digest_key
+        self._digest_key, self._seal_key = digest_key, seal_key
         self._path, self._file = path, None
+        self._head: str | None = None
         self._records: list[Record] = []
-        self._replay: list[Record] = []
+        self._replay: list[tuple[Record, str | None]] = []
         self._noises: set[Noise] = set()
         if path is not None:
             if path.exists():
                 raise LedgerError(f"{path} holds the ledger of another run; choose a new folder or resume that run")
-            first = json.dumps({"fedpriv_ledger": FORMAT, **(header or {})})
+            first, self._head = link(json.dumps({"fedpriv_ledger": FORMAT, **(header or {})}), START, seal_key)
             try:
                 files.write_whole(path, first.encode() + b"\n")
                 self._file = files.Appender(path)
@@ -176,6 +102,11 @@ class Ledger:
     def records(self) -> Sequence[Record]:
         """Everything released so far, in order."""
         return self._records
+
+    @property
+    def mark(self) -> Mark:
+        """How far the ledger has come, as others write it down."""
+        return Mark(len(self._records), self._head)
 
     @property
     def replays(self) -> bool:
@@ -195,12 +126,12 @@ class Ledger:
             record = replace(record, digest=self._digest(value))
         if self._replay:
             self._check_replay(record)
-            self._replay.pop(0)
+            _, self._head = self._replay.pop(0)
         else:
             self._refuse_old_noise(record)
             self._guard.admit(record)
             if self._path is not None:
-                self._append(record.to_json())
+                self._append(record)
         self._records.append(record)
         self._noises |= _noise_of(record)
         return value
@@ -230,117 +161,73 @@ class Ledger:
                 raise _not_written(self._path, error) from error
 
     def _check_replay(self, record: Record) -> None:
-        if record != self._replay[0]:
+        on_record, _ = self._replay[0]
+        if record != on_record:
             raise LedgerError(
                 f"round {record.round}, {record.query}: the repeated answer differs from the one on record "
-                f"({record.digest} against {self._replay[0].digest}). The data, the settings or the software changed "
+                f"({record.digest} against {on_record.digest}). The data, the settings or the software changed "
                 "since; releasing both would reveal their difference. Resume with fresh noise (--fresh-noise), which "
                 "charges the repeated rounds again, or start a new run"
             )
 
-    def _append(self, line: str) -> None:
+    def _append(self, record: Record) -> None:
         assert self._file is not None
+        line, head = record.to_json(), None
+        if self._head is not None:
+            line, head = link(line, self._head, self._seal_key)
         try:
             self._file.append(line.encode() + b"\n")
         except OSError as error:
             raise _not_written(self._path, error) from error
+        self._head = head
 
     @staticmethod
     def resume(
-        path: Path, guard: Guard, keep: int, *, told: int = 0, fresh_noise: bool = False, digest_key: bytes = b""
+        path: Path,
+        guard: Guard,
+        keep: int,
+        *,
+        fresh_noise: bool = False,
+        digest_key: bytes = b"",
+        seal_key: bytes = b"",
     ) -> Ledger:
-        """Open the ledger of a stopped run.
+        """Open the ledger of a stopped run. One of an earlier format goes on in that format, without a chain.
 
         Args:
             path: The ledger file.
             guard: A fresh accountant; every record of the file is counted at once, for all of them were released.
             keep: Number of records that the checkpoint has seen.
-            told: Number of records that the metrics tell of.
             fresh_noise: Charge the records past the checkpoint and go on with new noise, instead of replaying them.
             digest_key: As when the run began.
+            seal_key: As when the run began.
 
         Raises:
-            LedgerError: the file is missing, damaged, cannot be written, or holds fewer records than the checkpoint
-                or the metrics have seen.
+            LedgerError: the file is missing, damaged or altered, cannot be written, or holds fewer records than the
+                checkpoint has seen.
         """
-        records = read_ledger(path)
-        if len(records) < max(keep, told):
-            witness = f"the checkpoint has seen {keep}" if len(records) < keep else f"the metrics tell of {told}"
+        found = LedgerFile.read(path)
+        records = found.records
+        if len(records) < keep:
             raise LedgerError(
-                f"{path} holds {len(records)} records but {witness}: part of the ledger is lost, "
+                f"{path} holds {len(records)} records but the checkpoint has seen {keep}: part of the ledger is lost, "
                 "so what was spent is unknown. Restore the file; without it the run has no epsilon"
             )
         ledger = Ledger.__new__(Ledger)
-        ledger._guard, ledger._path, ledger._digest_key = guard, path, digest_key
+        ledger._guard, ledger._path = guard, path
+        ledger._digest_key, ledger._seal_key = digest_key, seal_key
         try:
             ledger._file = files.Appender(path, keep=files.read(path).rfind(b"\n") + 1)
             ledger._file.sync()  # what a killed process left may not be on the disk itself
         except OSError as error:
             raise _not_written(path, error) from error
         counted = len(records) if fresh_noise else keep
-        ledger._records, ledger._replay = list(records[:counted]), list(records[counted:])
+        ledger._records, ledger._head = list(records[:counted]), found.head(counted)
+        heads = [found.head(number) for number in range(counted + 1, len(records) + 1)]
+        ledger._replay = list(zip(records[counted:], heads, strict=True))
         ledger._noises = {noise for record in records for noise in _noise_of(record)}
         for record in records:
             guard.admit(record)
         return ledger
-
-
-def read_ledger(path: Path) -> list[Record]:
-    """Read a ledger file. A torn last line is left out: its value was never handed out, for the line comes first.
-
-    Raises:
-        LedgerError: the file is missing, or a line in it is damaged.
-    """
-    try:
-        *lines, _ = files.read(path).split(b"\n")
-    except FileNotFoundError as error:
-        raise LedgerError(f"{path} does not exist: a run without its ledger has no epsilon") from error
-    _header_of(lines[0] if lines else b"", path)
-    records: list[Record] = []
-    for number, line in enumerate(lines[1:], start=2):
-        try:
-            records.append(Record.from_json(line.decode()))
-        except (ValueError, TypeError) as error:
-            raise LedgerError(f"{path}, line {number} is damaged; restore the file from a copy") from error
-    return records
-
-
-@dataclass(frozen=True)
-class Header:
-    """The first line of a ledger file.
-
-    Attributes:
-        fedpriv_ledger: The format.
-        n_clients: Number of clients of the run.
-        delta: Of its target.
-    """
-
-    fedpriv_ledger: int
-    n_clients: Annotated[int, Field(ge=1, le=10**6)] | None = None
-    delta: Annotated[float, Field(ge=0, lt=1)] | None = None
-
-
-_HEADER = TypeAdapter(Header)
-
-
-def read_header(path: Path) -> Header:
-    """The public facts at the head of a ledger file.
-
-    Raises:
-        LedgerError: it is no ledger, or of a newer format.
-    """
-    return _header_of(files.read(path).split(b"\n")[0], path)
-
-
-def _header_of(line: bytes, path: Path) -> Header:
-    try:
-        header = _HEADER.validate_json(line, strict=True)
-    except ValueError as error:
-        raise LedgerError(f"{path}, line 1 is not a ledger's header; restore the file from a copy") from error
-    if header.fedpriv_ledger not in range(1, FORMAT + 1):
-        found = header.fedpriv_ledger
-        raise LedgerError(f"{path} is of format {found}, and this fedpriv reads up to {FORMAT}: use a newer one")
-    return header
 
 
 def _not_written(path: Path | None, error: OSError) -> LedgerError:

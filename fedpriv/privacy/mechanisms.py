@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
-from fedpriv.privacy.ledger import MechanismName, Record, Release
+from fedpriv.privacy.ledger import Release
 from fedpriv.privacy.randomness import Randomness, laplace, laplace_sum, normal
+from fedpriv.privacy.record import MechanismName, Record
 
 
 class Mechanism(Protocol):

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.clipping import ROUNDING, Clip
-from fedpriv.privacy.ledger import PerClient, Record
+from fedpriv.privacy.record import PerClient, Record
 from fedpriv.privacy.settings import FixedSize, FullBatch, Poisson, Privacy, Sampling
 
 # answers that use all of a client's examples, however batches are drawn

@@ -58,6 +58,11 @@ class Randomness:
         """Key of the ledger's digests, so that they tell nothing to those who do not know the secret seed."""
         return self._key("digest", 0, 0, 0)
 
+    def seal_key(self) -> bytes:
+        """Key of the ledger's seals, the same at every attempt. No other key and no seed can be computed from it."""
+        name = f"{self.run}/seals".encode()
+        return hashlib.blake2b(name, digest_size=32, key=self._secret(), person=b"fedpriv seals").digest()
+
     def torch_seed(self, purpose: PublicPurpose | SecretPurpose, round_index: int = 0, client: int = 0) -> int:
         """A 63-bit seed for torch's own generators (initial weights, dropout): never for noise."""
         return int.from_bytes(self._key(purpose, round_index, 0, client)[:8], "little") >> 1
@@ -66,9 +71,11 @@ class Randomness:
         name = f"{purpose}/{round_index}/{index}/{client}"
         if purpose in _PUBLIC:  # public draws outlive a restart with fresh noise
             return hashlib.blake2b(f"{self.seed}/{name}".encode(), digest_size=32, person=b"fedpriv public").digest()
-        secret = hashlib.blake2b(str(self.secret_seed).encode(), digest_size=32, person=b"fedpriv secret").digest()
         whole = f"{self.run}/{self.attempt}/{name}".encode()
-        return hashlib.blake2b(whole, digest_size=32, key=secret, person=b"fedpriv stream").digest()
+        return hashlib.blake2b(whole, digest_size=32, key=self._secret(), person=b"fedpriv stream").digest()
+
+    def _secret(self) -> bytes:
+        return hashlib.blake2b(str(self.secret_seed).encode(), digest_size=32, person=b"fedpriv secret").digest()
 
 
 def normal(stream: Keystream, dim: int) -> Tensor:

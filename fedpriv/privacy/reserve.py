@@ -16,7 +16,7 @@ from fedpriv.privacy.events import Charge
 from fedpriv.privacy.events import covers as event_covers
 
 if TYPE_CHECKING:
-    from fedpriv.privacy.ledger import Record
+    from fedpriv.privacy.record import Record
 
 _SLACK = 1e-9  # a planned noise level and the one used may differ in their last bits
 _MOST_AHEAD = 2**20

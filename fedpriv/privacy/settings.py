@@ -11,8 +11,8 @@ from typing import ClassVar, Literal, get_args
 from fedpriv.errors import ConfigError, check_choice
 from fedpriv.privacy.as_published import Published
 from fedpriv.privacy.clipping import ROUNDING, Clip
-from fedpriv.privacy.ledger import Relation, Unit
 from fedpriv.privacy.mechanisms import Gaussian, Laplace
+from fedpriv.privacy.record import Relation, Unit
 from fedpriv.privacy.schedules import Schedule, Uniform
 
 SECURE_IS_GONE = "has no effect any more: noise is cryptographic in every run, and secret unless secret_seed is given"

@@ -9,7 +9,7 @@ from decimal import ROUND_CEILING, Context, Decimal
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedpriv.privacy.ledger import Unit
+    from fedpriv.privacy.record import Unit
 
 _DIGITS = 4
 

@@ -18,7 +18,7 @@ import fedpriv as fp
 from fedpriv.cli import app
 from fedpriv.errors import FedprivError
 from fedpriv.folder import RunFolder
-from fedpriv.privacy.ledger import read_ledger
+from fedpriv.privacy.ledger_file import read_ledger
 
 
 def fedpriv(*words: str) -> str:

@@ -15,7 +15,7 @@ from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError
 from fedpriv.privacy import bounds, pld, rdp
 from fedpriv.privacy.accountant import Accountant, account
 from fedpriv.privacy.calibration import calibrate
-from fedpriv.privacy.ledger import Record
+from fedpriv.privacy.record import Record
 from fedpriv.privacy.spent import Spent, up
 
 DELTA = 1e-5

@@ -14,7 +14,7 @@ from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy import calibration
 from fedpriv.privacy.accountant import account
 from fedpriv.privacy.calibration import calibrate, delta_warning
-from fedpriv.privacy.ledger import Record
+from fedpriv.privacy.record import Record
 
 DELTA = 1e-5
 

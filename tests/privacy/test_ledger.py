@@ -13,7 +13,9 @@ from torch import Tensor
 
 import fedpriv as fp
 from fedpriv.privacy.accountant import Accountant, account
-from fedpriv.privacy.ledger import Ledger, Record, Release, read_ledger
+from fedpriv.privacy.ledger import Ledger, Release
+from fedpriv.privacy.ledger_file import read_ledger
+from fedpriv.privacy.record import Record
 from fedpriv.strategies.fedavg import AddMeanUpdate
 
 SIZES = (20, 15)

@@ -17,8 +17,8 @@ import fedpriv as fp
 from fedpriv.checkpoint import Checkpoint
 from fedpriv.models import SoftmaxRegression
 from fedpriv.privacy.accountant import account
-from fedpriv.privacy.ledger import Record
 from fedpriv.privacy.randomness import Randomness
+from fedpriv.privacy.record import Record
 from fedpriv.simulation import begin, simulate
 from fedpriv.strategies.fedavg import AddMeanUpdate, ServerSgd
 

@@ -22,8 +22,10 @@ from fedpriv.identity import digest
 from fedpriv.models import SoftmaxRegression
 from fedpriv.network.graph import Graph
 from fedpriv.privacy.accountant import Accountant
-from fedpriv.privacy.ledger import Ledger, Record, Release, read_ledger
+from fedpriv.privacy.ledger import Ledger, Release
+from fedpriv.privacy.ledger_file import read_ledger
 from fedpriv.privacy.randomness import Randomness
+from fedpriv.privacy.record import Record
 from fedpriv.strategies.fedavg import AddMeanUpdate
 
 SIZES = (12, 9, 10, 8)

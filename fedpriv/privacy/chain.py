@@ -1,0 +1,91 @@
+"""Lines that cannot be changed unseen: each holds a hash of itself and of all lines before it.
+
+A linked line is a JSON object whose last two fields are
+
+* `chain`: SHA-256 of the `chain` of the line before (64 zeros before the first line), followed by the bytes of this
+  line up to `,"chain"`. Anybody can check it;
+* `seal`: the first 128 bits of HMAC-SHA-256 of `chain`, under a key. Only those who hold the key can check or make it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+START = 64 * "0"
+_FIELDS = re.compile(rb',"chain":"([0-9a-f]{64})","seal":"([0-9a-f]{32})"\}\Z')
+_CLOCK = "seconds"  # how long a run took: the only thing that its repetition may change
+
+
+class Link(NamedTuple):
+    """The last two fields of a line."""
+
+    chain: str
+    seal: str
+
+    def is_of(self, key: bytes) -> bool:
+        """Whether it was sealed with this key."""
+        return hmac.compare_digest(self.seal, _seal(self.chain, key))
+
+
+def link(text: str, before: str, key: bytes) -> tuple[str, str]:
+    """Link a JSON object to what comes before it.
+
+    Args:
+        text: The object, with at least one field.
+        before: The `chain` of the line before.
+        key: Of the seals.
+
+    Returns:
+        The line, and its `chain`.
+    """
+    chain = _hash(before, text[:-1].encode())
+    return f'{text[:-1]},"chain":"{chain}","seal":"{_seal(chain, key)}"}}', chain
+
+
+def unlink(line: bytes, before: str) -> tuple[bytes, Link] | None:
+    """Take a line apart.
+
+    Returns:
+        The object as it was linked, and its link; None if it has none, or does not follow what comes before it.
+    """
+    found = _FIELDS.search(line)
+    if found is None:
+        return None
+    one = Link(found[1].decode(), found[2].decode())
+    return (line[: found.start()] + b"}", one) if one.chain == _hash(before, line[: found.start()]) else None
+
+
+def linked(facts: Mapping[str, Any], before: str, key: bytes) -> dict[str, Any]:
+    """Facts with a link of their own, whatever their order and layout in a file; the time that a run took is left out.
+
+    Args:
+        facts: Plain values.
+        before: The `chain` of the last line before.
+        key: Of the seals.
+    """
+    chain = _hash(before, _plain(facts))
+    return {**facts, "chain": chain, "seal": _seal(chain, key)}
+
+
+def link_of(facts: Mapping[str, Any], before: str) -> Link | None:
+    """The link of such facts; None if they have none, or are not the ones that were linked."""
+    chain, seal = facts.get("chain"), facts.get("seal")
+    return Link(chain, seal) if isinstance(seal, str) and chain == _hash(before, _plain(facts)) else None
+
+
+def _hash(before: str, text: bytes) -> str:
+    return hashlib.sha256(before.encode() + text).hexdigest()
+
+
+def _seal(chain: str, key: bytes) -> str:
+    return hmac.digest(key, chain.encode(), "sha256").hex()[:32]
+
+
+def _plain(facts: Mapping[str, Any]) -> bytes:
+    kept = {name: value for name, value in facts.items() if name not in ("chain", "seal", _CLOCK)}
+    return json.dumps(kept, sort_keys=True, separators=(",", ":")).encode()

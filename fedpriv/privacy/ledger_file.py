@@ -1,0 +1,138 @@
+"""A ledger's file, read: its header, its records, and whether each line follows from the lines before it.
+
+Format 3 is a chain (`fedpriv.privacy.chain`), header included. Formats 1 and 2 have none, so that nothing in them tells
+of a change. A torn last line is left out: its value was never handed out, for the line comes first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
+
+from fedpriv import files
+from fedpriv.errors import LedgerError
+from fedpriv.privacy.chain import START, Link, unlink
+from fedpriv.privacy.record import Record
+
+FORMAT = 3  # of new files
+_CHAINED = 3  # and later ones
+_RESTORE = "restore the file from a copy"
+
+
+@dataclass(frozen=True)
+class Header:
+    """The first line of a ledger file.
+
+    Attributes:
+        fedpriv_ledger: The format.
+        n_clients: Number of clients of the run.
+        delta: Of its target.
+        config: Digest of the run's `config.yaml`, where it had one (`fedpriv.identity.of_config`).
+        planned: Number of releases that were planned.
+    """
+
+    fedpriv_ledger: int
+    n_clients: Annotated[int, Field(ge=1, le=10**6)] | None = None
+    delta: Annotated[float, Field(ge=0, lt=1)] | None = None
+    config: str | None = None
+    planned: int | None = None
+
+
+_HEADER = TypeAdapter(Header)
+
+
+@dataclass(frozen=True)
+class LedgerFile:
+    """The whole lines of a ledger file.
+
+    Attributes:
+        path: The file.
+        header: Its first line.
+        texts: The records as JSON, without their links.
+        links: Those of the header and of each record, up to the first one that is broken; none without a chain.
+    """
+
+    path: Path
+    header: Header
+    texts: tuple[bytes, ...]
+    links: tuple[Link, ...]
+
+    @staticmethod
+    def read(path: Path) -> LedgerFile:
+        """Read a ledger.
+
+        Raises:
+            LedgerError: the file is missing, begins with no header, or is of a later format.
+        """
+        try:
+            *lines, _ = files.read(path).split(b"\n")
+        except FileNotFoundError as error:
+            raise LedgerError(f"{path} does not exist: a run without its ledger has no epsilon") from error
+        header = _header_of(lines[0] if lines else b"", path)
+        if header.fedpriv_ledger < _CHAINED:
+            return LedgerFile(path, header, tuple(lines[1:]), ())
+        texts, links = list[bytes](), list[Link]()
+        for line in lines:
+            found = unlink(line, links[-1].chain if links else START)
+            if found is None:
+                break
+            texts.append(found[0])
+            links.append(found[1])
+        return LedgerFile(path, header, (*texts[1:], *lines[max(len(texts), 1) :]), tuple(links))
+
+    @property
+    def chained(self) -> bool:
+        """Whether its lines are a chain, broken or not."""
+        return self.header.fedpriv_ledger >= _CHAINED
+
+    @property
+    def altered(self) -> str | None:
+        """Where the chain is broken; None if it is not, or there is none."""
+        if not self.chained or len(self.links) == 1 + len(self.texts):
+            return None
+        return f"{self.path}, line {len(self.links) + 1} does not follow from what comes before it: it was altered"
+
+    def head(self, releases: int) -> str | None:
+        """The `chain` of the line that many records below the header; None without a chain."""
+        return self.links[releases].chain if self.links else None
+
+    @cached_property
+    def records(self) -> list[Record]:
+        """The releases, in order.
+
+        Raises:
+            LedgerError: the chain is broken, or a line is damaged.
+        """
+        if self.altered:
+            raise LedgerError(f"{self.altered}; {_RESTORE}")
+        records: list[Record] = []
+        for number, text in enumerate(self.texts, start=2):
+            try:
+                records.append(Record.from_json(text.decode()))
+            except (ValueError, TypeError) as error:
+                raise LedgerError(f"{self.path}, line {number} is damaged; {_RESTORE}") from error
+        return records
+
+
+def read_ledger(path: Path) -> list[Record]:
+    """The records of a ledger file.
+
+    Raises:
+        LedgerError: the file is missing, damaged or altered.
+    """
+    return LedgerFile.read(path).records
+
+
+def _header_of(line: bytes, path: Path) -> Header:
+    try:
+        header = _HEADER.validate_json(line, strict=True)
+    except ValueError as error:
+        raise LedgerError(f"{path}, line 1 is not a ledger's header; {_RESTORE}") from error
+    if header.fedpriv_ledger not in range(1, FORMAT + 1):
+        found = header.fedpriv_ledger
+        raise LedgerError(f"{path} is of format {found}, and this fedpriv reads up to {FORMAT}: use a newer one")
+    return header

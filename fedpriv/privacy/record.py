@@ -1,0 +1,99 @@
+"""One release as a ledger keeps it: what was asked and how it was noised, never what was answered."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, get_args
+
+from pydantic import TypeAdapter
+from pydantic_core import from_json
+
+from fedpriv.errors import check_choice
+from fedpriv.privacy.clipping import NormName
+
+MechanismName = Literal["gaussian", "laplace", "none"]
+SamplingName = Literal["full", "poisson", "without_replacement"]
+Unit = Literal["sample", "client"]
+Relation = Literal["replace_one", "add_remove"]
+PerClient = float | tuple[float, ...]
+_WORDS = {
+    "mechanism": get_args(MechanismName),
+    "sampling": get_args(SamplingName),
+    "unit": get_args(Unit),
+    "relation": get_args(Relation),
+    "norm": get_args(NormName),
+}
+
+
+_LATER: dict[str, Any] = {"attempt": 0, "shared": "not recorded"}
+"""What records of format 1 do not tell."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one release was, never what it said.
+
+    Attributes:
+        round: Round of the run, from 0.
+        query: `"gradient"`, `"client_gradient"`, `"gradient_difference"`, `"statistic:<name>"` or `"message"`.
+        index: Which release of this round, from 0.
+        clients: The clients that answered; None means all of them.
+        mechanism: Law of the noise. `"none"` is an exact answer and has `non_private` set.
+        norm: Norm in which a unit's contribution was clipped.
+        bound: That norm's bound C, with what rounding may add.
+        noise_multiplier: Noise scale (standard deviation of a Gaussian, b of a Laplace) over sensitivity, where the
+            sensitivity is C (add_remove) or 2C (replace_one). One number, or one for each of `clients`.
+        sampling: How the unit was selected into the answer.
+        rate: Probability (poisson) or fraction (without_replacement) of the selection; 1 when full.
+        unit: Whose privacy the record prices.
+        relation: Which data sets count as neighbours.
+        shared: What neighbours have in common besides, as printed: numbers that were told or used as they are.
+        trust: Who is trusted, as printed, e.g. `"local"`.
+        non_private: Why the release has no finite price; None when it has one.
+        digest: Checksum of the released value, to recognise a replay after a crash.
+        attempt: Names the noise: another one after every resume with fresh noise, 0 before the first.
+    """
+
+    round: int
+    query: str
+    index: int
+    mechanism: MechanismName
+    noise_multiplier: PerClient
+    unit: Unit
+    relation: Relation
+    clients: tuple[int, ...] | None = None
+    norm: NormName = "l2"
+    bound: float = 1.0
+    sampling: SamplingName = "full"
+    rate: PerClient = 1.0
+    shared: str = ""
+    trust: str = "local"
+    non_private: str | None = None
+    digest: str | None = None
+    attempt: int = 0
+
+    def __post_init__(self) -> None:
+        # a word that nobody knows would be priced as if it were some other one
+        for name, words in _WORDS.items():
+            check_choice(f"record.{name}", getattr(self, name), *words)
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @staticmethod
+    def from_json(line: str) -> Record:
+        """Read one line back.
+
+        Raises:
+            ValueError: the line is not a record.
+        """
+        raw: Any = from_json(line, allow_inf_nan=False)
+        if not isinstance(raw, dict) or {*_LATER, *raw} != {f.name for f in fields(Record)}:
+            raise ValueError("not a ledger record")
+        told = _RECORD.validate_json(line, strict=True)
+        return replace(told, **{name: value for name, value in _LATER.items() if name not in raw})
+
+
+_RECORD = TypeAdapter(Record)  # a number is a number: "3", true and null would be priced as something else
