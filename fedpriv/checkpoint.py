@@ -13,6 +13,7 @@ import torch
 from fedpriv import files
 from fedpriv.errors import FedprivError
 from fedpriv.privacy.ledger_file import read_ledger
+from fedpriv.privacy.randomness import Randomness
 from fedpriv.simulation import Progress
 
 
@@ -41,6 +42,10 @@ class Checkpoint:
     run: str
     attempt: int
     model: str
+
+    def randomness(self) -> Randomness:
+        """The run's streams."""
+        return Randomness(int(self.seed, 16), int(self.secret_seed, 16), self.attempt, self.run)
 
     def save(self, path: Path) -> None:
         """Write it whole, on the disk itself: a crash leaves the old file or the new one.

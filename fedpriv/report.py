@@ -16,7 +16,7 @@ from fedpriv import strict_json, strict_yaml
 from fedpriv.errors import ConfigError, FedprivError, LedgerError
 from fedpriv.files import read, write_whole
 from fedpriv.privacy.accountant import account
-from fedpriv.privacy.ledger_file import read_header, read_ledger
+from fedpriv.privacy.ledger_file import LedgerFile, read_ledger
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.spent import Spent
 from fedpriv.results import read_metrics, why_no_more
@@ -77,7 +77,7 @@ class Run:
         A run that was ended by its strategy says more than its ledger: it is charged for its whole plan.
         """
         records, said = self._records, self.result  # refuses a damaged header
-        header = read_header(self.folder / "ledger.jsonl")
+        header = LedgerFile.read(self.folder / "ledger.jsonl").header
         if header.n_clients is None or header.delta is None:
             raise LedgerError(f"{self.folder}/ledger.jsonl, line 1 has no n_clients or no delta; {_RESTORE}")
         counted = account(records, header.n_clients, header.delta)

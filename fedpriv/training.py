@@ -121,8 +121,8 @@ class Training:
         )
         if saved is not None:
             self._check_same(saved, secret_seed)
-            attempt = secrets.randbits(62) if fresh_noise else saved.attempt
-            self._randomness = Randomness(int(saved.seed, 16), int(saved.secret_seed, 16), attempt, saved.run)
+            again = saved.randomness()
+            self._randomness = replace(again, attempt=secrets.randbits(62)) if fresh_noise else again
         else:
             # models of one kind may start elsewhere: the first answers of two such runs must not share noise
             run = digest(self._settings, clients[0].model, clients[0].loss)
@@ -170,12 +170,15 @@ class Training:
             raise FedprivError(f"{_needed(self.folder)} was made with other settings; resume with its own config.yaml")
 
     def _open_ledger(self, saved: Checkpoint | None, counted: int, *, fresh_noise: bool) -> Ledger:
-        path, key = None if self.folder is None else self.folder.path / "ledger.jsonl", self._randomness.digest_key()
+        path = None if self.folder is None else self.folder.path / "ledger.jsonl"
+        digests, seals = self._randomness.digest_key(), self._randomness.seal_key()
         if saved is None or path is None:
             header = {"n_clients": len(self.population), "delta": self.plan.privacy.delta}
-            return Ledger(self._guard, path, header, key)
+            return Ledger(self._guard, path, header, digests, seals)
         keep = saved.records
-        return Ledger.resume(path, self._guard, keep, told=counted, fresh_noise=fresh_noise, digest_key=key)
+        return Ledger.resume(
+            path, self._guard, keep, told=counted, fresh_noise=fresh_noise, digest_key=digests, seal_key=seals
+        )
 
     def __iter__(self) -> Iterator[RoundReport]:
         """Train, round by round.

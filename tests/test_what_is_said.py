@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from forging import lines_of, rewrite
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
@@ -23,6 +24,7 @@ from fedpriv.config import build, forecast, load_config
 from fedpriv.estimators import PrivateLogisticRegression
 from fedpriv.models import SoftmaxRegression
 from fedpriv.privacy.accountant import account
+from fedpriv.privacy.ledger_file import read_ledger
 from fedpriv.report import Run
 from fedpriv.results import RoundReport
 from fedpriv.strategies.base import Aggregator, Network, State
@@ -290,7 +292,7 @@ def test_a_ledger_that_was_cut_is_said_to_be_incomplete(finished: bool, tmp_path
     lines = ledger.read_text().splitlines(keepends=True)
     assert len(lines) == 21
     ledger.write_text("".join(lines[:6]))
-    smaller = account(fp.privacy.ledger.read_ledger(ledger), 3, 1e-5).epsilon
+    smaller = account(read_ledger(ledger), 3, 1e-5).epsilon
     assert smaller < 0.6 * whole
     text = cli("show", str(run)).stdout
     assert "incomplete (ledger.jsonl holds 5 of the 20 releases that were counted by round 20" in text
@@ -311,6 +313,6 @@ def test_a_whole_ledger_is_not_said_to_be_incomplete_and_one_of_another_run_is(t
     assert facts["incomplete"] is None
     assert facts["epsilon"] == result["epsilon"]
     ledger = tmp_path / "ledger.jsonl"
-    ledger.write_text(ledger.read_text() + ledger.read_text().splitlines(keepends=True)[-1])
+    rewrite(ledger, [*lines_of(ledger), lines_of(ledger)[-1]])
     assert "21 releases and result.json counts 20" in (Run.read(tmp_path).incomplete or "")
     assert Run.read(tmp_path).spent.epsilon > result["epsilon"]

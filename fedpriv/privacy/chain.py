@@ -74,8 +74,8 @@ def linked(facts: Mapping[str, Any], before: str, key: bytes) -> dict[str, Any]:
 
 def link_of(facts: Mapping[str, Any], before: str) -> Link | None:
     """The link of such facts; None if they have none, or are not the ones that were linked."""
-    chain, seal = facts.get("chain"), facts.get("seal")
-    return Link(chain, seal) if isinstance(seal, str) and chain == _hash(before, _plain(facts)) else None
+    chain, seal = _hash(before, _plain(facts)), facts.get("seal")
+    return Link(chain, seal) if isinstance(seal, str) and facts.get("chain") == chain else None
 
 
 def _hash(before: str, text: bytes) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from faulty_disk import Files, Full, Moment, Recorder, restore
+from forging import plain
 from typer.testing import CliRunner
 
 from fedpriv import files
@@ -62,7 +63,7 @@ def asked(folder: Path) -> list[object]:
     """What was released, without what depends on what it said, and what it cost."""
     lines = [json.loads(line) for line in (folder / "ledger.jsonl").read_bytes().splitlines()]
     spent = json.loads((folder / "result.json").read_bytes())["epsilon"]
-    return [spent, *({**line, "digest": None, "bound": None} for line in lines)]
+    return [spent, *({**plain(line), "digest": None, "bound": None} for line in lines)]
 
 
 def records(ledger: bytes) -> int:

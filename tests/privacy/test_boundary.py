@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from forging import plain
 from privacy_worlds import DIM, Data, clients_of, digits_of, oracle_of, with_record
 from torch import Tensor
 
@@ -109,7 +110,7 @@ def watch(
         models.append(training.progress.models.clone())
         reports.append((report.metrics, report.epsilon))
     lines = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
-    ledger = [json.dumps({**line, "digest": None}) for line in lines]
+    ledger = [json.dumps({**plain(line), "digest": None}) for line in lines]
     result = {name: value for name, value in training.result().to_json().items() if name != "seconds"}
     return Seen(wire.sent, models, reports, ledger, recorder.own, result)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.privacy_accountant import NeighboringRelation
+from forging import lines_of
 from privacy_worlds import DIM, clients_of, digits_of, oracle_of
 from torch import Tensor
 
@@ -114,8 +114,8 @@ def test_nothing_that_is_seen_names_the_cohort(tmp_path: Path):
             clients_of(digits_of(SIZES)), fp.fedavg(0.1), CENTRAL, rounds=5, seed=seed, secret_seed=seed, folder=folder
         )
         reports = [(report.metrics, report.epsilon) for report in training]
-        lines = (folder / "ledger.jsonl").read_text().splitlines()
-        seen.append((reports, [{**json.loads(line), "digest": None} for line in lines], training.plan.evaluations))
+        ledger = [{**line, "digest": None} for line in lines_of(folder / "ledger.jsonl")]
+        seen.append((reports, ledger, training.plan.evaluations))
     assert seen[0] == seen[1]
     assert seen[0][2][0] == pytest.approx(RATE * sum(SIZES))
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from forging import plain
 from privacy_worlds import Data, clients_of, digits_of, with_record
 from torch import Tensor
 
@@ -115,7 +116,7 @@ def seen_of(training: fp.Training, folder: Path, script: list[Tensor]) -> tuple[
         seen += [report.metrics, report.epsilon, training.progress.models.tolist(), training.progress.received.tolist()]
         seen.append({key: value.tolist() for key, value in training.progress.server.items()})
     seen.append([rows.tolist() for rows in wire.sent])
-    seen += [{**json.loads(line), "digest": None} for line in (folder / "ledger.jsonl").read_text().splitlines()]
+    seen += [{**plain(json.loads(line)), "digest": None} for line in (folder / "ledger.jsonl").read_text().splitlines()]
     seen.append({key: value for key, value in training.result().to_json().items() if key != "seconds"})
     return seen, watched.answers
 

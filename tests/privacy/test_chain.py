@@ -1,0 +1,172 @@
+"""A ledger's lines are a chain that anybody can check, and sealed for those who hold a key."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from forging import lines_of, rewrite
+
+import fedpriv as fp
+from fedpriv.privacy import chain
+from fedpriv.privacy.accountant import Accountant
+from fedpriv.privacy.ledger import Ledger, Mark, Release
+from fedpriv.privacy.ledger_file import LedgerFile, read_ledger
+from fedpriv.privacy.randomness import Randomness
+from fedpriv.privacy.record import Record
+
+KEY = b"k" * 32
+
+
+def record_of(round_index: int, **changes: object) -> Record:
+    return Record(**{**vars(Record(round_index, "gradient", 0, "gaussian", 5.0, "sample", "replace_one")), **changes})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    ledger = Ledger(
+        Accountant(2, 1e-5), tmp_path / "ledger.jsonl", {"n_clients": 2, "delta": 1e-5}, b"digests", seal_key=KEY
+    )
+    for index in range(6):
+        ledger.open(Release(record_of(index), torch.full((2,), index / 2)))
+    return tmp_path / "ledger.jsonl"
+
+
+def test_the_chain_can_be_checked_by_its_description_alone(path: Path) -> None:
+    before = "0" * 64
+    for line in path.read_text().splitlines():
+        text, rest = line.split(',"chain":')
+        before = hashlib.sha256((before + text).encode()).hexdigest()
+        seal = hmac.new(KEY, before.encode(), hashlib.sha256).hexdigest()[:32]
+        assert json.loads('{"chain":' + rest) == {"chain": before, "seal": seal}
+    assert [record.round for record in read_ledger(path)] == list(range(6))
+    assert json.loads(path.read_text().splitlines()[0])["fedpriv_ledger"] == 3
+
+
+FIELDS = {
+    "round": 9,
+    "query": "message",
+    "index": 1,
+    "mechanism": "laplace",
+    "noise_multiplier": 5000.0,
+    "unit": "client",
+    "relation": "add_remove",
+    "clients": [0],
+    "norm": "l1",
+    "bound": 0.5,
+    "sampling": "poisson",
+    "rate": 0.5,
+    "shared": "sizes public",
+    "trust": "central",
+    "non_private": "because",
+    "digest": "00",
+    "attempt": 1,
+}
+
+
+def test_the_edits_are_of_all_fields() -> None:
+    assert {*FIELDS} == {*vars(record_of(0))}
+
+
+@pytest.mark.parametrize("number", [1, 3, 6], ids=["first", "middle", "last"])
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_changed_field_breaks_it(path: Path, field: str, number: int) -> None:
+    lines = path.read_bytes().split(b"\n")
+    raw = json.loads(lines[number])
+    assert raw[field] != FIELDS[field]
+    lines[number] = json.dumps(raw | {field: FIELDS[field]}, separators=(",", ":")).encode()
+    path.write_bytes(b"\n".join(lines))
+    with pytest.raises(fp.LedgerError, match=rf"line {number + 1} does not follow .* altered"):
+        read_ledger(path)
+
+
+EDITS = {
+    "first record deleted": (lambda lines: lines[:1] + lines[2:], 2),
+    "deleted": (lambda lines: lines[:3] + lines[4:], 4),
+    "duplicated": (lambda lines: [*lines[:4], *lines[3:]], 5),
+    "last duplicated": (lambda lines: [*lines, lines[-1]], 8),
+    "swapped": (lambda lines: [*lines[:3], lines[4], lines[3], *lines[5:]], 4),
+    "inserted without links": (lambda lines: [*lines[:3], record_of(9).to_json().encode(), *lines[3:]], 4),
+    "garbage": (lambda lines: [*lines[:3], b"garbage", *lines[4:]], 4),
+    "an empty line": (lambda lines: [*lines[:3], b"", *lines[3:]], 4),
+    "a space": (lambda lines: [*lines[:3], lines[3].replace(b'":', b'": ', 1), *lines[4:]], 4),
+    "header": (lambda lines: [lines[0].replace(b'"n_clients": 2', b'"n_clients": 3'), *lines[1:]], 1),
+    "no links": (lambda lines: [json.dumps({"fedpriv_ledger": 3}).encode(), *lines[1:]], 1),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edit_breaks_it(path: Path, name: str) -> None:
+    edit, number = EDITS[name]
+    lines = path.read_bytes().split(b"\n")[:-1]
+    path.write_bytes(b"\n".join(edit(lines)) + b"\n")
+    with pytest.raises(fp.LedgerError, match=rf"line {number} does not follow"):
+        read_ledger(path)
+    with pytest.raises(fp.LedgerError, match="altered"):
+        Ledger.resume(path, Accountant(2, 1e-5), 0)
+
+
+def test_what_the_chain_alone_cannot_tell(path: Path) -> None:
+    """Lines that are missing from the end, and a file that was made anew: other files and the key tell of these."""
+    whole = LedgerFile.read(path)
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
+    assert len(read_ledger(path)) == 2
+    header, first, second = lines_of(path)
+    rewrite(path, [header, first | {"noise_multiplier": 5000.0}, second])
+    forged = LedgerFile.read(path)
+    assert forged.records[0].noise_multiplier == 5000
+    assert forged.altered is None
+    assert all(link.is_of(KEY) for link in whole.links)
+    assert not any(link.is_of(KEY) for link in forged.links)
+
+
+def test_a_resumed_ledger_has_the_same_links(path: Path) -> None:
+    whole, found = path.read_bytes(), LedgerFile.read(path)
+    path.write_bytes(b"\n".join(whole.split(b"\n")[:4]) + b"\n" + whole.split(b"\n")[4][:-9])
+    ledger = Ledger.resume(path, Accountant(2, 1e-5), 1, digest_key=b"digests", seal_key=KEY)
+    assert ledger.mark == Mark(1, found.links[1].chain)
+    for index in range(1, 6):
+        ledger.open(Release(record_of(index), torch.full((2,), index / 2)))
+        assert ledger.mark == Mark(index + 1, found.head(index + 1))
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_earlier_formats_are_read_and_go_on_without_a_chain(path: Path, number: int) -> None:
+    header, *records = lines_of(path)
+    later = ("attempt", "shared") if number == 1 else ()
+    old = [header | {"fedpriv_ledger": number}, *({k: v for k, v in r.items() if k not in later} for r in records)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in old))
+    found = LedgerFile.read(path)
+    assert (found.chained, found.altered, found.head(3), len(found.records)) == (False, None, None, 6)
+    ledger = Ledger.resume(path, Accountant(2, 1e-5), 6)
+    ledger.open(Release(record_of(6, shared=found.records[0].shared), torch.ones(2)))
+    assert ledger.mark == Mark(7, None)
+    assert "chain" not in path.read_text()
+    assert len(read_ledger(path)) == 7
+
+
+def test_facts_are_linked_whatever_their_layout() -> None:
+    facts = {"b": 1.5, "a": [1e-5, "inf"], "seconds": 3.0}
+    made = chain.linked(facts, "f" * 64, KEY)
+    again = json.loads(json.dumps(made, indent=2, sort_keys=True))
+    assert chain.link_of(again | {"seconds": 4.0}, "f" * 64) == chain.Link(made["chain"], made["seal"])
+    for wrong in ({"b": 1.25}, {"c": 0}, {"chain": "0" * 64}, {"chain": None}, {"seal": None}):
+        assert chain.link_of(again | wrong, "f" * 64) is None
+    assert chain.link_of(again, "e" * 64) is None
+
+
+def test_the_key_of_the_seals_is_no_other_key_and_stays() -> None:
+    """An auditor who has it cannot compute noise, nor test guesses of released values against their digests."""
+    randomness = Randomness(1, 2**127 + 5, run="a")
+    key = randomness.seal_key()
+    others = [randomness.digest_key(), randomness._key("noise", 0, 0, 0), randomness._secret()]
+    assert len(key) == 32
+    assert key not in others
+    assert Randomness(1, 2**127 + 5, attempt=7, run="a").seal_key() == key, "a resume with fresh noise keeps it"
+    assert Randomness(1, 2**127 + 6, run="a").seal_key() != key
+    assert Randomness(1, 2**127 + 5, run="b").seal_key() != key
