@@ -3,9 +3,7 @@
 The names below are what most users need; everything else is in the modules they come from.
 """
 
-from fedpriv.client import Client, make_clients
-from fedpriv.compute import Compute
-from fedpriv.constraints import ClassLossAtMost, Function, GroupLossGap, LinearEquality, LossAtMost, class_loss
+from fedpriv.clients.client import Client, make_clients
 from fedpriv.errors import BudgetExhausted, ConfigError, DataError, FedprivError, LedgerError, PrivacyError
 from fedpriv.network.activity import OnePeerExponential, Outage, RandomEdges, RandomLinks, RandomNodes
 from fedpriv.network.graph import Graph
@@ -24,8 +22,12 @@ from fedpriv.privacy.settings import (
     SecureAggregation,
     Statistics,
 )
-from fedpriv.problem import Problem
-from fedpriv.results import Result, RoundReport
+from fedpriv.problems.constraints import ClassLossAtMost, Function, GroupLossGap, LinearEquality, LossAtMost, class_loss
+from fedpriv.problems.problem import Problem
+from fedpriv.reports import sinks
+from fedpriv.runs.compute import Compute
+from fedpriv.runs.results import Result, RoundReport
+from fedpriv.runs.training import Training, train
 from fedpriv.strategies.adaptive_clipping import adaptive_clipping
 from fedpriv.strategies.admm import Ball, Box, Decay, OutputNoise, Penalty, Prox, Trust, inexact_admm
 from fedpriv.strategies.augmented_lagrangian import proximal_al
@@ -41,7 +43,6 @@ from fedpriv.strategies.private_augmented_lagrangian import private_al
 from fedpriv.strategies.scaffold import scaffold
 from fedpriv.strategies.svrg import AnchorBudget, Epochs, svrg
 from fedpriv.strategies.tracking import gradient_tracking, gradient_tracking_pair
-from fedpriv.training import Training, train
 
 __version__ = "0.1.0"
 __all__ = [
@@ -119,6 +120,7 @@ __all__ = [
     "private_al",
     "proximal_al",
     "scaffold",
+    "sinks",
     "svrg",
     "train",
 ]

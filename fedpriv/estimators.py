@@ -22,17 +22,17 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from fedpriv.client import make_clients
-from fedpriv.compute import Compute
+from fedpriv.clients.client import make_clients
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.models import LogisticRegression, Loss, SoftmaxRegression
 from fedpriv.models.losses import PerExampleLoss, cross_entropy, logistic
-from fedpriv.privacy import gaussian
+from fedpriv.privacy.accounting import gaussian
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.settings import Privacy
+from fedpriv.runs.compute import Compute
+from fedpriv.runs.training import train
 from fedpriv.strategies.erm import gradient_descent
 from fedpriv.strategies.proximal import L2
-from fedpriv.training import train
 
 Rows = ArrayLike | spmatrix | sparray
 _CONSTANT = 0.25  # beside rows of norm at most 1: a larger one slows the other columns down, and needs more noise

@@ -26,8 +26,8 @@ SOURCES = sources(PACKAGE)
 STRATEGIES = strategies(PACKAGE)
 
 # who may do what, as paths inside the package
-OPENS_RELEASES = {"oracle.py", "simulation.py"}
-MAKES_RELEASES = {"oracle.py", "privacy/mechanisms.py", "privacy/as_published.py"}
+OPENS_RELEASES = {"oracle/private.py", "engines/local.py"}
+MAKES_RELEASES = {"oracle/private.py", "privacy/mechanisms.py", "privacy/as_published.py"}
 READS_RELEASES = {"privacy/ledger.py"}
 MAKES_UP_DATA = {"config/forecasting.py"}  # to time a round without real data; nothing of it is released
 # torch functions that draw from its hidden global generator when no generator is given
@@ -123,7 +123,7 @@ def test_no_hidden_randomness():
         for call, name, receiver in calls(path)
         if name in DRAWS and receiver == "torch" and not any(k.arg == "generator" for k in call.keywords)
     ]
-    assert not found, f"pass generator=..., or use fedpriv.privacy.randomness: {found}"
+    assert not found, f"pass generator=..., or use fedpriv.randomness.streams: {found}"
 
 
 @pytest.mark.parametrize("path", STRATEGIES, ids=inside)

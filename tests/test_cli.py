@@ -19,8 +19,8 @@ import torch
 from forging import lines_of, rewrite
 from typer.testing import CliRunner
 
-from fedpriv.checkpoint import Checkpoint
 from fedpriv.cli import app
+from fedpriv.runs.checkpoint import Checkpoint
 
 DIGITS = str(Path(__file__).with_name("run.yaml"))
 # five clients, a few rounds, one thread: a fraction of a second

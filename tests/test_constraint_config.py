@@ -11,7 +11,7 @@ import pytest
 from fedpriv.config import Config, build, forecast, load_config, to_yaml
 from fedpriv.config.building import outline
 from fedpriv.config.statistics import noise_notes, statistics_notes, suggested_share
-from fedpriv.report import Run
+from fedpriv.reports.report import Run
 from fedpriv.strategies.proximal import L2
 
 TEXT = """

@@ -15,8 +15,8 @@ from fedpriv.cli import app
 from fedpriv.config import build, load_config, to_yaml
 from fedpriv.data import load
 from fedpriv.models import SoftmaxRegression
-from fedpriv.report import Run
-from fedpriv.sinks import Jsonl
+from fedpriv.reports.report import Run
+from fedpriv.reports.sinks import Jsonl
 
 CONFIG = """
 data: {name: digits, flat: true, partition: {kind: iid, n_clients: 4}}

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
-from fedpriv.backends import BACKENDS, choose
-from fedpriv.batch import Batch
-from fedpriv.layout import Layout, constants
+from fedpriv.clients.batch import Batch
+from fedpriv.clients.layout import Layout, constants
 from fedpriv.models import fix_model, validate_model
+from fedpriv.oracle.backends import BACKENDS, choose
 from fedpriv.privacy.clipping import Clip
 
 CLASSES = 3

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 import fedpriv as fp
 from fedpriv.cli import app
+from fedpriv.clients.ownership import Repeats, check_datasets
 from fedpriv.data import load
 from fedpriv.models import LogisticRegression, SoftmaxRegression, resolve_loss
-from fedpriv.ownership import Repeats, check_datasets
 
 PRIVATE, EXACT, OF_CLIENTS = fp.Privacy(epsilon=3), fp.Privacy(at="none"), fp.Privacy(epsilon=3, unit="client")
 

@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 from fedpriv import plugins
 from fedpriv.cli import app
 from fedpriv.config import load_config
-from fedpriv.constraints import CONSTRAINTS, ClassLossAtMost, LossAtMost
 from fedpriv.errors import ConfigError
-from fedpriv.loss_sums import Constraint
 from fedpriv.models import MODELS
 from fedpriv.network.activity import ACTIVITIES, Activity, Always
 from fedpriv.plugins import Entry, Registry, build, checked, find, resolve_object
+from fedpriv.problems.constraints import CONSTRAINTS, ClassLossAtMost, LossAtMost
+from fedpriv.problems.loss_sums import Constraint
 
 RUN = Path(__file__).with_name("run.yaml")
 NUMBER = 3

@@ -11,12 +11,12 @@ import yaml
 from matplotlib import image
 from typer.testing import CliRunner
 
-from fedpriv import comparison
 from fedpriv.cli import app
 from fedpriv.config import build, load_config, to_yaml
 from fedpriv.errors import FedprivError
-from fedpriv.report import Run, draw
-from fedpriv.sinks import Jsonl
+from fedpriv.reports import comparison
+from fedpriv.reports.report import Run, draw
+from fedpriv.reports.sinks import Jsonl
 
 DIGITS = Path(__file__).with_name("run.yaml")
 

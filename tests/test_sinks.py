@@ -15,8 +15,8 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fedpriv.errors import FedprivError
-from fedpriv.results import RoundReport, Sink
-from fedpriv.sinks import Csv, Jsonl, Live, TensorBoard
+from fedpriv.reports.sinks import Csv, Jsonl, Live, TensorBoard
+from fedpriv.runs.results import RoundReport, Sink
 
 
 def report(number: int, *, measured: bool = True, epsilon: float | None = None, rounds: int = 40) -> RoundReport:

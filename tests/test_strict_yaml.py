@@ -9,7 +9,7 @@ import pytest
 
 from fedpriv.config import load_config
 from fedpriv.errors import ConfigError
-from fedpriv.strict_yaml import DEEPEST, read
+from fedpriv.storage.strict_yaml import DEEPEST, read
 
 RUN = Path(__file__).with_name("run.yaml")
 

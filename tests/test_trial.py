@@ -10,8 +10,8 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv import models
-from fedpriv.backends import BACKENDS
-from fedpriv.batch import Batch
+from fedpriv.clients.batch import Batch
+from fedpriv.oracle.backends import BACKENDS
 from fedpriv.privacy.clipping import Clip
 
 FEATURES, CLASSES = 6, 3

@@ -18,15 +18,15 @@ from torch.utils.data import TensorDataset
 from typer.testing import CliRunner
 
 import fedpriv as fp
-from fedpriv import comparison, sinks
 from fedpriv.cli import app
 from fedpriv.config import build, forecast, load_config
 from fedpriv.estimators import PrivateLogisticRegression
 from fedpriv.models import SoftmaxRegression
-from fedpriv.privacy.accountant import account
+from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.ledger_file import read_ledger
-from fedpriv.report import Run
-from fedpriv.results import RoundReport
+from fedpriv.reports import comparison, sinks
+from fedpriv.reports.report import Run
+from fedpriv.runs.results import RoundReport
 from fedpriv.strategies.base import Aggregator, Network, State
 
 CONFIG = Path(__file__).with_name("run.yaml")

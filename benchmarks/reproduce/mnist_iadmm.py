@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedpriv.config import build, load_config
-from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.accounting.calibration import calibrate
 from fedpriv.privacy.record import Record
 
 CONFIGS = Path(__file__).parents[2] / "configs"

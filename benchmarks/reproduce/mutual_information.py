@@ -28,9 +28,9 @@ from sensor_fusion import PAPER, Q2
 from sensors import Promise, SensorOracle, Sensors
 
 import fedpriv as fp
-from fedpriv.privacy.randomness import Randomness
+from fedpriv.engines.local import begin, simulate
 from fedpriv.privacy.schedules import Geometric
-from fedpriv.simulation import begin, simulate
+from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.gossip import StepSize
 
 mpl.use("Agg")

@@ -34,10 +34,10 @@ from sensors import Promise, SensorOracle, Sensors
 from torch import Tensor
 
 import fedpriv as fp
+from fedpriv.engines.local import begin, simulate
 from fedpriv.privacy.claims import gradient_tracking_total
-from fedpriv.privacy.randomness import Randomness
 from fedpriv.privacy.schedules import Geometric, Uniform
-from fedpriv.simulation import begin, simulate
+from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.gossip import StepSize
 
 mpl.use("Agg")

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 import fedpriv as fp
-from fedpriv.planning import DryOracle
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.mechanisms import Laplace
 from fedpriv.privacy.pricing import Pricing
 from fedpriv.privacy.schedules import Schedule
+from fedpriv.runs.planning import DryOracle
 
 
 @dataclass(frozen=True)

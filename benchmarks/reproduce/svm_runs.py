@@ -18,14 +18,14 @@ from svm_problem import Problem
 from torch import Tensor
 
 import fedpriv as fp
+from fedpriv.engines.local import begin, simulate
 from fedpriv.network.activity import Activity, Always, OnePeerExponential
 from fedpriv.network.mixing import Weights, metropolis
-from fedpriv.planning import DryOracle, make_plan
-from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.accounting.calibration import calibrate
 from fedpriv.privacy.pricing import Pricing
-from fedpriv.privacy.randomness import Randomness
 from fedpriv.privacy.record import Record
-from fedpriv.simulation import begin, simulate
+from fedpriv.randomness.streams import Randomness
+from fedpriv.runs.planning import DryOracle, make_plan
 from fedpriv.strategies.dual_averaging import DualMap, Duals, DualStep, WeightedPrimals
 from fedpriv.strategies.proximal import L1, L2
 

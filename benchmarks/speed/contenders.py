@@ -134,8 +134,8 @@ def fedpriv(model: Model, mode: str, lap: Lap) -> None:
 
     from fedpriv.privacy.clipping import Clip
     from fedpriv.privacy.settings import FixedSize, Privacy
+    from fedpriv.runs.training import Training, make_clients
     from fedpriv.strategies.fedavg import fedavg
-    from fedpriv.training import Training, make_clients
 
     inputs, targets = data()
     clients = make_clients(

@@ -19,8 +19,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
-from fedpriv import files
 from fedpriv.models import MnistCNN
+from fedpriv.storage import files
 
 CLIENTS, EXAMPLES, RATE = 100, 600, 0.033
 

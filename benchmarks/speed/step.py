@@ -17,12 +17,12 @@ from time import process_time
 import torch
 from torch import Tensor, nn
 
-from fedpriv.backends import BACKENDS
-from fedpriv.backends.base import Backend
-from fedpriv.batch import Batch
+from fedpriv.clients.batch import Batch
 from fedpriv.models import Loss, MnistCNN, SoftmaxRegression, cross_entropy
+from fedpriv.oracle.backends import BACKENDS
+from fedpriv.oracle.backends.base import Backend
 from fedpriv.privacy.clipping import Clip
-from fedpriv.privacy.randomness import Randomness, normal
+from fedpriv.randomness.streams import Randomness, normal
 
 LOSS = Loss(cross_entropy)
 

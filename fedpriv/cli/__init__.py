@@ -82,7 +82,7 @@ def train(
 ) -> None:
     """Train; everything about the run goes to its folder."""
     from fedpriv.config import load_config
-    from fedpriv.folder import RunFolder
+    from fedpriv.storage.folder import RunFolder
 
     settings = load_config(config, [*(overrides or []), *(["model.fix=true"] if fix_model else [])])
     claimed = RunFolder.new(folder) if folder else RunFolder.numbered(Path("runs") / config.stem)
@@ -102,7 +102,7 @@ def resume(
     """Go on with a run that stopped, from its last checkpoint."""
     from fedpriv.config import load_config
     from fedpriv.errors import FedprivError
-    from fedpriv.folder import RunFolder
+    from fedpriv.storage.folder import RunFolder
 
     if not (run / "config.yaml").exists():
         fix = f"start one in it: fedpriv train CONFIG --out {run}"
@@ -145,7 +145,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a run, finished or not, or compare several; epsilon is counted again from the ledger."""
-    from fedpriv.report import Run, draw
+    from fedpriv.reports.report import Run, draw
 
     runs = [Run.read(folder) for folder in folders]
     if len(runs) > 1:
@@ -196,8 +196,8 @@ def list_names(
     as_json: AsJson = False,
 ) -> None:
     """List what a configuration can name, or the options of one name."""
-    from fedpriv.backends import BACKENDS
     from fedpriv.config.catalogue import SECTIONS, describe
+    from fedpriv.oracle.backends import BACKENDS
     from fedpriv.privacy.mechanisms import MECHANISMS
 
     if name is None:

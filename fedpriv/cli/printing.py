@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from fedpriv import strict_json
+from fedpriv.storage import strict_json
 
 if TYPE_CHECKING:
     from fedpriv.config import Forecast
     from fedpriv.network.graph import Facts
-    from fedpriv.report import Run
+    from fedpriv.reports.report import Run
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -40,7 +40,7 @@ def print_json(value: dict[str, Any]) -> None:
 
 def print_comparison(runs: Sequence[Run], *, as_json: bool) -> None:
     """Several runs, one line each, and what to know before one is preferred."""
-    from fedpriv import comparison
+    from fedpriv.reports import comparison
 
     if as_json:
         print_json({"runs": [run.to_json() for run in runs], "notes": comparison.notes(runs)})

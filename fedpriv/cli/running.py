@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 import typer
 from rich.markup import escape
 
-from fedpriv import strict_json
 from fedpriv.cli.printing import busy, err, print_json, print_rows
 from fedpriv.cli.signals import Signals
+from fedpriv.storage import strict_json
 
 if TYPE_CHECKING:
     from fedpriv.config import Config
-    from fedpriv.folder import RunFolder
-    from fedpriv.results import Result
-    from fedpriv.training import Training
+    from fedpriv.runs.results import Result
+    from fedpriv.runs.training import Training
+    from fedpriv.storage.folder import RunFolder
 
 
 def run(
@@ -87,8 +87,8 @@ def _build(config: Config, folder: RunFolder, *, resumed: bool, fresh_noise: boo
 
 
 def _iterate(config: Config, training: Training, folder: Path, signals: Signals) -> Result:
-    from fedpriv import sinks
     from fedpriv.config import to_yaml
+    from fedpriv.reports import sinks
 
     done = training.progress.round
     # lines past the checkpoint are as they will be again, unless no release past it will be
@@ -123,7 +123,7 @@ def _iterate(config: Config, training: Training, folder: Path, signals: Signals)
 
 
 def _report(result: Result, folder: RunFolder, *, save_nodes: bool, as_json: bool) -> None:
-    from fedpriv.report import Run, draw
+    from fedpriv.reports.report import Run, draw
 
     path = folder.path
     result.save(path, nodes=save_nodes)

@@ -9,18 +9,18 @@ from fedpriv.config.building import Outline, plan_of
 from fedpriv.config.schema import Config
 from fedpriv.config.statistics import noise_notes, statistics_notes
 from fedpriv.data.partition import LABEL_DEPENDENT
+from fedpriv.engines.local import RoundNetwork
 from fedpriv.network import mixing
 from fedpriv.network.graph import Graph
-from fedpriv.planning import Plan
 from fedpriv.privacy.claims import Claim
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.mechanisms import Gaussian, Laplace
 from fedpriv.privacy.settings import SECURE_IS_GONE
-from fedpriv.simulation import RoundNetwork
+from fedpriv.runs.planning import Plan
+from fedpriv.runs.training import Training
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.svrg import SendDifference
 from fedpriv.strategies.tracking import ImplicitTracking
-from fedpriv.training import Training
 
 
 def advice(

@@ -12,19 +12,19 @@ from torch import Tensor, nn
 from torch.utils.data import Subset
 
 from fedpriv import data, models
-from fedpriv.client import Client, make_clients
+from fedpriv.clients.client import Client, make_clients
+from fedpriv.clients.ownership import check_datasets
 from fedpriv.config.files import fingerprint
 from fedpriv.config.network import check_cohort
 from fedpriv.config.schema import Config
 from fedpriv.data import Split, labels_of
 from fedpriv.data.base import size
 from fedpriv.errors import ConfigError
-from fedpriv.folder import RunFolder
-from fedpriv.ownership import check_datasets
-from fedpriv.planning import Plan, make_plan, with_neighbours
-from fedpriv.privacy.randomness import Randomness
 from fedpriv.privacy.settings import Privacy
-from fedpriv.training import Training
+from fedpriv.randomness.streams import Randomness
+from fedpriv.runs.planning import Plan, make_plan, with_neighbours
+from fedpriv.runs.training import Training
+from fedpriv.storage.folder import RunFolder
 
 
 def build(

@@ -10,10 +10,10 @@ from typing import Any
 
 import yaml
 
-from fedpriv import strict_yaml
 from fedpriv.config.base import check
 from fedpriv.config.schema import Config
 from fedpriv.errors import ConfigError
+from fedpriv.storage import strict_yaml
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:

@@ -10,25 +10,25 @@ from typing import Any
 import torch
 from torch.utils.data import TensorDataset
 
-from fedpriv.client import make_clients
+from fedpriv.clients.client import make_clients
+from fedpriv.clients.layout import Layout
 from fedpriv.config.advice import advice
 from fedpriv.config.building import Outline, make_model, outline, plan_of
 from fedpriv.config.network import check_cohort
 from fedpriv.config.recipes import Recipe
 from fedpriv.config.schema import Config
 from fedpriv.config.strategies import STRATEGIES
-from fedpriv.layout import Layout
 from fedpriv.models import shipped
 from fedpriv.network.graph import Facts
-from fedpriv.planning import Plan, check_problem
-from fedpriv.privacy.accountant import account
+from fedpriv.privacy.accounting.accountant import account
+from fedpriv.privacy.accounting.spent import Spent
 from fedpriv.privacy.claims import Claim, NoiseClaim
 from fedpriv.privacy.mechanisms import Gaussian
 from fedpriv.privacy.record import PerClient, SamplingName
 from fedpriv.privacy.schedules import Uniform
 from fedpriv.privacy.settings import FixedSize, Poisson, Sampling
-from fedpriv.privacy.spent import Spent
-from fedpriv.training import Training
+from fedpriv.runs.planning import Plan, check_problem
+from fedpriv.runs.training import Training
 
 _SAMPLED: dict[SamplingName, SamplingName] = {
     "full": "poisson",

@@ -8,9 +8,9 @@ from pydantic import Field
 
 from fedpriv import plugins
 from fedpriv.config.base import Plugin, Section
-from fedpriv.constraints import CONSTRAINTS, OBJECTIVES
-from fedpriv.loss_sums import Constraint
-from fedpriv.problem import Problem
+from fedpriv.problems.constraints import CONSTRAINTS, OBJECTIVES
+from fedpriv.problems.loss_sums import Constraint
+from fedpriv.problems.problem import Problem
 
 
 class ObjectiveSection(Plugin):

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, Field, FiniteFloat, PositiveInt, model_validator
 
 from fedpriv import plugins
-from fedpriv.compute import Compute
 from fedpriv.config.base import Plugin, Section, options_model
 from fedpriv.config.network import NetworkSection, check_cohort
 from fedpriv.config.privacy import Positive, PrivacySection
@@ -19,6 +18,7 @@ from fedpriv.data import DATASETS
 from fedpriv.errors import ConfigError
 from fedpriv.models import LOSSES, MODELS
 from fedpriv.privacy import settings
+from fedpriv.runs.compute import Compute
 from fedpriv.strategies.base import Strategy
 
 

@@ -6,13 +6,13 @@ import math
 
 import torch
 
+from fedpriv.clients.layout import Layout
 from fedpriv.config.building import Outline, make_model
 from fedpriv.config.schema import Config
-from fedpriv.layout import Layout
-from fedpriv.planning import Plan
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.mechanisms import Laplace
-from fedpriv.training import Training
+from fedpriv.runs.planning import Plan
+from fedpriv.runs.training import Training
 
 
 def statistics_notes(config: Config, seen: Outline, plan: Plan) -> list[str]:

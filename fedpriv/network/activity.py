@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from fedpriv.errors import ConfigError
 from fedpriv.network.links import Directed, Undirected
 from fedpriv.plugins import Entry, Registry
-from fedpriv.privacy.keystream import Keystream
-from fedpriv.privacy.randomness import Randomness
+from fedpriv.randomness.keystream import Keystream
+from fedpriv.randomness.streams import Randomness
 
 _TYPICAL, _MOST = 500, 10_000  # rounds
 

@@ -13,13 +13,13 @@ from scipy import sparse
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
-from fedpriv.identity import parts
 from fedpriv.network import mixing
 from fedpriv.network.activity import Activity, Always, Outage, without
 from fedpriv.network.links import Undirected
 from fedpriv.network.mixing import Weights
 from fedpriv.network.topology import checked
-from fedpriv.privacy.randomness import Randomness
+from fedpriv.randomness.streams import Randomness
+from fedpriv.storage.identity import parts
 
 _SPARSE_FROM = 256
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
-from fedpriv.identity import parts
-from fedpriv.privacy.randomness import Randomness
+from fedpriv.randomness.streams import Randomness
+from fedpriv.storage.identity import parts
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from torch import Tensor
 from fedpriv.errors import ConfigError, check_choice
 from fedpriv.privacy.ledger import Release
 from fedpriv.privacy.mechanisms import Gaussian, Laplace, Mechanism, add_noise
-from fedpriv.privacy.randomness import Randomness
 from fedpriv.privacy.record import Record
+from fedpriv.randomness.streams import Randomness
 
 
 @dataclass(frozen=True)

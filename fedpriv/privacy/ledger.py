@@ -16,11 +16,11 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from fedpriv import files
 from fedpriv.errors import LedgerError, PrivacyError
 from fedpriv.privacy.chain import START, link
 from fedpriv.privacy.ledger_file import FORMAT, LedgerFile
 from fedpriv.privacy.record import Record
+from fedpriv.storage import files
 
 Noise = tuple[int, int, int]
 

@@ -13,10 +13,10 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
-from fedpriv import files
 from fedpriv.errors import LedgerError
 from fedpriv.privacy.chain import START, Link, unlink
 from fedpriv.privacy.record import Record
+from fedpriv.storage import files
 
 FORMAT = 3  # of new files
 _CHAINED = 3  # and later ones
@@ -31,7 +31,7 @@ class Header:
         fedpriv_ledger: The format.
         n_clients: Number of clients of the run.
         delta: Of its target.
-        config: Digest of the run's `config.yaml`, where it had one (`fedpriv.identity.of_config`).
+        config: Digest of the run's `config.yaml`, where it had one (`fedpriv.storage.identity.of_config`).
         planned: Number of releases that were planned.
     """
 

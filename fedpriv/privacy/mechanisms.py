@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.ledger import Release
-from fedpriv.privacy.randomness import Randomness, laplace, laplace_sum, normal
 from fedpriv.privacy.record import MechanismName, Record
+from fedpriv.randomness.streams import Randomness, laplace, laplace_sum, normal
 
 
 class Mechanism(Protocol):

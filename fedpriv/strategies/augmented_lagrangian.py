@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
-from fedpriv.problem import check_finite
+from fedpriv.problems.problem import check_finite
 from fedpriv.strategies.base import Memory, Network, Oracle, State, Strategy
 from fedpriv.strategies.lagrangian import STALLED, Outer, largest, penalty, raised, violations
 from fedpriv.strategies.proximal import Proximal, Zero

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedpriv.batch import Batch
-from fedpriv.client import Loss
+from fedpriv.clients.batch import Batch
+from fedpriv.clients.client import Loss
 
 FEATURES, CLASSES = (1, 4, 4), 3
 

@@ -9,8 +9,8 @@ import torch
 from backend_cases import CASES, Case, Flat, cnn, join, ragged, softmax
 from torch import nn
 
-from fedpriv.backends import BACKENDS
-from fedpriv.backends.vmap import VmapBackend
+from fedpriv.oracle.backends import BACKENDS
+from fedpriv.oracle.backends.vmap import VmapBackend
 from fedpriv.privacy.clipping import Clip
 
 PAIRS = [pytest.param(case, name, id=f"{case.name}: {name}") for case in CASES for name in case.backends]

@@ -7,10 +7,10 @@ import torch
 from backend_cases import CASES, cnn
 from torch import Tensor, nn
 
-from fedpriv.backends import BACKENDS, choose
-from fedpriv.backends.linear import LinearBackend
 from fedpriv.errors import ConfigError
 from fedpriv.models import LinearSVM, MnistCNN, SoftmaxRegression
+from fedpriv.oracle.backends import BACKENDS, choose
+from fedpriv.oracle.backends.linear import LinearBackend
 
 
 class Scaled(nn.Module):

@@ -8,7 +8,7 @@ from backend_cases import CASES, Case, join, ragged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpriv.backends import BACKENDS
+from fedpriv.oracle.backends import BACKENDS
 from fedpriv.privacy.clipping import Clip
 
 SERVED = [pytest.param(case, name, id=f"{case.name}: {name}") for case in CASES for name in ("loop", *case.backends)]

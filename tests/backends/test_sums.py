@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedpriv.backends import BACKENDS
-from fedpriv.batch import Batch
+from fedpriv.clients.batch import Batch
 from fedpriv.models import Loss
+from fedpriv.oracle.backends import BACKENDS
+from fedpriv.oracle.sums import Sums, check_depth
 from fedpriv.privacy.clipping import ROUNDING, Clip
-from fedpriv.sums import Sums, check_depth
 
 ALLOWED = ROUNDING / 4
 

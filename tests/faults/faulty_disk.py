@@ -13,7 +13,7 @@ import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedpriv.files import Disk
+from fedpriv.storage.files import Disk
 
 Files = dict[str, bytes]
 

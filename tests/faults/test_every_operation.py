@@ -15,8 +15,8 @@ from faulty_disk import Files, Full, Moment, Recorder, restore
 from forging import plain
 from typer.testing import CliRunner
 
-from fedpriv import files
 from fedpriv.cli import app
+from fedpriv.storage import files
 
 CONFIG = str(Path(__file__).parents[1] / "run.yaml")
 COMPARED = ("ledger.jsonl", "metrics.jsonl", "metrics.csv", "model.pt", "node_models.pt", "config.yaml")
@@ -123,7 +123,7 @@ class World:
 @pytest.fixture(autouse=True)
 def _no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would take three quarters of the time, and is not compared; only its file operations are of interest."""
-    monkeypatch.setattr("fedpriv.report.draw", lambda run, path: files.write_whole(path, b"a picture"))
+    monkeypatch.setattr("fedpriv.reports.report.draw", lambda run, path: files.write_whole(path, b"a picture"))
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 import fedpriv as fp
 from fedpriv.cli import app
 from fedpriv.errors import FedprivError
-from fedpriv.folder import RunFolder
 from fedpriv.privacy.ledger_file import read_ledger
+from fedpriv.storage.folder import RunFolder
 
 
 def fedpriv(*words: str) -> str:

@@ -13,7 +13,7 @@ import fedpriv as fp
 from fedpriv.models import SoftmaxRegression
 from fedpriv.network import mixing, topology
 from fedpriv.network.activity import Activity, Always
-from fedpriv.privacy.randomness import Randomness
+from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.proximal import L2
 
@@ -85,7 +85,7 @@ def test_a_node_that_vanishes_keeps_its_price_and_its_model() -> None:
 
 def _two_rounds(privacy: fp.Privacy) -> float:
     """Gaussian answers compose to one with mu = sqrt(2) / multiplier."""
-    from fedpriv.privacy.gaussian import epsilon_of
+    from fedpriv.privacy.accounting.gaussian import epsilon_of
 
     assert privacy.noise_multiplier is not None
     return epsilon_of(2**0.5 / privacy.noise_multiplier, privacy.delta)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import fedpriv as fp
 from fedpriv.network import activity, mixing, topology
 from fedpriv.network.graph import Graph
-from fedpriv.privacy.randomness import Randomness
+from fedpriv.randomness.streams import Randomness
 
 DEGREES = {
     "ring": (8, {}, 2.0),

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
-from fedpriv.backends import BACKENDS
+from fedpriv.clients.population import Population
 from fedpriv.models import SoftmaxRegression
-from fedpriv.oracle import PrivateOracle
-from fedpriv.population import Population
-from fedpriv.privacy.accountant import Accountant
+from fedpriv.oracle.backends import BACKENDS
+from fedpriv.oracle.private import PrivateOracle
+from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
-from fedpriv.privacy.randomness import Randomness
+from fedpriv.randomness.streams import Randomness
 
 Data = list[tuple[Tensor, Tensor]]
 N_FEATURES, N_CLASSES = 64, 10

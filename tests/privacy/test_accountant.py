@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError
-from fedpriv.privacy import bounds, pld, rdp
-from fedpriv.privacy.accountant import Accountant, account
-from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.accounting import bounds, pld, rdp
+from fedpriv.privacy.accounting.accountant import Accountant, account
+from fedpriv.privacy.accounting.calibration import calibrate
+from fedpriv.privacy.accounting.spent import Spent, up
 from fedpriv.privacy.record import Record
-from fedpriv.privacy.spent import Spent, up
 
 DELTA = 1e-5
 
@@ -267,7 +267,7 @@ def test_the_tight_bound_is_asked_once_for_many_releases(monkeypatch: pytest.Mon
 
 
 def history_of(records: list[Record]) -> dict[Any, int]:
-    from fedpriv.privacy.events import charge_of
+    from fedpriv.privacy.accounting.events import charge_of
 
     result: dict[Any, int] = {}
     for one in records:
@@ -326,7 +326,7 @@ def test_a_planned_noise_per_client_covers_more_noise_only() -> None:
 
 
 def _charge(one: Record) -> Any:
-    from fedpriv.privacy.events import charge_of
+    from fedpriv.privacy.accounting.events import charge_of
 
     return charge_of(one, 2)
 

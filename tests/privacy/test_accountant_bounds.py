@@ -18,8 +18,8 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.models import SoftmaxRegression
-from fedpriv.privacy import bounds, gaussian, pld, rdp
-from fedpriv.privacy.events import Event, bucketed, charge_of, covers, histories
+from fedpriv.privacy.accounting import bounds, gaussian, pld, rdp
+from fedpriv.privacy.accounting.events import Event, bucketed, charge_of, covers, histories
 
 DELTA = 1e-5
 events = (

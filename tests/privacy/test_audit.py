@@ -19,17 +19,17 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
-from fedpriv.backends import choose
+from fedpriv.clients.population import Population
+from fedpriv.engines.local import begin, seen_by_aggregator, simulate
 from fedpriv.models import Loss, logistic
-from fedpriv.oracle import PrivateOracle
-from fedpriv.planning import make_plan
-from fedpriv.population import Population
-from fedpriv.privacy.accountant import Accountant, account
+from fedpriv.oracle.backends import choose
+from fedpriv.oracle.private import PrivateOracle
+from fedpriv.privacy.accounting.accountant import Accountant, account
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.mechanisms import Address
-from fedpriv.privacy.randomness import Randomness
 from fedpriv.privacy.settings import Trust
-from fedpriv.simulation import begin, seen_by_aggregator, simulate
+from fedpriv.randomness.streams import Randomness
+from fedpriv.runs.planning import make_plan
 from fedpriv.strategies.base import Strategy
 
 pytestmark = pytest.mark.slow

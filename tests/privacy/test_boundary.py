@@ -15,8 +15,8 @@ from privacy_worlds import DIM, Data, clients_of, digits_of, oracle_of, with_rec
 from torch import Tensor
 
 import fedpriv as fp
-from fedpriv.oracle import PrivateOracle
-from fedpriv.privacy.accountant import account
+from fedpriv.oracle.private import PrivateOracle
+from fedpriv.privacy.accounting.accountant import account
 from fedpriv.strategies.fedavg import AddMeanUpdate, LocalSteps
 
 SIZES = (12, 9, 15)

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpriv.errors import ConfigError, PrivacyError
-from fedpriv.privacy import calibration
-from fedpriv.privacy.accountant import account
-from fedpriv.privacy.calibration import calibrate, delta_warning
+from fedpriv.privacy.accounting import calibration
+from fedpriv.privacy.accounting.accountant import account
+from fedpriv.privacy.accounting.calibration import calibrate, delta_warning
 from fedpriv.privacy.record import Record
 
 DELTA = 1e-5

@@ -18,8 +18,8 @@ from torch import Tensor
 
 import fedpriv as fp
 from fedpriv.config import load_config
-from fedpriv.oracle import PrivateOracle
-from fedpriv.privacy.randomness import Randomness
+from fedpriv.oracle.private import PrivateOracle
+from fedpriv.randomness.streams import Randomness
 
 SIZES = (4, 7, 5, 6, 3, 8, 5, 4)
 N = len(SIZES)

@@ -13,11 +13,11 @@ from forging import lines_of, rewrite
 
 import fedpriv as fp
 from fedpriv.privacy import chain
-from fedpriv.privacy.accountant import Accountant
+from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger, Mark, Release
 from fedpriv.privacy.ledger_file import LedgerFile, read_ledger
-from fedpriv.privacy.randomness import Randomness
 from fedpriv.privacy.record import Record
+from fedpriv.randomness.streams import Randomness
 
 KEY = b"k" * 32
 

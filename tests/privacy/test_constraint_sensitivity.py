@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 import fedpriv as fp
-from fedpriv.backends.functional import Functional
-from fedpriv.backends.values import losses_of
-from fedpriv.batch import Batch
-from fedpriv.kkt import half_width
+from fedpriv.clients.batch import Batch
+from fedpriv.measuring.optimality import half_width
 from fedpriv.models import LogisticRegression, resolve_loss
+from fedpriv.oracle.backends.functional import Functional
+from fedpriv.oracle.values import losses_of
 from fedpriv.privacy.clipping import ROUNDING
 from fedpriv.strategies.solvers import Newton
 

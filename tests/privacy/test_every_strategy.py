@@ -20,7 +20,7 @@ from torch import Tensor
 import fedpriv as fp
 from fedpriv.config import load_config
 from fedpriv.config.strategies import STRATEGIES
-from fedpriv.oracle import PrivateOracle
+from fedpriv.oracle.private import PrivateOracle
 from fedpriv.strategies.base import Oracle, Strategy
 
 SIZES, ROUNDS = (12, 9, 15), 4

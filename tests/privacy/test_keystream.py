@@ -9,8 +9,9 @@ import pytest
 import torch
 from scipy import stats
 
-from fedpriv.privacy import keystream, randomness
-from fedpriv.privacy.keystream import Keystream
+from fedpriv.randomness import keystream
+from fedpriv.randomness import streams as randomness
+from fedpriv.randomness.keystream import Keystream
 
 ZERO = bytes(32)
 # RFC 8439, appendix A.1, test vectors 1 and 2: blocks 0 and 1 of the zero key and nonce

@@ -13,7 +13,7 @@ from privacy_worlds import clients_of, digits_of, with_record
 from torch import Tensor
 
 import fedpriv as fp
-from fedpriv.privacy.accountant import Accountant, account
+from fedpriv.privacy.accounting.accountant import Accountant, account
 from fedpriv.privacy.ledger import Ledger, Release
 from fedpriv.privacy.ledger_file import read_ledger
 from fedpriv.privacy.record import Record

@@ -16,7 +16,7 @@ from scipy import stats
 from torch import Tensor
 
 import fedpriv as fp
-from fedpriv.privacy.randomness import Randomness
+from fedpriv.randomness.streams import Randomness
 
 SIZES = (9, 14, 11, 6)
 BOUND = 0.7

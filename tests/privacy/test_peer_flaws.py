@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
-from fedpriv.checkpoint import Checkpoint
+from fedpriv.engines.local import begin, simulate
 from fedpriv.models import SoftmaxRegression
-from fedpriv.privacy.accountant import account
-from fedpriv.privacy.randomness import Randomness
+from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.record import Record
-from fedpriv.simulation import begin, simulate
+from fedpriv.randomness.streams import Randomness
+from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.strategies.fedavg import AddMeanUpdate, ServerSgd
 
 SIZES = (12, 9, 15)

@@ -15,8 +15,8 @@ from scipy import stats
 from torch import Tensor
 
 import fedpriv as fp
-from fedpriv.privacy.accountant import account
-from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.accounting.accountant import account
+from fedpriv.privacy.accounting.calibration import calibrate
 
 TRIALS = 250
 SIZE = 60

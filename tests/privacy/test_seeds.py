@@ -18,14 +18,14 @@ from typer.testing import CliRunner
 
 import fedpriv as fp
 from fedpriv.cli import app
-from fedpriv.identity import digest
 from fedpriv.models import SoftmaxRegression
 from fedpriv.network.graph import Graph
-from fedpriv.privacy.accountant import Accountant
+from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger, Release
 from fedpriv.privacy.ledger_file import read_ledger
-from fedpriv.privacy.randomness import Randomness
 from fedpriv.privacy.record import Record
+from fedpriv.randomness.streams import Randomness
+from fedpriv.storage.identity import digest
 from fedpriv.strategies.fedavg import AddMeanUpdate
 
 SIZES = (12, 9, 10, 8)
@@ -336,7 +336,7 @@ def test_a_network_that_was_used_is_the_network_that_it_was() -> None:
 def test_a_digest_is_the_same_in_another_process() -> None:
     program = (
         "import fedpriv as fp, networkx as nx; from torch import nn;"
-        "from fedpriv.identity import digest; from fedpriv.network.graph import Graph;"
+        "from fedpriv.storage.identity import digest; from fedpriv.network.graph import Graph;"
         "print(digest(fp.private_al(3), fp.Privacy(epsilon=1), Graph(nx.cycle_graph(5)), {'a', 'b'}, nn.ReLU()))"
     )
     found = {

@@ -9,9 +9,9 @@ from scipy.optimize import minimize
 from torch.utils.data import Subset, TensorDataset
 
 import fedpriv as fp
-from fedpriv.central import centralised_al
 from fedpriv.data import labels_of, load, partition
-from fedpriv.kkt import kkt
+from fedpriv.measuring.centralised import centralised_al
+from fedpriv.measuring.optimality import kkt
 from fedpriv.models import LogisticRegression, resolve_loss
 from fedpriv.strategies.proximal import L1, Ball
 from fedpriv.strategies.solvers import Newton, Quadratic

@@ -12,10 +12,10 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 import fedpriv as fp
+from fedpriv.engines.local import RoundNetwork, begin, simulate
 from fedpriv.network import activity, topology
 from fedpriv.network.graph import Graph
-from fedpriv.privacy.randomness import Randomness
-from fedpriv.simulation import RoundNetwork, begin, simulate
+from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies import proximal
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.dpsgd import decentralized_sgd

@@ -13,11 +13,11 @@ from sklearn.feature_selection import mutual_info_regression
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
+from fedpriv.engines.local import begin, simulate
 from fedpriv.models import LinearSVM, resolve_loss
-from fedpriv.planning import make_plan
-from fedpriv.privacy.randomness import Randomness
 from fedpriv.privacy.schedules import Geometric
-from fedpriv.simulation import begin, simulate
+from fedpriv.randomness.streams import Randomness
+from fedpriv.runs.planning import make_plan
 from fedpriv.strategies.gossip import StepSize
 from fedpriv.strategies.proximal import L2
 

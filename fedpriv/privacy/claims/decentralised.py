@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.errors import ConfigError
-from fedpriv.privacy import bounds, gaussian
+from fedpriv.privacy.accounting import bounds, gaussian
+from fedpriv.privacy.accounting.events import Event
 from fedpriv.privacy.claims.base import Claim, NoiseClaim, check_positive
-from fedpriv.privacy.events import Event
 
 _ROUGH = 50.0  # beyond, coarse bounds are close enough and finer ones slow
 
@@ -131,7 +131,7 @@ def _mean_rounds(active_fraction: float, rounds: int) -> int:
 
 def _sampled(noise: float, rate: float, count: int, delta: float) -> float:
     """Epsilon of sampled Gaussian answers; the finer bound only where it pays."""
-    from fedpriv.privacy import pld  # dp-accounting takes a second to import
+    from fedpriv.privacy.accounting import pld
 
     found = pld.rare_large(noise, rate, count, delta)
     if found > _ROUGH:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from scipy.stats import binom
 
-from fedpriv.privacy import gaussian
+from fedpriv.privacy.accounting import gaussian
 from fedpriv.privacy.claims.base import Claim, check_positive
 
 

@@ -1,0 +1,230 @@
+"""A client: a torch module that owns a model, a loss and its own data loader."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    default_collate,
+)
+
+from fedpriv.errors import ConfigError, DataError, in_short
+from fedpriv.privacy.settings import FixedSize, Privacy
+from fedpriv.problems.problem import Problem
+
+_MOST = 2**31  # examples; more fit into no memory
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class Client(nn.Module):
+    """One data owner.
+
+    Args:
+        model: Maps a batch of inputs `[b, ...]` to outputs `[b, ...]`. It must treat each example on its own.
+        loss: Maps (outputs, targets) of a batch to a scalar; it is only ever called on one example at a time.
+        loader: The client's own training data, as (input, target) pairs. fedpriv reads each example once, one at a
+            time, through the loader's data set and its `collate_fn`, which must give one row for it. It draws its own
+            batches: the privacy analysis needs to know how they are drawn, so the loader's batch size, order and
+            sampler are not used, and what its data set draws at random is drawn once and kept. A run warns of both.
+        problem: Its objective and constraints, for strategies that take constraints; by default its mean loss alone.
+        public_size: The size to be told to others and to divide by; the number of examples by default. Under the
+            relation `add_remove` the true number is private: declare a size that does not depend on it.
+
+    Raises:
+        DataError: the loader streams (no length, no index) or is empty, or its sampler leaves examples out.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        loader: DataLoader[Any],
+        public_size: int | None = None,
+        problem: Problem | None = None,
+    ) -> None:
+        super().__init__()
+        if isinstance(loader.dataset, IterableDataset):
+            raise DataError(
+                "a client's loader must have a map-style data set: a streaming one has no public size, and private "
+                "batches are drawn by index. Collect the examples into a TensorDataset first"
+            )
+        if isinstance(loader.sampler, SubsetRandomSampler):
+            raise DataError(
+                f"a loader's sampler draws from {len(loader.sampler)} chosen examples, and fedpriv would use all: give "
+                "it Subset(dataset, indices) instead"
+            )
+        self.model = model
+        self.loss = loss
+        self.loader = loader
+        self.problem = problem or Problem()
+        # what the parameters have cost so far, once a run has written its result into them
+        self.outcome_of: str | None = None
+        if public_size is not None and public_size < 1:
+            raise ConfigError("client.public_size", public_size, "declare at least one example")
+        self.size_declared = public_size is not None
+        self.public_size = len(self) if public_size is None else public_size
+        if len(self) == 0 and self.problem.objective is None:
+            raise DataError(
+                "the server has constraints (a problem without an objective) but no data to hold them on: give it "
+                "examples, or leave its constraints out"
+            )
+        if len(self) == 0:
+            raise DataError("a client has no examples: leave it out, or give it at least one")
+
+    def __len__(self) -> int:
+        """The number of examples it holds; what others are told is `public_size`."""
+        try:
+            found = len(cast("TensorDataset", self.loader.dataset))
+        except Exception as error:  # whatever a user's data set raises
+            fix = "give a data set with a length, the number of its examples"
+            raise DataError(f"len() of a client's data set fails ({in_short(error)}): {fix}") from error
+        if found > _MOST:
+            raise DataError(f"a client's data set says that it has {found} examples: give at most {_MOST}")
+        return found
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Loss of a batch: `[b, ...], [b, ...] -> []`."""
+        return self.loss(self.model(inputs), targets)
+
+    def examples(self) -> tuple[Tensor, Tensor]:
+        """Read all examples in order: inputs `[m, ...]` and targets `[m, ...]`.
+
+        Raises:
+            DataError: an item is not an (input, target) pair of tensors, or an input is not finite.
+        """
+        try:
+            inputs, targets = _read(self.loader)
+        except DataError:
+            raise
+        except Exception as error:  # whatever a user's data set or collate_fn raises
+            fix = "each index below its length must give a pair (input, target) that collates to tensors"
+            raise DataError(f"its examples cannot be read ({in_short(error)}): {fix}") from error
+        if not len(inputs) == len(targets) == len(self):
+            told = f"its data set says {len(self)} examples, and gives {len(inputs)} inputs and {len(targets)} targets"
+            raise DataError(f"{told}: make its length the number of examples, for sums are divided by it")
+        for what, tensor in (("inputs", inputs), ("targets", targets)):
+            if tensor.layout != torch.strided or tensor.is_meta or tensor.is_complex():
+                kind = f"{tensor.dtype} tensors of layout {tensor.layout} on {tensor.device}"
+                raise DataError(f"a client's {what} are {kind}: give dense real tensors that hold their numbers")
+        if inputs.is_floating_point() and not torch.isfinite(inputs).all():
+            row = int(torch.isfinite(inputs.flatten(1)).all(1).logical_not().nonzero()[0])
+            raise DataError(f"input {row} of a client is not finite (NaN or infinity): clean or drop that example")
+        return inputs, targets
+
+
+def make_clients(
+    model: nn.Module, loss: Loss, datasets: Sequence[Dataset[Any]], problem: Problem | None = None
+) -> list[Client]:
+    """One client for each map-style data set of (input, target) pairs, each with its own copy of `model`.
+
+    With a loader of your own, for its `collate_fn`, make a `fedpriv.Client` yourself.
+
+    Raises:
+        DataError: a data set is empty or streams.
+    """
+    return [Client(copy.deepcopy(model), loss, DataLoader(d), problem=problem) for d in datasets]
+
+
+def is_plain(loader: DataLoader[Any]) -> bool:
+    """Whether the loader gives out rows of tensors as they are; a class or collate_fn of the user's own may do more."""
+    dataset = loader.dataset
+    while isinstance(dataset, Subset) and type(dataset).__getitem__ is Subset.__getitem__:
+        dataset = dataset.dataset
+    if not isinstance(dataset, TensorDataset) or type(dataset).__getitem__ is not TensorDataset.__getitem__:
+        return False
+    return len(dataset.tensors) == 2 and loader.collate_fn is default_collate
+
+
+def _read(loader: DataLoader[Any]) -> tuple[Tensor, Tensor]:
+    if is_plain(loader):
+        return _tensors(loader.dataset)
+    collate = _stacked if loader.collate_fn is default_collate else _Alone(loader.collate_fn)
+    dataset = _OneByOne(loader.dataset, len(cast("TensorDataset", loader.dataset)))
+    once = DataLoader(dataset, batch_size=256, num_workers=loader.num_workers, collate_fn=collate)
+    pairs = [pair for batch in once for pair in batch]
+    columns = [x for x, _ in pairs], [y for _, y in pairs]
+    for what, column in zip(("inputs", "targets"), columns, strict=True):
+        shapes = {tuple(part.shape[1:]) for part in column}
+        if len(shapes) > 1:
+            raise DataError(f"{what} of a client have shapes {sorted(shapes)[:3]}: bring all to one public shape")
+    return torch.cat(columns[0]), torch.cat(columns[1])
+
+
+@dataclass(frozen=True)
+class _OneByOne(Dataset[Any]):
+    """Asks a data set for one example at a time: its `__getitems__` could let one change another, too."""
+
+    dataset: Dataset[Any]
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> object:
+        return self.dataset[index]
+
+
+@dataclass(frozen=True)
+class _Alone:
+    """Collates one example at a time: collated together, one could change another, and no clipping would bound it."""
+
+    collate: Callable[[list[Any]], Any]
+
+    def __call__(self, examples: list[Any]) -> list[tuple[Tensor, Tensor]]:
+        return [_pair(self.collate([example]), 1) for example in examples]
+
+
+def _stacked(examples: list[Any]) -> list[tuple[Tensor, Tensor]]:
+    return [_pair(default_collate(examples), len(examples))]
+
+
+def _pair(batch: object, count: int) -> tuple[Tensor, Tensor]:
+    if isinstance(batch, (tuple, list)) and len(cast("list[object]", batch)) == 2:
+        first, second = cast("list[object]", batch)
+        if isinstance(first, Tensor) and isinstance(second, Tensor):
+            one = "give one row for each, for what an example may change is bounded row by row"
+            if first.shape[:1] != (count,) or second.shape[:1] != (count,):
+                shapes = f"{tuple(first.shape)} and {tuple(second.shape)}"
+                raise DataError(f"a loader gave tensors of shapes {shapes} for {count} of its examples: {one}")
+            return first, second
+    raise DataError(
+        f"a loader gave a {type(batch).__name__}; fedpriv needs batches of (input, target) tensors: use a collate_fn "
+        "that returns such a pair"
+    )
+
+
+def _tensors(dataset: Dataset[Any]) -> tuple[Tensor, Tensor]:
+    """The tensors of a (subset of a) TensorDataset, without reading it item by item."""
+    if isinstance(dataset, Subset):
+        whole, index = _tensors(dataset.dataset), torch.as_tensor(dataset.indices)
+        return whole[0][index], whole[1][index]
+    inputs, targets = cast("TensorDataset", dataset).tensors
+    return inputs, targets
+
+
+def public_sizes(clients: Sequence[Client], privacy: Privacy) -> list[int]:
+    """The number of examples that each client gives out.
+
+    Raises:
+        ConfigError: batches of fixed size would use another number than the one given out.
+    """
+    if isinstance(privacy.sampling, FixedSize):
+        for index, client in enumerate(clients):
+            if client.public_size != len(client):
+                raise ConfigError(
+                    f"clients[{index}].public_size",
+                    client.public_size,
+                    f"batches of fixed size need the true size, {len(client)}; use Poisson batches",
+                )
+    return [client.public_size for client in clients]

@@ -1,0 +1,176 @@
+"""Whose examples are whose: each is at one client, once, and not among the test data, else no epsilon is true of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
+
+from fedpriv.clients.client import Client
+from fedpriv.clients.population import Population
+from fedpriv.data.base import ExactOnly, size
+from fedpriv.errors import PrivacyError
+from fedpriv.privacy.settings import Privacy
+
+Places = NDArray[np.int64]
+_TEST = -1
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Examples of equal content, which may be different people or one person twice. Not private: for the owner alone.
+
+    Attributes:
+        examples: Training examples that equal another one.
+        apart: Those of them that equal one of another client.
+        tested: Training examples that equal a test example.
+    """
+
+    examples: int
+    apart: int
+    tested: int
+
+
+def check_clients(clients: Sequence[Client], test: Dataset[Any] | None, privacy: Privacy) -> None:
+    """As `check_datasets`, of the clients' data sets.
+
+    A client without an objective is the server with its own public data, which may be the test data.
+    """
+    public = [i for i, client in enumerate(clients) if client.problem.objective is None]
+    check_datasets([client.loader.dataset for client in clients], test, privacy, public=public)
+
+
+def check_datasets(
+    datasets: Sequence[Dataset[Any]], test: Dataset[Any] | None, privacy: Privacy, *, public: Sequence[int] = ()
+) -> None:
+    """Refuse a private run of whose epsilon an example could claim more than one share, or none.
+
+    An example is known by its data set and index, through `Subset` and `ConcatDataset`, or by its place in memory in a
+    `TensorDataset`: nothing is read. Copies are not found, as equal content may be two people; see `repeats`.
+
+    Args:
+        datasets: The clients' data.
+        test: Public test data.
+        privacy: The promise; a run without one is not checked.
+        public: Clients whose data are public.
+
+    Raises:
+        PrivacyError: an example is at two clients, or twice at one whose examples are the unit, or among the test data;
+            or the data were prepared by looking at all of them.
+    """
+    if not privacy.private:
+        return
+    found: dict[Hashable, list[tuple[int, Places]]] = {}
+    for owner, dataset in [*enumerate(datasets), *([] if test is None else [(_TEST, test)])]:
+        for source, places in _places(dataset, np.arange(size(dataset)), owner):
+            found.setdefault(source, []).append((owner, places))
+    for parts in found.values():
+        owners = np.concatenate([np.full(len(places), owner) for owner, places in parts])
+        _check_source(owners, np.concatenate([places for _, places in parts]), privacy, public)
+
+
+def check_test(population: Population, test: Dataset[Any] | None, privacy: Privacy) -> None:
+    """Refuse a private run that is tested on a copy of its own training data.
+
+    Raises:
+        PrivacyError: the test data hold what the clients hold, example by example.
+    """
+    if not privacy.private or test is None or size(test) != int(population.counts.sum()):
+        return
+    if Counter(_digests_of_test(population, test)) == Counter(_digests_of_clients(population)):
+        raise PrivacyError(
+            f"the {size(test)} test examples are copies of the training examples, so every metric is an answer about "
+            "them without noise: hold a part of the data out, or leave test data out"
+        )
+
+
+def repeats(population: Population, test: Dataset[Any] | None) -> Repeats:
+    """Count training examples of equal content, input and target; reads the test data once."""
+    digests = _digests_of_clients(population)
+    owners = torch.arange(len(population)).repeat_interleave(population.counts).tolist()
+    counts, holders = Counter(digests), Counter(digest for digest, _ in {*zip(digests, owners, strict=True)})
+    tested = set(_digests_of_test(population, test)) if test is not None else set[bytes]()
+    return Repeats(
+        examples=sum(counts[digest] > 1 for digest in digests),
+        apart=sum(holders[digest] > 1 for digest in digests),
+        tested=sum(digest in tested for digest in digests),
+    )
+
+
+def _places(dataset: Dataset[Any], index: Places, owner: int) -> Iterator[tuple[Hashable, Places]]:
+    """Where these examples lie: a source and places in it, equal for the same example however it is reached."""
+    if isinstance(dataset, ExactOnly) and owner != _TEST:
+        raise PrivacyError(
+            f"the data of client {owner} are for exact runs alone: they were prepared by looking at all of them, or "
+            "some are there twice. Take protocol: held_out, or make no promise (privacy.at: none)"
+        )
+    index = np.where(index < 0, index + size(dataset), index)
+    if isinstance(dataset, Subset):
+        yield from _places(dataset.dataset, np.asarray(dataset.indices, dtype=np.int64)[index], owner)
+    elif isinstance(dataset, ConcatDataset):
+        for part, (low, high) in zip(dataset.datasets, pairwise([0, *dataset.cumulative_sizes]), strict=True):
+            yield from _places(part, index[(index >= low) & (index < high)] - low, owner)
+    elif isinstance(dataset, TensorDataset) and _has_rows(dataset.tensors[0]):
+        rows = dataset.tensors[0]
+        yield ("memory", str(rows.device)), rows.data_ptr() + index * rows.stride(0) * rows.element_size()
+    else:
+        yield id(dataset), index
+
+
+def _has_rows(tensor: Tensor) -> bool:
+    """Each row has a place in memory of its own."""
+    return tensor.layout == torch.strided and tensor.numel() > 0 and (len(tensor) == 1 or tensor.stride(0) != 0)
+
+
+def _check_source(owners: Places, places: Places, privacy: Privacy, public: Sequence[int]) -> None:
+    order = np.lexsort((owners, places))
+    owners, places = owners[order], places[order]
+    same = places[1:] == places[:-1]
+    before, after = owners[:-1][same], owners[1:][same]  # the test data come first
+    tested = (before == _TEST) & (after != _TEST) & ~np.isin(after, public)
+    if tested.any():
+        raise PrivacyError(
+            f"{int(tested.sum())} test examples are training examples (the first of client {after[tested][0]}), so "
+            "every metric is an answer about them without noise: hold them out, or leave test data out"
+        )
+    train = before != _TEST
+    apart, twice = train & (before != after), train & (before == after)
+    if apart.any():
+        raise PrivacyError(
+            f"{int(apart.sum())} examples are at two clients (the first at {before[apart][0]} and {after[apart][0]}), "
+            "and an epsilon is for one: give each example, known by its data set and index, to one client"
+        )
+    if twice.any() and privacy.unit == "sample":
+        raise PrivacyError(
+            f"client {before[twice][0]} has an example twice ({int(twice.sum())} repeats in all), and unit: sample "
+            "counts it once: list each index once, or protect whole clients (unit: client)"
+        )
+
+
+def _digests_of_clients(population: Population) -> list[bytes]:
+    return _digests(population.inputs, population.targets)
+
+
+def _digests_of_test(population: Population, test: Dataset[Any]) -> list[bytes]:
+    """In the number formats that the clients' examples have."""
+    found: list[bytes] = []
+    for inputs, targets in DataLoader(test, batch_size=1000):
+        found += _digests(inputs.to(population.inputs.dtype), targets.to(population.targets.dtype))
+    return found
+
+
+def _digests(inputs: Tensor, targets: Tensor) -> list[bytes]:
+    """A fingerprint of each example."""
+    parts = [tensor.detach().cpu().contiguous().numpy().reshape(len(tensor), -1) for tensor in (inputs, targets)]
+    x, y = (np.ascontiguousarray(part).view(np.uint8) for part in parts)
+    rows = np.concatenate([x, y], 1)
+    return [hashlib.blake2b(row, digest_size=16).digest() for row in rows]

@@ -1,0 +1,185 @@
+"""The clients' parameters as one tensor, and their data as cohort batches.
+
+`params [n_clients, dim]` holds the trainable parameters of every client's model; each module's are views of its row, so
+an algorithm works on one tensor and a user still has torch modules. Frozen parameters stay with their modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from fedpriv.clients.batch import Batch
+from fedpriv.clients.client import Client, Loss
+from fedpriv.clients.layout import Layout, constants
+from fedpriv.errors import ConfigError, DataError
+
+
+class Population:
+    """The clients of a run.
+
+    Args:
+        clients: At least one client; all models must have the same trainable parameters by name and shape, and the
+            same frozen parameters and buffers by value.
+        device: Where parameters and data live.
+        dtype: Floating point type of parameters and inputs.
+        chunk: Largest number of examples (padding included) in one batch; bounds the memory of a step.
+
+    Attributes:
+        layout: Of the rows.
+        sizes: Public size of each client, `[n_clients]`.
+        counts: Number of examples that each holds, `[n_clients]`; private where it differs from `sizes`.
+
+    Raises:
+        ConfigError: no client, or models that differ.
+        DataError: the data of a client cannot be used; the client is named.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[Client],
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype = torch.float32,
+        chunk: int = 8192,
+    ) -> None:
+        if not clients:
+            raise ConfigError("clients", [], "a population needs at least one client")
+        self.clients = tuple(clients)
+        self._check_fresh()
+        self.chunk = chunk
+        self.device = torch.device(device)
+        self.model: nn.Module = clients[0].model.to(self.device, dtype)
+        self.loss: Loss = clients[0].loss
+        self.layout = Layout.of(self.model)
+        self.params = self._adopt_parameters(dtype)
+        data = [_examples(index, client) for index, client in enumerate(clients)]
+        self.sizes = torch.tensor([client.public_size for client in clients])
+        self.counts = torch.tensor([len(y) for _, y in data])
+        self.inputs = torch.cat([x for x, _ in data]).to(self.device)
+        if self.inputs.is_floating_point():
+            self.inputs = self.inputs.to(dtype)
+        self.targets = torch.cat([y for _, y in data]).to(self.device)
+        if self.targets.is_floating_point():
+            self.targets = self.targets.to(dtype)
+        self.starts = torch.cat([torch.zeros(1, dtype=torch.long), self.counts.cumsum(0)])[:-1]
+
+    def __len__(self) -> int:
+        """Number of clients."""
+        return len(self.clients)
+
+    @property
+    def dim(self) -> int:
+        """Number of trainable parameters of one model."""
+        return self.params.shape[1]
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """Weight of each client, `n m_i / sum(m)`, so that every example counts the same; `[n_clients]` float64."""
+        return self.sizes / self.sizes.double().mean()
+
+    def _check_fresh(self) -> None:
+        for index, client in enumerate(self.clients):
+            if client.outcome_of is not None:
+                raise ConfigError(
+                    f"clients[{index}]",
+                    client.outcome_of,
+                    "holds the result of an earlier run, whose price this run would not count; make fresh clients. "
+                    "To go on from a released model on purpose, copy its parameters and add up the prices",
+                )
+
+    def _adopt_parameters(self, dtype: torch.dtype) -> Tensor:
+        params = torch.empty(len(self.clients), self.layout.dim, device=self.device, dtype=dtype)
+        shared = constants(self.model)
+        for index, client in enumerate(self.clients):
+            if Layout.of(client.model) != self.layout:
+                fix = "all models must be alike: the same parameters, the same of them frozen"
+                raise ConfigError(f"clients[{index}].model", type(client.model).__name__, fix)
+            client.model.to(self.device, dtype)
+            _check_same(index, constants(client.model), shared)
+            self.layout.bind(params[index], client.model)
+        return params
+
+    def examples_of(self, client: int) -> tuple[Tensor, Tensor]:
+        """A client's inputs and targets, as views."""
+        span = slice(int(self.starts[client]), int(self.starts[client] + self.counts[client]))
+        return self.inputs[span], self.targets[span]
+
+    def full_batches(self, cohort: Tensor) -> Iterator[Batch]:
+        """All examples of the clients in `cohort [k]`, in batches of at most `chunk` examples.
+
+        The batches of the whole population are kept: a full-batch run reads them every round.
+        """
+        if len(cohort) == len(self):
+            yield from self._all_batches
+        else:
+            yield from self._batches(cohort, [torch.arange(int(m)) for m in self.counts[cohort]])
+
+    @cached_property
+    def _all_batches(self) -> list[Batch]:
+        everyone = torch.arange(len(self))
+        return list(self._batches(everyone, [torch.arange(int(m)) for m in self.counts]))
+
+    def drawn_batches(self, cohort: Tensor, chosen: Sequence[Tensor]) -> Iterator[Batch]:
+        """The examples `chosen[i]` (indices within the client) of each client of `cohort`."""
+        yield from self._batches(cohort, list(chosen))
+
+    def _batches(self, cohort: Tensor, chosen: list[Tensor]) -> Iterator[Batch]:
+        for rows, low, high in _blocks([len(c) for c in chosen], self.chunk):
+            parts = [chosen[r][low:high] for r in rows]
+            lengths = torch.tensor([len(part) for part in parts])
+            mask = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
+            index = torch.zeros(mask.shape, dtype=torch.long)
+            index[mask] = torch.cat(parts) + self.starts[cohort[rows]].repeat_interleave(lengths)
+            inputs, targets = self._take(index, mask)
+            at = index.to(self.device)
+            yield Batch(torch.tensor(rows, device=self.device), inputs, targets, mask.to(self.device), at)
+
+    def _take(self, index: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        shape, first, count = index.shape, int(index[0, 0]), index.numel()
+        if mask.all() and torch.equal(index.flatten(), torch.arange(first, first + count)):
+            # neighbours in memory: a view instead of a copy of the data
+            span = slice(first, first + count)
+            return self.inputs[span].unflatten(0, shape), self.targets[span].unflatten(0, shape)
+        at = index.flatten().to(self.device)
+        # twice as fast as inputs[at]
+        inputs, targets = self.inputs.index_select(0, at), self.targets.index_select(0, at)
+        return inputs.unflatten(0, shape), targets.unflatten(0, shape)
+
+
+def _check_same(client: int, own: dict[str, Tensor], shared: dict[str, Tensor]) -> None:
+    """One model serves all clients, so what is frozen must be the same in each."""
+    for name in {**shared, **own}:
+        if name not in own or name not in shared or not torch.equal(own[name], shared[name]):
+            fix = "is frozen (or a buffer) and not the same as client 0's; copy it from one model, or let it be trained"
+            raise ConfigError(f"clients[{client}].model", name, fix)
+
+
+def _examples(index: int, client: Client) -> tuple[Tensor, Tensor]:
+    try:
+        return client.examples()
+    except DataError as error:
+        raise DataError(f"client {index}: {error}") from error
+
+
+def _blocks(lengths: Sequence[int], chunk: int) -> Iterator[tuple[list[int], int, int]]:
+    """Cut rows of these lengths into blocks `(rows, low, high)` of at most `chunk` cells with little padding.
+
+    Rows of similar length go together; a row longer than `chunk` is cut along its examples.
+    """
+    order = sorted((r for r in range(len(lengths)) if lengths[r] > 0), key=lambda r: -lengths[r])
+    while order:
+        width = lengths[order[0]]
+        if width >= chunk:
+            row = order.pop(0)
+            for low in range(0, width, chunk):
+                yield [row], low, min(low + chunk, width)
+            continue
+        # a block ends when it is full or when the next row would be padded by more than a quarter
+        take = 1
+        while take < len(order) and (take + 1) * width <= chunk and lengths[order[take]] * 4 >= width * 3:
+            take += 1
+        yield sorted(order[:take]), 0, width
+        order = order[take:]

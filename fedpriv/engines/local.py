@@ -1,0 +1,289 @@
+"""The round, on half a screen."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedpriv.clients.population import Population
+from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError
+from fedpriv.privacy.clipping import Clip
+from fedpriv.privacy.settings import Central, Privacy
+from fedpriv.randomness.streams import Randomness
+from fedpriv.strategies.base import Network, Oracle, State, Strategy
+
+
+class RoundOracle(Oracle, Protocol):
+    """An oracle that is told which round it is and who takes part."""
+
+    def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> None:
+        """Start a round."""
+        ...
+
+    def release_message(self, message: Tensor) -> Tensor:
+        """Clip, noise and record messages when the boundary is there."""
+        ...
+
+
+class RoundNetwork(Network, Protocol):
+    """A network that says who takes part in a round."""
+
+    @property
+    def numbers_sent(self) -> int:
+        """Numbers that clients have sent since the round began."""
+        ...
+
+    @property
+    def answers(self) -> int:
+        """Clients that a server answers at the end of the round, each with its row of what is received."""
+        ...
+
+    @property
+    def spectral_gap(self) -> float:
+        """One minus the factor by which a mixing step shrinks disagreement."""
+        ...
+
+    @property
+    def everyone(self) -> bool:
+        """Whether all clients take part in every round."""
+        ...
+
+    def participants(self, round_index: int, randomness: Randomness) -> Tensor:
+        """Sorted indices of this round's clients, `[k]`."""
+        ...
+
+
+class SumsOnly:
+    """A network on which an aggregator gets sums over the participants and nothing else."""
+
+    def __init__(self, network: RoundNetwork) -> None:
+        self._network = network
+
+    @property
+    def numbers_sent(self) -> int:
+        """See `RoundNetwork`."""
+        return self._network.numbers_sent
+
+    @property
+    def answers(self) -> int:
+        """See `RoundNetwork`."""
+        return self._network.answers
+
+    @property
+    def spectral_gap(self) -> float:
+        """See `RoundNetwork`."""
+        return self._network.spectral_gap
+
+    @property
+    def everyone(self) -> bool:
+        """See `RoundNetwork`."""
+        return self._network.everyone
+
+    def participants(self, round_index: int, randomness: Randomness) -> Tensor:
+        """See `RoundNetwork`."""
+        return self._network.participants(round_index, randomness)
+
+    def mean(self, rows: Tensor) -> Tensor:
+        """See `Network`."""
+        return self._network.mean(rows)
+
+    def fill(self, rows: Tensor, others: Tensor) -> Tensor:
+        """See `Network`; nothing is exchanged."""
+        return self._network.fill(rows, others)
+
+    def mix(self, rows: Tensor) -> Tensor:
+        """Refused."""
+        raise _more_than_a_sum("mix")
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """Refused."""
+        raise _more_than_a_sum("gather")
+
+
+def _more_than_a_sum(exchange: str) -> PrivacyError:
+    return PrivacyError(
+        f"only sums of messages are seen, so there is no network.{exchange}: use network.mean, or trust: local"
+    )
+
+
+def seen_by_aggregator(network: RoundNetwork, privacy: Privacy) -> RoundNetwork:
+    """The network as far as the settings of trust let an aggregator see it."""
+    return SumsOnly(network) if privacy.private and privacy.trust.sums_only else network
+
+
+@dataclass(frozen=True)
+class Progress:
+    """All that a run carries from one round to the next: what a checkpoint holds.
+
+    Attributes:
+        round: Number of finished rounds.
+        received: What the clients hear next, `[n, dim]`.
+        local: State of the local steps: rows `[n, ...]` and public scalars. It belongs to the clients: under
+            `trust: local` and `at: gradient` it is a function of releases, else it is as private as the data.
+        server: State of the aggregator.
+        output: State of the output.
+        models: The reported models, `[n, dim]` or `[1, dim]` when all are alike. Functions of releases only.
+        numbers_sent: Numbers exchanged so far, both ways.
+    """
+
+    round: int
+    received: Tensor
+    local: State
+    server: State
+    output: State
+    models: Tensor
+    numbers_sent: int
+
+
+@dataclass(frozen=True)
+class Round:
+    """A finished round. All but `progress.local` was released or is public.
+
+    Attributes:
+        index: The round, from 0.
+        participants: Indices of its clients, `[k]`.
+        progress: The run after this round.
+    """
+
+    index: int
+    participants: Tensor
+    progress: Progress
+
+
+def begin(strategy: Strategy, params: Tensor) -> Progress:
+    """The state before round 0 from initial parameters `[n, dim]`."""
+    received, server = strategy.aggregator.init(params)
+    output = strategy.output.init(received)
+    return Progress(0, received, strategy.local_step.init(params), server, output, params, 0)
+
+
+def simulate(
+    strategy: Strategy,
+    oracle: RoundOracle,
+    network: RoundNetwork,
+    progress: Progress,
+    randomness: Randomness,
+    *,
+    rounds: int,
+) -> Iterator[Round]:
+    """Run rounds until `rounds` are done or the budget is.
+
+    Args:
+        strategy: The algorithm.
+        oracle: Answers its questions.
+        network: Exchanges its messages.
+        progress: Where to start: `begin(...)`, or a checkpoint.
+        randomness: The run's streams (cohorts; dropout).
+        rounds: Total number of rounds of the run.
+
+    Yields:
+        Each finished round. The generator ends early, cleanly, when the next release would overspend the budget.
+    """
+    if rounds < 1:
+        raise ConfigError("rounds", rounds, "a run needs at least one round")
+    for index in range(progress.round, rounds):
+        if bool(progress.server.get("done", False)):
+            return
+        cohort = network.participants(index, randomness)
+        try:
+            with _own_draws(randomness.torch_seed("local", index), progress.received.device):
+                progress = _step(strategy, oracle, network, progress, cohort)
+        except BudgetExhausted:
+            return
+        yield Round(index, cohort, progress)
+
+
+@contextmanager
+def _own_draws(seed: int, device: torch.device) -> Generator[None]:
+    """Torch's own generators belong to the round: a model that draws from them (dropout) repeats itself on resume."""
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        generators.append(torch.cuda.default_generators[device.index or 0])
+    before = [generator.get_state() for generator in generators]
+    for generator in generators:
+        generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, before, strict=True):
+            generator.set_state(state)
+
+
+def _step(
+    strategy: Strategy, oracle: RoundOracle, network: RoundNetwork, progress: Progress, cohort: Tensor
+) -> Progress:
+    n = len(progress.received)
+    everyone = len(cohort) == n
+    heard = progress.received if everyone else progress.received[cohort]
+    oracle.begin_round(progress.round, cohort, heard)
+    state = progress.local if everyone else _take(progress.local, cohort)
+    message, state = strategy.local_step(heard, state, oracle)
+    message = oracle.release_message(message)
+    received, server = strategy.aggregator(message, network, progress.server)
+    models, output = strategy.output(received, progress.output)
+    local = state if everyone else _put(progress.local, cohort, state)
+    sent = progress.numbers_sent + network.numbers_sent + network.answers * received.shape[1]
+    return Progress(progress.round + 1, received, local, server, output, models, sent)
+
+
+def _take(state: State, cohort: Tensor) -> State:
+    return {name: value[cohort] if value.ndim else value for name, value in state.items()}
+
+
+def _put(old: State, cohort: Tensor, new: State) -> State:
+    return {
+        name: value.index_copy(0, cohort.to(value.device), new[name]) if value.ndim else new[name]
+        for name, value in old.items()
+    }
+
+
+def check_fit(strategy: Strategy, privacy: Privacy, network: RoundNetwork) -> None:
+    """Refuse a strategy whose state or aggregation the privacy settings do not cover.
+
+    Raises:
+        ConfigError: the strategy keeps unreleased state where only messages are noised, its messages would be clipped
+            to another norm than they have, or only sums are to be seen where sums of messages are not covered by sums
+            of answers.
+    """
+    step, trust, bound = strategy.local_step, str(privacy.trust), strategy.message_norm
+    name = type(step).__name__
+    if privacy.at == "message" and bound is not None and privacy.clip != Clip(bound, "l2"):
+        fix = f"messages of {strategy.name} have l2 norm {bound:g}: use {{norm: l2, bound: {bound:g}}}"
+        raise ConfigError("privacy.clip", f"{{norm: {privacy.clip.norm}, bound: {privacy.clip.bound:g}}}", fix)
+    if privacy.at == "message" and step.memory != "none":
+        raise ConfigError(
+            "privacy.at",
+            "message",
+            f"{name} keeps state that is not a function of released messages and would enter later messages un-noised; "
+            "use at: gradient",
+        )
+    if not privacy.trust.sums_only:
+        return
+    if isinstance(privacy.trust, Central) and not network.everyone:
+        fix = "under trust: central cohorts are drawn in secret; say privacy.trust: {central: {cohort_rate: 0.1}}"
+        raise ConfigError("network.cohort", "not everyone", fix)
+    if not strategy.aggregator.is_sum:
+        raise ConfigError("privacy.trust", trust, f"{type(strategy.aggregator).__name__} needs single messages")
+    if privacy.at == "gradient" and not step.linear:
+        raise ConfigError(
+            "privacy.trust", trust, f"sums of {name}'s messages are not sums of private answers; use trust: local"
+        )
+    if step.memory != "none" and not network.everyone:
+        raise ConfigError(
+            "network.cohort",
+            "not everyone",
+            f"messages of {name} hold answers of earlier rounds, which sums over another cohort would not cover; let "
+            "everyone take part, or use a strategy without memory such as fedavg",
+        )
+
+
+def adopt(population: Population, progress: Progress, price: str) -> None:
+    """Write the reported models, and what they have cost, into the clients' modules."""
+    population.params.copy_(progress.models.expand_as(population.params))
+    for client in population.clients:
+        client.outcome_of = price

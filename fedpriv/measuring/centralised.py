@@ -1,0 +1,84 @@
+"""The centralised proximal augmented Lagrangian: the same outer loop with all data in one place, a baseline."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedpriv.oracle.values import ProblemValues
+from fedpriv.strategies.lagrangian import Outer, largest, penalty, raised
+from fedpriv.strategies.proximal import Proximal, Zero
+from fedpriv.strategies.solvers import LBFGS, Solver, gradient
+
+
+@dataclass(frozen=True)
+class Central:
+    """Where the centralised method ended.
+
+    Attributes:
+        params: `[dim]`.
+        multipliers: `[n, m]`.
+        objective: Mean objective of the clients, h included.
+        outer_rounds: Outer rounds.
+        evaluations: Evaluations of all clients' problems.
+        cpu_seconds: Processor time.
+        converged: Eq 11's conditions hold and the last subproblem met its tolerance.
+    """
+
+    params: Tensor
+    multipliers: Tensor
+    objective: float
+    outer_rounds: int
+    evaluations: int
+    cpu_seconds: float
+    converged: bool
+
+
+def centralised_al(
+    problem: ProblemValues,
+    start: Tensor,
+    outer: Outer | None = None,
+    *,
+    regularizer: Proximal | None = None,
+    solver: Solver | None = None,
+    outer_rounds: int = 50,
+) -> Central:
+    """Solve a problem with all data in one place (He, Peng and Sun, 2024, algorithm 3).
+
+    Args:
+        problem: The clients' objectives and constraints.
+        start: `[dim]`.
+        outer: As in `proximal_al`; by default with a large penalty and tolerances a tenth of the usual ones or less.
+        regularizer: h; it must be smooth (none, or L2).
+        solver: Of the subproblems.
+        outer_rounds: Cap.
+    """
+    outer = outer or Outer(300.0, tolerance=1e-3, stationarity=1e-4, feasibility=1e-6)
+    h, solver = regularizer or Zero(), solver or LBFGS(iterations=1000)
+    n, began, calls = len(problem.equality), time.process_time(), [0]
+    w, mu = start.detach().unsqueeze(0), start.new_zeros(n, problem.width)
+    converged, k = False, 0
+
+    def merit(point: Tensor) -> Tensor:
+        calls[0] += 1
+        objective, values = problem(point.expand(n, -1))
+        missing = penalty(mu, values, outer.beta, problem.equality)
+        proximal = (point - w).square().sum() / (2 * outer.beta)
+        return ((objective + missing).sum() + h.value(point).sum() + proximal).view(1)
+
+    for k in range(outer_rounds):
+        new = solver.solve(merit, w, outer.tau(k), solver.prepare(merit, w))
+        met = float(gradient(merit, new)[1].abs().max()) <= outer.tau(k)
+        with torch.no_grad():
+            raised_mu = raised(mu, problem(new.expand(n, -1))[1], outer.beta, problem.equality)
+        moved, change = float((new - w).abs().max()), float(largest(raised_mu - mu).max())
+        w, mu = new, raised_mu
+        converged = met and outer.stops(k, moved, change)
+        if converged:
+            break
+    with torch.no_grad():
+        objective = float(problem(w.expand(n, -1))[0].sum() + h.value(w)[0])
+    return Central(w[0], mu, objective, k + 1, calls[0], time.process_time() - began, converged)

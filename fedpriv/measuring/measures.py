@@ -1,0 +1,118 @@
+"""What is measured of a run's models, beside its price."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from fedpriv.clients.population import Population
+from fedpriv.engines.local import Progress
+from fedpriv.measuring.centralised import centralised_al
+from fedpriv.measuring.metrics import Evaluator, consensus_distance, spread
+from fedpriv.measuring.optimality import exact_report, private_report
+from fedpriv.oracle.private import PrivateOracle
+from fedpriv.strategies.base import Strategy
+
+AT_THE_END = 1000  # test examples for each node's own model
+_AS_IT_GOES = 20_000  # the same for all nodes together, during a run
+
+
+@dataclass(frozen=True)
+class Measures:
+    """Measures models.
+
+    Args:
+        population: The clients.
+        strategy: The algorithm, for its regulariser.
+        evaluate: Tests a model on public data; None without test data.
+        optimum: Smallest value of the objective, where it is known.
+    """
+
+    population: Population
+    strategy: Strategy
+    evaluate: Evaluator | None
+    optimum: float | None
+
+    def of_the_one(self, progress: Progress) -> dict[str, float]:
+        """Test metrics of the run's one model: public."""
+        return {} if self.evaluate is None else self.evaluate(reported(progress))
+
+    def of_nodes(self, progress: Progress, examples: int | None = None) -> dict[str, Any]:
+        """How far nodes' own models are apart, where they have their own: public or released.
+
+        Args:
+            progress: The run.
+            examples: How many of the first test examples each node's model is tested on. By default 1000, fewer with
+                more than 20 nodes and at least 100: each round that is evaluated pays for all nodes.
+
+        Returns:
+            `consensus_distance`, and with test data `node_test_accuracy` and `node_test_loss`, each with its `min`,
+            `mean` and `max` over nodes; empty where all models are one.
+        """
+        models = progress.models
+        if not apart(progress):
+            return {}
+        found: dict[str, Any] = {"consensus_distance": consensus_distance(models)}
+        if self.evaluate is None:
+            return found
+        count = examples or min(AT_THE_END, max(100, _AS_IT_GOES // len(models)))
+        each = [self.evaluate(row, examples=count) for row in models]
+        return found | {f"node_{name}": spread([metrics[name] for metrics in each]) for name in each[0]}
+
+    def optimality_gap(self, params: Tensor) -> float | None:
+        """Objective at `params [dim]` over all training examples, less the optimum: exact, so not private."""
+        if self.optimum is None:
+            return None
+        population = self.population
+        data = TensorDataset(population.inputs, population.targets)
+        loss = Evaluator(population.model, population.loss, data)(params)["test_loss"]
+        return loss + float(self.strategy.regularizer.value(params)) - self.optimum
+
+
+def apart(progress: Progress) -> bool:
+    """Whether clients may have models of their own."""
+    return progress.models.stride(0) != 0 and len(progress.models) > 1
+
+
+def reported(progress: Progress) -> Tensor:
+    """A run's one model: the mean of the reported ones, `[dim]`."""
+    return progress.models.mean(0) if apart(progress) else progress.models[0]
+
+
+def flat(found: dict[str, Any]) -> dict[str, float]:
+    """`{"a": {"min": 1}, "b": 2}` as `{"a_min": 1, "b": 2}`, for files with one number a column."""
+    inner = {
+        f"{name}_{part}": v for name, value in found.items() if isinstance(value, dict) for part, v in value.items()
+    }
+    return {name: value for name, value in found.items() if not isinstance(value, dict)} | inner
+
+
+def of_constraints(
+    progress: Progress, oracle: PrivateOracle, strategy: Strategy, *, private: bool, start: Tensor | None
+) -> dict[str, Any]:
+    """What a run with constraints reports beside the rest.
+
+    Args:
+        progress: The run.
+        oracle: Its oracle.
+        strategy: Its algorithm.
+        private: Whether it makes a promise: then only what was released is reported.
+        start: Solve the problem with all data in one place as well, from here, `[dim]`; None: do not.
+    """
+    multipliers = progress.local.get("multipliers")
+    if multipliers is None or progress.round == 0:
+        return {}
+    if private:
+        return private_report(progress, oracle, multipliers)
+    h, params = strategy.regularizer, reported(progress)
+    report = exact_report(progress, oracle.queries.problem, params, multipliers, h)
+    if start is not None:
+        best = centralised_al(oracle.queries.problem, start, regularizer=h)
+        names = ("objective", "converged", "outer_rounds", "evaluations", "cpu_seconds")
+        report["centralised"] = {name: getattr(best, name) for name in names}
+        difference = abs(report["objective"] - best.objective)
+        report["relative_difference"] = difference / abs(best.objective) if best.objective else None
+    return report

@@ -1,0 +1,81 @@
+"""Metrics of reported models on public test data.
+
+A reported model is a function of releases and test data are assumed public, so these cost no privacy.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from fedpriv.clients.client import Loss
+from fedpriv.errors import DataError
+from fedpriv.models import predict
+from fedpriv.oracle.backends.functional import Functional
+
+
+class Evaluator:
+    """Test loss, and accuracy where targets are classes.
+
+    Args:
+        model: Template; it is copied, and tested in eval mode.
+        loss: Maps (outputs, targets) of a batch to their mean loss.
+        test: Public test examples, as (input, target).
+        batch_size: Examples at a time.
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss, test: Dataset[Any], batch_size: int = 1000) -> None:
+        # a copy, for a user may have put parts of the model in eval mode and not others
+        self._functional, self._loss = Functional(copy.deepcopy(model).eval(), loss), loss
+        parameter = next(model.parameters())
+        self._batches = [(_like(x, parameter), _like(y, parameter)) for x, y in DataLoader(test, batch_size=batch_size)]
+        if not self._batches:
+            raise DataError("the test data are empty: give at least one example, or leave test data out")
+
+    @torch.no_grad()
+    def __call__(self, params: Tensor, *, examples: int | None = None) -> dict[str, float]:
+        """`{"test_loss": ..., "test_accuracy": ...}` of one model `[dim]`; accuracy is a fraction.
+
+        Args:
+            params: The model.
+            examples: Use only so many of the first.
+        """
+        named = self._functional.unflatten(params)
+        loss, right, count = 0.0, 0, 0
+        classes = False
+        for inputs, targets in self._first(examples):
+            outputs = self._functional.outputs(named, inputs)
+            loss += float(self._loss(outputs, targets)) * len(targets)
+            count += len(targets)
+            classes = outputs.ndim == 2 and not targets.is_floating_point()
+            if classes:
+                right += int((predict(outputs) == targets).sum())
+        metrics = {"test_loss": loss / count}
+        return {**metrics, "test_accuracy": right / count} if classes else metrics
+
+    def _first(self, examples: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+        left = examples
+        for inputs, targets in self._batches:
+            if left is not None and left <= 0:
+                return
+            yield inputs[:left], targets[:left]
+            left = None if left is None else left - len(targets)
+
+
+def consensus_distance(models: Tensor) -> float:
+    """Root mean square distance of the clients' models `[n, dim]` from their mean."""
+    return float((models - models.mean(0)).double().square().sum(1).mean().sqrt())
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """`{"min": ..., "mean": ..., "max": ...}`."""
+    return {"min": min(values), "mean": sum(values) / len(values), "max": max(values)}
+
+
+def _like(values: Tensor, parameter: Tensor) -> Tensor:
+    return values.to(parameter) if values.is_floating_point() else values.to(parameter.device)

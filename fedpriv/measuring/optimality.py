@@ -1,0 +1,135 @@
+"""Optimality of a point of a problem with constraints, computed afresh from the clients' data: not private."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedpriv.engines.local import Progress
+from fedpriv.oracle.private import PrivateOracle
+from fedpriv.oracle.values import ProblemValues
+from fedpriv.strategies.lagrangian import violations
+from fedpriv.strategies.proximal import Proximal, Zero
+
+# 95 % of a draw, in standard deviations; a mean of Laplace draws lies between the two
+_WITHIN_95 = {"gaussian": 1.959964, "laplace": 2.118338}
+_NEAREST = 1e-2  # slope of the violation at a point that counts as the nearest to feasible
+
+
+@dataclass(frozen=True)
+class Kkt:
+    """The Karush-Kuhn-Tucker conditions at a point; all zero at a solution of a convex problem.
+
+    Attributes:
+        objective: Mean objective of the clients, h included.
+        constraint_values: Of each client, `[n, m]`.
+        multipliers: Of each client, `[n, m]`, for the mean objective.
+        stationarity: Infinity norm of `w - prox_h(w - g)`, g the gradient of the Lagrangian; of g itself without h.
+        feasibility: Largest violation.
+        complementarity: Largest `|multiplier * value|` of an inequality.
+        infeasible_point: Infinity norm of the gradient of half the squared violations, over the violation: near 0 with
+            a violation, the point is the nearest to feasible that there is around it. 0 at a feasible point.
+    """
+
+    objective: float
+    constraint_values: Tensor
+    multipliers: Tensor
+    stationarity: float
+    feasibility: float
+    complementarity: float
+    infeasible_point: float
+
+    @property
+    def residual(self) -> float:
+        """The largest of the three."""
+        return max(self.stationarity, self.feasibility, self.complementarity)
+
+
+def kkt(problem: ProblemValues, params: Tensor, multipliers: Tensor, regularizer: Proximal | None = None) -> Kkt:
+    """Check a point.
+
+    Args:
+        problem: The clients' objectives and constraints.
+        params: The point, `[dim]`.
+        multipliers: `[n, m]`.
+        regularizer: h; none by default.
+    """
+    h = regularizer or Zero()
+    rows = params.detach().expand(len(multipliers), -1).clone().requires_grad_()
+    objective, values = problem(rows)
+    gradient = _row_sum((objective + (multipliers * values).sum(1)).sum(), rows)
+    broken = values.where(problem.equality, values.clamp_min(0))
+    push = _row_sum(broken.square().sum() / 2, rows)
+    point, values = params.detach(), values.detach()
+    step = point - h.prox((point - gradient).unsqueeze(0), 1.0)[0]
+    feasibility = _largest(broken.detach())
+    return Kkt(
+        objective=float(objective.detach().sum() + h.value(point.unsqueeze(0))[0]),
+        constraint_values=values,
+        multipliers=multipliers,
+        stationarity=_largest(step),
+        feasibility=feasibility,
+        complementarity=_largest((multipliers * values).where(~problem.equality, 0.0)),
+        infeasible_point=_largest(push) / feasibility if feasibility > 0 else 0.0,
+    )
+
+
+def exact_report(
+    progress: Progress, problem: ProblemValues, params: Tensor, multipliers: Tensor, regularizer: Proximal | None
+) -> dict[str, Any]:
+    """Fields of `result.json` of an exact run; the optimality is computed anew, not taken from the algorithm."""
+    found, server = kkt(problem, params, multipliers, regularizer), progress.server
+    converged = bool(server.get("converged", False))
+    return {
+        "objective": found.objective,
+        "constraint_values": found.constraint_values.tolist(),
+        "max_violation": found.feasibility,
+        "multipliers": found.multipliers.tolist(),
+        "kkt": {name: getattr(found, name) for name in ("stationarity", "feasibility", "complementarity")},
+        "converged": converged,
+        "status": "converged" if converged else _unfinished(found, stopped=bool(server.get("done", False))),
+        "infeasible_point": found.infeasible_point,
+        "outer_rounds": int(server.get("outer", 0)),
+        "inner_rounds": int(server.get("inner_total", 0)),
+    }
+
+
+def private_report(progress: Progress, oracle: PrivateOracle, multipliers: Tensor) -> dict[str, Any]:
+    """Fields of `result.json` of a private run, from releases alone: estimates and what the noise does to them.
+
+    A run that stopped early has not measured the model that it reports: its estimates are the last round's.
+    """
+    estimate, repeats = progress.local["measured"], int(progress.server["measurements"])
+    width = half_width(oracle, progress.round - 1, max(repeats, 1))
+    return {
+        "constraint_estimates": estimate.tolist(),
+        "constraint_confidence": {"level": 0.95, "half_width": width.tolist()},
+        "estimates_of_reported_model": repeats > 0,
+        "max_violation_estimate": float(violations(estimate, oracle.queries.problem.equality).max()),
+        "multipliers": multipliers.tolist(),
+    }
+
+
+def half_width(oracle: PrivateOracle, round_index: int, repeats: int) -> Tensor:
+    """Half-width `[n, m]` of a 95 % interval for the mean of `repeats` answers about constraints (public)."""
+    return _WITHIN_95[oracle.privacy.mechanism.name] * oracle.statistic_deviation(round_index) / repeats**0.5
+
+
+def _unfinished(found: Kkt, *, stopped: bool) -> str:
+    """Why a run that has not converged is over; "infeasible" only where no direction lessens the violation."""
+    if not stopped:
+        return "round limit"
+    return "infeasible" if found.infeasible_point <= _NEAREST else "stalled"
+
+
+def _row_sum(value: Tensor, rows: Tensor) -> Tensor:
+    if not value.requires_grad:  # nothing there depends on the parameters: no constraint, or constant ones
+        return torch.zeros_like(rows).sum(0)
+    return torch.autograd.grad(value, rows, retain_graph=True, allow_unused=True)[0].nan_to_num(torch.inf).sum(0)
+
+
+def _largest(values: Tensor) -> float:
+    return float(values.abs().max()) if values.numel() else 0.0

@@ -1,0 +1,41 @@
+"""How gradients are computed. Every backend gives the sums of `loop` up to rounding; they differ in speed only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from torch import nn
+
+from fedpriv.clients.client import Loss
+from fedpriv.errors import ConfigError
+from fedpriv.oracle.backends.base import Backend
+from fedpriv.oracle.backends.linear import LinearBackend
+from fedpriv.oracle.backends.loop import LoopBackend
+from fedpriv.oracle.backends.vmap import VmapBackend
+
+BackendName = Literal["auto", "loop", "vmap", "linear"]
+
+BACKENDS: dict[str, Callable[[nn.Module, Loss], Backend]] = {
+    "loop": LoopBackend,
+    "vmap": VmapBackend,
+    "linear": LinearBackend,
+}
+
+
+def choose(name: BackendName, model: nn.Module, loss: Loss) -> Backend:
+    """Build a backend.
+
+    Args:
+        name: A key of `BACKENDS`, or `"auto"`: `linear` where it can serve the model, else `vmap`.
+        model: The clients' model.
+        loss: The clients' loss.
+
+    Raises:
+        ConfigError: unknown name, or a model that the backend cannot serve.
+    """
+    if name == "auto":
+        name = "linear" if LinearBackend.supports(model) else "vmap"
+    if name not in BACKENDS:
+        raise ConfigError("backend", name, f"choose 'auto' or one of {sorted(BACKENDS)}")
+    return BACKENDS[name](model, loss)

@@ -1,0 +1,104 @@
+"""A model and a loss as functions of a flat row of parameters."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from fedpriv.clients.batch import Batch
+from fedpriv.clients.client import Loss
+from fedpriv.clients.layout import Layout
+
+
+class Functional:
+    """A model and a loss without state of their own.
+
+    A row holds the trainable parameters. Frozen ones are the model's own. Buffers are constants: what a forward pass
+    does to them is forgotten, for it would carry data past the oracle.
+
+    Args:
+        model: Maps `[b, ...]` to `[b, ...]`, each example on its own.
+        loss: Maps the outputs and targets of a batch of one to a scalar.
+
+    Attributes:
+        layout: Of the rows.
+        per_example: The loss as `(outputs, targets) -> [b]`, where it is known in that form; it saves a vmap.
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
+        self.model = model
+        self.loss = loss
+        self.layout = Layout.of(model)
+        self.per_example = _per_example_form(loss)
+
+    def unflatten(self, rows: Tensor) -> dict[str, Tensor]:
+        """Parameters by name, as views: `[..., dim] -> {name: [..., *shape]}`."""
+        return self.layout.unflatten(rows)
+
+    def outputs(self, params: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+        """Outputs of the model: `[b, ...] -> [b, ...]`."""
+        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        return functional_call(self.model, {**params, **buffers}, (inputs,))
+
+    def example_loss(self, params: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        """Loss of one example, passed as a batch of one: `[...], [...] -> []`."""
+        return self.loss(self.outputs(params, x.unsqueeze(0)), y.unsqueeze(0))
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Loss of each example, whatever the loss's own reduction: `[b, ...], [b, ...] -> [b]`."""
+        if len(outputs) == 0:
+            return outputs.flatten()  # vmap needs at least one
+        if self.per_example is not None:
+            return self.per_example(outputs, targets)
+        return vmap(lambda o, y: self.loss(o.unsqueeze(0), y.unsqueeze(0)))(outputs, targets)
+
+
+def _per_example_form(loss: Loss) -> Loss | None:
+    """The loss as `(outputs, targets) -> [b]` if it is known to have that form.
+
+    Either the loss says so itself (`fedpriv.models.Loss.per_example`), or it is a torch loss whose mean over a batch
+    of one is its sum: not so for weighted cross-entropy, whose mean divides by the weight. Torch's forms have one
+    number for each target, of which an example may have several.
+    """
+    form: Loss | None = getattr(loss, "per_example", None)
+    if form is None and type(loss) in (nn.CrossEntropyLoss, nn.MultiMarginLoss):
+        plain = cast("nn.CrossEntropyLoss | nn.MultiMarginLoss", copy.copy(loss))
+        if plain.reduction == "sum" or plain.weight is None:
+            reduce = torch.sum if plain.reduction == "sum" else torch.mean
+            plain.reduction = "none"
+            return lambda outputs, targets: reduce(plain(outputs, targets).reshape(len(outputs), -1), 1)
+    return form
+
+
+def all_alike(params: Tensor) -> bool:
+    """Whether the rows of `[k, dim]` are one row, seen from the shape alone."""
+    return params.shape[0] == 1 or params.stride(0) == 0
+
+
+def is_finite(values: Tensor) -> bool:
+    """Whether there is no nan or inf, in one pass: either would show in the sum. May say no when the sum overflows."""
+    return bool(torch.isfinite(values.sum()))
+
+
+def count(flags: Tensor) -> Tensor:
+    """Number of True in each row: `[k, b] -> [k]`."""
+    return flags.sum(1, dtype=torch.long)
+
+
+def unpad(batch: Batch) -> tuple[Tensor, Tensor]:
+    """Inputs and targets with each padded cell replaced by the client's own first real example.
+
+    A padded cell holds any client's example. Weighing it by zero is not enough: 0 * inf is nan, so a broken example of
+    one client would show in another client's sum.
+    """
+    if bool(batch.mask.all()):
+        return batch.inputs, batch.targets
+    first = batch.mask.int().argmax(1, keepdim=True)
+    cell = torch.arange(batch.mask.shape[1], device=first.device).where(batch.mask, first)
+    client = torch.arange(len(cell), device=cell.device).unsqueeze(1)
+    return batch.inputs[client, cell], batch.targets[client, cell]

@@ -1,0 +1,161 @@
+"""Closed form for linear models: no per-example gradient is ever stored.
+
+The gradient of one example is an outer product, `delta (x, 1)^T` with `delta = d loss / d outputs`. Its norm, l1 as
+l2, is the product of the norms of `delta` and `(x, 1)`, and the sum of clipped gradients is one matrix product. A
+difference of gradients at two points is one as well, with the difference of the deltas (Goodfellow, 2015,
+arXiv:1510.01799, for l2).
+"""
+
+from __future__ import annotations
+
+import copy
+from itertools import pairwise
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, fx, nn
+
+from fedpriv.clients.batch import Batch
+from fedpriv.clients.client import Loss
+from fedpriv.errors import ConfigError
+from fedpriv.oracle.backends.functional import Functional, all_alike, count, is_finite
+from fedpriv.oracle.backends.summation import sum_of_products
+from fedpriv.privacy.clipping import Clip, NormName
+
+
+class LinearBackend:
+    """Per-example gradients of a single linear layer.
+
+    Guarantee: each example adds to its client's row a vector of norm at most `clip.bound`, and to no other row.
+
+    Args:
+        model: One `nn.Linear`, alone or on the flattened input, with nothing frozen.
+        loss: Maps the outputs and targets of a batch of one to a scalar.
+
+    Raises:
+        ConfigError: the model is anything else.
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
+        layer = _only_layer(model)
+        if layer is None:
+            fix = f"needs one nn.Linear on the flattened input, nothing frozen, not {type(model).__name__}; use 'auto'"
+            raise ConfigError("backend", "linear", fix)
+        self._shape = layer.weight.shape
+        self._has_bias = len(list(layer.parameters())) == 2
+        self._functional = Functional(model, loss)
+        # a full-batch run brings the same batches every round: their inputs are read once for their norms
+        self._norms: WeakKeyDictionary[Batch, dict[NormName, Tensor]] = WeakKeyDictionary()
+
+    @staticmethod
+    def supports(model: nn.Module) -> bool:
+        """Whether the model is one `nn.Linear`, alone or on the flattened input, with nothing frozen."""
+        return _only_layer(model) is not None
+
+    def clipped_sum(
+        self, params: Tensor, batch: Batch, clip: Clip | None, anchor: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """See `Backend.clipped_sum`."""
+        deltas = self._deltas(params, batch)
+        if anchor is not None:
+            deltas = deltas - self._deltas(anchor, batch)
+        if batch.weights is not None:
+            deltas = deltas * batch.weights.unsqueeze(2)
+        if clip is None:
+            sums = self._outer_sum(deltas, batch.mask, batch)
+            return sums, count(self._broken(deltas, batch, sums) & batch.mask)
+        norms = self._gradient_norms(deltas, batch, clip)
+        sums = self._outer_sum(deltas.double(), clip.factors(norms) * batch.mask, batch)
+        return sums, count(batch.mask & ~torch.isfinite(norms))
+
+    def largest_norm(self, params: Tensor, batch: Batch, norm: Clip) -> Tensor:
+        """See `Backend.largest_norm`: infinite where a gradient is not finite, 0 for a client without examples."""
+        norms = self._gradient_norms(self._deltas(params, batch), batch, norm)
+        norms = norms.nan_to_num(torch.inf, torch.inf).where(batch.mask, 0)
+        return norms.amax(1) if norms.numel() else norms.new_zeros(len(norms))
+
+    def _deltas(self, params: Tensor, batch: Batch) -> Tensor:
+        """Derivative of each example's loss in the model's outputs, `[k, b, n_outputs]`."""
+        weight, bias = params.split([self._shape.numel(), params.shape[1] - self._shape.numel()], dim=1)
+        weight = weight.unflatten(1, self._shape)
+        x = batch.inputs.flatten(2)
+        if all_alike(params):
+            outputs = nn.functional.linear(x, weight[0], bias[0] if self._has_bias else None)
+        else:
+            outputs = torch.bmm(x, weight.mT)
+            outputs = outputs + bias.unsqueeze(1) if self._has_bias else outputs
+        with torch.enable_grad():
+            outputs = outputs.detach().requires_grad_()
+            losses = self._functional.losses(outputs.flatten(0, 1), batch.targets.flatten(0, 1))
+            return torch.autograd.grad(losses.sum(), outputs)[0].contiguous()
+
+    def _outer_sum(self, deltas: Tensor, weights: Tensor, batch: Batch) -> Tensor:
+        """Sum over the examples of `weight delta (x, 1)^T`: `[k, b, n_outputs], [k, b] -> [k, dim]`.
+
+        One of weight 0 adds nothing even when it is not finite.
+        """
+        x, weights = batch.inputs.flatten(2), weights.unsqueeze(2)
+        product = sum_of_products if deltas.dtype == torch.float64 else torch.bmm
+        weighted = deltas * weights
+        sums = product(weighted.mT, x)
+        if not is_finite(sums):
+            # 0 * inf is nan: only then pay for a copy of the inputs
+            weighted = weighted.where(weights > 0, 0)
+            sums = product(weighted.mT, x.where(weights > 0, 0))
+        parts = [sums.flatten(1), weighted.sum(1)] if self._has_bias else [sums.flatten(1)]
+        return torch.cat(parts, 1)
+
+    def _gradient_norms(self, deltas: Tensor, batch: Batch, norm: Clip) -> Tensor:
+        norms = norm.norms(deltas) * self._input_norms(batch, norm)
+        long = norms > torch.finfo(deltas.dtype).max
+        # a gradient that is no number of its type is broken, though the product of its norms may be one
+        return norms.where(~(long & self._overflows(deltas, batch)), torch.inf) if long.any() else norms
+
+    def _input_norms(self, batch: Batch, norm: Clip) -> Tensor:
+        """Norm of each `(x, 1)`, or of `x` where there is no bias, `[k, b]`."""
+        known = self._norms.setdefault(batch, {})
+        if norm.norm not in known:
+            norms = norm.norms(batch.inputs.flatten(2))
+            known[norm.norm] = norm.norms(torch.stack([norms, torch.ones_like(norms)], -1)) if self._has_bias else norms
+        return known[norm.norm]
+
+    def _broken(self, deltas: Tensor, batch: Batch, sums: Tensor) -> Tensor:
+        """Which examples' gradients are not finite, `[k, b]`."""
+        if is_finite(sums):
+            return torch.zeros_like(batch.mask)
+        return self._overflows(deltas, batch)
+
+    def _overflows(self, deltas: Tensor, batch: Batch) -> Tensor:
+        """Which examples' gradients have an entry that is no finite number of their type, `[k, b]`."""
+        largest = batch.inputs.flatten(2).abs().amax(2).clamp_min(1 if self._has_bias else 0)
+        return ~torch.isfinite(deltas.abs().amax(2) * largest)
+
+
+def _only_layer(model: nn.Module) -> nn.Linear | None:
+    """The model's linear layer, if it is all trained and there is nothing else but flattening to `[b, features]`."""
+    flags = [parameter.requires_grad for parameter in model.parameters()]
+    if len(flags) > 2 or not all(flags):
+        return None
+    model = copy.deepcopy(model)  # tracing runs its forward pass, which may leave something behind
+    try:
+        # inside another module, so that a bare nn.Linear is seen as a layer too
+        traced = fx.symbolic_trace(nn.Sequential(model))
+    except Exception:  # whatever a user's forward does with a symbol in the place of a tensor
+        return None
+    nodes = list(traced.graph.nodes)
+    if len(nodes) < 3 or any(after.args[:1] != (before,) for before, after in pairwise(nodes)):
+        return None
+    last = nodes[-2]
+    layer = traced.get_submodule(str(last.target)) if last.op == "call_module" else None
+    if type(layer) is not nn.Linear or {*map(id, model.parameters())} != {*map(id, layer.parameters())}:
+        return None
+    return layer if all(_is_flatten(traced, node) for node in nodes[1:-2]) else None
+
+
+def _is_flatten(traced: fx.GraphModule, node: fx.Node) -> bool:
+    if node.op == "call_module":
+        module = traced.get_submodule(str(node.target))
+        whole = isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1)
+        return whole or isinstance(module, nn.Identity)
+    dims = {**dict(zip(("start_dim", "end_dim"), node.args[1:], strict=False)), **node.kwargs}
+    return node.target in ("flatten", torch.flatten) and dims in ({"start_dim": 1}, {"start_dim": 1, "end_dim": -1})

@@ -1,0 +1,69 @@
+"""The specification: one client after another, one example after another, plain autograd.
+
+Every other backend must give these sums. Slow on purpose: nothing here is worth getting wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from fedpriv.clients.batch import Batch
+from fedpriv.clients.client import Loss
+from fedpriv.oracle.backends.functional import Functional
+from fedpriv.privacy.clipping import Clip
+
+
+class LoopBackend:
+    """Per-example gradients, one at a time.
+
+    Guarantee: each example adds to its client's row a vector of norm at most `clip.bound`, and to no other row.
+
+    Args:
+        model: The clients' model; its own parameters are not used.
+        loss: Maps the outputs and targets of a batch of one to a scalar.
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
+        self._functional = Functional(model, loss)
+
+    def clipped_sum(
+        self, params: Tensor, batch: Batch, clip: Clip | None, anchor: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """See `Backend.clipped_sum`."""
+        sums = torch.zeros(params.shape, dtype=params.dtype if clip is None else torch.float64, device=params.device)
+        broken = torch.zeros(len(params), dtype=torch.long, device=params.device)
+        for client, gradient in self._gradients(params, batch, anchor):
+            if clip is None:
+                is_broken = ~torch.isfinite(gradient).all()
+            else:
+                gradient, is_broken = clip.rows(gradient)
+            sums[client] += gradient
+            broken[client] += is_broken
+        return sums, broken
+
+    def largest_norm(self, params: Tensor, batch: Batch, norm: Clip) -> Tensor:
+        """See `Backend.largest_norm`: infinite where a gradient is not finite, 0 for a client without examples."""
+        largest = torch.zeros(len(params), dtype=torch.float64, device=params.device)
+        for client, gradient in self._gradients(params, batch, anchor=None):
+            largest[client] = torch.maximum(largest[client], norm.norms(gradient).nan_to_num(torch.inf, torch.inf))
+        return largest
+
+    def _gradients(self, params: Tensor, batch: Batch, anchor: Tensor | None) -> Iterator[tuple[int, Tensor]]:
+        """Each client's position and the gradient `[dim]` of each of its examples, or its difference."""
+        for client in range(len(params)):
+            for example in batch.mask[client].nonzero().flatten():
+                x, y = batch.inputs[client, example], batch.targets[client, example]
+                gradient = self._gradient(params[client], x, y)
+                if anchor is not None:
+                    gradient = gradient - self._gradient(anchor[client], x, y)
+                if batch.weights is not None:
+                    gradient = gradient * batch.weights[client, example]
+                yield client, gradient
+
+    def _gradient(self, row: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        row = row.detach().clone().requires_grad_()
+        loss = self._functional.example_loss(self._functional.unflatten(row), x, y)
+        return torch.autograd.grad(loss, row)[0]

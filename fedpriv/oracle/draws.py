@@ -1,0 +1,62 @@
+"""Whose and which examples answer a query: drawn in secret, and fresh whenever noise is fresh."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from fedpriv.clients.batch import Batch
+from fedpriv.clients.population import Population
+from fedpriv.privacy.settings import FixedSize, FullBatch, Poisson, Sampling
+from fedpriv.randomness.streams import Randomness
+
+
+class Draws:
+    """The draws of one run, a round at a time.
+
+    Args:
+        population: The clients.
+        randomness: The run's streams.
+        cohort_rate: Probability with which each client of a round is drawn; 1 draws all.
+    """
+
+    def __init__(self, population: Population, randomness: Randomness, cohort_rate: float) -> None:
+        self._population, self._randomness, self._cohort_rate = population, randomness, cohort_rate
+
+    def begin_round(self, round_index: int, cohort: Tensor) -> None:
+        """Draw among the clients `cohort [k]` of a round."""
+        self._round, self._cohort = round_index, cohort
+        self._drawn = torch.ones(len(cohort), dtype=torch.bool)
+        if self._cohort_rate < 1:
+            stream = self._randomness.stream("secret_cohort", round_index)
+            self._drawn = torch.from_numpy(stream.below(self._cohort_rate, len(self._population)))[cohort]
+
+    def of_drawn(self, rows: Tensor) -> Tensor:
+        """The rows `[k, dim]`, with zeros for clients that were not drawn."""
+        return rows.where(self._drawn.to(rows.device).unsqueeze(1), 0)
+
+    def batches(self, sampling: Sampling, index: int) -> Iterator[Batch]:
+        """The examples behind answer number `index` of the round; none of clients that were not drawn."""
+        if isinstance(sampling, FullBatch) and bool(self._drawn.all()):
+            return self._population.full_batches(self._cohort)
+        rows = zip(self._cohort.tolist(), self._drawn.tolist(), strict=True)
+        chosen = [self._examples(client, sampling, index) if drawn else torch.arange(0) for client, drawn in rows]
+        return self._population.drawn_batches(self._cohort, chosen)
+
+    def expected(self, sampling: Sampling) -> Tensor:
+        """Expected examples of each drawn client's batch, `[k]` (public)."""
+        sizes = self._population.sizes[self._cohort].double()
+        if isinstance(sampling, Poisson):
+            return sizes * sampling.rate
+        return sizes.clamp_max(sampling.size) if isinstance(sampling, FixedSize) else sizes
+
+    def _examples(self, client: int, sampling: Sampling, index: int) -> Tensor:
+        size = int(self._population.counts[client])
+        if isinstance(sampling, FullBatch):
+            return torch.arange(size)
+        stream = self._randomness.stream("batch", self._round, index, client)
+        if isinstance(sampling, Poisson):
+            return torch.from_numpy(stream.below(sampling.rate, size).nonzero()[0])
+        return torch.from_numpy(stream.permutation(size)[: sampling.size])

@@ -1,0 +1,106 @@
+"""What answers are made of before noise: sums over the drawn examples of each client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from fedpriv.clients.batch import Batch
+from fedpriv.errors import ConfigError
+from fedpriv.oracle.backends.base import Backend
+from fedpriv.oracle.constraint_queries import ConstraintQueries
+from fedpriv.privacy.clipping import ROUNDING, Clip
+
+
+class Sums:
+    """Sums at rows of parameters, `[k, dim]`. Nothing here is private: it stays with whoever holds the clients.
+
+    Args:
+        backend: Computes sums of clipped gradients.
+        n_clients: Number of clients of the run.
+        device: Where they are.
+
+    Attributes:
+        broken_examples: How many examples of each client had a gradient that is not finite and counted as zero,
+            `[n_clients]`: a diagnostic, never written or sent.
+    """
+
+    def __init__(self, backend: Backend, n_clients: int, device: torch.device) -> None:
+        self._backend = backend
+        self.broken_examples = torch.zeros(n_clients, dtype=torch.long, device=device)
+
+    def gradients(
+        self,
+        batches: Iterator[Batch],
+        cohort: Tensor,
+        params: Tensor,
+        anchor: Tensor | None = None,
+        clip: Clip | None = None,
+        weights: Tensor | None = None,
+    ) -> Tensor:
+        """Sums of gradients (less those at `anchor [k, dim]`), `[k, dim]`, in float64 where they are clipped.
+
+        Args:
+            batches: The examples.
+            cohort: The clients of the rows, `[k]`.
+            params: Where.
+            anchor: The other point of differences.
+            clip: Bound on each example's part; None does not clip.
+            weights: Public coefficients of each example's loss, `[examples]`.
+        """
+        dtype = params.dtype if clip is None else torch.float64
+        total = torch.zeros(params.shape, device=params.device, dtype=dtype)
+        cohort = cohort.to(params.device)
+        for batch in batches:
+            at = None if anchor is None else _rows(anchor, batch)
+            weighted = batch if weights is None else batch.weighted(weights)
+            part, broken = self._backend.clipped_sum(_rows(params, batch), weighted, clip, at)
+            total.index_add_(0, batch.rows, part)
+            self.broken_examples.index_add_(0, cohort[batch.rows], broken)
+        return total
+
+    def largest_norms(self, batches: Iterator[Batch], params: Tensor, clip: Clip) -> list[float]:
+        """Largest norm of one example's gradient, for each row."""
+        norms = torch.zeros(len(params), device=params.device, dtype=torch.float64)
+        for batch in batches:
+            largest = self._backend.largest_norm(_rows(params, batch), batch, clip)
+            norms[batch.rows] = norms[batch.rows].maximum(largest)
+        return norms.tolist()
+
+
+def statistics(batches: Iterator[Batch], params: Tensor, queries: ConstraintQueries) -> Tensor:
+    """Sums of bounded losses for constraint values, `[k, n_sums]` in float64."""
+    total = torch.zeros(len(params), queries.n_sums, device=params.device, dtype=torch.float64)
+    for batch in batches:
+        total.index_add_(0, batch.rows, queries.bounded_sum(_rows(params, batch), batch))
+    return total
+
+
+def _rows(params: Tensor, batch: Batch) -> Tensor:
+    """The rows of a batch's clients, without a copy where all rows are one or all are wanted."""
+    if params.stride(0) == 0:
+        return params[:1].expand(len(batch.rows), -1)
+    return params if len(batch.rows) == len(params) else params[batch.rows]
+
+
+def check_depth(sizes: Sequence[int], chunk: int, clients: int) -> None:
+    """Refuse sums whose rounding could pass what is paid for it (`ROUNDING`).
+
+    A float64 sum of n rows of norm C in which no row passes through more than d additions is wrong by at most
+    `d n 2**-53 C` (Higham, 2002, Accuracy and Stability of Numerical Algorithms, section 4.2).
+
+    Args:
+        sizes: Numbers of examples that enter one sum: a client's, or all clients' where only their sum is seen.
+        chunk: Largest number of examples that are summed at once.
+        clients: How many rows are added up afterwards.
+
+    Raises:
+        ConfigError: too many examples at once.
+    """
+    largest, total = max(sizes), sum(sizes)
+    depth = min(chunk, largest) + largest // chunk + clients + 2
+    if depth * total * 2.0**-53 > ROUNDING / 8:
+        fix = f"sums of {total} examples are exact enough in smaller pieces only: lower it, e.g. to 16384"
+        raise ConfigError("compute.chunk", chunk, fix)

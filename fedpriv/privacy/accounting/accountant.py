@@ -1,0 +1,205 @@
+"""The accountant: what the ledger's records cost, and the filter that refuses the one that would overspend."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError
+from fedpriv.privacy.accounting import bounds, gaussian, rdp
+from fedpriv.privacy.accounting.events import Charge, Event, charge_of, histories
+from fedpriv.privacy.accounting.reserve import Foresight, PlannedReserve
+from fedpriv.privacy.accounting.spent import Spent, up
+from fedpriv.privacy.accounting.tally import Price, Tally, price_of
+
+if TYPE_CHECKING:
+    from fedpriv.privacy.record import Record, Relation, Unit
+
+_EXACT_LEVELS = 256
+_COARSE = math.log(1.01)
+_RECENT = 16
+
+
+class Accountant:
+    """Counts every release; with a limit, refuses the release that would pass it.
+
+    Guarantee: whenever ``admit`` returns, all admitted records together are (epsilon, delta)-DP for every client with
+    the epsilon of ``spent()``, at most ``epsilon_limit`` when there is one. Noise levels, rates and cohorts must not be
+    chosen from earlier answers; public choices (schedules, seeds) may change at any time.
+
+    The decision is made by the quick bound (Rényi, pure, exact Gaussian; microseconds). Only once that passes the
+    limit does the tight bound decide, for many releases at a time.
+
+    Args:
+        n_clients: Number of clients.
+        delta: Failure probability in [0, 1); 0 asks for pure epsilon, which Gaussian noise does not have.
+        epsilon_limit: Most that any client may spend; None only counts.
+        plan: Releases known beforehand, with their final noise. If they fit the limit together, they are admitted
+            without further work, in any order; more noise or fewer clients than planned is fine. The plan grants
+            nothing once a release outside it was made.
+
+    Raises:
+        ConfigError: an argument is out of range.
+
+    Source: Mironov 2017 (Rényi composition); Rogers, Roth, Ullman, Vadhan 2016 (privacy filters).
+    """
+
+    def __init__(
+        self, n_clients: int, delta: float, epsilon_limit: float | None = None, plan: Sequence[Record] = ()
+    ) -> None:
+        check_target(n_clients, delta, 1.0 if epsilon_limit is None else epsilon_limit)
+        self._n_clients, self._delta, self._limit = n_clients, delta, epsilon_limit
+        self._tally = Tally.empty(n_clients)
+        self._charges: Counter[Charge] = Counter()
+        self._facts: tuple[Unit, Relation, str] | None = None
+        self._trusts: dict[str, None] = {}
+        self._reasons: dict[str, None] = {}
+        self._levels: set[Event] = set()
+        self._rounds = 0
+        self._plan = PlannedReserve((record, charge_of(record, n_clients)) for record in plan)
+        self._foresight = Foresight()
+        self._recent: deque[Charge] = deque(maxlen=_RECENT)
+        if epsilon_limit is not None:
+            self._allowance = rdp.allowance(epsilon_limit, delta)
+            self._largest_mu2 = gaussian.ratio_of(epsilon_limit, delta) ** 2
+
+    def admit(self, record: Record) -> None:
+        """Count a record.
+
+        Raises:
+            BudgetExhausted: some client's epsilon would pass the limit; nothing was counted.
+            ConfigError: the record is out of range or of a kind that has no sound price.
+            PrivacyError: the record protects another unit or relation than the ones before it.
+        """
+        facts = (record.unit, record.relation, record.shared)
+        if self._facts not in (None, facts):
+            raise PrivacyError(
+                f"round {record.round}, {record.query}: this ledger protects (unit, relation, shared) = "
+                f"{self._facts}, the record {facts}. Epsilons of different kinds do not add up; account them in "
+                "separate ledgers"
+            )
+        charge = charge_of(record, self._n_clients)
+        tally = self._tally.plus(charge, self._price)
+        if self._limit is not None and not self._fits(record, charge, tally):
+            raise self._refusal(record, charge)
+        self._facts, self._tally, self._rounds = facts, tally, max(self._rounds, record.round + 1)
+        self._charges[charge] += 1
+        self._trusts[record.trust] = None
+        self._plan.take(record, charge)
+        self._foresight.take(charge)
+        if charge not in self._recent:
+            self._recent.append(charge)
+        if any(event.law == "none" for event in charge.events):
+            self._reasons[record.non_private or "an answer without noise"] = None
+
+    def epsilon(self) -> NDArray[np.float64]:
+        """Quick upper bound on what each client has spent ``[n_clients]``."""
+        return self._tally.epsilon(self._delta)
+
+    def so_far(self) -> float:
+        """Upper bound on what the client that paid most has spent, cheap enough for every round.
+
+        The smallest of the quick bound, the limit, and the tight bound of the plan by this round or one of the next.
+        """
+        shown = min(float(self.epsilon().max()), math.inf if self._limit is None else self._limit)
+        exact = self._delta == 0 or bool(np.isfinite(self._tally.mu2).all())
+        if exact or not self._plan.holds or math.isinf(shown):
+            return shown
+        return min(shown, self._plan.milestones.epsilon(self._rounds, self._largest))
+
+    def spent(self) -> Spent:
+        """Tight upper bound on what has been spent, with everything that it depends on."""
+        quick = self.epsilon()
+        per_client, names = [0.0] * self._n_clients, [""] * self._n_clients
+        groups = sorted(histories(self._charges, self._n_clients), key=lambda group: -quick[group[0][0]])
+        for rank, (members, history) in enumerate(groups):
+            found = (bounds.tight if rank < bounds.MOST_TIGHT else bounds.quick)(history, self._delta)
+            name = min(found, key=lambda key: found[key])
+            for client in members:
+                per_client[client], names[client] = found[name], name
+        epsilon = max(per_client)
+        winner = "none" if math.isinf(epsilon) else names[per_client.index(epsilon)]
+        unit, relation, shared = self._facts or ("sample", "replace_one", "")
+        relation += f"({shared})" if shared else ""
+        trust = "+".join(self._trusts) or "local"
+        return Spent(epsilon, self._delta, unit, relation, trust, winner, tuple(per_client), tuple(self._reasons))
+
+    def _price(self, events: Sequence[Event]) -> Price:
+        """Quick prices; past a few hundred levels, sampled events are rounded to 1 % less noise."""
+        return price_of([event if event.selection == "full" else self._level(event) for event in events])
+
+    def _level(self, event: Event) -> Event:
+        if event in self._levels or len(self._levels) < _EXACT_LEVELS:
+            self._levels.add(event)
+            return event
+        return event._replace(noise=math.exp(math.floor(math.log(event.noise) / _COARSE) * _COARSE))
+
+    def _fits(self, record: Record, charge: Charge, tally: Tally) -> bool:
+        assert self._limit is not None
+        rows = slice(None) if charge.clients is None else list(charge.clients)
+        within = (tally.pure[rows] <= self._limit) | (tally.mu2[rows] <= self._largest_mu2)
+        if (within | (tally.rdp[rows] <= self._allowance).any(-1)).all():
+            return True
+        if not np.isfinite(tally.rdp[rows]).any(-1).all() or self._delta == 0:
+            return False
+        if self._plan.covers(record, charge) and self._plan.fits(self._tight_fit):
+            return True
+        return self._foresight.covers(charge) or self._foresight.look(
+            charge, self._recent, lambda extra: self._tight_fit(self._charges + extra)
+        )
+
+    def _largest(self, charges: Counter[Charge]) -> float:
+        return bounds.largest([history for _, history in histories(charges, self._n_clients)], self._delta)
+
+    def _tight_fit(self, charges: Counter[Charge]) -> bool:
+        assert self._limit is not None
+        found = [history for _, history in histories(charges, self._n_clients)]
+        return bounds.largest(found, self._delta, self._limit) <= self._limit
+
+    def _refusal(self, record: Record, charge: Charge) -> BudgetExhausted:
+        epsilon = self._largest(self._charges + Counter({charge: 1}))
+        would = "infinite" if math.isinf(epsilon) else f"{up(epsilon)} by the tightest bound known here"
+        return BudgetExhausted(
+            f"round {record.round}, {record.query}: the target is epsilon={self._limit} at delta={self._delta}, and "
+            f"this release would bring it to {would}; it was not made. Keep the result reached so far, or plan a new "
+            "run with fewer rounds, a larger noise multiplier or a larger target"
+        )
+
+
+def check_target(n_clients: int, delta: float, epsilon: float) -> None:
+    """Check what is asked of an accountant.
+
+    Raises:
+        ConfigError: an argument is out of range.
+    """
+    if n_clients < 1:
+        raise ConfigError("n_clients", n_clients, "there is at least one client")
+    if not 0 <= delta < 1:
+        raise ConfigError(
+            "delta", delta, "delta is a probability in [0, 1), well below 1 / (number of records), e.g. 1e-5"
+        )
+    if not 0 < epsilon < math.inf:
+        raise ConfigError("epsilon", epsilon, "a target epsilon is positive and finite, e.g. 3.0")
+
+
+def account(records: Sequence[Record], n_clients: int, delta: float) -> Spent:
+    """Tight privacy loss of a list of records.
+
+    Args:
+        records: The ledger, in any order.
+        n_clients: Number of clients.
+        delta: Failure probability in [0, 1).
+
+    Raises:
+        ConfigError: a record or an argument is out of range.
+        PrivacyError: the records protect different units or relations.
+    """
+    accountant = Accountant(n_clients, delta)
+    for record in records:
+        accountant.admit(record)
+    return accountant.spent()

@@ -1,0 +1,157 @@
+"""How much noise a plan needs to meet its target."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from fedpriv.errors import ConfigError, PrivacyError
+from fedpriv.privacy.accounting import bounds, gaussian
+from fedpriv.privacy.accounting.accountant import check_target
+from fedpriv.privacy.accounting.events import Event, History, bucketed, charge_of, histories
+
+if TYPE_CHECKING:
+    from fedpriv.privacy.record import Record
+
+_MARGIN = 1e-6  # below the target, so that the run's own accountant agrees whatever the last bits are
+_LAST_BITS = 2.0**-52  # of each term of the sum that the run's own accountant makes
+_TOLERANCE = 5e-4
+_WIDEST = 1e12
+
+Epsilon = Callable[[float], float]
+
+
+def calibrate(plan: Sequence[Record], n_clients: int, epsilon: float, delta: float) -> float:
+    """Least noise with which a plan meets its target.
+
+    Args:
+        plan: The planned releases; their noise multipliers are relative, ``1 / share``.
+        n_clients: Number of clients.
+        epsilon: Target of the whole plan, for the client that pays most; positive.
+        delta: Failure probability in [0, 1).
+
+    Returns:
+        The factor f such that the plan with each noise multiplier times f meets the target: never over it, and at most
+        0.1 % more noise than the smallest such factor; pure epsilon without sampling is met to the last digits. 1 when
+        the plan releases nothing that could be noised less.
+
+    Raises:
+        ConfigError: the target is out of range, or no noise of the planned kind can meet it.
+        PrivacyError: the plan protects different units or relations.
+    """
+    check_target(n_clients, delta, epsilon)
+    if len({(record.unit, record.relation) for record in plan}) > 1:
+        raise PrivacyError("the plan protects different units or relations: plan and account them separately")
+    paid = [_noisy(history) for _, history in histories(Counter(charge_of(r, n_clients) for r in plan), n_clients)]
+    paid = [history for history in paid if history]
+    _check_reachable(paid, delta)
+    if not paid:
+        return 1.0
+    if delta == 0 and all(event.selection == "full" for history in paid for event in history):
+        return _pure_factor(paid, epsilon)
+    goal = epsilon * (1 - _MARGIN)
+    if all(event[::2] == ("gaussian", "full") for history in paid for event in history):
+        mu2 = max(sum(count / event.noise**2 for event, count in history.items()) for history in paid)
+        return math.sqrt(mu2) / gaussian.ratio_of(goal, delta)
+    rough = paid if delta == 0 else [bucketed(history) for history in paid]
+
+    def quick(factor: float) -> float:
+        return max(min(bounds.quick(_scaled(history, factor), delta).values()) for history in rough)
+
+    start = _quick_factor(quick, goal)
+    if delta == 0:
+        return start
+    slope = math.log(quick(0.97 * start) / quick(start)) / -math.log(0.97)
+    return _tight_factor(lambda f: bounds.largest([_scaled(h, f) for h in paid], delta), start, goal, slope)
+
+
+def delta_warning(delta: float, n: int) -> str | None:
+    """Warn about a delta that allows publishing somebody's record outright.
+
+    Args:
+        delta: The delta of the guarantee.
+        n: Number of units (records or clients) that it protects.
+
+    Returns:
+        A sentence for the user; None when delta is below 1 / n.
+    """
+    if delta * n < 1:
+        return None
+    return (
+        f"delta={delta} is not below 1/{n}: a mechanism that publishes one of the {n} records at random meets such a "
+        f"guarantee. Choose delta well below {1 / n:.1g}"
+    )
+
+
+def _noisy(history: History) -> dict[Event, int]:
+    return {event: count for event, count in history.items() if math.isfinite(event.noise)}
+
+
+def _check_reachable(paid: Sequence[History], delta: float) -> None:
+    laws = {event.law for history in paid for event in history}
+    if "none" in laws:
+        raise ConfigError("plan", "an exact answer", "no noise elsewhere can make up for it; give each release noise")
+    if delta == 0 and laws - {"laplace"}:
+        raise ConfigError(
+            "delta", 0, "only Laplace noise under an l1 clip has a pure epsilon; choose it, or a delta such as 1e-5"
+        )
+
+
+def _scaled(history: History, factor: float) -> dict[Event, int]:
+    return {event._replace(noise=event.noise * factor): count for event, count in history.items()}
+
+
+def _out_of_reach(epsilon: float) -> ConfigError:
+    return ConfigError("epsilon", epsilon, "no amount of noise reaches this target; ask for a larger epsilon or delta")
+
+
+def _pure_factor(paid: Sequence[History], epsilon: float) -> float:
+    """Pure epsilons add up."""
+    answers = max(sum(history.values()) for history in paid)
+    pure = max(math.fsum(count / event.noise for event, count in history.items()) for history in paid)
+    factor = pure / epsilon * (1 + _LAST_BITS * (answers + 4))
+    if factor > _WIDEST:
+        raise _out_of_reach(epsilon)
+    return factor
+
+
+def _quick_factor(epsilon: Epsilon, goal: float) -> float:
+    """The factor by the quick bound: it falls smoothly with the noise, so a root finder is at home."""
+
+    def gap(log_factor: float) -> float:
+        return math.log(min(max(epsilon(math.exp(log_factor)), 1e-300), 1e300) / goal)
+
+    low = high = 0.0
+    while gap(high) > 0:
+        low, high = high, high + 2.0
+        if high > math.log(_WIDEST):
+            raise _out_of_reach(goal)
+    while gap(low) <= 0:
+        low, high = low - 2.0, low
+    found = gaussian.root(gap, low, high, 1e-4)
+    while gap(found) > 0:
+        found += 1e-4
+    return math.exp(found)
+
+
+def _tight_factor(epsilon: Epsilon, start: float, goal: float, slope: float) -> float:
+    """Lower the factor to what the tight bound needs, in as few evaluations as possible.
+
+    Epsilon is close to a power of the noise, ``-slope``.
+    """
+    best, best_value, over, over_value = start, epsilon(start), 0.0, math.inf
+    aim = goal * (1 - _TOLERANCE / 2)
+    while best_value < goal * (1 - _TOLERANCE) and best > over * (1 + _TOLERANCE):
+        if over > 0:
+            slope = math.log(over_value / max(best_value, 1e-300)) / math.log(best / over)
+        guess = best * max(best_value / aim, 0.1) ** (1 / slope)
+        edge = 0.05 * (best - over) if over > 0 else 0.0
+        guess = min(max(guess, over + edge), best - edge)
+        value = epsilon(guess)
+        if value <= goal:
+            best, best_value = guess, value
+        else:
+            over, over_value = guess, value
+    return best

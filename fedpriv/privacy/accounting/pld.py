@@ -1,0 +1,180 @@
+"""Privacy loss distributions: the tight bound, for reports and for the last rounds of a budget.
+
+The arithmetic is dp-accounting's (certified to err on the safe side); this file only chooses what to hand to it. Noise
+is always passed as scale over sensitivity with dp-accounting's add-or-remove constructors, because its replace-one
+constructors disagree about a factor 2 in the sensitivity.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+
+import numpy as np
+from dp_accounting.pld import pld_pmf
+from dp_accounting.pld import privacy_loss_distribution as dpa
+from numpy.typing import NDArray
+from scipy.special import log_ndtr
+
+from fedpriv.privacy.accounting import rdp
+from fedpriv.privacy.accounting.events import Event, History, bucketed
+
+Array = NDArray[np.float64]
+SMALLEST_DELTA = 1e-9  # below, rounding in the Fourier transforms could reach the tail that delta measures
+_WIDEST = 2.0**-10
+_MAX_POINTS = 2**19
+_INFLATION = 4e-4
+
+
+def epsilon(history: History, delta: float) -> float:
+    """Tight epsilon of a history of events.
+
+    Guarantee: an upper bound. Levels are rounded to less noise and losses to a pessimistic grid.
+
+    Returns:
+        Epsilon; infinite when this bound does not apply (delta below 1e-9, Laplace noise under an l2 clip, or an exact
+        answer).
+
+    Source: Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022 (connect the dots); Koskela, Jälkö, Honkela 2020.
+    """
+    paid = frozenset((event, count) for event, count in history.items() if math.isfinite(event.noise))
+    if delta < SMALLEST_DELTA or any(event.law in ("zcdp", "none") for event, _ in paid):
+        return math.inf
+    return _epsilon(paid, delta) if paid else 0.0
+
+
+def rare_large(noise: float, rate: float, count: int, delta: float) -> float:
+    """Epsilon of Poisson-sampled Gaussian answers that are rare and hardly noised, so that losses are in the hundreds.
+
+    Guarantee: an upper bound, add or remove, on a grid that is coarse but small beside the answer.
+
+    Args:
+        noise: Noise scale over sensitivity.
+        rate: Probability of being sampled.
+        count: Number of answers.
+        delta: Failure probability.
+    """
+    interval = max(0.02, 0.05 * (0.25 / noise) ** 2 / 4)
+    one = dpa.from_gaussian_mechanism(noise, sampling_prob=rate, value_discretization_interval=interval)
+    return float(one.self_compose(count).get_epsilon_for_delta(delta))
+
+
+@lru_cache(maxsize=1024)
+def _epsilon(paid: frozenset[tuple[Event, int]], delta: float) -> float:
+    # sorted: the order of composition must not depend on the hash of the set
+    events = bucketed(_merged(dict(sorted(paid))))
+    interval = _interval(events)
+    parts = [_distribution(event, interval).self_compose(count) for event, count in events.items()]
+    queue = [(_size(part), index, part) for index, part in enumerate(parts)]
+    heapq.heapify(queue)
+    for index in range(len(queue), 2 * len(queue) - 1):
+        (_, _, first), (_, _, second) = heapq.heappop(queue), heapq.heappop(queue)
+        whole = first.compose(second)
+        heapq.heappush(queue, (_size(whole), index, whole))
+    return float(queue[0][2].get_epsilon_for_delta(delta))
+
+
+def _merged(history: Mapping[Event, int]) -> dict[Event, int]:
+    """Unsampled Gaussians compose exactly to one."""
+    plain = {event: count for event, count in history.items() if event[::2] == ("gaussian", "full")}
+    merged = {event: count for event, count in history.items() if event not in plain}
+    if plain:
+        merged[Event("gaussian", sum(count / event.noise**2 for event, count in plain.items()) ** -0.5)] = 1
+    return merged
+
+
+def _interval(history: Mapping[Event, int]) -> float:
+    """Spacing of the losses: a power of two that keeps the inflation of the variance negligible.
+
+    A loss of deviation w on a grid of spacing h gains a variance of at most ``min(h^2 / 6, w h)``. Fixed spacings are
+    13 times off for 20 000 rounds of epsilon 1e-5.
+    """
+    counts = np.array(list(history.values()), dtype=float)
+    curves = np.array([rdp.renyi(event)[0] for event in history])
+    widths = np.sqrt(2 * curves / rdp.ORDERS[0])
+    variance = float(counts @ widths**2)
+    reaches = np.array([_reach(event) for event in history])
+    whole = min(float(counts @ reaches), float(counts @ curves) + 9 * math.sqrt(variance))
+    coarsest = max(float(reaches.max()), whole) / _MAX_POINTS
+    interval = _WIDEST
+    while interval > coarsest and _inflation(counts, widths, interval) > _INFLATION * variance:
+        interval /= 2
+    while interval < coarsest:
+        interval *= 2
+    return interval
+
+
+def _inflation(counts: Array, widths: Array, interval: float) -> float:
+    return float(counts @ np.minimum(interval**2 / 6, widths * interval))
+
+
+def _reach(event: Event) -> float:
+    """Largest loss that can matter; what lies beyond counts as an infinite loss."""
+    shift = 1 / event.noise
+    return rdp.amplify(shift if event.law == "laplace" else shift**2 / 2 + 9 * shift, event.rate)
+
+
+def _distribution(event: Event, interval: float) -> dpa.PrivacyLossDistribution:
+    if event.selection == "full":
+        plain = dpa.from_laplace_mechanism if event.law == "laplace" else dpa.from_gaussian_mechanism
+        return plain(event.noise, value_discretization_interval=interval)
+    t: Array = np.arange(math.ceil(_reach(event) / interval) + 1, dtype=np.float64) * interval
+    if event.selection == "poisson_replace":
+        curve = _replaced(event, t)
+        return dpa.PrivacyLossDistribution(_pmf(curve, curve, interval))
+    forward, backward = _sampled(event, t)
+    if event.selection == "amplified":
+        return dpa.PrivacyLossDistribution(_pmf(forward, forward, interval))
+    return dpa.PrivacyLossDistribution(_pmf(forward, backward, interval), _pmf(backward, forward, interval))
+
+
+# The curves of sampled events in closed form, for all losses at once: dp-accounting inverts them point by point.
+
+
+def _sampled(event: Event, t: Array) -> tuple[Array, Array]:
+    """``H_t`` in both directions, from the curve of the unsampled event.
+
+    With the record in the first data set ``H_t = q delta_s(log(1 + (e^t - 1) / q))``; a replaced record is in both.
+    With it only in the second, ``H_t = (1 - (1-q) e^t) delta_s(log(q e^t / (1 - (1-q) e^t)))``, zero from -log(1-q) on.
+
+    Source: Balle, Barthe, Gaboardi 2018, theorem 8; the operator C_q of Dong, Roth, Su 2022.
+    """
+    rate = event.rate
+    # log(1 + (e^t - 1) / q), written so that e^t cannot overflow
+    forward = rate * np.exp(rdp.log_profile(event, t + np.log(np.exp(-t) - np.expm1(-t) / rate)))
+    inside = t[t < -math.log1p(-rate)]
+    left = rate - (1 - rate) * np.expm1(inside)
+    backward = left * np.exp(rdp.log_profile(event, inside + math.log(rate) - np.log(left)))
+    return forward, np.append(backward, 0.0)[: len(t)]
+
+
+def _replaced(event: Event, t: Array) -> Array:
+    """``H_t`` of ``(1-q) N(0) + q N(1)`` against ``(1-q) N(0) + q N(-1)``.
+
+    The loss grows with x, so the sum over x is cut where the loss is t.
+    """
+    sigma, rate = 2 * event.noise, event.rate
+    # e^{x / sigma^2} solves a quadratic equation
+    log_c = math.log(rate) - 1 / (2 * sigma**2)
+    b = -(1 - rate) * np.expm1(-t)
+    with np.errstate(divide="ignore"):
+        x = sigma**2 * (t + np.log(b + np.sqrt(b**2 + np.exp(2 * (math.log(2) + log_c) - t))) - math.log(2) - log_c)
+    x[0] = 0.0  # by symmetry, also where the root underflows
+    outside = math.log1p(-rate) + log_ndtr(-x / sigma)
+    upper = np.logaddexp(outside, math.log(rate) + log_ndtr((1 - x) / sigma))
+    lower = np.logaddexp(outside, math.log(rate) + log_ndtr((-1 - x) / sigma))
+    return np.exp(upper) * -np.expm1(np.minimum(t + lower - upper, 0.0))
+
+
+def _pmf(deltas: Array, other_way: Array, interval: float) -> pld_pmf.PLDPmf:
+    """Losses of the pair (P, Q) from ``H_t(P||Q)`` and ``H_t(Q||P)`` on grids ``t >= 0``."""
+    last = len(other_way) - 1
+    below = 1 - np.exp(-interval * np.arange(1, last + 1)) * (1 - other_way[1:])
+    curve = np.minimum.accumulate(np.concatenate([below[::-1], deltas]))
+    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -last, len(deltas) - 1, curve)
+
+
+def _size(distribution: dpa.PrivacyLossDistribution) -> int:
+    return int(distribution._pmf_remove.size)  # noqa: SLF001 - no public way to ask

@@ -1,0 +1,243 @@
+"""Rényi differential privacy of one event: the quick bound, which adds up over rounds.
+
+Each event has a vector of Rényi divergences, one for each order in ``ORDERS``; vectors of independent answers add
+(Mironov 2017). Unsampled events have closed forms. For sampled ones the divergence is an integral of the privacy curve,
+
+    exp((a-1) D_a(P||Q)) = 1 + a (a-1) int_0^inf  e^{(a-1) t} H_t(P||Q) + e^{-a t} H_t(Q||P)  dt,
+
+(Sason, Verdu 2016, with ``H_t`` the hockey-stick divergence at ``e^t``). All its terms are positive, so it keeps its
+digits where the usual binomial sums lose theirs, and it holds for every order and every law with a known curve.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpriv.privacy.accounting.events import Event, History
+from fedpriv.privacy.accounting.gaussian import log_delta
+
+Array = NDArray[np.float64]
+
+ORDERS: Array = np.array(
+    [1.02, 1.03, 1.05, 1.07]
+    + [1 + k / 10 for k in range(1, 20)]
+    + [3 + k / 4 for k in range(32)]
+    + [
+        *range(11, 24),
+        *range(24, 64, 2),
+        64,
+        72,
+        80,
+        96,
+        112,
+        128,
+        160,
+        192,
+        256,
+        384,
+        512,
+        1024,
+        2048,
+        4096,
+        16384,
+        65536,
+    ]
+)
+_GROUPS = [(orders[0], orders[-1] + 1) for orders in np.array_split(np.arange(len(ORDERS)), 20)]
+_PARTS = [slice(int(first), int(last)) for first, last in _GROUPS]
+_MAX_NODES = 6000
+_FIRST, _SECOND = ORDERS / (2 * ORDERS - 1), (ORDERS - 1) / (2 * ORDERS - 1)
+_LOG_FIRST = np.log(_FIRST)
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
+
+
+def epsilons(rdp: Array, delta: float) -> Array:
+    """Best epsilon of each row of Rényi divergences ``[..., orders] -> [...]``.
+
+    Source: Canonne, Kamath, Steinke 2020, proposition 12; zero by Bretagnolle-Huber when the divergence is tiny.
+    """
+    if delta == 0:
+        return np.where((rdp == 0).all(-1), 0.0, math.inf)
+    best = np.maximum((rdp + _toll(delta)).min(-1), 0.0)
+    return np.where(-np.expm1(-rdp[..., 0]) < delta**2, 0.0, best)
+
+
+def allowance(epsilon: float, delta: float) -> Array:
+    """The largest divergence at each order that still proves ``epsilon``: meeting it at one order is enough."""
+    return epsilon - _toll(delta) if delta > 0 else np.full(ORDERS.shape, -math.inf)
+
+
+def _toll(delta: float) -> Array:
+    return np.log1p(-1 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
+
+
+def total(history: History) -> Array:
+    """Divergences of a whole history ``[orders]``."""
+    plain = [event for event in history if event.law == "laplace" and event.selection == "full"]
+    rest = [event for event in history if event.law != "laplace" or event.selection != "full"]
+    result = np.zeros(ORDERS.shape)
+    for events in (plain, rest):
+        for start in range(0, len(events), 1024):  # bounded memory for long runs
+            part = events[start : start + 1024]
+            result += np.array([history[event] for event in part], dtype=float) @ curves(part)
+    return result
+
+
+def curves(events: Sequence[Event]) -> Array:
+    """Rényi divergences of several events ``[events, orders]``."""
+    if all(event.law == "laplace" and event.selection == "full" for event in events):
+        return _laplace(np.array([event.noise for event in events])[:, None])
+    # unsampled events have closed forms: cheaper to compute again than to remember twenty thousand levels
+    return np.array([unsampled(event) if event.selection == "full" else renyi(event) for event in events])
+
+
+@lru_cache(maxsize=4096)
+def renyi(event: Event) -> Array:
+    """Rényi divergences of one event ``[orders]``, read-only and remembered."""
+    result = unsampled(event)
+    if event.selection != "full":
+        # by joint quasi-convexity sampling never costs more than answering with all the data
+        result = np.minimum(result, _replaced(event) if event.selection == "poisson_replace" else _sampled(event))
+    result.flags.writeable = False
+    return result
+
+
+def pure(event: Event) -> float:
+    """Epsilon of one event at delta = 0."""
+    if event.law == "none":
+        return math.inf
+    if math.isinf(event.noise):
+        return 0.0
+    if event.law != "laplace":
+        return math.inf
+    return amplify(1 / event.noise, event.rate)
+
+
+def amplify(epsilon: float, rate: float) -> float:
+    """``log(1 + rate (e^epsilon - 1))``, also where ``e^epsilon`` overflows."""
+    return float(np.logaddexp(math.log1p(-rate), math.log(rate) + epsilon)) if rate < 1 else epsilon
+
+
+def unsampled(event: Event) -> Array:
+    """Rényi divergences of one event ``[orders]`` without its sampling."""
+    if event.law == "none":
+        return np.full(ORDERS.shape, math.inf)
+    return _laplace(np.asarray(event.noise)) if event.law == "laplace" else ORDERS / (2 * event.noise**2)
+
+
+def _laplace(noise: Array) -> Array:
+    """Laplace under an l1 clip (Mironov 2017, table II): ``noise [...] -> [..., orders]``."""
+    shift = 1 / noise
+    up, down = (ORDERS - 1) * shift, -ORDERS * shift
+    with np.errstate(over="ignore", invalid="ignore"):
+        small = np.log1p(_FIRST * np.expm1(up) + _SECOND * np.expm1(down))
+        # past the first branch the second term only matters where its exponential is far from underflow
+        large = _LOG_FIRST + up + np.log1p(_SECOND / _FIRST * np.exp(down - up))
+    exact = np.where(down > -1, small, large) / (ORDERS - 1)
+    # the leading term is an upper bound, and the only one that survives rounding for tiny shifts
+    return np.where(down > -1e-4, -down * shift / 2, exact)
+
+
+def _sampled(event: Event) -> Array:
+    """Sampled events, from the curve of the unsampled one, by Gauss-Legendre in ``u``: its own epsilon."""
+    u, log_weight = _grid(event)
+    log_rate = math.log(event.rate)
+    curve = log_weight + log_rate + log_profile(event, u)
+    # t = log(1 + q (e^u - 1)), dt = q e^{u - t} du: the direction in which the sampled record raises the density
+    t = np.logaddexp(math.log1p(-event.rate), log_rate + u)
+    forward = curve + log_rate + u - t
+    back, backward = t, forward
+    if event.selection == "poisson":  # the other direction has its own, smaller curve
+        back = -np.log1p(event.rate * np.expm1(-u))
+        backward = curve + log_rate - 2 * (u - back)
+    result = np.full(ORDERS.shape, math.inf)
+    for part, end in _parts(u, 1 / event.noise, event.law != "laplace"):
+        order = ORDERS[part, None]
+        terms = [(order - 1) * t[:end] + forward[:end], backward[:end] - order * back[:end]]
+        log_excess = np.log(order * (order - 1)) + _log_sum(np.concatenate(terms, axis=1))
+        result[part] = (np.logaddexp(0.0, log_excess) / (order - 1))[:, 0]
+    return result
+
+
+def _parts(nodes: Array, shift: float, unbounded: bool) -> Iterator[tuple[slice, int]]:
+    """Orders in groups, each with the number of nodes beyond which its integrand has died out.
+
+    For Gaussian tails the integrand of order a peaks near ``a shift^2`` and is ``shift`` wide. Orders that the grid
+    does not reach are left out.
+    """
+    for part in _PARTS:
+        end = (ORDERS[part][-1] + 1) * shift**2 + 11 * shift if unbounded else nodes[-1]
+        if end <= nodes[-1]:
+            yield part, int(np.searchsorted(nodes, end, side="right"))
+
+
+def log_profile(event: Event, u: Array) -> Array:
+    """Logarithm of ``delta(u)`` of the event without its sampling, ``u >= 0``."""
+    if event.law == "gaussian":
+        return log_delta(1 / event.noise, u)
+    if event.law == "laplace":
+        with np.errstate(divide="ignore"):
+            return np.log(-np.expm1(np.minimum((u - 1 / event.noise) / 2, 0.0)))
+    order, rho = ORDERS[:, None], 1 / (2 * event.noise**2)
+    bound = (order - 1) * (order * rho - u + np.log1p(-1 / order)) - np.log(order)
+    return np.minimum(bound.min(0), 0.0)
+
+
+def _grid(event: Event) -> tuple[Array, Array]:
+    """Nodes and log weights on which every order in reach is integrated."""
+    shift = 1 / event.noise
+    width = min(shift, 1.0) / 2
+    if event.law == "laplace":
+        # large orders live within 1/order of the largest loss: halve the panels towards it
+        ends = shift * (1 - 0.5 ** np.arange(0, 24))
+        ends = np.union1d(np.append(ends, shift), np.linspace(0, shift, min(int(shift / width) + 2, 256)))
+    else:
+        end = min((ORDERS[-1] + 1) * shift**2 + 12 * shift, _MAX_NODES / len(_NODES) * width)
+        ends = np.linspace(0, end, int(end / width) + 2)
+    half = np.diff(ends) / 2
+    nodes = (ends[:-1] + half)[:, None] + half[:, None] * _NODES
+    return nodes.ravel(), np.log((half[:, None] * _WEIGHTS).ravel())
+
+
+def _replaced(event: Event) -> Array:
+    """Poisson-sampled Gaussian, one record replaced: the pair of the module ``events``, by the trapezoidal rule."""
+    sigma, rate = 2 * event.noise, event.rate
+    step = min(sigma, sigma**2) / 4  # the integrand is analytic in a strip of half-width pi sigma^2
+    start = -1 - 10 * sigma
+    x = np.arange(start, min(ORDERS[-1] + 1 + 11 * sigma, start + _MAX_NODES * step), step)
+    log_q = _mixture(x, sigma, rate, -1.0)
+    loss = _mixture(x, sigma, rate, 1.0) - log_q
+    log_mass = log_q + math.log(step) - math.log(sigma * math.sqrt(2 * math.pi))
+    result = np.full(ORDERS.shape, math.inf)
+    # in units of the standard deviation squared, the peaks of the integrands lie at x = a, sigma wide
+    for part, end in _parts(x / sigma**2, 1 / sigma, unbounded=True):
+        order = ORDERS[part, None]
+        terms = _log_excess(order, loss[:end]) + log_mass[:end]
+        result[part] = (np.logaddexp(0.0, _log_sum(terms)) / (order - 1))[:, 0]
+    return result
+
+
+def _log_excess(order: Array, loss: Array) -> Array:
+    """``log(r^a - 1 - a (r - 1))`` for ``r = e^loss``: the same mean as ``r^a - 1``, without the cancellation."""
+    power = order * loss
+    series = loss**2 * (order**2 - order) / 2 + loss**3 * (order**3 - order) / 6 + loss**4 * (order**4 - order) / 24
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        near = np.where(np.abs(power) < 1e-3, series, np.expm1(power) - order * np.expm1(loss))
+        return np.where(power < 30, np.log(np.maximum(near, 0.0)), power)
+
+
+def _mixture(x: Array, sigma: float, rate: float, mean: float) -> Array:
+    """Log density of ``(1-rate) N(0) + rate N(mean)``, up to the constant that both share."""
+    outside = math.log1p(-rate) - x**2 / (2 * sigma**2)
+    return np.logaddexp(outside, math.log(rate) - (x - mean) ** 2 / (2 * sigma**2))
+
+
+def _log_sum(terms: Array) -> Array:
+    """Logarithm of the sum of exponentials of each row ``[rows, columns] -> [rows, 1]``."""
+    top = terms.max(axis=1, keepdims=True)
+    return top + np.log(np.exp(terms - top).sum(axis=1, keepdims=True))

@@ -1,0 +1,96 @@
+"""Randomness by name: every draw belongs to a (purpose, round, index, client) of its run and to nothing else.
+
+Two seeds stand behind the names. What everybody may know (initial values, cohorts, links) follows from the public one;
+batches, noise and all else that hides data from the secret one, which nothing public is made of.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedpriv.errors import ConfigError
+from fedpriv.randomness.keystream import Keystream
+
+PublicPurpose = Literal["init", "cohort", "topology"]
+SecretPurpose = Literal["batch", "noise", "local", "secret_cohort", "digest"]
+_PUBLIC = ("init", "cohort", "topology")
+
+
+def new_secret() -> int:
+    """128 bits of the operating system's cryptographic randomness."""
+    return secrets.randbits(128)
+
+
+@dataclass(frozen=True)
+class Randomness:
+    """The named random streams of one run.
+
+    Args:
+        seed: Public: it decides cohorts and links.
+        secret_seed: Whoever knows it can subtract the noise. Give it 128 random bits or more; a small number is found
+            by trying. By default it comes from the operating system.
+        attempt: How often the run was resumed with fresh noise, in a form that never repeats.
+        run: Digest of the run's settings, so that runs of one secret seed that differ in any of them share no noise.
+    """
+
+    seed: int = 0
+    secret_seed: int = field(default_factory=new_secret, repr=False)
+    attempt: int = 0
+    run: str = ""
+
+    def __post_init__(self) -> None:
+        if self.secret_seed < 0:
+            raise ConfigError("secret_seed", "(negative)", "a whole number of 128 random bits, or leave it out")
+
+    def stream(
+        self, purpose: PublicPurpose | SecretPurpose, round_index: int = 0, index: int = 0, client: int = 0
+    ) -> Keystream:
+        """Open the stream of that name. The same name gives the same numbers."""
+        return Keystream(self._key(purpose, round_index, index, client))
+
+    def digest_key(self) -> bytes:
+        """Key of the ledger's digests, so that they tell nothing to those who do not know the secret seed."""
+        return self._key("digest", 0, 0, 0)
+
+    def seal_key(self) -> bytes:
+        """Key of the ledger's seals, the same at every attempt. No other key and no seed can be computed from it."""
+        name = f"{self.run}/seals".encode()
+        return hashlib.blake2b(name, digest_size=32, key=self._secret(), person=b"fedpriv seals").digest()
+
+    def torch_seed(self, purpose: PublicPurpose | SecretPurpose, round_index: int = 0, client: int = 0) -> int:
+        """A 63-bit seed for torch's own generators (initial weights, dropout): never for noise."""
+        return int.from_bytes(self._key(purpose, round_index, 0, client)[:8], "little") >> 1
+
+    def _key(self, purpose: PublicPurpose | SecretPurpose, round_index: int, index: int, client: int) -> bytes:
+        name = f"{purpose}/{round_index}/{index}/{client}"
+        if purpose in _PUBLIC:  # public draws outlive a restart with fresh noise
+            return hashlib.blake2b(f"{self.seed}/{name}".encode(), digest_size=32, person=b"fedpriv public").digest()
+        whole = f"{self.run}/{self.attempt}/{name}".encode()
+        return hashlib.blake2b(whole, digest_size=32, key=self._secret(), person=b"fedpriv stream").digest()
+
+    def _secret(self) -> bytes:
+        return hashlib.blake2b(str(self.secret_seed).encode(), digest_size=32, person=b"fedpriv secret").digest()
+
+
+def normal(stream: Keystream, dim: int) -> Tensor:
+    """`dim` standard normal draws in float64."""
+    return torch.from_numpy(stream.standard_normal(dim))
+
+
+def laplace(stream: Keystream, dim: int) -> Tensor:
+    """`dim` draws of Laplace(1) in float64: the difference of two exponentials."""
+    return torch.from_numpy(stream.standard_exponential(dim) - stream.standard_exponential(dim))
+
+
+def laplace_sum(stream: Keystream, dim: int, amount: float) -> Tensor:
+    """`dim` draws of the sum of `amount` draws of Laplace(1), not always a whole number of them.
+
+    Laplace(1) is a difference of two Gamma(1) draws, and shapes of Gamma draws add up.
+    """
+    return torch.from_numpy(stream.standard_gamma(amount, dim) - stream.standard_gamma(amount, dim))

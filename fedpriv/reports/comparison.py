@@ -1,0 +1,69 @@
+"""Several runs side by side, and what their epsilons say about each other and together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from fedpriv.privacy.accounting.spent import up
+from fedpriv.reports.report import Run
+
+_PROMISE = ("unit", "relation", "trust", "delta")
+
+
+def table(runs: Sequence[Run]) -> list[str]:
+    """One aligned line a run, under a line of headings; each epsilon is counted from its ledger, and rounded up."""
+    rows = [_columns(run) for run in runs]
+    cells = [list(rows[0]), *(list(row.values()) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+
+
+def notes(runs: Sequence[Run]) -> list[str]:
+    """What to know before one run is preferred to another.
+
+    Guarantee: the total is an upper bound on what the runs cost together by basic composition, if they read the same
+    clients' data: epsilons add up, and so do deltas (Dwork and Roth, 2014, theorem B.1; any choice of a later run's
+    settings by the results of an earlier one is covered).
+    """
+    spent = [run.spent for run in runs]
+    differing = [name for name in _PROMISE if len({getattr(one, name) for one in spent}) > 1]
+    found = [f"these epsilons do not compare: the runs differ in {', '.join(differing)}"] if differing else []
+    if len({_test_data(run) for run in runs}) > 1:
+        found.append("these accuracies do not compare: the runs differ in their data or how they are prepared")
+    found += [f"{run.folder} is incomplete: {run.incomplete}" for run in runs if run.incomplete]
+    total = math.fsum(one.epsilon for one in spent)
+    same = not {"unit", "relation", "trust"} & {*differing} and len({run.config["data"]["name"] for run in runs}) == 1
+    if same and math.isfinite(total) and not any(run.incomplete for run in runs):
+        delta = math.fsum(one.delta for one in spent)
+        found.append(
+            f"if these runs read the same private data, they cost up to epsilon={up(total)} at delta={up(delta)} "
+            "together, and so does choosing the best of them"
+        )
+    return found
+
+
+def _columns(run: Run) -> dict[str, str]:
+    facts, spent = run.to_json(), run.spent
+    accuracy, loss = facts.get("test_accuracy"), facts.get("test_loss")
+    return {
+        "run": str(run.folder),
+        "what": run.title,
+        "rounds": f"{run.rounds}{_of(run)}",
+        "test accuracy": "-" if accuracy is None else f"{float(accuracy):.2%}",
+        "test loss": "-" if loss is None else f"{float(loss):.4f}",
+        "epsilon": ("inf" if math.isinf(spent.epsilon) else up(spent.epsilon)) + " (incomplete)" * bool(run.incomplete),
+        **{name: str(getattr(spent, name)) for name in _PROMISE},
+        "bytes sent": f"{facts.get('bytes_sent') or 0:,.0f}",
+    }
+
+
+def _of(run: Run) -> str:
+    if run.result is None:
+        return " so far"
+    return "" if run.result["ended"] == "rounds" else f" of {run.result['planned_rounds']}"
+
+
+def _test_data(run: Run) -> str:
+    """The data set and its options; how its train examples are divided does not matter to a test metric."""
+    return str(sorted((name, value) for name, value in run.config["data"].items() if name != "partition"))

@@ -1,0 +1,262 @@
+"""Where a run's rounds go: a live line, metrics files, TensorBoard.
+
+A resumed run repeats the rounds past its checkpoint. With the same noise they come out the same, so the files keep what
+they have (`keep=math.inf`) and end up as if the run had never stopped; with fresh noise those rounds are cut off first
+(`keep` is the checkpoint's round).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
+
+from fedpriv.errors import FedprivError
+from fedpriv.runs.results import read_metrics
+from fedpriv.storage import files, strict_json
+
+if TYPE_CHECKING:
+    from fedpriv.runs.results import RoundReport
+
+_CSV_COLUMNS = ("round", "epsilon", "test_loss", "test_accuracy")
+_PLAIN_LINES = 20
+_QUIET = ("node_", "bytes_sent")  # in the files and in TensorBoard, but too much for a line
+
+
+class Jsonl:
+    """`metrics.jsonl`: one line a round, with nothing in it that depends on the clock or the machine.
+
+    A number that is not finite is null.
+
+    Args:
+        path: The file.
+        keep: Keep the rounds up to this one; 0 starts a new file.
+
+    Raises:
+        FedprivError: the file cannot be written.
+    """
+
+    def __init__(self, path: Path, keep: float = 0) -> None:
+        self._lines = _Lines(path, [row["round"] for row in read_metrics(path)], keep)
+
+    def write(self, report: RoundReport) -> None:
+        """Append one round, unless it is there."""
+        epsilon = strict_json.epsilon(report.epsilon)
+        row = {"round": report.round, "epsilon": epsilon, "releases": report.releases, **report.metrics}
+        self._lines.write(report, strict_json.dumps(row) + "\n")
+
+    def close(self) -> None:
+        """Wait until it is on the disk itself."""
+        self._lines.sync()
+
+
+class Csv:
+    """`metrics.csv`: the same for spreadsheets; a value that was not measured, or is not finite, is empty."""
+
+    def __init__(self, path: Path, keep: float = 0) -> None:
+        self._lines = _Lines(path, _csv_rounds(path), keep, ",".join(_CSV_COLUMNS) + "\n")
+
+    def write(self, report: RoundReport) -> None:
+        """Append one round, unless it is there."""
+        text = io.StringIO()
+        row = {"round": report.round, "epsilon": report.epsilon, **strict_json.plain(report.metrics)}
+        csv.writer(text, lineterminator="\n").writerow([row.get(name, "") for name in _CSV_COLUMNS])
+        self._lines.write(report, text.getvalue())
+
+    def close(self) -> None:
+        """Wait until it is on the disk itself."""
+        self._lines.sync()
+
+
+class TensorBoard:
+    """TensorBoard events: test metrics, epsilon, and its fraction of the target.
+
+    All events bear the time at which the log was opened: how long a round took tells how many examples or clients were
+    drawn in secret.
+
+    Args:
+        folder: Where event files go.
+        done: Rounds done before a resume; later points of the stopped run are hidden.
+    """
+
+    def __init__(self, folder: Path, done: int = 0) -> None:
+        from torch.utils.tensorboard.writer import SummaryWriter  # slow to import
+
+        self._opened = time.time()
+        self._writer = SummaryWriter(str(folder), purge_step=done + 1 if done else None)
+
+    def text(self, name: str, markdown: str, step: int = 0) -> None:
+        """Show a text."""
+        self._writer.add_text(name, markdown, step, self._opened)
+
+    def write(self, report: RoundReport) -> None:
+        """Add one round."""
+        for name, value in report.metrics.items():
+            self._add(_tag(name), value, report.round)
+        if report.epsilon < float("inf"):
+            self._add("privacy/epsilon", report.epsilon, report.round)
+            if report.target is not None:
+                self._add("privacy/epsilon_of_target", report.epsilon / report.target, report.round)
+
+    def close(self) -> None:
+        """Flush."""
+        self._writer.close()
+
+    def _add(self, tag: str, value: float, step: int) -> None:
+        self._writer.add_scalar(tag, value, step, self._opened)
+
+
+def _tag(name: str) -> str:
+    """TensorBoard shows a group for each prefix."""
+    group, _, rest = name.partition("_")
+    return f"{group}/{rest}" if group in ("test", "node") else f"run/{name}"
+
+
+class Live:
+    """A line that moves on a terminal, or about twenty plain lines elsewhere.
+
+    Args:
+        rounds: Number of rounds of the run.
+        done: Rounds done before a resume.
+        console: Where to.
+        clock: Seconds of any origin, for the speed.
+    """
+
+    def __init__(
+        self,
+        rounds: int,
+        done: int = 0,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._console = console or Console(stderr=True)
+        self._every = -(-rounds // _PLAIN_LINES)
+        self._last: dict[str, float] = {}
+        self._start: tuple[int, float] | None = None
+        self._progress = Progress(
+            TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
+            BarColumn(bar_width=12),
+            TimeRemainingColumn(compact=True),
+            # on a narrow terminal the end of the text gives way, and nothing else
+            TextColumn("left · {task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
+            console=self._console,
+            transient=True,
+            expand=True,
+        )
+        self._task = self._progress.add_task("", total=rounds, completed=done)
+        if self._console.is_terminal:
+            self._progress.start()
+
+    def write(self, report: RoundReport) -> None:
+        """Show one round, as long as the terminal is there."""
+        with suppress(OSError):
+            self._show(report)
+
+    def _show(self, report: RoundReport) -> None:
+        self._last |= report.metrics
+        parts = *self._metrics(), _epsilon(report), self._speed(report)
+        if self._console.is_terminal:
+            first = sorted(filter(None, parts), key=lambda part: not part.startswith(("epsilon", "accuracy")))
+            self._progress.update(self._task, completed=report.round, description=" · ".join(first))
+        elif report.round % self._every == 0 or report.round == report.rounds:
+            text = " · ".join(filter(None, parts))
+            self._console.print(f"round {report.round}/{report.rounds} · {text}", highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """Clear the line."""
+        with suppress(OSError):
+            if self._console.is_terminal:
+                self._progress.stop()
+
+    def _metrics(self) -> list[str]:
+        shown: dict[str, Callable[[float], str]] = {
+            "test_loss": lambda value: f"loss {value:.4f}",
+            "test_accuracy": lambda value: f"accuracy {value:.2%}",
+            "node_test_accuracy_min": lambda value: f"of the worst node {value:.2%}",
+            "consensus_distance": lambda value: f"apart {value:.3g}",
+        }
+        known = [form(self._last[name]) for name, form in shown.items() if name in self._last]
+        others = (name for name in self._last if name not in shown and not name.startswith(_QUIET))
+        return known + [f"{name} {self._last[name]:.3g}" for name in others]
+
+    def _speed(self, report: RoundReport) -> str:
+        now = self._clock()
+        if self._start is None:
+            self._start = (report.round, now)
+        rounds, seconds = report.round - self._start[0], now - self._start[1]
+        return f"{rounds / seconds:.3g} rounds/s" if rounds and seconds > 0 else ""
+
+
+def _epsilon(report: RoundReport) -> str:
+    if report.epsilon == float("inf"):
+        return "not private"
+    target = "" if report.target is None else f" of {report.target:g}"
+    return f"epsilon spent <= {report.epsilon:.3g}{target}"
+
+
+class _Lines:
+    """A file of one line a round that only ever grows.
+
+    Args:
+        path: The file.
+        rounds: The rounds of its complete lines, below the heading.
+        keep: Keep the lines of rounds up to this one.
+        heading: First line.
+    """
+
+    def __init__(self, path: Path, rounds: Sequence[int], keep: float, heading: str = "") -> None:
+        kept = list(itertools.takewhile(lambda number: number <= keep, rounds))
+        self._path, self._last = path, max(kept, default=0)
+        try:
+            lines = _read(path).split(b"\n")[: bool(heading) + len(kept)] if kept else []
+            self._file = files.Appender(path, keep=sum(len(line) + 1 for line in lines))
+            if heading and not kept:
+                self._file.append(heading.encode())
+        except OSError as error:
+            raise _full(path, error) from error
+
+    def write(self, report: RoundReport, line: str) -> None:
+        """Append the line of a round, unless it is there; it is on the disk itself before a checkpoint is."""
+        if report.round > self._last:
+            try:
+                self._file.append(line.encode())
+            except OSError as error:
+                raise _full(self._path, error) from error
+        if report.checkpoint:
+            self.sync()
+
+    def sync(self) -> None:
+        """Wait until it is on the disk itself."""
+        try:
+            self._file.sync()
+        except OSError as error:
+            raise _full(self._path, error) from error
+
+
+def _csv_rounds(path: Path) -> list[int]:
+    """The rounds of the complete lines below the heading; none if there is no such file."""
+    rounds: list[int] = []
+    for number, line in enumerate(_read(path).split(b"\n")[1:-1], start=2):
+        try:
+            rounds.append(int(line.split(b",")[0]))
+        except ValueError as error:
+            raise FedprivError(f"{path}, line {number} is damaged; delete that line") from error
+    return rounds
+
+
+def _read(path: Path) -> bytes:
+    return files.read(path) if path.exists() else b""
+
+
+def _full(path: Path, error: OSError) -> FedprivError:
+    return FedprivError(f"{path} could not be written ({error.strerror}); free some space and resume the run")

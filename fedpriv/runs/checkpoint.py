@@ -1,0 +1,113 @@
+"""Atomic save and resume. A checkpoint holds released and client-local state; keep it as safe as the data."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+
+from fedpriv.engines.local import Progress
+from fedpriv.errors import FedprivError
+from fedpriv.privacy.ledger_file import read_ledger
+from fedpriv.randomness.streams import Randomness
+from fedpriv.storage import files
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A stopped run.
+
+    Attributes:
+        progress: The run's state.
+        records: Number of ledger records when it was saved.
+        seconds: Time spent so far.
+        settings: Fingerprint of what must not change between stop and resume.
+        seed: The run's public seed.
+        secret_seed: The one that noise follows from, which may be known to nobody else.
+        run: Names the run's noise.
+        attempt: Names the noise that is in use: another one after every resume with fresh noise.
+        model: Fingerprint of all that the state's rows do not hold of the model.
+    """
+
+    progress: Progress
+    records: int
+    seconds: float
+    settings: str
+    seed: str
+    secret_seed: str
+    run: str
+    attempt: int
+    model: str
+
+    def randomness(self) -> Randomness:
+        """The run's streams."""
+        return Randomness(int(self.seed, 16), int(self.secret_seed, 16), self.attempt, self.run)
+
+    def save(self, path: Path) -> None:
+        """Write it whole, on the disk itself: a crash leaves the old file or the new one.
+
+        Raises:
+            FedprivError: the disk does not take it.
+        """
+        progress = {name: getattr(self.progress, name) for name in Progress.__dataclass_fields__}
+        content = io.BytesIO()
+        torch.save({**asdict(self, dict_factory=_without_progress), "progress": progress}, content)
+        try:
+            files.write_whole(path, content.getvalue())
+        except OSError as error:
+            fix = "free some space and resume the run"
+            raise FedprivError(f"{path} could not be written ({error.strerror}); {fix}") from error
+
+    @staticmethod
+    def load(path: Path, device: torch.device) -> Checkpoint:
+        """Read a checkpoint.
+
+        Raises:
+            FedprivError: there is none, or it cannot be read.
+        """
+        try:
+            content = io.BytesIO(files.read(path))
+        except FileNotFoundError:
+            fix = f"restore it, or start another run: fedpriv train {path.with_name('config.yaml')} --out NEW"
+            raise FedprivError(f"{path} does not exist; {fix}") from None
+        try:
+            payload: dict[str, Any] = torch.load(content, map_location=device, weights_only=True)
+            if "secret_seed" not in payload:
+                raise FedprivError(
+                    f"{path} was written by an earlier fedpriv, whose noise this one cannot repeat: go on with the "
+                    "version that began the run, or start a new run (what this one has spent stays spent)"
+                )
+            progress = Progress(**payload.pop("progress"))
+            return Checkpoint(progress=progress, **payload)
+        except (RuntimeError, KeyError, TypeError, EOFError, UnpicklingError) as error:
+            reason = (str(error) or "it ends too early").split(". ")[0].splitlines()[0]  # torch goes on about it
+            raise FedprivError(f"{path} cannot be read ({reason}); restore it or start the run anew") from error
+
+    @staticmethod
+    def last(folder: Path, told: int, device: torch.device) -> Checkpoint | None:
+        """The last checkpoint of a stopped run; None where it was killed before its first one.
+
+        Nothing was released before that, so such a run begins again; its empty ledger is removed.
+
+        Args:
+            folder: The run's folder, held.
+            told: Number of releases that its metrics tell of.
+            device: Where tensors go.
+
+        Raises:
+            FedprivError: there is none though something was released, or no run at all, or it cannot be read.
+        """
+        path, ledger = folder / "checkpoint.pt", folder / "ledger.jsonl"
+        begun = ledger.exists() or (folder / "config.yaml").exists()
+        if path.exists() or not begun or told or (ledger.exists() and read_ledger(ledger)):
+            return Checkpoint.load(path, device)
+        ledger.unlink(missing_ok=True)
+        return None
+
+
+def _without_progress(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value for name, value in items if name != "progress"}

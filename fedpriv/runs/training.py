@@ -1,0 +1,407 @@
+"""A run from settings to result: plan, calibrate, simulate, checkpoint, report."""
+
+from __future__ import annotations
+
+import copy
+import math
+import secrets
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from fedpriv import models
+from fedpriv.clients import loaders, ownership
+from fedpriv.clients.client import Client, public_sizes
+from fedpriv.clients.layout import fingerprint
+from fedpriv.clients.population import Population
+from fedpriv.engines.local import RoundNetwork, adopt, begin, seen_by_aggregator, simulate
+from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.measuring import measures
+from fedpriv.measuring.measures import Measures
+from fedpriv.measuring.metrics import Evaluator
+from fedpriv.network.local import Star
+from fedpriv.oracle.backends import choose
+from fedpriv.oracle.private import PrivateOracle
+from fedpriv.oracle.trial import try_out
+from fedpriv.privacy.accounting.accountant import Accountant, account
+from fedpriv.privacy.accounting.spent import Spent
+from fedpriv.privacy.ledger import Ledger
+from fedpriv.privacy.record import Record
+from fedpriv.privacy.settings import Privacy
+from fedpriv.randomness.streams import Randomness, new_secret
+from fedpriv.runs.checkpoint import Checkpoint
+from fedpriv.runs.compute import Compute
+from fedpriv.runs.planning import Plan, check_problem, make_plan, with_neighbours
+from fedpriv.runs.results import Ended, Result, RoundReport, Sink, releases_told
+from fedpriv.storage.folder import RunFolder
+from fedpriv.storage.identity import digest
+from fedpriv.strategies.base import Strategy
+
+_GAP_WARNING = (
+    "optimum: the result tells the gap to it, computed on the training data without noise, which epsilon does not "
+    "cover; leave it out unless the data are public"
+)
+_TOLD = "a secret_seed is given: whoever knows it can subtract the noise; leave it out for data that matter"
+
+
+class Training:
+    """One run. Iterate over it to train; it can be iterated once.
+
+    Args:
+        clients: The data owners. All start from the first client's parameters.
+        strategy: The algorithm.
+        privacy: The promise.
+        rounds: Number of rounds.
+        seed: Public seed of cohorts and links; drawn by default.
+        secret_seed: Seed of noise and batches, for reproduction: whoever knows it can subtract the noise. By default
+            128 bits come from the operating system and are kept in the checkpoint, and nowhere else. Where the run
+            makes no promise there is nothing to hide, and it follows from `seed`, if that is given.
+        network: Who hears whom; a star of everyone by default.
+        test: Public test data for metrics.
+        compute: Speed settings.
+        evaluate_every: Rounds between evaluations on the test data; the last round is always evaluated.
+        checkpoint_every: Rounds between checkpoints (with a folder).
+        folder: Where ledger and checkpoint go, held against every other process for as long as this object lives (or
+            until `folder.close()`); None keeps the run in memory.
+        settings: Fingerprint of the configuration. With a digest of all other settings it is checked on resume and
+            names the run's noise, so that runs of one secret seed share none unless they differ in their data alone.
+        resume: Go on from the folder's checkpoint, or from the start where the run was killed before its first one.
+        fresh_noise: On resume, charge the releases past the checkpoint and draw new noise instead of replaying.
+        compare: At the end of an exact run with constraints, solve the problem with all data in one place as well and
+            report the relative difference of the objectives.
+        optimum: Smallest value of the objective, where it is known. Then the result tells the gap to it, which is
+            computed on the training data without noise: for experiments on public data only.
+
+    Raises:
+        ConfigError: settings that cannot work, before any data is touched.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[Client],
+        strategy: Strategy,
+        privacy: Privacy,
+        *,
+        rounds: int,
+        seed: int | None = None,
+        secret_seed: int | None = None,
+        network: RoundNetwork | None = None,
+        test: Dataset[Any] | None = None,
+        compute: Compute | None = None,
+        evaluate_every: int = 1,
+        checkpoint_every: int = 10,
+        folder: Path | RunFolder | None = None,
+        settings: str = "",
+        resume: bool = False,
+        fresh_noise: bool = False,
+        compare: bool = False,
+        optimum: float | None = None,
+    ) -> None:
+        compute = compute or Compute()
+        if not clients:
+            raise ConfigError("clients", [], "a run needs at least one client")
+        models.validate_model(clients[0].model)
+        self.strategy, self.rounds = strategy, rounds
+        self.folder = RunFolder(folder) if isinstance(folder, Path) else folder
+        self.network = network or Star(len(clients))
+        self._every, self._save_every = evaluate_every, checkpoint_every
+        sizes, problems = public_sizes(clients, privacy), [client.problem for client in clients]
+        privacy = with_neighbours(privacy, problems, sizes_declared=all(client.size_declared for client in clients))
+        device = compute.torch_device()
+        counted = releases_told(_needed(self.folder) / "metrics.jsonl") if resume else 0
+        saved = Checkpoint.last(_needed(self.folder), counted, device) if resume else None
+        kinds = [(type(part), [p.shape for p in part.parameters(False)]) for part in clients[0].modules()]
+        self._settings = digest(
+            settings, seed, strategy, privacy, rounds, self.network, sizes, compute.dtype, kinds, problems
+        )
+        if saved is not None:
+            self._check_same(saved, secret_seed)
+            again = saved.randomness()
+            self._randomness = replace(again, attempt=secrets.randbits(62)) if fresh_noise else again
+        else:
+            # models of one kind may start elsewhere: the first answers of two such runs must not share noise
+            run = digest(self._settings, clients[0].model, clients[0].loss)
+            self._randomness = _streams(seed, secret_seed, run, private=privacy.private)
+        self.plan: Plan = make_plan(strategy, privacy, sizes, self.network, rounds=rounds, randomness=self._randomness)
+        told = optimum is not None and privacy.private
+        self._not_covered = ("the optimality gap, exact",) if told else ()
+        self.warnings = [*self.plan.warnings(sizes), *([_GAP_WARNING] if told else [])]
+        if privacy.private and secret_seed is not None:
+            self.warnings.append(_TOLD)
+        check_problem(self.plan, strategy, problems, compare=compare)
+        ownership.check_clients(clients, test, privacy)
+        self.population = Population(clients, device, getattr(torch, compute.dtype), compute.chunk)
+        ownership.check_test(self.population, test, privacy)
+        self.warnings += [*(models.shipped(clients[0].model) if privacy.private else []), *loaders.ignored(clients)]
+        self._test = test
+        self.population.params.copy_(self.population.params[0].clone())
+        try_out(self.population)
+        self._model = fingerprint(self.population.model)
+        if saved is not None and saved.model != self._model:
+            fix = "resume with its own"
+            raise FedprivError(f"{_needed(self.folder)} has another model, or other frozen values or buffers; {fix}")
+        self._start = self.population.params[0].clone() if compare else None
+        limit = privacy.epsilon if privacy.private else None
+        self._guard = Accountant(len(clients), privacy.delta, limit, self.plan.records)
+        evaluate = None if test is None else Evaluator(self.population.model, self.population.loss, test)
+        self.measures = Measures(self.population, strategy, evaluate, optimum)
+        self._seconds, self._over = 0.0 if saved is None else saved.seconds, False
+        self._spent: tuple[int, Spent] | None = None
+        backend = choose(compute.backend, self.population.model, self.population.loss)
+        self.ledger = self._open_ledger(saved, counted, fresh_noise=fresh_noise)
+        self._kept = len(self.ledger.records)
+        # a repeated round is reported with the epsilon that it had, though the guard counts all that was released
+        self._reported = self._guard
+        if self.ledger.replays:
+            self._reported = Accountant(len(clients), privacy.delta, limit, self.plan.records)
+        self._count(self.ledger.records)
+        self.progress = begin(strategy, self.population.params.clone()) if saved is None else saved.progress
+        self.oracle = PrivateOracle(self.population, backend, self.plan.privacy, self.ledger, self._randomness)
+        if saved is None or fresh_noise:
+            self.save()
+
+    def _check_same(self, saved: Checkpoint, secret_seed: int | None) -> None:
+        if saved.settings != self._settings or secret_seed not in (None, int(saved.secret_seed, 16)):
+            raise FedprivError(f"{_needed(self.folder)} was made with other settings; resume with its own config.yaml")
+
+    def _open_ledger(self, saved: Checkpoint | None, counted: int, *, fresh_noise: bool) -> Ledger:
+        path = None if self.folder is None else self.folder.path / "ledger.jsonl"
+        digests, seals = self._randomness.digest_key(), self._randomness.seal_key()
+        if saved is None or path is None:
+            header = {"n_clients": len(self.population), "delta": self.plan.privacy.delta}
+            return Ledger(self._guard, path, header, digests, seals)
+        keep = saved.records
+        return Ledger.resume(
+            path, self._guard, keep, told=counted, fresh_noise=fresh_noise, digest_key=digests, seal_key=seals
+        )
+
+    def __iter__(self) -> Iterator[RoundReport]:
+        """Train, round by round.
+
+        Raises:
+            FedprivError: this run is over already.
+        """
+        if self._over:
+            raise FedprivError("this run is over; make a new Training with fresh clients for another one")
+        start = time.monotonic() - self._seconds
+        network = seen_by_aggregator(self.network, self.plan.privacy)
+        rounds = simulate(self.strategy, self.oracle, network, self.progress, self._randomness, rounds=self.rounds)
+        for done in rounds:
+            self._sync()
+            self._count(self.ledger.records[self._kept :])
+            self.progress, self._kept = done.progress, len(self.ledger.records)
+            server = done.progress.server
+            last = self._ended() != "left"
+            metrics: dict[str, float] = {}
+            if last or done.progress.round % self._every == 0:
+                metrics = self._metrics(measures.AT_THE_END if last else None)
+            metrics |= {name: x for name in self.strategy.monitor if not math.isnan(x := float(server[name]))}
+            self._seconds = time.monotonic() - start
+            epsilon = self._charged().epsilon if self._ended() == "strategy" else self._reported.so_far()
+            saves = self.folder is not None and (last or done.progress.round % self._save_every == 0)
+            target, releases = self.plan.privacy.epsilon, len(self.ledger.records)
+            yield RoundReport(done.progress.round, self.rounds, metrics, epsilon, target, releases, saves)
+            # only now, so that whoever writes reports down never misses one that a checkpoint counts as done
+            if saves:
+                self.save()
+        self._sync()
+        self._over = True
+        adopt(self.population, self.progress, str(self._charged()))
+
+    def save(self) -> None:
+        """Write a checkpoint of the last finished round now (with a folder)."""
+        if self.folder is not None:
+            self.folder.check()
+            self.ledger.sync()
+            checkpoint = Checkpoint(
+                self.progress,
+                self._kept,
+                self._seconds,
+                self._settings,
+                f"{self._randomness.seed:x}",
+                f"{self._randomness.secret_seed:x}",
+                self._randomness.run,
+                self._randomness.attempt,
+                self._model,
+            )
+            checkpoint.save(self.folder.path / "checkpoint.pt")
+
+    def _count(self, records: Sequence[Record]) -> None:
+        """Count for reports what the guard counted when the run was resumed."""
+        if self._reported is not self._guard:
+            for record in records:
+                self._reported.admit(record)
+            if not self.ledger.replays:
+                self._reported = self._guard
+
+    def _sync(self) -> None:
+        """Before anything that was made of a round's answers leaves this process: reports, checkpoints, models."""
+        if self.folder is not None:
+            self.folder.check()
+        if self.plan.privacy.durable:
+            self.ledger.sync()
+
+    @property
+    def broken_examples(self) -> Tensor:
+        """How often each client met a gradient that was not finite, `[n_clients]`. Not private: for the owner alone."""
+        return self.oracle._sums.broken_examples  # noqa: SLF001 - kept out of a strategy's sight
+
+    def repeats(self) -> ownership.Repeats:
+        """How many training examples are equal to others, or to test examples. Not private: for the owner alone."""
+        return ownership.repeats(self.population, self._test)
+
+    def spent(self) -> Spent:
+        """What has been spent so far, by the tightest bound."""
+        if self._spent is None or self._spent[0] != len(self.ledger.records):
+            self._spent = len(self.ledger.records), self._guard.spent()
+        return self._spent[1]
+
+    def _ended(self) -> Ended:
+        """Why there are no more rounds, as far as is known."""
+        if self.progress.round == self.rounds:
+            return "rounds"
+        if self.progress.server.get("done", False):
+            return "strategy"
+        return "budget" if self._over else "left"
+
+    def _charged(self) -> Spent:
+        """What has been spent, and the rest of the plan where what was seen may have chosen the last round."""
+        privacy = self.plan.privacy
+        if self._ended() in ("rounds", "budget") or not privacy.private:
+            return replace(self.spent(), not_covered=self._not_covered)
+        rest = [record for record in self.plan.records if record.round >= self.progress.round]
+        charged = account([*self.ledger.records, *rest], len(self.population), privacy.delta)
+        return replace(charged.at_most(privacy.epsilon), not_covered=self._not_covered)
+
+    def _metrics(self, examples: int | None) -> dict[str, float]:
+        """What a report shows of the models, all of it public or released."""
+        nodes = self.measures.of_nodes(self.progress, examples)
+        one = self.measures.of_the_one(self.progress)
+        return {**one, **measures.flat(nodes), "bytes_sent": self._bytes_sent()}
+
+    def _bytes_sent(self) -> int:
+        return self.progress.numbers_sent * self.progress.received.element_size()
+
+    def result(self) -> Result:
+        """Where the run stands, tightly accounted.
+
+        A run that was left early is charged whole: among many possible stops some have a larger loss than the epsilon
+        of their round allows, and whoever looks can find them. One that the budget ended was not.
+
+        Where the clients' models differ, each is tested on the first 1000 examples of the test data.
+        """
+        progress, params = self.progress, measures.reported(self.progress)
+        metrics = self.measures.of_the_one(progress)
+        private, start = self.plan.privacy.private, self._start
+        return Result(
+            strategy=self.strategy.name,
+            rounds=progress.round,
+            planned_rounds=self.rounds,
+            test_accuracy=metrics.get("test_accuracy"),
+            test_loss=metrics.get("test_loss"),
+            ended=self._ended(),
+            spent=self._charged(),
+            releases=len(self.ledger.records),
+            # how long it took tells how many were drawn
+            seconds=float(f"{self._seconds:.0e}") if self.plan.privacy.draws_in_secret else self._seconds,
+            params_l2=float(params.double().norm()),
+            noise_multiplier=self.plan.privacy.noise_multiplier,
+            measures={
+                "bytes_sent": self._bytes_sent(),
+                "spectral_gap": self.network.spectral_gap,
+                **self.measures.of_nodes(progress, measures.AT_THE_END),
+                **measures.of_constraints(progress, self.oracle, self.strategy, private=private, start=start),
+            },
+            gradient_evaluations=sum(self.plan.evaluations[: progress.round]),
+            optimality_gap=self.measures.optimality_gap(params),
+            params=params.clone(),
+            node_params=progress.models.clone()
+            if measures.apart(progress)
+            else params.expand(len(self.population), -1),
+            model=self._with(params),
+        )
+
+    def _with(self, params: Tensor) -> nn.Module:
+        """A copy of the model with these parameters `[dim]`, ready for use."""
+        model = copy.deepcopy(self.population.model).eval()
+        self.population.layout.write(params, model)
+        return model
+
+
+def _streams(seed: int | None, secret_seed: int | None, run: str, *, private: bool) -> Randomness:
+    """The streams of a new run; one that makes no promise has nothing to hide, so its public seed repeats it."""
+    if secret_seed is None:
+        secret_seed = new_secret() if private or seed is None else abs(seed)
+    return Randomness(secrets.randbits(62) if seed is None else seed, secret_seed, run=run)
+
+
+def _needed(folder: RunFolder | None) -> Path:
+    if folder is None:
+        raise ConfigError("folder", None, "name the folder of the run to resume")
+    return folder.path
+
+
+def train(
+    clients: Sequence[Client],
+    strategy: Strategy,
+    privacy: Privacy,
+    *,
+    rounds: int,
+    seed: int | None = None,
+    secret_seed: int | None = None,
+    test: Dataset[Any] | None = None,
+    network: RoundNetwork | None = None,
+    compute: Compute | None = None,
+    sinks: Sequence[Sink] = (),
+) -> Result:
+    """Train in memory and return the result.
+
+    Args:
+        clients: The data owners (see `make_clients`).
+        strategy: The algorithm, e.g. `fedpriv.inexact_admm()`.
+        privacy: The promise, e.g. `fedpriv.Privacy(epsilon=3, delta=1e-5)`.
+        rounds: Number of rounds.
+        seed: Public seed of cohorts and links; drawn by default.
+        secret_seed: Seed of noise and batches, to repeat a run exactly: whoever knows it can subtract the noise. By
+            default it comes from the operating system.
+        test: Public test data.
+        network: A star by default.
+        compute: Speed settings.
+        sinks: Take a report every round, e.g. `fedpriv.reports.sinks.TensorBoard(Path("runs/a"))`.
+
+    Returns:
+        The result: its `spent` is an upper bound, its `model` the trained module.
+
+    Guarantee: what a strategy hears of the data is noised and counted first; an answer that would pass the target
+    epsilon is not made, and ends the run. What weakens the promise is a Python warning. `Training(..., folder=...)`
+    keeps a run on disk.
+
+    Raises:
+        FedprivError: settings or data that cannot work; names field, value and fix.
+    """
+    training = Training(
+        clients,
+        strategy,
+        privacy,
+        rounds=rounds,
+        seed=seed,
+        secret_seed=secret_seed,
+        test=test,
+        network=network,
+        compute=compute,
+    )
+    for weakness in training.warnings:
+        warnings.warn(weakness, stacklevel=2)
+    for report in training:
+        for sink in sinks:
+            sink.write(report)
+    for sink in sinks:
+        sink.close()
+    return training.result()
