@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 import fedpriv as fp
+from fedpriv.oracle.dry import DryOracle
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.mechanisms import Laplace
 from fedpriv.privacy.pricing import Pricing
 from fedpriv.privacy.schedules import Schedule
-from fedpriv.runs.planning import DryOracle
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class SensorOracle(DryOracle):
     def __init__(self, sensors: Sensors, promise: Promise, noise_multipliers: Tensor, seed: int) -> None:
         sizes = [1] * len(sensors.slope)
         pricing = Pricing(promise.privacy, sizes)
-        super().__init__(pricing, promise.privacy, sizes)
+        super().__init__(promise.privacy, sizes)
         self._sensors, self._promise, self._prices = sensors, promise, pricing
         self._multipliers, self._draws = noise_multipliers.double(), np.random.default_rng(seed)
         self.largest = 0.0

@@ -21,11 +21,12 @@ import fedpriv as fp
 from fedpriv.engines.local import begin, simulate
 from fedpriv.network.activity import Activity, Always, OnePeerExponential
 from fedpriv.network.mixing import Weights, metropolis
+from fedpriv.oracle.dry import DryOracle
 from fedpriv.privacy.accounting.calibration import calibrate
 from fedpriv.privacy.pricing import Pricing
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.streams import Randomness
-from fedpriv.runs.planning import DryOracle, make_plan
+from fedpriv.runs.planning import make_plan
 from fedpriv.strategies.dual_averaging import DualMap, Duals, DualStep, WeightedPrimals
 from fedpriv.strategies.proximal import L1, L2
 
@@ -146,7 +147,7 @@ class Blocks(DryOracle):
     def __init__(self, problem: Problem, prices: Prices, noise_multipliers: Sequence[float], seed: int) -> None:
         size, self.dim = len(problem.y) // NODES, problem.x.shape[1]
         pricing = Pricing(prices.privacy, [size] * NODES)
-        super().__init__(pricing, prices.privacy, [size] * NODES)
+        super().__init__(prices.privacy, [size] * NODES)
         self._per_node, self._rate, self._expected = size, prices.rate, prices.rate * size
         _, scales = pricing.price(0, 0, "gradient", [0], [1 / self._expected])
         self._scale = scales[0] * torch.tensor(noise_multipliers, dtype=torch.float32)[:, None]

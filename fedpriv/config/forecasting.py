@@ -27,7 +27,8 @@ from fedpriv.privacy.mechanisms import Gaussian
 from fedpriv.privacy.record import PerClient, SamplingName
 from fedpriv.privacy.schedules import Uniform
 from fedpriv.privacy.settings import FixedSize, Poisson, Sampling
-from fedpriv.runs.planning import Plan, check_problem
+from fedpriv.runs import fit
+from fedpriv.runs.planning import Plan
 from fedpriv.runs.training import Training
 
 _SAMPLED: dict[SamplingName, SamplingName] = {
@@ -104,7 +105,8 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
     recipe = config.recipe(len(seen.sizes))
     server = config.problem.of_server()
     problems = [config.problem.build(), *([server] if server else [])]
-    check_problem(plan, recipe.strategy, problems, compare=config.problem.compare)
+    asked, compare = plan.sees_problem, config.problem.compare
+    fit.check_problem(recipe.strategy, problems, plan.privacy, sees_problem=asked, compare=compare)
     model = make_model(config, seen)[0]
     parameters = Layout.of(model).dim
     network = config.network.build(len(seen.sizes))

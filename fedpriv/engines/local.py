@@ -12,8 +12,7 @@ from torch import Tensor
 
 from fedpriv.clients.population import Population
 from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError
-from fedpriv.privacy.clipping import Clip
-from fedpriv.privacy.settings import Central, Privacy
+from fedpriv.privacy.settings import Privacy
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Network, Oracle, State, Strategy
 
@@ -240,46 +239,6 @@ def _put(old: State, cohort: Tensor, new: State) -> State:
         name: value.index_copy(0, cohort.to(value.device), new[name]) if value.ndim else new[name]
         for name, value in old.items()
     }
-
-
-def check_fit(strategy: Strategy, privacy: Privacy, network: RoundNetwork) -> None:
-    """Refuse a strategy whose state or aggregation the privacy settings do not cover.
-
-    Raises:
-        ConfigError: the strategy keeps unreleased state where only messages are noised, its messages would be clipped
-            to another norm than they have, or only sums are to be seen where sums of messages are not covered by sums
-            of answers.
-    """
-    step, trust, bound = strategy.local_step, str(privacy.trust), strategy.message_norm
-    name = type(step).__name__
-    if privacy.at == "message" and bound is not None and privacy.clip != Clip(bound, "l2"):
-        fix = f"messages of {strategy.name} have l2 norm {bound:g}: use {{norm: l2, bound: {bound:g}}}"
-        raise ConfigError("privacy.clip", f"{{norm: {privacy.clip.norm}, bound: {privacy.clip.bound:g}}}", fix)
-    if privacy.at == "message" and step.memory != "none":
-        raise ConfigError(
-            "privacy.at",
-            "message",
-            f"{name} keeps state that is not a function of released messages and would enter later messages un-noised; "
-            "use at: gradient",
-        )
-    if not privacy.trust.sums_only:
-        return
-    if isinstance(privacy.trust, Central) and not network.everyone:
-        fix = "under trust: central cohorts are drawn in secret; say privacy.trust: {central: {cohort_rate: 0.1}}"
-        raise ConfigError("network.cohort", "not everyone", fix)
-    if not strategy.aggregator.is_sum:
-        raise ConfigError("privacy.trust", trust, f"{type(strategy.aggregator).__name__} needs single messages")
-    if privacy.at == "gradient" and not step.linear:
-        raise ConfigError(
-            "privacy.trust", trust, f"sums of {name}'s messages are not sums of private answers; use trust: local"
-        )
-    if step.memory != "none" and not network.everyone:
-        raise ConfigError(
-            "network.cohort",
-            "not everyone",
-            f"messages of {name} hold answers of earlier rounds, which sums over another cohort would not cover; let "
-            "everyone take part, or use a strategy without memory such as fedavg",
-        )
 
 
 def adopt(population: Population, progress: Progress, price: str) -> None:

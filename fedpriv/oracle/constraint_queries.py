@@ -27,8 +27,6 @@ class ConstraintQueries:
 
     Attributes:
         problem: Exact objectives and constraints.
-        clip: Bound on one example's contribution to a statistic, before the row's public factor.
-        share: Budget share of a statistic relative to a gradient's.
     """
 
     def __init__(self, population: Population, privacy: Privacy) -> None:
@@ -39,8 +37,7 @@ class ConstraintQueries:
             for i, client in enumerate(population.clients)
         ]
         self.problem = ProblemValues(population.model, population.loss, self._shares, population.params.dtype)
-        self.clip = Clip(1.0, privacy.clip.norm)
-        self.share = privacy.statistics.relative_share(privacy.clip.norm)
+        self._unit = Clip(1.0, privacy.clip.norm)
 
     @cached_property
     def weights(self) -> LossWeights:
@@ -80,7 +77,7 @@ class ConstraintQueries:
         centred = losses_of(self._functional, params, batch).clamp(0, 2 * half) - half
         reach = half * self._reach[batch.rows]
         parts = self.weights.of_statistics(batch) * centred.unsqueeze(2) / reach[:, None, None]
-        return (self.clip.rows(parts)[0] * batch.mask.unsqueeze(2)).sum(1)
+        return (self._unit.rows(parts)[0] * batch.mask.unsqueeze(2)).sum(1)
 
     def factors(self, sampled: Tensor) -> list[float]:
         """Public factor of each client's row, from a bounded sum to its statistic."""
@@ -107,4 +104,4 @@ class ConstraintQueries:
     @cached_property
     def _reach(self) -> Tensor:
         """Largest norm of an example's coefficients, `[n]`; public."""
-        return self.clip.norms(self.weights.largest)
+        return self._unit.norms(self.weights.largest)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.population import Population
-from fedpriv.privacy.settings import FixedSize, FullBatch, Poisson, Sampling
+from fedpriv.privacy.settings import FullBatch, Poisson, Sampling
 from fedpriv.randomness.streams import Randomness
 
 
@@ -44,13 +44,6 @@ class Draws:
         rows = zip(self._cohort.tolist(), self._drawn.tolist(), strict=True)
         chosen = [self._examples(client, sampling, index) if drawn else torch.arange(0) for client, drawn in rows]
         return self._population.drawn_batches(self._cohort, chosen)
-
-    def expected(self, sampling: Sampling) -> Tensor:
-        """Expected examples of each drawn client's batch, `[k]` (public)."""
-        sizes = self._population.sizes[self._cohort].double()
-        if isinstance(sampling, Poisson):
-            return sizes * sampling.rate
-        return sizes.clamp_max(sampling.size) if isinstance(sampling, FixedSize) else sizes
 
     def _examples(self, client: int, sampling: Sampling, index: int) -> Tensor:
         size = int(self._population.counts[client])

@@ -36,9 +36,10 @@ from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.settings import Privacy
 from fedpriv.randomness.streams import Randomness, new_secret
+from fedpriv.runs import fit
 from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.compute import Compute
-from fedpriv.runs.planning import Plan, check_problem, make_plan, with_neighbours
+from fedpriv.runs.planning import Plan, make_plan, with_neighbours
 from fedpriv.runs.results import Ended, Result, RoundReport, Sink, releases_told
 from fedpriv.storage.folder import RunFolder
 from fedpriv.storage.identity import digest
@@ -135,7 +136,7 @@ class Training:
         self.warnings = [*self.plan.warnings(sizes), *([_GAP_WARNING] if told else [])]
         if privacy.private and secret_seed is not None:
             self.warnings.append(_TOLD)
-        check_problem(self.plan, strategy, problems, compare=compare)
+        fit.check_problem(strategy, problems, privacy, sees_problem=self.plan.sees_problem, compare=compare)
         ownership.check_clients(clients, test, privacy)
         self.population = Population(clients, device, getattr(torch, compute.dtype), compute.chunk)
         ownership.check_test(self.population, test, privacy)

@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.models import LogisticRegression, resolve_loss
-from fedpriv.runs.planning import check_linear
+from fedpriv.runs.fit import check_linear
 
 SIZES = (5, 20, 95)
 DATA = split(*logistic_data(sum(SIZES)), SIZES)

@@ -1,0 +1,92 @@
+"""An oracle without data, so that any strategy, a user's own too, is priced before data is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedpriv.errors import ConfigError
+from fedpriv.oracle.questions import Question, Questions
+from fedpriv.privacy.record import Record
+from fedpriv.privacy.settings import Privacy
+
+
+class DryOracle(Questions):
+    """Answers zeros and lists what would be released.
+
+    A strategy whose number of questions depends on the (private) answers may ask differently in earnest; the budget's
+    filter covers that.
+
+    Args:
+        privacy: The promise, with a noise multiplier.
+        sizes: Public number of examples of each client.
+        n_constraints: Number of constraint values of a client.
+
+    Attributes:
+        records: What would be released, in order.
+        evaluations: Expected gradients of single examples in each round: how many there are in earnest is as secret as
+            the batches.
+        sees_problem: Whether objectives and constraints were asked about.
+    """
+
+    def __init__(self, privacy: Privacy, sizes: Sequence[int], n_constraints: int = 1) -> None:
+        self.records: list[Record] = []
+        self.evaluations: list[float] = []
+        self.sees_problem = False
+        self._n_constraints = n_constraints
+        super().__init__(privacy, sizes, torch.empty(0))
+
+    def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> None:
+        """See `Questions`."""
+        super().begin_round(round_index, cohort, received)
+        self.evaluations += [0.0] * (round_index + 1 - len(self.evaluations))
+
+    @property
+    def equality(self) -> Tensor:
+        """Inequalities."""
+        return torch.zeros(len(self._clients), self._n_constraints, dtype=torch.bool)
+
+    def gradient_difference(self, params: Tensor, anchor: Tensor, bound: float | None = None) -> Tensor:
+        """See `Questions`; listed with the widest bound, for what it will be may follow from answers."""
+        return super().gradient_difference(params, anchor)
+
+    def exact(self, params: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Questions`.
+
+        Raises:
+            ConfigError: the run makes a promise.
+        """
+        if self.privacy.at != "none":
+            fix = "the strategy needs exact answers, so it makes no promise: at: none"
+            raise ConfigError("privacy.at", self.privacy.at, fix)
+        return super().exact(params)
+
+    def _exact(self, question: Question, params: Tensor) -> tuple[Tensor, Tensor]:
+        if self._index == 0:
+            self._answer(question, params)
+        zeros = 0 * params.sum(1)  # that depend on the parameters, so that they have (zero) gradients
+        return zeros, zeros.unsqueeze(1).expand(-1, self._n_constraints)
+
+    def _statistic(self, question: Question, params: Tensor) -> Tensor:
+        self._answer(question, params)
+        return params.new_zeros(len(params), self._n_constraints)
+
+    def _message(self, question: Question, message: Tensor) -> Tensor:
+        return self._answer(question, message)
+
+    def _answer(self, question: Question, params: Tensor, anchor: Tensor | None = None) -> Tensor:
+        self.sees_problem |= question.name.startswith(("exact", "statistic", "lagrangian"))
+        examples = float(self._expected(question.sampling).sum()) * self.privacy.cohort_rate
+        self.evaluations[self._round] += examples * question.gradients
+        if self._recorded(question):
+            self.records.append(self._record(question))
+        self._index += 1
+        return torch.zeros_like(params)
+
+    def _record(self, question: Question) -> Record:
+        asked = self._round, self._index, question.name, self._clients
+        if not self.privacy.private:
+            return self._pricing.exact(*asked)
+        return self._pricing.price(*asked, [1.0] * len(self._clients), question.clip, question.share)[0]

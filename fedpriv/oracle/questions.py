@@ -1,0 +1,183 @@
+"""The questions that a strategy may ask, written once for every oracle: what each one bounds, draws and costs.
+
+Three oracles answer them: `private` (with data), `dry` (with zeros, to price a run) and `made_up` (with random numbers,
+to try out what a strategy promises).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedpriv.errors import ConfigError, PrivacyError
+from fedpriv.privacy.clipping import Clip
+from fedpriv.privacy.pricing import Pricing
+from fedpriv.privacy.settings import FixedSize, Poisson, Privacy, Sampling
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question of one round.
+
+    Attributes:
+        name: Its name on record.
+        clip: How each unit's contribution is bounded.
+        sampling: How its examples are drawn.
+        share: Its budget share beside a gradient's in the same round.
+        whole: True: divide by the client's batch size only. False: also weight by its share of all examples.
+        gradients: How many gradients of one example the answer takes.
+        multipliers: Public multipliers of the constraints, `[k, m]`, in the gradient of a Lagrangian.
+    """
+
+    name: str
+    clip: Clip
+    sampling: Sampling
+    share: float = 1.0
+    whole: bool = False
+    gradients: int = 1
+    multipliers: Tensor | None = None
+
+
+class Questions(ABC):
+    """An oracle's questions, and what is public about them: `fedpriv.strategies.base.Oracle` says what they mean.
+
+    Args:
+        privacy: The promise.
+        sizes: Public number of examples of each client.
+        like: Its type and device are those of weights.
+
+    Attributes:
+        privacy: The promise.
+        n_clients: Number of clients in the population (public).
+    """
+
+    def __init__(self, privacy: Privacy, sizes: Sequence[int], like: Tensor) -> None:
+        self.privacy, self.n_clients = privacy, len(sizes)
+        self._pricing = Pricing(privacy, sizes)
+        self._sizes, self._like = torch.as_tensor(sizes, dtype=torch.double), like
+        self.begin_round(0, torch.arange(len(sizes)))
+
+    def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> None:
+        """Start a round: rows of questions now belong to the clients of `cohort [k]`, who heard `received [k, dim]`."""
+        self._round, self._index, self._cohort, self._received = round_index, 0, cohort, received
+        self._clients: list[int] = cohort.tolist()
+
+    @property
+    def weights(self) -> Tensor:
+        """Weight of each client of the round, `n m_i / sum(m)` over all n clients, `[k]` (public)."""
+        return (self._sizes[self._cohort] / self._sizes.mean()).to(self._like)
+
+    def gradient(self, params: Tensor) -> Tensor:
+        """Gradient of each client's objective, on a fresh batch: `[k, dim] -> [k, dim]`."""
+        return self._answer(self._question("gradient"), params)
+
+    def client_gradient(self, params: Tensor) -> Tensor:
+        """Gradient of each client's own mean loss, on a fresh batch: `[k, dim] -> [k, dim]`."""
+        return self._answer(replace(self._question("client_gradient"), whole=True), params)
+
+    def full_gradient(self, params: Tensor) -> Tensor:
+        """Gradient of each client's objective on all its examples: `[k, dim] -> [k, dim]`."""
+        return self._answer(self._question("full_gradient"), params)
+
+    def gradient_difference(self, params: Tensor, anchor: Tensor, bound: float | None = None) -> Tensor:
+        """Difference of the gradients at two points, on a fresh batch: `[k, dim] -> [k, dim]`.
+
+        Args:
+            params: Where, `[k, dim]`.
+            anchor: The other point, `[k, dim]`.
+            bound: Norm to which each unit's difference is clipped: public, or a function of what was released. At most
+                (and by default) twice the clip bound of a gradient.
+        """
+        widest, question = 2 * self.privacy.clip.bound, self._question("gradient_difference")
+        clip = replace(question.clip, bound=widest if bound is None else min(bound, widest))
+        return self._answer(replace(question, clip=clip, gradients=2), params, anchor)
+
+    def lagrangian_gradient(self, params: Tensor, multipliers: Tensor) -> Tensor:
+        """Gradient of each client's `f_i + <multipliers_i, c_i>`: `[n, dim], [n, m] -> [n, dim]`.
+
+        The mean over clients is the gradient of the mean objective plus the mean of the products.
+
+        Args:
+            params: Where.
+            multipliers: Public: functions of what was released before.
+
+        Each example's gradient is clipped as one vector, coefficients included.
+        """
+        return self._answer(replace(self._question("lagrangian_gradient"), whole=True, multipliers=multipliers), params)
+
+    def statistic(self, params: Tensor, name: str) -> Tensor:
+        """Statistic of each client at its row; `"constraints"`: its constraint values, `[n, dim] -> [n, m]`.
+
+        Each example adds its loss, clipped to `[0, bound]` and centred, times public coefficients, so that its
+        contribution has norm at most 1 before the public factor of the row.
+        """
+        if name != "constraints":
+            raise ConfigError("statistic", name, "unknown: there is 'constraints'")
+        if len(self._cohort) < self.n_clients:
+            raise ConfigError("network.cohort", len(self._cohort), "constraints need every client in every round")
+        return self._statistic(self._constraints, params)
+
+    def exact(self, params: Tensor) -> tuple[Tensor, Tensor]:
+        """Each client's share of the objective and its constraint values, exact: `[n, dim] -> [n], [n, m]`.
+
+        Differentiable, so that local subproblems can be solved. The first answer of a round is a release, recorded as
+        not private; it covers any number of further answers in that round, for epsilon is infinite then.
+
+        Raises:
+            PrivacyError: the run makes a promise.
+            DataError: a value is not finite at the point received.
+        """
+        if self.privacy.at != "none" or len(self._cohort) < self.n_clients:
+            raise PrivacyError("exact answers need at: none and every client in every round; epsilon is infinite")
+        return self._exact(replace(self._question("exact"), gradients=1), params)
+
+    @property
+    @abstractmethod
+    def equality(self) -> Tensor:
+        """Which constraint values must be zero, `[k, m]` boolean (public)."""
+
+    def release_message(self, message: Tensor) -> Tensor:
+        """Clip, noise and record whole messages `[k, dim]` when the boundary is `at: message`; else pass them on.
+
+        Raises:
+            BudgetExhausted: the release would overspend.
+        """
+        if self.privacy.boundary != "message":
+            return message
+        return self._message(replace(self._question("message"), gradients=0), message)
+
+    @abstractmethod
+    def _answer(self, question: Question, params: Tensor, anchor: Tensor | None = None) -> Tensor: ...
+
+    @abstractmethod
+    def _statistic(self, question: Question, params: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _exact(self, question: Question, params: Tensor) -> tuple[Tensor, Tensor]: ...
+
+    @abstractmethod
+    def _message(self, question: Question, message: Tensor) -> Tensor: ...
+
+    def _question(self, name: str) -> Question:
+        return Question(name, self.privacy.clip, self._pricing.sampling_of(name))
+
+    @property
+    def _constraints(self) -> Question:
+        norm = self.privacy.clip.norm
+        share = self.privacy.statistics.relative_share(norm)
+        return replace(self._question("statistic:constraints"), clip=Clip(1.0, norm), share=share, gradients=0)
+
+    def _recorded(self, question: Question) -> bool:
+        """Whether the answer is a release: where messages are noised, nothing else leaves a client."""
+        return question.name == "message" or self.privacy.boundary != "message"
+
+    def _expected(self, sampling: Sampling) -> Tensor:
+        """Expected examples of each drawn client's batch, `[k]` (public)."""
+        sizes = self._sizes[self._cohort]
+        if isinstance(sampling, Poisson):
+            return sizes * sampling.rate
+        return sizes.clamp_max(sampling.size) if isinstance(sampling, FixedSize) else sizes

@@ -1,0 +1,125 @@
+"""Whether a combination of settings holds: every refusal that needs more than one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedpriv.engines.local import RoundNetwork, begin, simulate
+from fedpriv.errors import ConfigError
+from fedpriv.oracle.made_up import MadeUpOracle
+from fedpriv.privacy.clipping import Clip
+from fedpriv.privacy.record import Record
+from fedpriv.privacy.settings import Central, Privacy
+from fedpriv.problems.problem import Problem
+from fedpriv.randomness.streams import Randomness
+from fedpriv.strategies.base import Strategy
+from fedpriv.strategies.proximal import Zero
+
+
+def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients: int) -> None:
+    """Refuse a strategy whose state or aggregation the privacy settings do not cover.
+
+    Raises:
+        ConfigError: the strategy keeps unreleased state where only messages are noised, its messages would be clipped
+            to another norm than they have, or only sums are to be seen where sums of messages are not covered by sums
+            of answers.
+    """
+    step, trust, bound = strategy.local_step, str(privacy.trust), strategy.message_norm
+    name = type(step).__name__
+    if privacy.at == "message" and bound is not None and privacy.clip != Clip(bound, "l2"):
+        fix = f"messages of {strategy.name} have l2 norm {bound:g}: use {{norm: l2, bound: {bound:g}}}"
+        raise ConfigError("privacy.clip", f"{{norm: {privacy.clip.norm}, bound: {privacy.clip.bound:g}}}", fix)
+    if privacy.at == "message" and step.memory != "none":
+        raise ConfigError(
+            "privacy.at",
+            "message",
+            f"{name} keeps state that is not a function of released messages and would enter later messages un-noised; "
+            "use at: gradient",
+        )
+    if not privacy.trust.sums_only:
+        return
+    if isinstance(privacy.trust, Central) and not network.everyone:
+        fix = "under trust: central cohorts are drawn in secret; say privacy.trust: {central: {cohort_rate: 0.1}}"
+        raise ConfigError("network.cohort", "not everyone", fix)
+    if not strategy.aggregator.is_sum:
+        raise ConfigError("privacy.trust", trust, f"{type(strategy.aggregator).__name__} needs single messages")
+    if privacy.at == "gradient" and not step.linear:
+        raise ConfigError(
+            "privacy.trust", trust, f"sums of {name}'s messages are not sums of private answers; use trust: local"
+        )
+    if step.memory != "none" and not network.everyone:
+        raise ConfigError(
+            "network.cohort",
+            "not everyone",
+            f"messages of {name} hold answers of earlier rounds, which sums over another cohort would not cover; let "
+            "everyone take part, or use a strategy without memory such as fedavg",
+        )
+    if privacy.at == "gradient":
+        check_linear(strategy, n_clients, network)
+
+
+def check_linear(strategy: Strategy, n_clients: int, network: RoundNetwork, rounds: int = 3) -> None:
+    """Try out a strategy's promise to be `linear`: what it sends on depends on the sum of the answers alone.
+
+    This finds mistakes, not malice: a promise that holds for some answers may be broken for others.
+
+    Raises:
+        ConfigError: the promise does not hold.
+    """
+    heard: list[Tensor] = []
+    for spread in (0.0, 1.0):
+        start = begin(strategy, torch.zeros(n_clients, 2, dtype=torch.float64))
+        oracle = MadeUpOracle(n_clients, rounds, spread)
+        seen = simulate(strategy, oracle, network, start, Randomness(0), rounds=rounds)
+        heard.append(torch.stack([done.progress.received[0] for done in seen]))
+    if not torch.allclose(heard[0], heard[1], rtol=1e-6, atol=1e-9):
+        raise ConfigError(
+            "privacy.trust",
+            "secure_aggregation",
+            f"{type(strategy.local_step).__name__} calls itself linear, but what it sends depends on more than the sum "
+            "of the answers; use trust: local",
+        )
+
+
+def check_shares(privacy: Privacy, records: Sequence[Record], n_clients: int) -> None:
+    """Refuse a run none of whose rounds has the participants who share its noise."""
+    wanted = privacy.trust.shares(n_clients)
+    most = max((n_clients if record.clients is None else len(record.clients) for record in records), default=wanted)
+    if privacy.trust.sums_only and most < wanted:
+        fix = f"a round has at most {most} participants, who share the noise; give at most that many"
+        raise ConfigError("privacy.trust.secure_aggregation.min_honest", wanted, fix)
+
+
+def check_problem(
+    strategy: Strategy, problems: Sequence[Problem], privacy: Privacy, *, sees_problem: bool, compare: bool
+) -> None:
+    """Refuse to train past a client's objective or constraints, and a comparison that would not be made.
+
+    Args:
+        strategy: The algorithm.
+        problems: The clients' objectives and constraints.
+        privacy: The promise.
+        sees_problem: Whether the strategy asks about objectives and constraints.
+        compare: Whether the run is to be compared with the method in one place.
+
+    Raises:
+        ConfigError: a client has some, and the strategy would never look at them; the strategy would pay for the values
+            of constraints, and there are none; or `compare` with a run that has no centralised counterpart.
+    """
+    if privacy.private and sees_problem and not any(problem.constraints for problem in problems):
+        fix = f"{strategy.name} spends a part of its budget on their values; name some, or use fedavg or dp_gd"
+        raise ConfigError("problem.constraints", [], fix)
+    if compare and (privacy.private or not sees_problem):
+        fix = "only an exact run of proximal_al (privacy.at: none) is compared with one in one place; leave it out"
+        raise ConfigError("problem.compare", True, fix)
+    if compare and not isinstance(strategy.regularizer.remainder, Zero):
+        fix = f"the method in one place has no {strategy.regularizer}: it takes no regulariser or l2; leave it out"
+        raise ConfigError("problem.compare", True, fix)
+    for problem in problems:
+        if not (sees_problem or problem.is_mean_loss):
+            what = ", ".join(type(part).__name__ for part in (problem.objective, *problem.constraints) if part)
+            fix = f"{strategy.name} minimises the mean loss and would ignore it; use private_al or proximal_al"
+            raise ConfigError("problem", what, fix)
