@@ -10,7 +10,6 @@ from fedpriv.clients.layout import Layout
 from fedpriv.config.building import Outline, make_model
 from fedpriv.config.schema import Config
 from fedpriv.privacy.clipping import Clip
-from fedpriv.privacy.mechanisms import Laplace
 from fedpriv.runs.planning import Plan
 from fedpriv.runs.training import Training
 
@@ -30,8 +29,7 @@ def statistics_notes(config: Config, seen: Outline, plan: Plan) -> list[str]:
     reach = float(clip.norms(stack.largest(*nobody).double())) * privacy.statistics.bound / 2
     noise = asked[0].noise_multiplier
     multiplier = max(noise) if isinstance(noise, tuple) else noise
-    spread = math.sqrt(2) if isinstance(privacy.mechanism, Laplace) else 1.0
-    deviation = multiplier * privacy.sensitivity_of(clip) * reach * spread
+    deviation = multiplier * privacy.sensitivity_of(clip) * reach * privacy.mechanism.deviation
     beta = float(config.strategy.options.get("beta", 1.0))
     share = suggested_share(config, seen, reach, beta, fewest, privacy.clip.bound)
     note = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -14,7 +13,6 @@ from fedpriv.errors import ConfigError
 from fedpriv.oracle.backends.functional import Functional
 from fedpriv.oracle.values import LossWeights, ProblemValues, Share, losses_of
 from fedpriv.privacy.clipping import Clip
-from fedpriv.privacy.mechanisms import Laplace
 from fedpriv.privacy.settings import Privacy
 
 
@@ -95,8 +93,7 @@ class ConstraintQueries:
             sampled: Examples over expected examples of a batch, `[n]`. A sum over a batch that takes each example with
                 probability q, divided by q, has variance `(1 - q) / q` times the sum of squares, each at most known.
         """
-        spread = math.sqrt(2) if isinstance(self._privacy.mechanism, Laplace) else 1.0
-        noise = self._reach.new_tensor(scales) * spread
+        noise = self._reach.new_tensor(scales) * self._privacy.mechanism.deviation
         largest = self._reach * self._privacy.statistics.bound / 2
         draw = (sampled.to(noise) - 1) * self._population.sizes.to(noise) * largest.square()
         return self.weights.matrix.norm(dim=2) * (noise.square() + draw).sqrt().unsqueeze(1)

@@ -24,6 +24,11 @@ class Mechanism(Protocol):
         """The name that records carry."""
         ...
 
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of noise of scale 1."""
+        ...
+
     def draw(self, randomness: Randomness, at: Address, dim: int, amount: float = 1.0) -> Tensor:
         """Unit noise, `[dim]` in float64.
 
@@ -59,6 +64,11 @@ class Gaussian:
         """`"gaussian"`."""
         return "gaussian"
 
+    @property
+    def deviation(self) -> float:
+        """1: the scale is the standard deviation."""
+        return 1.0
+
     def draw(self, randomness: Randomness, at: Address, dim: int, amount: float = 1.0) -> Tensor:
         """Normal draws of variance `amount`."""
         return normal(randomness.stream("noise", at.round, at.index, at.client), dim) * math.sqrt(amount)
@@ -72,6 +82,11 @@ class Laplace:
     def name(self) -> MechanismName:
         """`"laplace"`."""
         return "laplace"
+
+    @property
+    def deviation(self) -> float:
+        """The root of 2."""
+        return math.sqrt(2)
 
     def draw(self, randomness: Randomness, at: Address, dim: int, amount: float = 1.0) -> Tensor:
         """Laplace draws, or differences of two Gamma(amount) draws, which are Laplace for amount 1."""

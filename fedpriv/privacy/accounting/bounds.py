@@ -18,7 +18,7 @@ def quick(history: History, delta: float) -> dict[str, float]:
         "pure": sum(count * rdp.pure(event) for event, count in paid.items()),
         "rdp": float(rdp.epsilons(rdp.total(paid), delta)),
     }
-    if all(event[::2] == ("gaussian", "full") for event in paid):
+    if all(event.composes_exactly for event in paid):
         mu2 = sum(count / event.noise**2 for event, count in paid.items())
         bounds["gaussian"] = gaussian.epsilon_of(math.sqrt(mu2), delta)
     return bounds

@@ -52,7 +52,7 @@ def calibrate(plan: Sequence[Record], n_clients: int, epsilon: float, delta: flo
     if delta == 0 and all(event.selection == "full" for history in paid for event in history):
         return _pure_factor(paid, epsilon)
     goal = epsilon * (1 - _MARGIN)
-    if all(event[::2] == ("gaussian", "full") for history in paid for event in history):
+    if all(event.composes_exactly for history in paid for event in history):
         mu2 = max(sum(count / event.noise**2 for event, count in history.items()) for history in paid)
         return math.sqrt(mu2) / gaussian.ratio_of(goal, delta)
     rough = paid if delta == 0 else [bucketed(history) for history in paid]

@@ -51,6 +51,11 @@ class Event(NamedTuple):
     selection: Selection = "full"
     rate: float = 1.0
 
+    @property
+    def composes_exactly(self) -> bool:
+        """Unsampled Gaussian noise: any number of such events cost what one costs (Dong, Roth, Su, 2022)."""
+        return self.law == "gaussian" and self.selection == "full"
+
 
 EXACT = Event("none", 0.0)
 History = Mapping[Event, int]

@@ -78,7 +78,7 @@ def _epsilon(paid: frozenset[tuple[Event, int]], delta: float) -> float:
 
 def _merged(history: Mapping[Event, int]) -> dict[Event, int]:
     """Unsampled Gaussians compose exactly to one."""
-    plain = {event: count for event, count in history.items() if event[::2] == ("gaussian", "full")}
+    plain = {event: count for event, count in history.items() if event.composes_exactly}
     merged = {event: count for event, count in history.items() if event not in plain}
     if plain:
         merged[Event("gaussian", sum(count / event.noise**2 for event, count in plain.items()) ** -0.5)] = 1
