@@ -31,6 +31,16 @@ def check_choice(field: str, value: object, *choices: str) -> None:
         raise ConfigError(field, value, f"choose {' or '.join(map(repr, choices))}")
 
 
+def check_count(field: str, value: object, fix: str) -> None:
+    """Refuse what is no whole number of at least 1.
+
+    Raises:
+        ConfigError: it is another number, or none at all.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(field, value, fix)
+
+
 class DataError(FedprivError, ValueError):
     """Data is missing, broken or out of range."""
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from fedpriv.errors import ConfigError, FedprivError, cut
+from fedpriv.errors import ConfigError, FedprivError, in_short
 
 T = TypeVar("T")
 OPT_IN = "FEDPRIV_ALLOW_PLUGINS"
@@ -99,7 +99,7 @@ class Registry(Mapping[str, R]):
         try:
             found = point.load()
         except Exception as error:  # whatever the package raises
-            fix = f"of {package}: {type(error).__name__}: {error}; mend or uninstall that package"
+            fix = f"of {package}: {in_short(error)}; mend or uninstall that package"
             raise ConfigError(f"entry point {self._group}", point.name, fix) from error
         builder = checked(found, self.makes, point.value, f"entry point {self._group}")
         first_line = (inspect.getdoc(builder) or "").split("\n")[0]
@@ -234,7 +234,7 @@ def call(
     except FedprivError:
         raise
     except Exception as error:  # whatever a user's builder raises, or torch where an option is absurd
-        fix = f"cannot be made of these options ({type(error).__name__}: {cut(str(error))})"
+        fix = f"cannot be made of these options ({in_short(error)})"
         raise ConfigError(field, reference, fix) from error
 
 
@@ -273,7 +273,7 @@ def _import(module_name: str, reference: str, field: str) -> object:
         fix = f"no module {missing!r}{hint} (is its folder on PYTHONPATH?)"
         raise ConfigError(field, reference, fix) from error
     except Exception as error:
-        fix = f"importing {module_name!r} failed with {type(error).__name__}: {error}"
+        fix = f"importing {module_name!r} failed with {in_short(error)}"
         raise ConfigError(field, reference, fix) from error
 
 

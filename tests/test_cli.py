@@ -348,6 +348,7 @@ def test_other_data_cannot_replay_the_same_noise(stopped_folder: Path):
 def test_control_c_says_how_to_go_on_even_before_the_first_checkpoint(tmp_path: Path, whole_run: Path):
     folder = tmp_path / "run"
     words = [*COMMAND, "train", DIGITS, "--out", str(folder), *SMALL, *LONG, "log.checkpoint_every=100"]
+    words += ["--allow-plugins"]  # without it such a run could not go on
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # shells let background jobs ignore it
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, preexec_fn=heard) as run:
         while not ((folder / "metrics.jsonl").exists() and (folder / "metrics.jsonl").stat().st_size):
@@ -355,7 +356,7 @@ def test_control_c_says_how_to_go_on_even_before_the_first_checkpoint(tmp_path: 
         run.send_signal(signal.SIGINT)
         _, stderr = run.communicate(timeout=60)
     assert run.returncode == 130
-    assert f"go on with: fedpriv resume {folder}" in stderr
+    assert f"go on with: fedpriv resume {folder} --allow-plugins\n" in stderr
     assert "Traceback" not in stderr
     assert fedpriv("resume", str(folder)).exit_code == 0
     same_run(folder, whole_run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from pathlib import Path
@@ -17,6 +18,7 @@ from fedpriv.errors import FedprivError
 from fedpriv.reports import comparison
 from fedpriv.reports.report import Run, draw
 from fedpriv.reports.sinks import Jsonl
+from fedpriv.storage.files import disk
 
 DIGITS = Path(__file__).with_name("run.yaml")
 
@@ -129,6 +131,19 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = ["train", str(DIGITS), "--out", str(folder), "data.partition.n_clients=3", "rounds=2"]
     assert CliRunner().invoke(app, command).exit_code == 0
     return folder
+
+
+@pytest.mark.parametrize("how", [[], ["--json"]])
+def test_a_folder_that_can_only_be_read_is_shown(finished: Path, how: list[str], monkeypatch: pytest.MonkeyPatch):
+    def refused(path: Path, flags: int) -> int:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr(disk, "open", refused)
+    done = CliRunner().invoke(app, ["show", str(finished), *how])
+    assert done.exit_code == 0, done.stderr
+    assert "epsilon" in done.stdout
+    assert "picture" not in done.stdout
+    assert "no picture" in done.stderr and "Read-only file system" in done.stderr
 
 
 def test_results_that_are_no_numbers_are_shown(finished: Path):

@@ -55,6 +55,11 @@ def _permit(context: typer.Context, given: bool) -> bool:
     return given
 
 
+def _again(folder: Path, *, allow_plugins: bool) -> str:
+    """The command that goes on with a run."""
+    return f"fedpriv resume {folder}{' --allow-plugins' * allow_plugins}"
+
+
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file of the run.")]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[SECTION.FIELD=VALUE]...", help="Settings to change, values as YAML.")
@@ -86,7 +91,7 @@ def train(
 
     settings = load_config(config, [*(overrides or []), *(["model.fix=true"] if fix_model else [])])
     claimed = RunFolder.new(folder) if folder else RunFolder.numbered(Path("runs") / config.stem)
-    running.run(settings, claimed, as_json=as_json)
+    running.run(settings, claimed, again=_again(claimed.path, allow_plugins=allow_plugins), as_json=as_json)
 
 
 @app.command()
@@ -110,7 +115,8 @@ def resume(
     if (run / "result.json").exists():
         raise FedprivError(f"{run} is finished; look at it with: fedpriv show {run}")
     settings = load_config(run / "config.yaml")
-    running.run(settings, RunFolder(run), resumed=True, fresh_noise=fresh_noise, as_json=as_json)
+    again = _again(run, allow_plugins=allow_plugins)
+    running.run(settings, RunFolder(run), again=again, resumed=True, fresh_noise=fresh_noise, as_json=as_json)
 
 
 @app.command()
@@ -152,11 +158,16 @@ def show(
         print_comparison(runs, as_json=as_json)
         return
     found, picture = runs[0], folders[0] / "report.png"
-    draw(found, picture)
+    try:
+        draw(found, picture)
+        drawn = {"picture": str(picture)}
+    except OSError as error:  # a folder that may be read only
+        err.print(f"[yellow]note:[/] no picture: {picture} could not be written ({error.strerror})")
+        drawn = dict[str, str]()
     if as_json:
-        print_json({**found.to_json(), "picture": str(picture)})
+        print_json({**found.to_json(), **drawn})
         return
-    print_rows({**found.rows(), "picture": str(picture)})
+    print_rows({**found.rows(), **drawn})
 
 
 @app.command()

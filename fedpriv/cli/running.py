@@ -24,13 +24,20 @@ if TYPE_CHECKING:
 
 
 def run(
-    config: Config, folder: RunFolder, *, resumed: bool = False, fresh_noise: bool = False, as_json: bool = False
+    config: Config,
+    folder: RunFolder,
+    *,
+    again: str,
+    resumed: bool = False,
+    fresh_noise: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Train until the end, with progress, and report; a signal leaves a run that can be resumed.
 
     Args:
         config: The configuration.
         folder: Where everything goes; closed at the end.
+        again: The command that goes on with the run if it is stopped.
         resumed: Go on with the run that the folder holds.
         fresh_noise: See `fedpriv resume`.
         as_json: Print one JSON object.
@@ -51,7 +58,7 @@ def run(
             result = _iterate(config, training, folder.path, signals)
         except KeyboardInterrupt:
             try:
-                err.print(f"\nstopped after round {training.progress.round}; go on with: fedpriv resume {folder.path}")
+                err.print(f"\nstopped after round {training.progress.round}; go on with: {again}")
             except OSError:  # the terminal is gone; what it did not take would make another exit code
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
             raise typer.Exit(signals.exit_code) from None

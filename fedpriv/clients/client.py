@@ -101,7 +101,7 @@ class Client(nn.Module):
         """Read all examples in order: inputs `[m, ...]` and targets `[m, ...]`.
 
         Raises:
-            DataError: an item is not an (input, target) pair of tensors, or an input is not finite.
+            DataError: an item is not an (input, target) pair of tensors, or not finite, or cannot be read.
         """
         try:
             inputs, targets = _read(self.loader)
@@ -117,10 +117,27 @@ class Client(nn.Module):
             if tensor.layout != torch.strided or tensor.is_meta or tensor.is_complex():
                 kind = f"{tensor.dtype} tensors of layout {tensor.layout} on {tensor.device}"
                 raise DataError(f"a client's {what} are {kind}: give dense real tensors that hold their numbers")
-        if inputs.is_floating_point() and not torch.isfinite(inputs).all():
-            row = int(torch.isfinite(inputs.flatten(1)).all(1).logical_not().nonzero()[0])
-            raise DataError(f"input {row} of a client is not finite (NaN or infinity): clean or drop that example")
+        check_finite(inputs, targets)
         return inputs, targets
+
+
+def check_finite(inputs: Tensor, targets: Tensor) -> None:
+    """Refuse examples with numbers that are none.
+
+    Raises:
+        DataError: names the example.
+    """
+    for what, tensor in (("input", inputs), ("target", targets)):
+        row = first_broken(tensor)
+        if row is not None:
+            raise DataError(f"{what} {row} is not finite (NaN or infinity): clean or drop that example")
+
+
+def first_broken(rows: Tensor) -> int | None:
+    """The first row with a number that is not finite, if there is one."""
+    if not rows.is_floating_point() or torch.isfinite(rows).all():
+        return None
+    return int(torch.isfinite(rows.reshape(len(rows), -1)).all(1).logical_not().nonzero()[0])
 
 
 def make_clients(

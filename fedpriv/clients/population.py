@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.clients.batch import Batch
-from fedpriv.clients.client import Client, Loss
+from fedpriv.clients.client import Client, Loss, first_broken
 from fedpriv.clients.layout import Layout, constants
 from fedpriv.errors import ConfigError, DataError
 
@@ -58,13 +58,21 @@ class Population:
         data = [_examples(index, client) for index, client in enumerate(clients)]
         self.sizes = torch.tensor([client.public_size for client in clients])
         self.counts = torch.tensor([len(y) for _, y in data])
+        _check_alike(data)
         self.inputs = torch.cat([x for x, _ in data]).to(self.device)
         if self.inputs.is_floating_point():
             self.inputs = self.inputs.to(dtype)
         self.targets = torch.cat([y for _, y in data]).to(self.device)
         if self.targets.is_floating_point():
             self.targets = self.targets.to(dtype)
+        elif self.targets.dtype != torch.bool:
+            self.targets = self.targets.long()  # class numbers, as torch's losses take them
         self.starts = torch.cat([torch.zeros(1, dtype=torch.long), self.counts.cumsum(0)])[:-1]
+        self._check_range(data)
+
+    def owner_of(self, example: int) -> int:
+        """The client that holds this row of `inputs`."""
+        return int(torch.searchsorted(self.starts, example, right=True)) - 1
 
     def __len__(self) -> int:
         """Number of clients."""
@@ -101,6 +109,14 @@ class Population:
             _check_same(index, constants(client.model), shared)
             self.layout.bind(params[index], client.model)
         return params
+
+    def _check_range(self, given: list[tuple[Tensor, Tensor]]) -> None:
+        """Numbers that were finite as they were given must be so in the run's type."""
+        for own, parts in ((self.inputs, [x for x, _ in given]), (self.targets, [y for _, y in given])):
+            row = first_broken(own) if any(part.dtype != own.dtype for part in parts) else None
+            if row is not None:
+                fix = "scale it, or compute in float64 (compute.dtype)"
+                raise DataError(f"client {self.owner_of(row)}: a number is too large for {own.dtype}: {fix}")
 
     def examples_of(self, client: int) -> tuple[Tensor, Tensor]:
         """A client's inputs and targets, as views."""
@@ -162,6 +178,16 @@ def _examples(index: int, client: Client) -> tuple[Tensor, Tensor]:
         return client.examples()
     except DataError as error:
         raise DataError(f"client {index}: {error}") from error
+
+
+def _check_alike(data: list[tuple[Tensor, Tensor]]) -> None:
+    for index, pair in enumerate(data):
+        for what, own, first in zip(("inputs", "targets"), pair, data[0], strict=True):
+            facts = [(tuple(t.shape[1:]), t.is_floating_point()) for t in (own, first)]
+            if facts[0] != facts[1]:
+                told = f"{what} of shape {tuple(own.shape[1:])} and type {own.dtype}"
+                other = f"{tuple(first.shape[1:])} and {first.dtype}"
+                raise DataError(f"client {index} has {told}, and client 0 has {other}: bring all to one shape and type")
 
 
 def _blocks(lengths: Sequence[int], chunk: int) -> Iterator[tuple[list[int], int, int]]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import networkx as nx
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from fedpriv import plugins
 from fedpriv.config.base import Choice, Plugin, Section
@@ -102,7 +102,7 @@ class NetworkSection(Section):
     topology: TopologySection = TopologySection(name="star")
     cohort: CohortChoice = CohortChoice()
     mixing: MixingSection = MixingSection(name="metropolis")
-    mixing_steps: PositiveInt = 1
+    mixing_steps: Annotated[PositiveInt, Field(le=1000)] = 1  # rows agree to the last digit long before
     activity: ActivitySection = ActivitySection(name="always")
     outages: tuple[OutageSection, ...] = ()
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.clients.population import Population
-from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError
+from fedpriv.errors import BudgetExhausted, PrivacyError, check_count
 from fedpriv.privacy.settings import Privacy
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Network, Oracle, State, Strategy
@@ -183,8 +183,7 @@ def simulate(
     Yields:
         Each finished round. The generator ends early, cleanly, when the next release would overspend the budget.
     """
-    if rounds < 1:
-        raise ConfigError("rounds", rounds, "a run needs at least one round")
+    check_count("rounds", rounds, "a run needs at least one round")
     for index in range(progress.round, rounds):
         if bool(progress.server.get("done", False)):
             return

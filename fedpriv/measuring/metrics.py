@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from fedpriv.clients.client import Loss
-from fedpriv.errors import DataError
+from fedpriv.clients.client import Loss, check_finite
+from fedpriv.errors import DataError, cut, in_short
 from fedpriv.models import predict
 from fedpriv.oracle.backends.functional import Functional
 
@@ -33,9 +33,28 @@ class Evaluator:
         # a copy, for a user may have put parts of the model in eval mode and not others
         self._functional, self._loss = Functional(copy.deepcopy(model).eval(), loss), loss
         parameter = next(model.parameters())
-        self._batches = [(_like(x, parameter), _like(y, parameter)) for x, y in DataLoader(test, batch_size=batch_size)]
+        self._batches = [(_like(x, parameter), _like(y, parameter)) for x, y in _read(test, batch_size)]
         if not self._batches:
             raise DataError("the test data are empty: give at least one example, or leave test data out")
+
+    @torch.no_grad()
+    def try_out(self, params: Tensor) -> None:
+        """Test the examples with the least and the largest target of each batch.
+
+        Raises:
+            DataError: model or loss cannot be computed on them; says why.
+        """
+        named = self._functional.unflatten(params)
+        for inputs, targets in self._batches:
+            first = targets.flatten(1)[:, 0] if targets.dim() > 1 else targets
+            for at in {int(first.argmin()), int(first.argmax())}:
+                one = slice(at, at + 1)
+                try:
+                    self._loss(self._functional.outputs(named, inputs[one]), targets[one])
+                except Exception as error:  # whatever a user's model or loss raises
+                    told = f"shape {tuple(inputs.shape[1:])} and target {cut(str(targets[at].tolist()))}"
+                    fix = f"test data must be like the clients' ({in_short(error)})"
+                    raise DataError(f"model and loss do not take a test example of {told}: {fix}") from error
 
     @torch.no_grad()
     def __call__(self, params: Tensor, *, examples: int | None = None) -> dict[str, float]:
@@ -65,6 +84,16 @@ class Evaluator:
                 return
             yield inputs[:left], targets[:left]
             left = None if left is None else left - len(targets)
+
+
+def _read(test: Dataset[Any], batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    try:
+        for inputs, targets in DataLoader(test, batch_size=batch_size):
+            check_finite(inputs, targets)
+            yield inputs, targets
+    except Exception as error:  # whatever a user's data set raises
+        fix = "give pairs (input, target) of tensors of one shape"
+        raise DataError(f"the test data cannot be read ({in_short(error)}): {fix}") from error
 
 
 def consensus_distance(models: Tensor) -> float:

@@ -18,14 +18,28 @@ Probability = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 
 
+MOST_NODES, MOST_LINKS = 10_000, 1_000_000  # of what one process can look at within a minute or so
+
+
+def _check_size(n_clients: int, degree: float) -> None:
+    """Refuse a graph that would take minutes to make, before it is made."""
+    if n_clients > MOST_NODES:
+        fix = f"a graph has at most {MOST_NODES:,} nodes; take the star for more clients"
+        raise ConfigError("network.topology", f"{n_clients} nodes", fix)
+    if n_clients * degree / 2 > MOST_LINKS:
+        fix = f"a graph has at most {MOST_LINKS:,} links; choose a sparser one, or fewer clients"
+        raise ConfigError("network.topology", f"{n_clients * degree / 2:.4g} links", fix)
+
+
 def checked(graph: Undirected, n_clients: int) -> Undirected:
     """The graph with nodes 0 .. n-1 and without self-loops.
 
     Labels that are not those numbers are numbered in sorted order (as text where they are not comparable).
 
     Raises:
-        ConfigError: a directed graph, or another number of nodes than clients.
+        ConfigError: a directed graph, another number of nodes than clients, or too large a graph.
     """
+    _check_size(len(graph), 2 * graph.number_of_edges() / max(len(graph), 1))
     if graph.is_directed():
         raise ConfigError("network.topology", "a directed graph", "links go both ways: give an undirected graph")
     if len(graph) != n_clients:
@@ -44,21 +58,25 @@ def checked(graph: Undirected, n_clients: int) -> Undirected:
 
 def ring(n_clients: int) -> Undirected:
     """Each node has two neighbours."""
+    _check_size(n_clients, 2)
     return nx.cycle_graph(n_clients)
 
 
 def path(n_clients: int) -> Undirected:
     """A ring, cut open."""
+    _check_size(n_clients, 2)
     return nx.path_graph(n_clients)
 
 
 def hub(n_clients: int) -> Undirected:
     """A star graph of peers: node 0 is everyone's only neighbour."""
+    _check_size(n_clients, 2)
     return nx.star_graph(n_clients - 1)
 
 
 def complete(n_clients: int) -> Undirected:
     """Everyone hears everyone."""
+    _check_size(n_clients, n_clients - 1)
     return nx.complete_graph(n_clients)
 
 
@@ -75,6 +93,7 @@ def torus(n_clients: int, rows: Count) -> Undirected:
 def hypercube(n_clients: int) -> Undirected:
     """Nodes are neighbours when their numbers differ in one bit; n is a power of two."""
     bits = n_clients.bit_length() - 1
+    _check_size(n_clients, bits)
     if n_clients != 1 << bits:
         raise ConfigError("network.topology", f"hypercube of {n_clients}", "needs a power of two, e.g. 64 clients")
     return nx.Graph((i, i ^ (1 << b)) for i in range(n_clients) for b in range(bits)) if bits else nx.empty_graph(1)
@@ -82,6 +101,7 @@ def hypercube(n_clients: int) -> Undirected:
 
 def exponential(n_clients: int) -> Undirected:
     """Node i is linked with i +- 2^j mod n (Assran et al., 2019, made undirected)."""
+    _check_size(n_clients, 2 * n_clients.bit_length())
     graph = nx.empty_graph(n_clients)
     jumps = [1 << j for j in range(max(n_clients - 1, 1).bit_length())]
     graph.add_edges_from((i, (i + jump) % n_clients) for i in range(n_clients) for jump in jumps)
@@ -90,6 +110,7 @@ def exponential(n_clients: int) -> Undirected:
 
 def erdos_renyi(n_clients: int, p: Probability, seed: int = 0) -> Undirected:
     """Each pair is linked with probability p."""
+    _check_size(n_clients, p * (n_clients - 1))
     return nx.gnp_random_graph(n_clients, p, seed)
 
 
@@ -98,6 +119,7 @@ def random_regular(n_clients: int, degree: Count, seed: int = 0) -> Undirected:
     if degree >= n_clients or n_clients * degree % 2:
         fix = f"needs degree < {n_clients} and an even n * degree"
         raise ConfigError("network.topology.degree", degree, fix)
+    _check_size(n_clients, degree)
     return nx.random_regular_graph(degree, n_clients, seed)
 
 
@@ -105,6 +127,7 @@ def watts_strogatz(n_clients: int, neighbours: Count, rewire: Probability, seed:
     """Small world: a ring of `neighbours` nearest neighbours, each link rewired with probability `rewire`."""
     if neighbours > n_clients:
         raise ConfigError("network.topology.neighbours", neighbours, f"there are only {n_clients} clients")
+    _check_size(n_clients, neighbours)
     return nx.watts_strogatz_graph(n_clients, neighbours, rewire, seed)
 
 
@@ -112,6 +135,7 @@ def barabasi_albert(n_clients: int, links: Count, seed: int = 0) -> Undirected:
     """Preferential attachment: each new node brings `links` links."""
     if links >= n_clients:
         raise ConfigError("network.topology.links", links, f"must be below the number of clients, {n_clients}")
+    _check_size(n_clients, 2 * links)
     return nx.barabasi_albert_graph(n_clients, links, seed)
 
 
@@ -151,6 +175,7 @@ def _numbered(graph: Undirected, file: str) -> Undirected:
 
 
 def _columns(n_clients: int, rows: int) -> int:
+    _check_size(n_clients, 4)
     if n_clients % rows:
         raise ConfigError("network.topology.rows", rows, f"must divide the number of clients, {n_clients}")
     return n_clients // rows

@@ -18,13 +18,14 @@ from torch.utils._pytree import tree_leaves
 
 from fedpriv.clients.client import Loss
 from fedpriv.clients.population import Population
-from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.errors import ConfigError, DataError, FedprivError, cut, in_short
 from fedpriv.oracle.backends.functional import Functional
 
 _SAME = 1e-4  # relative difference of one kernel on inputs of one shape
 _ROUNDED = 1e-2  # of two kernels: one for a batch, one for a batch of one
 _ONE, _OTHER = [0, 1, 2], [0, 3, 4]  # two batches that share their first example
 _EXAMPLES = 5
+_PASSED_OVER = -100  # what torch's losses ignore
 
 Event = tuple[str, list[Tensor]]
 """What a layer took or gave: the path of the layer that computed it, and the tensors."""
@@ -49,6 +50,7 @@ def try_out(population: Population) -> None:
         _check_loss(trial.functional, trial.outputs(x[_ONE]), y[_ONE])
         _check_gradients(trial, x, y)
         _check_alone(trial, x, y)
+        _check_labels(trial, population)
 
 
 class _Trial:
@@ -124,10 +126,20 @@ def _usable(population: Population) -> tuple[Tensor, Tensor, Tensor]:
         raise
     except Exception as error:  # the same for real ones
         shape, model = tuple(last[1].shape[1:]), type(population.model).__name__
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        fix = f"it and the loss cannot be computed on examples of shape {shape} ({reason}); change them, or the data"
-        raise ConfigError("model", model, fix) from error
+        if last[2].dtype != torch.long and _is_computed(population, last[0], last[1], last[2].long()):
+            told = f"client 0 has targets of type {last[2].dtype}, such as {cut(str(last[2][0].tolist()))}"
+            raise DataError(f"{told}, and the loss takes class numbers: give whole ones (.long())") from error
+        fix = f"it and the loss cannot be computed on examples of shape {shape} ({in_short(error)}); change"
+        raise ConfigError("model", model, f"{fix} them, or the data") from error
     return last
+
+
+def _is_computed(population: Population, row: Tensor, x: Tensor, y: Tensor) -> bool:
+    try:
+        _Trial(population, row).gradient(x, y)
+    except Exception:  # whatever a user's model or loss raises
+        return False
+    return True
 
 
 def _candidates(population: Population) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -183,6 +195,26 @@ def _check_alone(trial: _Trial, x: Tensor, y: Tensor) -> None:
     if _differ(trial.gradient(x[_ONE], y[_ONE]), trial.gradient(x[:1], y[:1]), _ROUNDED):
         fix = "an example's gradient alone is not that in a batch: a backward pass of its own depends on the batch"
         raise ConfigError("model", type(trial.model).__name__, fix)
+
+
+def _check_labels(trial: _Trial, population: Population) -> None:
+    """The real examples with the least and the largest label: one that is no class would fail, or count as nothing."""
+    x, y = population.inputs, population.targets
+    if y.is_floating_point() or y.dim() != 1:
+        return
+    for at in {int(y.argmin()), int(y.argmax())}:
+        one, label = slice(at, at + 1), int(y[at])
+        try:
+            loss = trial.functional.loss(trial.outputs(x[one]), y[one])
+        except FedprivError:
+            raise
+        except Exception as error:  # whatever a user's model or loss raises
+            fix = "number the classes from 0, or change the model's number of outputs"
+            told = f"client {population.owner_of(at)} has label {label}, which model and loss do not take"
+            raise DataError(f"{told} ({in_short(error)}): {fix}") from error
+        if label < 0 and ((label == _PASSED_OVER and not loss.any()) or not torch.isfinite(loss).all()):
+            told = f"client {population.owner_of(at)} has label {label}, which the loss passes over"
+            raise DataError(f"{told}: number the classes from 0, drop what has none")
 
 
 def _check_loss(functional: Functional, outputs: Tensor, y: Tensor) -> None:

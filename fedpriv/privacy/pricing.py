@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.clipping import ROUNDING, Clip
 from fedpriv.privacy.record import PerClient, Record
+from fedpriv.privacy.schedules import LEAST_SHARE
 from fedpriv.privacy.settings import FixedSize, FullBatch, Poisson, Privacy, Sampling
 
 # answers that use all of a client's examples, however batches are drawn
@@ -59,8 +59,9 @@ class Pricing:
             raise ConfigError("privacy.noise_multiplier", None, "calibrate the run first (fedpriv.train does)")
         clip = clip or privacy.clip
         share *= privacy.schedule.share(round_index)
-        if not (math.isfinite(share) and share > 0):
-            raise ConfigError("privacy.schedule", share, f"round {round_index} needs a positive, finite share")
+        if not LEAST_SHARE <= share <= 1 / LEAST_SHARE:
+            fix = f"round {round_index} needs a share from {LEAST_SHARE:g} to {1 / LEAST_SHARE:g}; only ratios matter"
+            raise ConfigError("privacy.schedule", share, fix)
         multiplier = privacy.noise_multiplier / share
         largest = max(factors, default=1.0)
         reference = [largest] * len(factors) if privacy.trust.sums_only else list(factors)

@@ -9,9 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from numbers import Real
+from typing import Any, Protocol, cast
 
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, in_short
+
+LEAST_SHARE = 1e-100  # only ratios matter, and the square of a smaller one is 0
 
 
 class Schedule(Protocol):
@@ -72,7 +75,13 @@ class Custom:
 
     def share(self, round_index: int) -> float:
         """Return the user's share, checked."""
-        share = float(self.function(round_index))
-        if not (math.isfinite(share) and share > 0):
-            raise ConfigError("privacy.schedule.function", share, f"the share of round {round_index} must be positive")
-        return share
+        try:
+            given = cast("Any", self.function(round_index))
+        except Exception as error:  # whatever a user's function raises
+            fix = f"fails for round {round_index} ({in_short(error)}): it must give a share"
+            raise ConfigError("privacy.schedule.function", self.function, fix) from error
+        number = isinstance(given, Real) and not isinstance(given, bool)
+        if not number or not LEAST_SHARE <= given <= 1 / LEAST_SHARE:
+            fix = f"the share of round {round_index} must be a number from {LEAST_SHARE:g} to {1 / LEAST_SHARE:g}"
+            raise ConfigError("privacy.schedule.function", given, fix)
+        return float(given)

@@ -19,6 +19,9 @@ SECURE_IS_GONE = "has no effect any more: noise is cryptographic in every run, a
 At = Literal["gradient", "message", "none"]
 
 
+_LEAST = 1e-20  # of an epsilon or a noise multiplier: its square is still a number
+
+
 @dataclass(frozen=True)
 class FullBatch:
     """Every answer uses all of a client's examples."""
@@ -250,6 +253,8 @@ class Privacy:
         for name, value in (("epsilon", self.epsilon), ("noise_multiplier", self.noise_multiplier)):
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise ConfigError(f"privacy.{name}", value, "must be positive and finite; use at: none for no noise")
+            if value is not None and not _LEAST <= value <= 1 / _LEAST:
+                raise ConfigError(f"privacy.{name}", value, f"must be from {_LEAST:g} to {1 / _LEAST:g} to be computed")
         if self.delta == 0 and self.mechanism.name == "gaussian":
             raise ConfigError(
                 "privacy.delta", 0, "Gaussian noise needs delta > 0; use mechanism: laplace with an l1 clip"

@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, check_choice, check_count, in_short
 
 
 @dataclass(frozen=True)
@@ -19,12 +19,19 @@ class Compute:
         device: A torch device, or `"auto"` for a GPU if there is one.
         dtype: `"float32"` or `"float64"`.
         chunk: Largest number of examples in one batch of a backend.
+
+    Raises:
+        ConfigError: a type or a number that is none of these.
     """
 
     backend: Literal["auto", "loop", "vmap", "linear"] = "auto"
     device: str = "auto"
     dtype: Literal["float32", "float64"] = "float32"
     chunk: int = 16384
+
+    def __post_init__(self) -> None:
+        check_choice("compute.dtype", self.dtype, "float32", "float64")
+        check_count("compute.chunk", self.chunk, "compute at least one example at a time, e.g. 16384")
 
     def torch_device(self) -> torch.device:
         """The device, resolved.
@@ -35,9 +42,9 @@ class Compute:
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
         try:
-            return torch.empty(0, device=self.device).device
-        except (RuntimeError, AssertionError, NotImplementedError) as error:
-            reason = str(error).split(". ")[0].splitlines()[0]
-            raise ConfigError(
-                "compute.device", self.device, f"cannot be used here ({reason}); say auto or cpu"
-            ) from error
+            found = torch.ones(1, device=self.device)
+            found.item()  # a device may take tensors and never give a number
+        except Exception as error:  # each device raises its own
+            fix = f"cannot be used here ({in_short(error).split('. ')[0]}); say auto or cpu"
+            raise ConfigError("compute.device", self.device, fix) from error
+        return found.device

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from fedpriv.engines.local import RoundNetwork, begin, seen_by_aggregator, simulate
+from fedpriv.errors import ConfigError, in_short
 from fedpriv.oracle.dry import DryOracle
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.calibration import calibrate, delta_warning
@@ -88,8 +89,12 @@ def make_plan(
     relative = replace(privacy, epsilon=None, noise_multiplier=1.0) if privacy.private else privacy
     oracle = DryOracle(relative, sizes)
     progress, seen = begin(strategy, torch.zeros(len(sizes), 1)), seen_by_aggregator(network, privacy)
-    for _ in simulate(strategy, oracle, seen, progress, randomness or Randomness(0), rounds=rounds):
-        pass
+    try:
+        for _ in simulate(strategy, oracle, seen, progress, randomness or Randomness(0), rounds=rounds):
+            pass
+    except ArithmeticError as error:
+        fix = f"its options lead out of the range of numbers ({in_short(error)}): choose others"
+        raise ConfigError("strategy", strategy.name, fix) from error
     fit.check_shares(privacy, oracle.records, len(sizes))
     if not privacy.private:
         return Plan(privacy, tuple(oracle.records), len(sizes), tuple(oracle.evaluations), oracle.sees_problem)

@@ -139,11 +139,14 @@ class Training:
         fit.check_problem(strategy, problems, privacy, sees_problem=self.plan.sees_problem, compare=compare)
         ownership.check_clients(clients, test, privacy)
         self.population = Population(clients, device, getattr(torch, compute.dtype), compute.chunk)
+        evaluate = None if test is None else Evaluator(self.population.model, self.population.loss, test)
         ownership.check_test(self.population, test, privacy)
         self.warnings += [*(models.shipped(clients[0].model) if privacy.private else []), *loaders.ignored(clients)]
         self._test = test
         self.population.params.copy_(self.population.params[0].clone())
         try_out(self.population)
+        if evaluate is not None:
+            evaluate.try_out(self.population.params[0])
         self._model = fingerprint(self.population.model)
         if saved is not None and saved.model != self._model:
             fix = "resume with its own"
@@ -151,7 +154,6 @@ class Training:
         self._start = self.population.params[0].clone() if compare else None
         limit = privacy.epsilon if privacy.private else None
         self._guard = Accountant(len(clients), privacy.delta, limit, self.plan.records)
-        evaluate = None if test is None else Evaluator(self.population.model, self.population.loss, test)
         self.measures = Measures(self.population, strategy, evaluate, optimum)
         self._seconds, self._over = 0.0 if saved is None else saved.seconds, False
         self._spent: tuple[int, Spent] | None = None
@@ -170,8 +172,7 @@ class Training:
 
     def _check_same(self, saved: Checkpoint, secret_seed: int | None) -> None:
         if saved.settings != self._settings or secret_seed not in (None, int(saved.secret_seed, 16)):
-            fix = "resume with its own config.yaml, and the version of fedpriv that began it"
-            raise FedprivError(f"{_needed(self.folder)} was made with other settings, or by another version; {fix}")
+            raise FedprivError(f"{_needed(self.folder)} was made with other settings; resume with its own config.yaml")
 
     def _open_ledger(self, saved: Checkpoint | None, counted: int, *, fresh_noise: bool) -> Ledger:
         path = None if self.folder is None else self.folder.path / "ledger.jsonl"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from pathlib import Path
 
 import networkx as nx
@@ -45,6 +46,27 @@ def test_named_graphs_have_their_degree(name: str) -> None:
 def test_tiny_graphs(name: str, n: int) -> None:
     graph = topology.checked(topology.GRAPHS[name].build(n_clients=n), n)
     assert mixing.metropolis(graph).toarray() == pytest.approx(np.full((n, n), 1 / n))
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "options"),
+    [
+        ("ring", 10_001, {}),
+        ("hypercube", 2**20, {}),
+        ("complete", 100_000, {}),
+        ("complete", 2000, {}),
+        ("grid", 10**6, {"rows": 10}),
+        ("erdos_renyi", 9000, {"p": 0.9}),
+        ("random_regular", 9000, {"degree": 1000}),
+        ("watts_strogatz", 9000, {"neighbours": 1000, "rewire": 0.5}),
+        ("barabasi_albert", 9000, {"links": 1000}),
+    ],
+)
+def test_graphs_that_would_take_minutes_are_refused_before_they_are_made(name: str, n: int, options: dict) -> None:
+    start = time.process_time()
+    with pytest.raises(fp.ConfigError, match="a graph has at most"):
+        topology.GRAPHS[name].build(n, **options)
+    assert time.process_time() - start < 1
 
 
 def test_known_spectra() -> None:

@@ -97,6 +97,54 @@ def test_the_tight_bound_is_evaluated_a_few_times_only(monkeypatch: pytest.Monke
         assert calls[0] == (50 if name == "geometric" else 1)  # equal events are priced together
 
 
+POISSON, FIXED = {"sampling": "poisson"}, {"sampling": "without_replacement"}
+
+
+@pytest.mark.parametrize(
+    ("sampling", "epsilon", "delta"),
+    [
+        ({**POISSON, "rate": 0.3}, 1e-5, DELTA),
+        ({**POISSON, "rate": 0.01}, 1e-5, DELTA),
+        ({**POISSON, "rate": 0.01}, 1e-3, DELTA),
+        ({**POISSON, "rate": 0.1}, 1e-20, DELTA),
+        ({**POISSON, "rate": 0.1}, 1e20, DELTA),
+        ({**POISSON, "rate": 0.1}, 1.0, 0.5),
+        ({**FIXED, "rate": 0.1}, 1.0, 0.5),
+        ({**FIXED, "rate": 0.1}, 1e-20, DELTA),
+        ({}, 1e-20, DELTA),
+        ({}, 1e20, DELTA),
+    ],
+)
+def test_targets_at_the_edge_are_met_in_few_steps(
+    sampling: dict[str, Any], epsilon: float, delta: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where delta alone pays for everything epsilon is 0, and no power of the noise."""
+    steps: list[float] = []
+    real = calibration.bounds.largest
+    monkeypatch.setattr(calibration.bounds, "largest", lambda *given: steps.append(1) or real(*given))
+    plan = [record(k, **sampling) for k in range(20)]
+    factor = calibrate(plan, 2, epsilon, delta)
+    assert len(steps) <= 25
+    monkeypatch.undo()
+    assert account(scaled(plan, factor), 2, delta).epsilon <= epsilon
+    if epsilon < 1e10:  # where quick bounds are all there is, a few percent are given away
+        assert account(scaled(plan, factor / 1.002), 2, delta).epsilon > epsilon
+
+
+@pytest.mark.parametrize("noise", [1e-100, 1e-20, 1e-7, 1e-5, 1e5, 1e7, 1e20])
+@pytest.mark.parametrize("sampling", [{}, {**POISSON, "rate": 0.1}, {**FIXED, "rate": 0.1}])
+def test_any_noise_has_a_price(noise: float, sampling: dict[str, Any]) -> None:
+    """No less than at a hundredth more noise, and no more than without sampling."""
+    priced, dearer = (
+        account([record(k, noise_multiplier=factor * noise, **sampling) for k in range(20)], 2, DELTA).epsilon
+        for factor in (1.01, 1.0)
+    )
+    plain = account([record(k, noise_multiplier=noise) for k in range(20)], 2, DELTA).epsilon
+    assert 0 <= priced <= dearer <= 1.05 * plain
+    if noise < 1:
+        assert dearer > 1e4
+
+
 @pytest.mark.parametrize(
     ("plan", "epsilon", "delta"),
     [

@@ -19,6 +19,9 @@ _MARGIN = 1e-6  # below the target, so that the run's own accountant agrees what
 _LAST_BITS = 2.0**-52  # of each term of the sum that the run's own accountant makes
 _TOLERANCE = 5e-4
 _WIDEST = 1e12
+_NOTHING = 1e-300  # stands for 0 in logarithms
+_STEEPEST = 5.0  # power of the noise that is believed: a smaller one makes a larger step
+_STRAIGHT = 12  # secant steps before halving
 
 Epsilon = Callable[[float], float]
 
@@ -54,7 +57,10 @@ def calibrate(plan: Sequence[Record], n_clients: int, epsilon: float, delta: flo
     goal = epsilon * (1 - _MARGIN)
     if all(event.composes_exactly for history in paid for event in history):
         mu2 = max(sum(count / event.noise**2 for event, count in history.items()) for history in paid)
-        return math.sqrt(mu2) / gaussian.ratio_of(goal, delta)
+        ratio = gaussian.ratio_of(goal, delta)
+        if not (math.isfinite(mu2) and mu2 <= (ratio * _WIDEST) ** 2):
+            raise _out_of_reach(epsilon)
+        return math.sqrt(mu2) / ratio
     rough = paid if delta == 0 else [bucketed(history) for history in paid]
 
     def quick(factor: float) -> float:
@@ -63,7 +69,9 @@ def calibrate(plan: Sequence[Record], n_clients: int, epsilon: float, delta: flo
     start = _quick_factor(quick, goal)
     if delta == 0:
         return start
-    slope = math.log(quick(0.97 * start) / quick(start)) / -math.log(0.97)
+    slope = math.log(max(quick(0.97 * start), _NOTHING) / max(quick(start), _NOTHING)) / -math.log(0.97)
+    # delta alone may pay for everything from some noise on: epsilon falls to 0 there, and is no power of the noise
+    slope = min(slope, _STEEPEST) if slope > 0.1 else 1.0
     return _tight_factor(lambda f: bounds.largest([_scaled(h, f) for h in paid], delta), start, goal, slope)
 
 
@@ -142,16 +150,19 @@ def _tight_factor(epsilon: Epsilon, start: float, goal: float, slope: float) -> 
     Epsilon is close to a power of the noise, ``-slope``.
     """
     best, best_value, over, over_value = start, epsilon(start), 0.0, math.inf
-    aim = goal * (1 - _TOLERANCE / 2)
+    aim, leap, tries = goal * (1 - _TOLERANCE / 2), 1.0, 0
     while best_value < goal * (1 - _TOLERANCE) and best > over * (1 + _TOLERANCE):
         if over > 0:
-            slope = math.log(over_value / max(best_value, 1e-300)) / math.log(best / over)
+            slope = math.log(over_value / max(best_value, _NOTHING)) / math.log(best / over)
         guess = best * max(best_value / aim, 0.1) ** (1 / slope)
         edge = 0.05 * (best - over) if over > 0 else 0.0
-        guess = min(max(guess, over + edge), best - edge)
-        value = epsilon(guess)
+        guess = min(max(guess, over + edge), best - edge, leap * best)
+        if over > 0 and (tries > _STRAIGHT or not 0.01 * goal < best_value <= over_value < 100 * goal):
+            guess = math.sqrt(best * over)  # epsilon is nowhere near a power of the noise
+        tries, value = tries + 1, epsilon(guess)
         if value <= goal:
             best, best_value = guess, value
+            leap = min(0.9, leap * leap) if over == 0 and value < 0.9 * goal else 1.0
         else:
-            over, over_value = guess, value
+            over, over_value, leap = guess, value, 1.0
     return best

@@ -26,6 +26,7 @@ SMALLEST_DELTA = 1e-9  # below, rounding in the Fourier transforms could reach t
 _WIDEST = 2.0**-10
 _MAX_POINTS = 2**19
 _INFLATION = 4e-4
+_COARSEST = 500.0  # e to the power of a larger spacing of losses is no number: there is hardly any noise
 
 
 def epsilon(history: History, delta: float) -> float:
@@ -34,8 +35,8 @@ def epsilon(history: History, delta: float) -> float:
     Guarantee: an upper bound. Levels are rounded to less noise and losses to a pessimistic grid.
 
     Returns:
-        Epsilon; infinite when this bound does not apply (delta below 1e-9, Laplace noise under an l2 clip, or an exact
-        answer).
+        Epsilon; infinite when this bound does not apply (delta below 1e-9, Laplace noise under an l2 clip, hardly any
+        noise, or an exact answer).
 
     Source: Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022 (connect the dots); Koskela, Jälkö, Honkela 2020.
     """
@@ -57,6 +58,8 @@ def rare_large(noise: float, rate: float, count: int, delta: float) -> float:
         delta: Failure probability.
     """
     interval = max(0.02, 0.05 * (0.25 / noise) ** 2 / 4)
+    if interval > _COARSEST:
+        return math.inf
     one = dpa.from_gaussian_mechanism(noise, sampling_prob=rate, value_discretization_interval=interval)
     return float(one.self_compose(count).get_epsilon_for_delta(delta))
 
@@ -66,6 +69,8 @@ def _epsilon(paid: frozenset[tuple[Event, int]], delta: float) -> float:
     # sorted: the order of composition must not depend on the hash of the set
     events = bucketed(_merged(dict(sorted(paid))))
     interval = _interval(events)
+    if interval > _COARSEST:
+        return math.inf
     parts = [_distribution(event, interval).self_compose(count) for event, count in events.items()]
     queue = [(_size(part), index, part) for index, part in enumerate(parts)]
     heapq.heapify(queue)

@@ -51,6 +51,7 @@ ORDERS: Array = np.array(
 _GROUPS = [(orders[0], orders[-1] + 1) for orders in np.array_split(np.arange(len(ORDERS)), 20)]
 _PARTS = [slice(int(first), int(last)) for first, last in _GROUPS]
 _MAX_NODES = 6000
+_LEAST_NOISE = 1e-6  # beyond it and its inverse sampling is not counted: no integral is right there, and none needed
 _FIRST, _SECOND = ORDERS / (2 * ORDERS - 1), (ORDERS - 1) / (2 * ORDERS - 1)
 _LOG_FIRST = np.log(_FIRST)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
@@ -100,7 +101,7 @@ def curves(events: Sequence[Event]) -> Array:
 def renyi(event: Event) -> Array:
     """Rényi divergences of one event ``[orders]``, read-only and remembered."""
     result = unsampled(event)
-    if event.selection != "full":
+    if event.selection != "full" and _LEAST_NOISE < event.noise < 1 / _LEAST_NOISE:
         # by joint quasi-convexity sampling never costs more than answering with all the data
         result = np.minimum(result, _replaced(event) if event.selection == "poisson_replace" else _sampled(event))
     result.flags.writeable = False

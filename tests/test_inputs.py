@@ -1,0 +1,147 @@
+"""What a user's data, loss, schedule or settings can be that they cannot be used: each is told in one line, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset, TensorDataset
+
+import fedpriv as fp
+from fedpriv.models import SoftmaxRegression
+from fedpriv.privacy.schedules import Custom
+
+X = torch.arange(60.0).reshape(20, 3) / 60
+Y = torch.arange(20) % 2
+CROSS_ENTROPY = nn.CrossEntropyLoss()
+
+
+def train(
+    x: Tensor = X,
+    y: Tensor = Y,
+    *,
+    loss: nn.Module = CROSS_ENTROPY,
+    rounds: Any = 1,
+    test: Dataset | None = None,
+    schedule: Any = None,
+    **compute: Any,
+) -> fp.Result:
+    """Two clients with ten examples each."""
+    data = [TensorDataset(x[:10], y[:10]), TensorDataset(x[10:], y[10:])]
+    clients = fp.make_clients(SoftmaxRegression(3, 2), loss, data)
+    privacy = fp.Privacy(noise_multiplier=3.0, **({"schedule": schedule} if schedule else {}))
+    return fp.train(clients, fp.fedavg(1.0), privacy, rounds=rounds, test=test, compute=fp.Compute(**compute))
+
+
+def with_label(value: float, y: Tensor = Y) -> Tensor:
+    y = y.clone()
+    y[13] = value
+    return y
+
+
+@pytest.mark.parametrize(
+    ("y", "loss", "said"),
+    [
+        (with_label(2), CROSS_ENTROPY, "client 1 has label 2, which model and loss do not take"),
+        (with_label(-1), CROSS_ENTROPY, "client 1 has label -1, which model and loss do not take"),
+        (with_label(10**12), CROSS_ENTROPY, "client 1 has label 1000000000000, which"),
+        (with_label(-100), CROSS_ENTROPY, "client 1 has label -100, which the loss passes over"),
+        (with_label(-100), nn.CrossEntropyLoss(reduction="sum"), "client 1 has label -100, which the loss passes over"),
+        (Y + 0.5, CROSS_ENTROPY, r"targets of type torch.float32, such as 0.5, and the loss takes class numbers"),
+        (Y.bool(), CROSS_ENTROPY, r"targets of type torch.bool, such as False, and the loss takes class numbers"),
+        (with_label(torch.nan, Y.double()), nn.MSELoss(), "client 1: target 3 is not finite"),
+        (with_label(1e300, Y.double()), nn.MSELoss(), "client 1: a number is too large for torch.float32"),
+    ],
+)
+def test_labels_that_cannot_be_used_name_client_and_value(y: Tensor, loss: nn.Module, said: str) -> None:
+    with pytest.raises(fp.DataError, match=said):
+        train(y=y, loss=loss)
+
+
+def test_labels_of_any_whole_type_are_class_numbers() -> None:
+    for dtype in (torch.int8, torch.uint8, torch.int32):
+        assert train(y=Y.to(dtype)).rounds == 1
+
+
+def test_negative_labels_that_the_loss_takes_are_taken() -> None:
+    class Hinge(nn.Module):
+        def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+            return (1 - targets * outputs[:, 0]).clamp_min(0).mean()
+
+    assert train(y=2 * Y - 1, loss=Hinge()).rounds == 1
+
+
+class Broken(Dataset):
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        raise OSError("the file is gone")
+
+
+@pytest.mark.parametrize(
+    ("test", "said"),
+    [
+        (TensorDataset(X + 5, Y + 5), "a test example of shape .3,. and target [56]: .*Target [56] is out of bounds"),
+        (TensorDataset(X + 5, Y.float()), "a test example of shape .3,. and target 0.0"),
+        (TensorDataset(X[:, :2] + 5, Y), "a test example of shape .2,. and target 0"),
+        (TensorDataset(X * torch.nan, Y), "input 0 is not finite"),
+        (TensorDataset(X + 5), "the test data cannot be read"),
+        (Broken(), "the test data cannot be read .OSError: the file is gone"),
+    ],
+)
+def test_test_data_that_cannot_be_used_are_told_before_the_first_round(test: Dataset, said: str) -> None:
+    with pytest.raises(fp.DataError, match=said):
+        train(test=test)
+
+
+def test_clients_of_different_kinds_are_named() -> None:
+    def clients(x: Tensor, y: Tensor) -> list[fp.Client]:
+        return fp.make_clients(
+            SoftmaxRegression(3, 2), CROSS_ENTROPY, [TensorDataset(X[:10], Y[:10]), TensorDataset(x, y)]
+        )
+
+    for x, y, said in (
+        (X[10:, :2], Y[10:], r"client 1 has inputs of shape \(2,\)"),
+        (X[10:].int(), Y[10:], "client 1 has inputs of shape .* type torch.int32"),
+        (X[10:], Y[10:].float(), "client 1 has targets of shape .* type torch.float32"),
+    ):
+        with pytest.raises(fp.DataError, match=said):
+            fp.train(clients(x, y), fp.fedavg(1.0), fp.Privacy(noise_multiplier=3.0), rounds=1)
+
+
+def test_inputs_too_large_for_the_runs_type_are_named() -> None:
+    with pytest.raises(fp.DataError, match=r"client 0: a number is too large for torch.float32: .*float64"):
+        train(X.double() * 1e300)
+
+
+@pytest.mark.parametrize("field", ["chunk", "rounds"])
+@pytest.mark.parametrize("value", [0, -1, 2.5, True, "3", None, float("nan")])
+def test_counts_are_whole_numbers(field: str, value: object) -> None:
+    with pytest.raises(fp.ConfigError, match=rf"{field} = "):
+        train(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("device", "meta"), ("device", "gpu"), ("device", "cuda:99"), ("dtype", "float16"), ("dtype", torch.float64)],
+)
+def test_where_nothing_can_be_computed(field: str, value: object) -> None:
+    with pytest.raises(fp.ConfigError, match=rf"compute.{field} = "):
+        train(**{field: value})
+
+
+def raises(_: int) -> float:
+    raise KeyError("a")
+
+
+@pytest.mark.parametrize(
+    "share",
+    [raises, *(lambda _, found=found: found for found in (None, "1", True, 1j, [1.0], 0, -1.0, 10**400, 1e-300))],
+)
+def test_schedules_that_give_no_share(share: Callable[[int], Any]) -> None:
+    with pytest.raises(fp.ConfigError, match=r"privacy.schedule.function = .*round 0"):
+        train(schedule=Custom(share))
