@@ -7,7 +7,7 @@ JOBS ?= 2
 OUT ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-slow test-faults check format format-check lint types layers docs coverage bench clean
+.PHONY: help venv demo test test-slow test-faults fuzz check format format-check lint types layers docs coverage bench clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ test-slow: venv ## run the tests that take minutes
 
 test-faults: venv ## kill runs, cut their power and fill their disk at every file operation, for seven strategies, and at random
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/faults
+
+fuzz: venv ## made-up configurations, damaged data files and run folders: N of each (N=1000)
+	FEDPRIV_FUZZ=$(or $(N),1000) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/fuzz
 
 check: format-check lint types layers docs coverage ## everything that must pass before a change is merged
 

@@ -133,7 +133,7 @@ def _scaled(rows: Rows, path: str, name: str, low: float, high: float) -> Tensor
             value = float(row[name])
         except ValueError:
             value = math.nan
-        if math.isnan(value):
+        if not math.isfinite(value):
             fix = "drop the row, or fill the gap with a value that is public"
             raise DataError(f"{path}, row {line}: {name} = {shown(row[name])} is not a number: {fix}")
         found.append(2 * (min(max(value, low), high) - low) / (high - low) - 1)

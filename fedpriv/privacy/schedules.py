@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Protocol, cast
+from typing import Protocol
 
-from fedpriv.errors import ConfigError, in_short
+from fedpriv.errors import ConfigError, cut, in_short
 
 LEAST_SHARE = 1e-100  # only ratios matter, and the square of a smaller one is 0
 
@@ -76,12 +76,17 @@ class Custom:
     def share(self, round_index: int) -> float:
         """Return the user's share, checked."""
         try:
-            given = cast("Any", self.function(round_index))
+            share = _number(self.function(round_index))
         except Exception as error:  # whatever a user's function raises
             fix = f"fails for round {round_index} ({in_short(error)}): it must give a share"
             raise ConfigError("privacy.schedule.function", self.function, fix) from error
-        number = isinstance(given, Real) and not isinstance(given, bool)
-        if not number or not LEAST_SHARE <= given <= 1 / LEAST_SHARE:
+        if not LEAST_SHARE <= share <= 1 / LEAST_SHARE:
             fix = f"the share of round {round_index} must be a number from {LEAST_SHARE:g} to {1 / LEAST_SHARE:g}"
-            raise ConfigError("privacy.schedule.function", given, fix)
-        return float(given)
+            raise ConfigError("privacy.schedule.function", share, fix)
+        return share
+
+
+def _number(given: object) -> float:
+    if isinstance(given, bool) or not isinstance(given, Real):
+        raise TypeError(f"{cut(repr(given))} is no number")
+    return float(given)

@@ -56,6 +56,8 @@ def test_nothing_is_measured_on_the_data(tmp_path: Path, others: list[float]):
     [
         ("a,,no,ill\n", "row 3: age = '' is not a number"),
         ("a,nan,no,ill\n", "row 3: age = 'nan' is not a number"),
+        ("a,-inf,no,ill\n", "row 3: age = '-inf' is not a number"),
+        ("a,1e999,no,ill\n", "row 3: age = '1e999' is not a number"),
         ("a,1,maybe,ill\n", "row 3: smoker = 'maybe' is none of no, yes"),
         ("a,1,no,dead\n", "row 3: outcome = 'dead' is none of well, ill"),
         ("a,1,no\n", "row 3: outcome = '' is none of"),
