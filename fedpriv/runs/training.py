@@ -172,7 +172,8 @@ class Training:
 
     def _check_same(self, saved: Checkpoint, secret_seed: int | None) -> None:
         if saved.settings != self._settings or secret_seed not in (None, int(saved.secret_seed, 16)):
-            raise FedprivError(f"{_needed(self.folder)} was made with other settings; resume with its own config.yaml")
+            fix = "resume with its own config.yaml, and the version of fedpriv that began it"
+            raise FedprivError(f"{_needed(self.folder)} was made with other settings, or by another version; {fix}")
 
     def _open_ledger(self, saved: Checkpoint | None, counted: int, *, fresh_noise: bool) -> Ledger:
         path = None if self.folder is None else self.folder.path / "ledger.jsonl"
