@@ -1,6 +1,6 @@
 """Draw the package's rooms on their floors, from its own imports.
 
-    python docs/design/floors.py fedpriv docs/assets/floors.svg
+    python docs/design/floors.py fedpriv docs/assets/floors.png
 
 A room is a folder or file in the package's root; it stands one floor above the highest room that it imports. The number
 in a room is its lines; an arrow that runs upwards would be red.
@@ -16,7 +16,7 @@ from pathlib import Path
 import matplotlib as mpl
 import networkx as nx
 
-mpl.use("svg")
+mpl.use("agg")
 import matplotlib.pyplot as plt
 
 
@@ -87,7 +87,7 @@ def draw(rooms: nx.DiGraph, path: Path) -> str:
         f"{len(rooms)} rooms on {len(by_floor)} floors, {rooms.number_of_edges()} arrows, {len(upwards)} not downwards"
     )
     axes.set_title(said, fontsize=9)
-    figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
+    figure.savefig(path, bbox_inches="tight", dpi=120)
     return said
 
 
