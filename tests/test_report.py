@@ -16,7 +16,8 @@ from fedpriv.cli import app
 from fedpriv.config import build, load_config, to_yaml
 from fedpriv.errors import FedprivError
 from fedpriv.reports import comparison
-from fedpriv.reports.report import Run, draw
+from fedpriv.reports.picture import draw
+from fedpriv.reports.report import Run
 from fedpriv.reports.sinks import Jsonl
 from fedpriv.storage.files import disk
 

@@ -110,9 +110,9 @@ def test_what_an_estimator_tells_besides_stands_beside_its_epsilon(given: dict[s
     assert ("; not covered: " + ", ".join(said) + ")" in str(model.spent_)) == bool(said)
 
 
-def cli(*words: str):
+def cli(*words: str, code: int = 0):
     done = CliRunner().invoke(app, list(words))
-    assert done.exit_code == 0, done.stderr
+    assert done.exit_code == code, done.stderr
     return done
 
 
@@ -292,27 +292,26 @@ def test_a_ledger_that_was_cut_is_said_to_be_incomplete(finished: bool, tmp_path
     lines = ledger.read_text().splitlines(keepends=True)
     assert len(lines) == 21
     ledger.write_text("".join(lines[:6]))
-    smaller = account(read_ledger(ledger), 3, 1e-5).epsilon
-    assert smaller < 0.6 * whole
-    text = cli("show", str(run)).stdout
-    assert "incomplete (ledger.jsonl holds 5 of the 20 releases that were counted by round 20" in text
-    assert "At least epsilon=3 " in text
-    facts = json.loads(cli("show", str(run), "--json").stdout)
-    assert "holds 5 of the 20 releases" in facts["incomplete"]
-    assert facts["epsilon"] >= whole > smaller
-    two = cli("show", str(run), str(run)).stdout
-    assert "(incomplete)" in two
-    assert "is incomplete: ledger.jsonl holds 5" in two
+    assert account(read_ledger(ledger), 3, 1e-5).epsilon < 0.6 * whole
+    text = cli("show", str(run), code=1).stdout
+    assert "unknown: the run is incomplete" in text
+    assert "ledger.jsonl holds 5 records but" in text
+    assert "epsilon=" not in text
+    facts = json.loads(cli("show", str(run), "--json", code=1).stdout)
+    assert "holds 5 records but" in facts["findings"][0]
+    assert (facts["integrity"], facts["epsilon"], facts.get("per_client_epsilon")) == ("incomplete", None, None)
+    two = cli("show", str(run), str(run), code=1).stdout
+    assert two.count(" incomplete ") == two.count("is incomplete: ") == 2
     assert "together" not in two
 
 
-def test_a_whole_ledger_is_not_said_to_be_incomplete_and_one_of_another_run_is(tmp_path: Path) -> None:
+def test_a_whole_ledger_is_not_said_to_be_incomplete_and_one_of_another_run_is_altered(tmp_path: Path) -> None:
     cli("train", str(CONFIG), *SMALL, "--out", str(tmp_path))
     facts = json.loads(cli("show", str(tmp_path), "--json").stdout)
     result = json.loads((tmp_path / "result.json").read_text())
-    assert facts["incomplete"] is None
+    assert (facts["integrity"], facts["findings"], facts["sealed"]) == ("sound", [], None)
     assert facts["epsilon"] == result["epsilon"]
     ledger = tmp_path / "ledger.jsonl"
     rewrite(ledger, [*lines_of(ledger), lines_of(ledger)[-1]])
-    assert "21 releases and result.json counts 20" in (Run.read(tmp_path).incomplete or "")
-    assert Run.read(tmp_path).spent.epsilon > result["epsilon"]
+    assert Run.read(tmp_path).integrity == "altered"
+    assert "21 records and result.json counts 20" in Run.read(tmp_path).privacy

@@ -1,4 +1,4 @@
-"""The command line: train, plan, resume, show, topology, list."""
+"""The command line: train, plan, resume, show, key, topology, list."""
 
 from __future__ import annotations
 
@@ -12,7 +12,17 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from fedpriv.cli import running
-from fedpriv.cli.printing import busy, err, forecast_rows, graph_line, out, print_comparison, print_json, print_rows
+from fedpriv.cli.printing import (
+    busy,
+    err,
+    forecast_rows,
+    graph_line,
+    out,
+    print_comparison,
+    print_json,
+    print_rows,
+    print_run,
+)
 
 
 class _Commands(TyperGroup):
@@ -107,11 +117,15 @@ def resume(
     """Go on with a run that stopped, from its last checkpoint."""
     from fedpriv.config import load_config
     from fedpriv.errors import FedprivError
+    from fedpriv.runs.integrity import findings, refuse
+    from fedpriv.runs.run_files import RunFiles
     from fedpriv.storage.folder import RunFolder
 
     if not (run / "config.yaml").exists():
         fix = f"start one in it: fedpriv train CONFIG --out {run}"
         raise FedprivError(f"{run} holds no run (no config.yaml); {fix}")
+    if (run / "ledger.jsonl").exists():
+        refuse(findings(RunFiles.read(run)))
     if (run / "result.json").exists():
         raise FedprivError(f"{run} is finished; look at it with: fedpriv show {run}")
     settings = load_config(run / "config.yaml")
@@ -148,26 +162,44 @@ def plan(
 @app.command()
 def show(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folder of a run; several are compared.")],
+    key_file: Annotated[
+        Path | None,
+        typer.Option("--verify", metavar="KEYFILE", help="Check the ledger's seals too (see fedpriv key)."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a run, finished or not, or compare several; epsilon is counted again from the ledger."""
-    from fedpriv.reports.report import Run, draw
+    """Show a run, finished or not, or compare several; epsilon is counted again from the ledger.
 
-    runs = [Run.read(folder) for folder in folders]
+    The exit code is 1 where the files of a run were altered, or some are missing.
+    """
+    from fedpriv.errors import ConfigError
+    from fedpriv.reports.report import Run
+
+    if key_file is not None and len(folders) > 1:
+        raise ConfigError("--verify", str(key_file), "is the key of one run; name that run alone")
+    key = None if key_file is None else running.read_key(key_file)
+    runs = [Run.read(folder, key) for folder in folders]
+    found, picture = runs[0], folders[0] / "report.png"
     if len(runs) > 1:
         print_comparison(runs, as_json=as_json)
-        return
-    found, picture = runs[0], folders[0] / "report.png"
-    try:
-        draw(found, picture)
-        drawn = {"picture": str(picture)}
-    except OSError as error:  # a folder that may be read only
-        err.print(f"[yellow]note:[/] no picture: {picture} could not be written ({error.strerror})")
-        drawn = dict[str, str]()
-    if as_json:
-        print_json({**found.to_json(), **drawn})
-        return
-    print_rows({**found.rows(), **drawn})
+    else:
+        print_run(found, picture, as_json=as_json)
+    if any(run.findings for run in runs):
+        raise typer.Exit(1)
+
+
+@app.command()
+def key(run: RunFolder) -> None:
+    """Print the key of a run's ledger, by which `show --verify` tells whether anybody changed it who has it not.
+
+    It follows from the secret seed in the run's checkpoint by a one-way function, and tells nothing of the noise.
+    """
+    import torch
+
+    from fedpriv.runs.checkpoint import Checkpoint
+
+    saved = Checkpoint.load(run / "checkpoint.pt", torch.device("meta"))
+    typer.echo(saved.randomness().seal_key().hex())
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -36,6 +37,22 @@ def print_rows(rows: dict[str, str], indent: int = 0) -> None:
 def print_json(value: dict[str, Any]) -> None:
     """One JSON object on standard output."""
     typer.echo(strict_json.dumps(value, indent=2))
+
+
+def print_run(found: Run, picture: Path, *, as_json: bool) -> None:
+    """One run, and a picture of it in this file."""
+    from fedpriv.reports.picture import draw
+
+    drawn = {"picture": str(picture)}
+    try:
+        draw(found, picture)
+    except OSError as error:  # a folder that may be read only
+        err.print(f"[yellow]note:[/] no picture: {picture} could not be written ({error.strerror})")
+        drawn = dict[str, str]()
+    if as_json:
+        print_json({**found.to_json(), **drawn})
+    else:
+        print_rows({**found.rows(), **drawn})
 
 
 def print_comparison(runs: Sequence[Run], *, as_json: bool) -> None:

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.markup import escape
@@ -62,7 +62,8 @@ def run(
             except OSError:  # the terminal is gone; what it did not take would make another exit code
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
             raise typer.Exit(signals.exit_code) from None
-        _report(result, folder, save_nodes=config.log.save_node_models, as_json=as_json)
+        result.save(folder.path, nodes=config.log.save_node_models)
+        _report(training.linked(result), folder, as_json=as_json)
 
 
 def _repeats(training: Training) -> list[str]:
@@ -129,20 +130,37 @@ def _iterate(config: Config, training: Training, folder: Path, signals: Signals)
             sink.close()
 
 
-def _report(result: Result, folder: RunFolder, *, save_nodes: bool, as_json: bool) -> None:
-    from fedpriv.reports.report import Run, draw
+def _report(facts: dict[str, Any], folder: RunFolder, *, as_json: bool) -> None:
+    from fedpriv.reports.picture import draw
+    from fedpriv.reports.report import Run
 
     path = folder.path
-    result.save(path, nodes=save_nodes)
-    folder.write("result.json", (strict_json.dumps(result.to_json(), indent=2) + "\n").encode())
+    folder.write("result.json", (strict_json.dumps(facts, indent=2) + "\n").encode())
     found = Run.read(path)
     draw(found, path / "report.png")
     board = f"{_tensorboard()} --logdir {path / 'tb'}" if (path / "tb").exists() else None
     if as_json:
         places = {"folder": str(path), "picture": str(path / "report.png"), "tensorboard": board}
-        print_json({**result.to_json(), **places})
+        print_json({**facts, **places})
         return
     print_rows({**found.rows(), "picture": str(path / "report.png"), "TensorBoard": board or "off"})
+
+
+def read_key(path: Path) -> bytes:
+    """The key in a file that `fedpriv key` printed.
+
+    Raises:
+        ConfigError: it holds none.
+    """
+    from fedpriv.errors import ConfigError
+
+    try:
+        key = bytes.fromhex(path.read_text(encoding="ascii"))
+    except ValueError:
+        key = b""
+    if len(key) != 32:
+        raise ConfigError("--verify", str(path), "holds no key: 64 hexadecimal digits, as fedpriv key prints them")
+    return key
 
 
 def _private(folder: Path) -> Path:

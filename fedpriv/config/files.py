@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from fedpriv.config.base import check
 from fedpriv.config.schema import Config
 from fedpriv.errors import ConfigError
 from fedpriv.storage import strict_yaml
+from fedpriv.storage.identity import of_config
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
@@ -44,9 +43,7 @@ def to_yaml(config: Config) -> str:
 
 def fingerprint(config: Config) -> str:
     """Names what must not change between stop and resume: everything but what is logged and how fast it runs."""
-    speed = {"backend", "device", "chunk", "threads"}
-    settings = config.model_dump(mode="json", exclude={"log": True, "compute": speed})
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+    return of_config(config.model_dump(mode="json"))[:16]
 
 
 def override(given: dict[str, Any], setting: str) -> dict[str, Any]:

@@ -187,7 +187,6 @@ class Ledger:
         guard: Guard,
         keep: int,
         *,
-        told: int = 0,
         fresh_noise: bool = False,
         digest_key: bytes = b"",
         seal_key: bytes = b"",
@@ -198,21 +197,19 @@ class Ledger:
             path: The ledger file.
             guard: A fresh accountant; every record of the file is counted at once, for all of them were released.
             keep: Number of records that the checkpoint has seen.
-            told: Number of records that the metrics tell of.
             fresh_noise: Charge the records past the checkpoint and go on with new noise, instead of replaying them.
             digest_key: As when the run began.
             seal_key: As when the run began.
 
         Raises:
             LedgerError: the file is missing, damaged or altered, cannot be written, or holds fewer records than the
-                checkpoint or the metrics have seen.
+                checkpoint has seen.
         """
         found = LedgerFile.read(path)
         records = found.records
-        if len(records) < max(keep, told):
-            witness = f"the checkpoint has seen {keep}" if len(records) < keep else f"the metrics tell of {told}"
+        if len(records) < keep:
             raise LedgerError(
-                f"{path} holds {len(records)} records but {witness}: part of the ledger is lost, "
+                f"{path} holds {len(records)} records but the checkpoint has seen {keep}: part of the ledger is lost, "
                 "so what was spent is unknown. Restore the file; without it the run has no epsilon"
             )
         ledger = Ledger.__new__(Ledger)

@@ -26,15 +26,15 @@ def notes(runs: Sequence[Run]) -> list[str]:
     clients' data: epsilons add up, and so do deltas (Dwork and Roth, 2014, theorem B.1; any choice of a later run's
     settings by the results of an earlier one is covered).
     """
-    spent = [run.spent for run in runs]
+    spent = [run.spent for run in runs if run.spent is not None]
     differing = [name for name in _PROMISE if len({getattr(one, name) for one in spent}) > 1]
     found = [f"these epsilons do not compare: the runs differ in {', '.join(differing)}"] if differing else []
     if len({_test_data(run) for run in runs}) > 1:
         found.append("these accuracies do not compare: the runs differ in their data or how they are prepared")
-    found += [f"{run.folder} is incomplete: {run.incomplete}" for run in runs if run.incomplete]
+    found += [f"{run.folder} is {run.integrity}: {said.text}" for run in runs for said in run.findings]
     total = math.fsum(one.epsilon for one in spent)
     same = not {"unit", "relation", "trust"} & {*differing} and len({run.config["data"]["name"] for run in runs}) == 1
-    if same and math.isfinite(total) and not any(run.incomplete for run in runs):
+    if same and math.isfinite(total) and len(spent) == len(runs):
         delta = math.fsum(one.delta for one in spent)
         found.append(
             f"if these runs read the same private data, they cost up to epsilon={up(total)} at delta={up(delta)} "
@@ -52,8 +52,8 @@ def _columns(run: Run) -> dict[str, str]:
         "rounds": f"{run.rounds}{_of(run)}",
         "test accuracy": "-" if accuracy is None else f"{float(accuracy):.2%}",
         "test loss": "-" if loss is None else f"{float(loss):.4f}",
-        "epsilon": ("inf" if math.isinf(spent.epsilon) else up(spent.epsilon)) + " (incomplete)" * bool(run.incomplete),
-        **{name: str(getattr(spent, name)) for name in _PROMISE},
+        "epsilon": run.integrity if spent is None else "inf" if math.isinf(spent.epsilon) else up(spent.epsilon),
+        **{name: str(getattr(spent, name, "-")) for name in _PROMISE},
         "bytes sent": f"{facts.get('bytes_sent') or 0:,.0f}",
     }
 

@@ -1,121 +1,119 @@
-"""What a run's folder says: a picture and a table."""
+"""What a run's folder says, in a table."""
 
 from __future__ import annotations
 
-import io
-import json
-import math
-import textwrap
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fedpriv.errors import ConfigError, FedprivError, LedgerError
-from fedpriv.privacy.accounting.accountant import account
+from fedpriv.errors import FedprivError
 from fedpriv.privacy.accounting.spent import Spent
-from fedpriv.privacy.ledger_file import LedgerFile, read_ledger
-from fedpriv.privacy.record import Record
-from fedpriv.runs.results import read_metrics, why_no_more
-from fedpriv.storage import strict_json, strict_yaml
-from fedpriv.storage.files import read, write_whole
-from fedpriv.storage.saved import CONFIG, RESULT, checked
+from fedpriv.runs.integrity import Finding, findings, unsealed
+from fedpriv.runs.results import why_no_more
+from fedpriv.runs.run_files import RESTORE, RunFiles
+from fedpriv.storage import strict_json
+from fedpriv.storage.saved import CONFIG, checked
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-_RESTORE = "restore it from a copy"
-_REMAKE = f"{_RESTORE}, or delete it: fedpriv resume writes it anew"
-# Okabe and Ito's blue and vermilion: distinct to colour-blind readers too
+_OF_A_RUN = ("config.yaml", "ledger.jsonl", "checkpoint.pt", "metrics.jsonl", "result.json")
 _AS_IT_GOES = ("test_accuracy", "test_loss", "consensus_distance", "bytes_sent")
-_METRIC, _EPSILON, _GREY = "#0072B2", "#D55E00", "#5F6368"
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run's folder, read.
+    """A run's folder, read and checked.
 
     Args:
-        folder: The folder.
+        files: What its files say.
         config: `config.yaml`, resolved.
-        metrics: One row a round.
-        result: `result.json`; None while the run is unfinished.
-
-    Raises:
-        FedprivError: it is not the folder of a run.
+        key: Of the ledger's seals; None leaves them unchecked.
     """
 
-    folder: Path
+    files: RunFiles
     config: dict[str, Any]
-    metrics: list[dict[str, Any]]
-    result: dict[str, Any] | None
+    key: bytes | None = None
 
     @staticmethod
-    def read(folder: Path) -> Run:
-        """Read a folder, finished or not."""
-        found = {name for name in ("ledger.jsonl", "config.yaml", "checkpoint.pt") if (folder / name).exists()}
+    def read(folder: Path, key: bytes | None = None) -> Run:
+        """Read a folder, finished or not.
+
+        Raises:
+            FedprivError: it is not the folder of a run, or a file in it is damaged.
+        """
+        found = {path.name for path in folder.glob("*") if path.name in _OF_A_RUN}
         if found == {"config.yaml"}:
             raise FedprivError(
                 f"{folder} holds a run that was stopped before it began; start it: fedpriv resume {folder}"
             )
-        for name in ("ledger.jsonl", "config.yaml"):
-            if name not in found:
-                raise FedprivError(f"{folder} holds no run (no {name}); name a folder that fedpriv train made")
-        config, result = folder / "config.yaml", folder / "result.json"
-        return Run(
-            folder,
-            checked(CONFIG, _parsed(config, lambda text: strict_yaml.read(text, str(config))), config, _RESTORE),
-            read_metrics(folder / "metrics.jsonl"),
-            checked(RESULT, _parsed(result, json.loads), result, _REMAKE) if result.exists() else None,
-        )
+        if "config.yaml" not in found or found == {"config.yaml", "metrics.jsonl"}:
+            missing = "config.yaml" if "ledger.jsonl" in found else "ledger.jsonl"
+            raise FedprivError(f"{folder} holds no run (no {missing}); name a folder that fedpriv train made")
+        files = RunFiles.read(folder)
+        return Run(files, checked(CONFIG, files.config, folder / "config.yaml", RESTORE), key)
+
+    @property
+    def folder(self) -> Path:
+        """Where it lies."""
+        return self.files.folder
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """One row a round."""
+        return self.files.metrics
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """`result.json`; None while the run is unfinished."""
+        return self.files.result
 
     @cached_property
-    def spent(self) -> Spent:
-        """What was spent: counted again from the ledger, and no less than the run itself has said.
+    def findings(self) -> list[Finding]:
+        """What is wrong with its files; nothing, if they are as the run left them."""
+        found = findings(self.files)
+        seal = None if found or self.key is None else unsealed(self.files, self.key)
+        return [*found, *([] if seal is None else [seal])]
+
+    @property
+    def integrity(self) -> str:
+        """`"altered"`, `"incomplete"`, `"unchained"` (of a format that does not tell) or `"sound"`."""
+        kinds = {finding.kind for finding in self.findings}
+        chained = "sound" if self.files.ledger.chained else "unchained"
+        return "altered" if "altered" in kinds else "incomplete" if kinds else chained
+
+    @cached_property
+    def spent(self) -> Spent | None:
+        """What was spent, counted again from the ledger; None where its files do not tell.
 
         A run that was ended by its strategy says more than its ledger: it is charged for its whole plan.
         """
-        records, said = self._records, self.result  # refuses a damaged header
-        header = LedgerFile.read(self.folder / "ledger.jsonl").header
-        if header.n_clients is None or header.delta is None:
-            raise LedgerError(f"{self.folder}/ledger.jsonl, line 1 has no n_clients or no delta; {_RESTORE}")
-        counted = account(records, header.n_clients, header.delta)
-        if said is not None:
-            counted = replace(counted, not_covered=tuple(said["not_covered"]))
-            if float(said["epsilon"]) > counted.epsilon:
-                each, accountant = tuple(float(one) for one in said["per_client_epsilon"]), said["accountant"]
-                return replace(counted, epsilon=float(said["epsilon"]), per_client=each, accountant=accountant)
-        elif self.incomplete and self.metrics:
-            return replace(counted, epsilon=max(counted.epsilon, float(self.metrics[-1]["epsilon"])))
-        return counted
-
-    @cached_property
-    def incomplete(self) -> str | None:
-        """What the ledger lacks by the other files' count; None if nothing does.
-
-        Lines that are missing from all of them are not found.
-        """
-        held, rounds = len(self._records), self.rounds
-        counted = max((row.get("releases", 0) for row in self.metrics), default=0)
-        if self.result is not None:
-            counted = max(counted, self.result["releases"])
-        if held < counted:
-            lost = f"ledger.jsonl holds {held} of the {counted} releases that were counted by round {rounds}"
-            return f"{lost}: what was spent is not known from it; restore it from a copy"
-        if self.result is not None and held > self.result["releases"]:
-            made = f"ledger.jsonl holds {held} releases and result.json counts {self.result['releases']}"
-            return f"{made}: they are not of one run; restore them from a copy"
-        return None
+        if self.findings:
+            return None
+        counted, said = self.files.counted, self.result
+        if said is None:
+            return counted
+        counted = replace(counted, not_covered=tuple(said["not_covered"]))
+        if float(said["epsilon"]) <= counted.epsilon:
+            return counted
+        each, accountant = tuple(float(one) for one in said["per_client_epsilon"]), said["accountant"]
+        return replace(counted, epsilon=float(said["epsilon"]), per_client=each, accountant=accountant)
 
     @property
     def privacy(self) -> str:
-        """What was spent, in a line; where the ledger is incomplete, that comes first."""
-        return f"incomplete ({self.incomplete}). At least {self.spent}" if self.incomplete else str(self.spent)
+        """What was spent, in a line, or why that is not known."""
+        if self.spent is not None:
+            return str(self.spent)
+        return f"unknown: the run is {self.integrity} ({'; '.join(finding.text for finding in self.findings)})"
 
-    @cached_property
-    def _records(self) -> list[Record]:
-        return read_ledger(self.folder / "ledger.jsonl")
+    @property
+    def evidence(self) -> str:
+        """What the number rests on."""
+        ledger, count = self.files.ledger, len(self.files.ledger.texts)
+        if not ledger.chained:
+            return f"{count} records of format {ledger.header.fedpriv_ledger}, which has no chain: edits do not show"
+        if ledger.altered:
+            return f"{count} records, the chain of which is broken"
+        sealed = "; every line sealed with the key" if self.key is not None and not self.findings else ""
+        return f"{count} records in a chain, head {ledger.links[-1].chain}{sealed}"
 
     @property
     def target(self) -> float | None:
@@ -146,19 +144,20 @@ class Run:
 
     def to_json(self) -> dict[str, Any]:
         """What `fedpriv show --json` prints."""
-        spent = self.spent
-        epsilon = strict_json.epsilon(spent.epsilon)
+        where = {"folder": str(self.folder), "finished": self.result is not None}
+        spent, told = self.spent, [finding.text for finding in self.findings]
+        checks = {"integrity": self.integrity, "findings": told, "sealed": None if self.key is None else not told}
+        epsilon = None if spent is None else strict_json.epsilon(spent.epsilon)
         if self.result is not None:
-            facts = {**self.result, "epsilon": epsilon, "incomplete": self.incomplete}
-            return {"folder": str(self.folder), "finished": True, **facts}
-        told = [{name: row[name] for name in _AS_IT_GOES if name in row} for row in self.metrics]
-        last: dict[str, Any] = {name: value for row in told for name, value in row.items()}
+            each = self.result["per_client_epsilon"] if spent is not None else None
+            return {**where, **self.result, "epsilon": epsilon, "per_client_epsilon": each, **checks}
+        rows = [{name: row[name] for name in _AS_IT_GOES if name in row} for row in self.metrics]
+        last: dict[str, Any] = {name: value for row in rows for name, value in row.items()}
         nodes = {part: self.column(f"node_test_accuracy_{part}")[1] for part in ("min", "mean", "max")}
         if all(nodes.values()):
             last["node_test_accuracy"] = {part: values[-1] for part, values in nodes.items()}
-        privacy = {"epsilon": epsilon, "delta": spent.delta, "unit": spent.unit, "relation": spent.relation}
-        rest = {"trust": spent.trust, "accountant": spent.accountant, "incomplete": self.incomplete}
-        return {"folder": str(self.folder), "finished": False, "rounds": self.rounds, **last, **privacy, **rest}
+        promise = {name: getattr(spent, name, None) for name in ("delta", "unit", "relation", "trust", "accountant")}
+        return {**where, "rounds": self.rounds, **last, "epsilon": epsilon, **promise, **checks}
 
     def rows(self) -> dict[str, str]:
         """The run at a glance, as names and values."""
@@ -174,6 +173,7 @@ class Run:
             "spectral gap": _shown(facts.get("spectral_gap") if self._is_graph else None, "{:.4g}"),
             "bytes sent": _shown(facts.get("bytes_sent"), "{:,.0f}"),
             "privacy": self.privacy,
+            "ledger": self.evidence,
             "if left here": None if self.result else "the whole plan is charged: the stop may depend on what was seen",
             "objective": _shown(facts.get("objective"), "{:.6g}"),
             "largest violation": _shown(facts.get("max_violation"), "{:.2g}"),
@@ -192,47 +192,8 @@ class Run:
     def _and_why(self) -> str:
         if self.result is None:
             return " so far; the run is not finished"
-        said = self.result
-        return why_no_more(said["ended"], said["planned_rounds"], self.spent, said.get("status"))
-
-
-def _parsed(path: Path, parse: Callable[[str], Any]) -> Any:  # noqa: ANN401 - JSON and YAML hold anything
-    try:
-        return parse(read(path).decode())
-    except (ValueError, RecursionError) as error:
-        reason = f" ({error.fix})" if isinstance(error, ConfigError) else ""
-        raise FedprivError(f"{path} is damaged{reason}; {_RESTORE}") from error
-
-
-def draw(run: Run, path: Path) -> None:
-    """Draw the test metric and epsilon against rounds.
-
-    Args:
-        run: The run.
-        path: PNG file to write.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 6.2), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-    _draw_metric(above, run)
-    if run.column("violation")[1]:
-        _draw_violation(below, run)
-    else:
-        _draw_epsilon(below, run)
-    below.set_xlabel("round")
-    for axes in (above, below):
-        _tidy(axes)
-    figure.align_ylabels()
-    privacy = textwrap.wrap(run.privacy, 112)
-    above.set_title(run.title, loc="left", fontsize=13, fontweight="bold", pad=14 + 12 * len(privacy))
-    place = {"xycoords": "axes fraction", "textcoords": "offset points"}
-    above.annotate("\n".join(privacy), (0, 1), (0, 9), **place, fontsize=8.5, color=_GREY)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png")
-    write_whole(path, picture.getvalue())
+        said, spent = self.result, self.spent
+        return "" if spent is None else why_no_more(said["ended"], said["planned_rounds"], spent, said.get("status"))
 
 
 def _spread(found: dict[str, float | str] | None) -> str:
@@ -263,80 +224,3 @@ def _estimated(facts: dict[str, Any]) -> str:
 def _unless_converged(facts: dict[str, Any]) -> str:
     unsure = not facts.get("centralised", {"converged": True})["converged"]
     return " to a method in one place that has not converged" if unsure else ""
-
-
-def _draw_metric(axes: Axes, run: Run) -> None:
-    name = next(n for n in ("objective", "test_accuracy", "test_loss") if run.column(n)[1] or n == "test_loss")
-    rounds, values = run.column(name)
-    scale = 100 if name == "test_accuracy" else 1
-    unit = " %" if name == "test_accuracy" else ""
-    axes.plot(rounds, [scale * value for value in values], color=_METRIC, linewidth=2)
-    low, high = (run.column(f"node_{name}_{part}")[1] for part in ("min", "max"))
-    if len(low) == len(high) == len(rounds):
-        below, above = ([scale * value for value in side] for side in (low, high))
-        axes.fill_between(rounds, below, above, color=_METRIC, alpha=0.15, linewidth=0, label="nodes, worst to best")
-        corner = "lower right" if name == "test_accuracy" else "upper right"  # where a run that learns is not
-        axes.legend(loc=corner, frameon=False, fontsize=9, labelcolor=_GREY)
-    if name == "objective" and min(values) > 0:
-        axes.set_yscale("log")  # first steps are large, last ones are what is looked for
-    axes.set_ylabel(name.replace("_", " ") + (", %" if unit else ""))
-    if values:
-        _label_end(axes, rounds[-1], scale * values[-1], f"{scale * values[-1]:.{2 if unit else 4}f}{unit}", _METRIC)
-
-
-def _draw_violation(axes: Axes, run: Run) -> None:
-    """Of an exact run with constraints, which has no epsilon to show; a zero has no place on the scale."""
-    for name, label, color in (("violation", "largest violation", _EPSILON), ("stationarity", "stationarity", _GREY)):
-        rounds, values = run.column(name)
-        axes.semilogy(rounds, [value if value > 0 else math.nan for value in values], color=color, label=label)
-    axes.set_ylabel("KKT residuals")
-    axes.legend(loc="upper right", frameon=False, fontsize=9, labelcolor=_GREY)
-
-
-def _draw_epsilon(axes: Axes, run: Run) -> None:
-    target = run.target
-    rounds, values = [0, *run.column("epsilon")[0]], [0.0, *run.column("epsilon")[1]]
-    axes.set_ylabel("epsilon spent")
-    if not all(math.isfinite(value) for value in values):
-        axes.text(0.5, 0.5, "infinite: not private", transform=axes.transAxes, ha="center", color=_EPSILON)
-        axes.set_yticks([])
-        return
-    axes.plot(rounds, values, color=_EPSILON, linewidth=2)
-    axes.fill_between(rounds, values, color=_EPSILON, alpha=0.12, linewidth=0)
-    axes.set_ylim(0, 1.15 * max(target or 0.0, *values))
-    if target is not None:
-        axes.axhline(target, color=_GREY, linewidth=1, linestyle=(0, (4, 3)))
-        axes.annotate(
-            f"target {target:g}",
-            (0, target),
-            (2, 3),
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            fontsize=9,
-            color=_GREY,
-        )
-    _label_end(axes, rounds[-1], values[-1], f"{values[-1]:.3g}", _EPSILON)
-
-
-def _label_end(axes: Axes, x: float, y: float, text: str, color: str) -> None:
-    axes.plot([x], [y], "o", color=color, markersize=5, clip_on=False)
-    axes.annotate(
-        text,
-        (x, y),
-        (7, 0),
-        textcoords="offset points",
-        color=color,
-        fontweight="bold",
-        va="center",
-        annotation_clip=False,
-    )
-
-
-def _tidy(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color("#B0B4B8")
-    axes.tick_params(colors=_GREY, labelsize=9)
-    axes.grid(axis="y", color="#E6E8EB", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.margins(x=0.01)
-    axes.locator_params(axis="x", integer=True)

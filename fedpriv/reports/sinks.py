@@ -52,6 +52,7 @@ class Jsonl:
         """Append one round, unless it is there."""
         epsilon = strict_json.epsilon(report.epsilon)
         row = {"round": report.round, "epsilon": epsilon, "releases": report.releases, **report.metrics}
+        row |= {} if report.head is None else {"head": report.head}
         self._lines.write(report, strict_json.dumps(row) + "\n")
 
     def close(self) -> None:

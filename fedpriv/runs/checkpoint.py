@@ -24,6 +24,7 @@ class Checkpoint:
     Attributes:
         progress: The run's state.
         records: Number of ledger records when it was saved.
+        head: The `chain` of the last of these; None where the ledger has no chain.
         seconds: Time spent so far.
         settings: Fingerprint of what must not change between stop and resume.
         seed: The run's public seed.
@@ -35,6 +36,7 @@ class Checkpoint:
 
     progress: Progress
     records: int
+    head: str | None
     seconds: float
     settings: str
     seed: str
@@ -64,25 +66,27 @@ class Checkpoint:
 
     @staticmethod
     def load(path: Path, device: torch.device) -> Checkpoint:
-        """Read a checkpoint.
+        """Read a checkpoint; on the device `meta` without the values of its tensors, which takes no time.
 
         Raises:
             FedprivError: there is none, or it cannot be read.
         """
         try:
-            content = io.BytesIO(files.read(path))
+            content = files.opened(path)
         except FileNotFoundError:
             fix = f"restore it, or start another run: fedpriv train {path.with_name('config.yaml')} --out NEW"
             raise FedprivError(f"{path} does not exist; {fix}") from None
         try:
-            payload: dict[str, Any] = torch.load(content, map_location=device, weights_only=True)
+            with content:
+                payload: dict[str, Any] = torch.load(content, map_location=device, weights_only=True)
             if "secret_seed" not in payload:
                 raise FedprivError(
                     f"{path} was written by an earlier fedpriv, whose noise this one cannot repeat: go on with the "
                     "version that began the run, or start a new run (what this one has spent stays spent)"
                 )
             progress = Progress(**payload.pop("progress"))
-            return Checkpoint(progress=progress, **payload)
+            head: str | None = payload.pop("head", None)
+            return Checkpoint(progress=progress, head=head, **payload)
         except (RuntimeError, KeyError, TypeError, EOFError, UnpicklingError) as error:
             reason = (str(error) or "it ends too early").split(". ")[0].splitlines()[0]  # torch goes on about it
             raise FedprivError(f"{path} cannot be read ({reason}); restore it or start the run anew") from error

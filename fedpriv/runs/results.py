@@ -60,6 +60,7 @@ class RoundReport:
         target: The target epsilon, or None.
         releases: Number of records in the ledger, all of them on the disk where the run is kept there.
         checkpoint: Whether a checkpoint follows once this report is taken; what is to be as durable is synced before.
+        head: The `chain` of the ledger's last line; None where it has no chain.
     """
 
     round: int
@@ -69,6 +70,7 @@ class RoundReport:
     target: float | None
     releases: int
     checkpoint: bool = False
+    head: str | None = None
 
 
 @dataclass(frozen=True)

@@ -32,17 +32,20 @@ from fedpriv.oracle.private import PrivateOracle
 from fedpriv.oracle.trial import try_out
 from fedpriv.privacy.accounting.accountant import Accountant, account
 from fedpriv.privacy.accounting.spent import Spent
+from fedpriv.privacy.chain import linked
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.settings import Privacy
 from fedpriv.randomness.streams import Randomness, new_secret
-from fedpriv.runs import fit
+from fedpriv.runs import fit, integrity
 from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.compute import Compute
 from fedpriv.runs.planning import Plan, make_plan, with_neighbours
 from fedpriv.runs.results import Ended, Result, RoundReport, Sink, releases_told
+from fedpriv.runs.run_files import config_in
+from fedpriv.storage import strict_json
 from fedpriv.storage.folder import RunFolder
-from fedpriv.storage.identity import digest
+from fedpriv.storage.identity import digest, of_config
 from fedpriv.strategies.base import Strategy
 
 _GAP_WARNING = (
@@ -116,8 +119,8 @@ class Training:
         sizes, problems = public_sizes(clients, privacy), [client.problem for client in clients]
         privacy = with_neighbours(privacy, problems, sizes_declared=all(client.size_declared for client in clients))
         device = compute.torch_device()
-        counted = releases_told(_needed(self.folder) / "metrics.jsonl") if resume else 0
-        saved = Checkpoint.last(_needed(self.folder), counted, device) if resume else None
+        told = releases_told(_needed(self.folder) / "metrics.jsonl") if resume else 0
+        saved = Checkpoint.last(_needed(self.folder), told, device) if resume else None
         kinds = [(type(part), [p.shape for p in part.parameters(False)]) for part in clients[0].modules()]
         self._settings = digest(
             settings, seed, strategy, privacy, rounds, self.network, sizes, compute.dtype, kinds, problems
@@ -158,8 +161,8 @@ class Training:
         self._seconds, self._over = 0.0 if saved is None else saved.seconds, False
         self._spent: tuple[int, Spent] | None = None
         backend = choose(compute.backend, self.population.model, self.population.loss)
-        self.ledger = self._open_ledger(saved, counted, fresh_noise=fresh_noise)
-        self._kept = len(self.ledger.records)
+        self.ledger = self._open_ledger(saved, fresh_noise=fresh_noise)
+        self._kept = self.ledger.mark
         # a repeated round is reported with the epsilon that it had, though the guard counts all that was released
         self._reported = self._guard
         if self.ledger.replays:
@@ -175,15 +178,19 @@ class Training:
             fix = "resume with its own config.yaml, and the version of fedpriv that began it"
             raise FedprivError(f"{_needed(self.folder)} was made with other settings, or by another version; {fix}")
 
-    def _open_ledger(self, saved: Checkpoint | None, counted: int, *, fresh_noise: bool) -> Ledger:
-        path = None if self.folder is None else self.folder.path / "ledger.jsonl"
+    def _open_ledger(self, saved: Checkpoint | None, *, fresh_noise: bool) -> Ledger:
         digests, seals = self._randomness.digest_key(), self._randomness.seal_key()
-        if saved is None or path is None:
-            header = {"n_clients": len(self.population), "delta": self.plan.privacy.delta}
-            return Ledger(self._guard, path, header, digests, seals)
-        keep = saved.records
+        if self.folder is None:
+            return Ledger(self._guard)
+        path = self.folder.path / "ledger.jsonl"
+        if saved is None:
+            facts = {"n_clients": len(self.population), "delta": self.plan.privacy.delta}
+            config = config_in(self.folder.path)
+            named = {} if config is None else {"config": of_config(config)}
+            return Ledger(self._guard, path, {**facts, **named, "planned": len(self.plan.records)}, digests, seals)
+        integrity.check_resumed(self.folder.path, self.plan, seals)
         return Ledger.resume(
-            path, self._guard, keep, told=counted, fresh_noise=fresh_noise, digest_key=digests, seal_key=seals
+            path, self._guard, saved.records, fresh_noise=fresh_noise, digest_key=digests, seal_key=seals
         )
 
     def __iter__(self) -> Iterator[RoundReport]:
@@ -199,8 +206,8 @@ class Training:
         rounds = simulate(self.strategy, self.oracle, network, self.progress, self._randomness, rounds=self.rounds)
         for done in rounds:
             self._sync()
-            self._count(self.ledger.records[self._kept :])
-            self.progress, self._kept = done.progress, len(self.ledger.records)
+            self._count(self.ledger.records[self._kept.releases :])
+            self.progress, self._kept = done.progress, self.ledger.mark
             server = done.progress.server
             last = self._ended() != "left"
             metrics: dict[str, float] = {}
@@ -210,8 +217,8 @@ class Training:
             self._seconds = time.monotonic() - start
             epsilon = self._charged().epsilon if self._ended() == "strategy" else self._reported.so_far()
             saves = self.folder is not None and (last or done.progress.round % self._save_every == 0)
-            target, releases = self.plan.privacy.epsilon, len(self.ledger.records)
-            yield RoundReport(done.progress.round, self.rounds, metrics, epsilon, target, releases, saves)
+            target, (releases, head) = self.plan.privacy.epsilon, self._kept
+            yield RoundReport(done.progress.round, self.rounds, metrics, epsilon, target, releases, saves, head)
             # only now, so that whoever writes reports down never misses one that a checkpoint counts as done
             if saves:
                 self.save()
@@ -226,7 +233,7 @@ class Training:
             self.ledger.sync()
             checkpoint = Checkpoint(
                 self.progress,
-                self._kept,
+                *self._kept,
                 self._seconds,
                 self._settings,
                 f"{self._randomness.seed:x}",
@@ -331,6 +338,12 @@ class Training:
             else params.expand(len(self.population), -1),
             model=self._with(params),
         )
+
+    def linked(self, result: Result) -> dict[str, Any]:
+        """What `result.json` holds: the result as the last link of the ledger's chain, where there is one."""
+        head = self.ledger.mark.head
+        facts: dict[str, Any] = strict_json.plain(result.to_json())
+        return facts if head is None else linked({**facts, "head": head}, head, self._randomness.seal_key())
 
     def _with(self, params: Tensor) -> nn.Module:
         """A copy of the model with these parameters `[dim]`, ready for use."""

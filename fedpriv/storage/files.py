@@ -11,6 +11,7 @@ import os
 import weakref
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from fedpriv.errors import FedprivError
 
@@ -89,9 +90,19 @@ def read(path: Path) -> bytes:
         FileNotFoundError: there is none.
         FedprivError: it is a symbolic link.
     """
+    with opened(path) as file:
+        return file.read()
+
+
+def opened(path: Path) -> BinaryIO:
+    """A run's file, to be read.
+
+    Raises:
+        FileNotFoundError: there is none.
+        FedprivError: it is a symbolic link.
+    """
     try:
-        with os.fdopen(os.open(path, os.O_RDONLY | _NO_LINK), "rb") as file:
-            return file.read()
+        return os.fdopen(os.open(path, os.O_RDONLY | _NO_LINK), "rb")
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise FedprivError(f"{path} is a symbolic link, which is not followed; put the file itself there") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import fields, is_dataclass
@@ -24,6 +25,19 @@ def digest(*settings: object) -> str:
     any other object for its class and its state; never for its address.
     """
     return hashlib.blake2b(repr([_described(value, ()) for value in settings]).encode(), digest_size=16).hexdigest()
+
+
+SPEED = frozenset({"backend", "device", "chunk", "threads"})
+
+
+def of_config(config: Mapping[str, Any]) -> str:
+    """SHA-256 of a configuration as its file has it, less what may change between stop and resume.
+
+    That is what is logged, and how fast the run is.
+    """
+    compute = {name: value for name, value in (config.get("compute") or {}).items() if name not in SPEED}
+    kept = {str(name): value for name, value in config.items() if name != "log"} | {"compute": compute}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
 
 def _described(value: object, above: tuple[int, ...]) -> list[Any]:

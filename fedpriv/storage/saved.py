@@ -51,6 +51,7 @@ class _Config(TypedDict):
 class _Round(TypedDict, total=False):
     round: Required[Count]
     releases: Count
+    head: Text
     epsilon: Epsilon
     objective: Number | None
     violation: Number | None
@@ -83,6 +84,7 @@ class _Result(TypedDict, total=False):
     planned_rounds: Required[Count]
     ended: Required[Text]
     releases: Required[Count]
+    head: Text
     epsilon: Required[Epsilon]
     per_client_epsilon: Required[list[Epsilon]]
     accountant: Required[Text]

@@ -123,7 +123,7 @@ class World:
 @pytest.fixture(autouse=True)
 def _no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would take three quarters of the time, and is not compared; only its file operations are of interest."""
-    monkeypatch.setattr("fedpriv.reports.report.draw", lambda run, path: files.write_whole(path, b"a picture"))
+    monkeypatch.setattr("fedpriv.reports.picture.draw", lambda run, path: files.write_whole(path, b"a picture"))
 
 
 @pytest.fixture

@@ -92,7 +92,7 @@ def _edited(path: Path, rng: random.Random) -> tuple[str, bool]:
     at = rng.randrange(len(lines))
     facts = json.loads(lines[at])
     key = rng.choice([*facts])
-    before = facts[key]
+    before, linked = facts[key], path.name == "ledger.jsonl" or (path.name == "result.json" and key != "seconds")
     match rng.choice(("value", "value", "gone", "added")):
         case "value":
             facts[key] = rng.choice([other for other in OTHER if repr(other) != repr(before)])
@@ -105,4 +105,4 @@ def _edited(path: Path, rng: random.Random) -> tuple[str, bool]:
             what = f"line {at} with more"
     lines[at] = json.dumps(facts)
     path.write_text("\n".join(lines) + "\n")
-    return what, path.name == "ledger.jsonl"
+    return what, linked

@@ -22,7 +22,7 @@ from fedpriv.runs.checkpoint import Checkpoint
 
 CASES = int(os.environ.get("FEDPRIV_FUZZ", "120"))
 CHUNK = 25
-CALLED_OUT = ("incomplete (", '"incomplete": "', "altered")
+CALLED_OUT = ('"integrity": "incomplete"', '"integrity": "altered"')
 
 
 @pytest.mark.parametrize("first", range(0, CASES, CHUNK))

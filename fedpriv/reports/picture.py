@@ -1,0 +1,126 @@
+"""A run as a picture: its test metric and its epsilon against rounds."""
+
+from __future__ import annotations
+
+import io
+import math
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedpriv.reports.report import Run
+from fedpriv.storage.files import write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Okabe and Ito's blue and vermilion: distinct to colour-blind readers too
+_METRIC, _EPSILON, _GREY = "#0072B2", "#D55E00", "#5F6368"
+
+
+def draw(run: Run, path: Path) -> None:
+    """Draw the test metric and epsilon against rounds.
+
+    Args:
+        run: The run.
+        path: PNG file to write.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 6.2), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    _draw_metric(above, run)
+    if run.column("violation")[1]:
+        _draw_violation(below, run)
+    else:
+        _draw_epsilon(below, run)
+    below.set_xlabel("round")
+    for axes in (above, below):
+        _tidy(axes)
+    figure.align_ylabels()
+    privacy = textwrap.wrap(run.privacy, 112)
+    above.set_title(run.title, loc="left", fontsize=13, fontweight="bold", pad=14 + 12 * len(privacy))
+    place = {"xycoords": "axes fraction", "textcoords": "offset points"}
+    above.annotate("\n".join(privacy), (0, 1), (0, 9), **place, fontsize=8.5, color=_GREY)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    write_whole(path, picture.getvalue())
+
+
+def _draw_metric(axes: Axes, run: Run) -> None:
+    name = next(n for n in ("objective", "test_accuracy", "test_loss") if run.column(n)[1] or n == "test_loss")
+    rounds, values = run.column(name)
+    scale = 100 if name == "test_accuracy" else 1
+    unit = " %" if name == "test_accuracy" else ""
+    axes.plot(rounds, [scale * value for value in values], color=_METRIC, linewidth=2)
+    low, high = (run.column(f"node_{name}_{part}")[1] for part in ("min", "max"))
+    if len(low) == len(high) == len(rounds):
+        below, above = ([scale * value for value in side] for side in (low, high))
+        axes.fill_between(rounds, below, above, color=_METRIC, alpha=0.15, linewidth=0, label="nodes, worst to best")
+        corner = "lower right" if name == "test_accuracy" else "upper right"  # where a run that learns is not
+        axes.legend(loc=corner, frameon=False, fontsize=9, labelcolor=_GREY)
+    if name == "objective" and min(values) > 0:
+        axes.set_yscale("log")  # first steps are large, last ones are what is looked for
+    axes.set_ylabel(name.replace("_", " ") + (", %" if unit else ""))
+    if values:
+        _label_end(axes, rounds[-1], scale * values[-1], f"{scale * values[-1]:.{2 if unit else 4}f}{unit}", _METRIC)
+
+
+def _draw_violation(axes: Axes, run: Run) -> None:
+    """Of an exact run with constraints, which has no epsilon to show; a zero has no place on the scale."""
+    for name, label, color in (("violation", "largest violation", _EPSILON), ("stationarity", "stationarity", _GREY)):
+        rounds, values = run.column(name)
+        axes.semilogy(rounds, [value if value > 0 else math.nan for value in values], color=color, label=label)
+    axes.set_ylabel("KKT residuals")
+    axes.legend(loc="upper right", frameon=False, fontsize=9, labelcolor=_GREY)
+
+
+def _draw_epsilon(axes: Axes, run: Run) -> None:
+    target = run.target
+    rounds, values = [0, *run.column("epsilon")[0]], [0.0, *run.column("epsilon")[1]]
+    axes.set_ylabel("epsilon spent")
+    if not all(math.isfinite(value) for value in values):
+        axes.text(0.5, 0.5, "infinite: not private", transform=axes.transAxes, ha="center", color=_EPSILON)
+        axes.set_yticks([])
+        return
+    axes.plot(rounds, values, color=_EPSILON, linewidth=2)
+    axes.fill_between(rounds, values, color=_EPSILON, alpha=0.12, linewidth=0)
+    axes.set_ylim(0, 1.15 * max(target or 0.0, *values))
+    if target is not None:
+        axes.axhline(target, color=_GREY, linewidth=1, linestyle=(0, (4, 3)))
+        axes.annotate(
+            f"target {target:g}",
+            (0, target),
+            (2, 3),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            fontsize=9,
+            color=_GREY,
+        )
+    _label_end(axes, rounds[-1], values[-1], f"{values[-1]:.3g}", _EPSILON)
+
+
+def _label_end(axes: Axes, x: float, y: float, text: str, color: str) -> None:
+    axes.plot([x], [y], "o", color=color, markersize=5, clip_on=False)
+    axes.annotate(
+        text,
+        (x, y),
+        (7, 0),
+        textcoords="offset points",
+        color=color,
+        fontweight="bold",
+        va="center",
+        annotation_clip=False,
+    )
+
+
+def _tidy(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color("#B0B4B8")
+    axes.tick_params(colors=_GREY, labelsize=9)
+    axes.grid(axis="y", color="#E6E8EB", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.margins(x=0.01)
+    axes.locator_params(axis="x", integer=True)

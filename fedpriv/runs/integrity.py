@@ -1,0 +1,200 @@
+"""Whether the files of a run are all there, and of one and the same run.
+
+The ledger is written before everything else: a crash leaves it ahead of the metrics, and these ahead of the checkpoint.
+What lies behind was cut (*incomplete*), and what contradicts was changed (*altered*). What a chain can prove, and what
+it cannot, is in docs/reliability.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from fedpriv.errors import LedgerError
+from fedpriv.privacy.chain import link_of
+from fedpriv.privacy.ledger import Mark
+from fedpriv.runs.planning import Plan
+from fedpriv.runs.run_files import RunFiles
+from fedpriv.storage.identity import of_config
+
+_KIND = ("unit", "relation")
+_SLACK = 1e-6  # relative: an epsilon that is counted again on another machine may differ in its last bits
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is wrong with a run's files.
+
+    Attributes:
+        kind: `"incomplete"`: something is missing. `"altered"`: something was changed.
+        text: What, in a sentence.
+    """
+
+    kind: Literal["incomplete", "altered"]
+    text: str
+
+
+def findings(files: RunFiles) -> list[Finding]:
+    """What is wrong with a run's files, by what they say of each other; nothing, after whatever crash."""
+    if files.ledger.altered:
+        return [Finding("altered", files.ledger.altered)]
+    found = [*_of_heads(files)]
+    if files.ledger.chained:
+        found += [*_of_rounds(files), *_of_config(files)]
+    if files.result is not None:
+        found += _of_result(files, files.result)
+    return found or [*_of_records(files)]
+
+
+def unsealed(files: RunFiles, key: bytes) -> Finding | None:
+    """The first line of the ledger, or the result, that was not made by a holder of the key; None if all were."""
+    if not files.ledger.chained:
+        return Finding("altered", f"a ledger of format {files.ledger.header.fedpriv_ledger} has no seals")
+    for number, link in enumerate(files.ledger.links, start=1):
+        if not link.is_of(key):
+            other = "another run's key, or none of its lines was written with it" if number == 1 else "and what follows"
+            return Finding("altered", f"{files.ledger.path}, line {number} is not sealed with this key ({other})")
+    if files.result is not None:
+        link = link_of(files.result, files.ledger.links[-1].chain)
+        if link is None or not link.is_of(key):
+            return Finding("altered", f"{files.folder / 'result.json'} is not sealed with this key")
+    return None
+
+
+def refuse(found: Sequence[Finding]) -> None:
+    """Go no further with what is not whole.
+
+    Raises:
+        LedgerError: something was found.
+    """
+    if found:
+        said = "; ".join(f"{one.kind}: {one.text}" for one in found)
+        raise LedgerError(f"{said}. What was spent is unknown: restore the files from a copy")
+
+
+def check_resumed(folder: Path, plan: Plan, key: bytes) -> None:
+    """Make sure that a stopped run can go on: its files fit each other, its plan and its key.
+
+    Args:
+        folder: The run's.
+        plan: As made anew from the settings.
+        key: Of the ledger's seals.
+
+    Raises:
+        LedgerError: they do not, or the ledger is missing or damaged.
+    """
+    files = RunFiles.read(folder)
+    found = findings(files)
+    if not found and files.ledger.chained:
+        found = [one for one in (unsealed(files, key), *against_plan(files, plan)) if one is not None]
+    refuse(found)
+
+
+def against_plan(files: RunFiles, plan: Plan) -> Iterator[Finding]:
+    """What in a ledger contradicts the plan of its run: other facts at its head, or answers with more noise."""
+    header, privacy = files.ledger.header, plan.privacy
+    facts = {"n_clients": plan.n_clients, "delta": privacy.delta, "planned": len(plan.records)}
+    for name, planned in facts.items():
+        said = getattr(header, name)
+        if said is not None and said != planned:
+            text = f"{files.ledger.path}, line 1 has {name} = {said!r}, and the run's plan {planned!r}"
+            yield Finding("altered", text)
+    noise = {(record.round, record.query, record.index): record.noise_multiplier for record in plan.records}
+    for number, record in enumerate(files.ledger.records, start=2):
+        planned = noise.get((record.round, record.query, record.index))
+        if planned is not None and _largest(record.noise_multiplier) > _largest(planned) * (1 + _SLACK):
+            said = f"noise multiplier {record.noise_multiplier!r} where the plan has {planned!r}"
+            yield Finding("altered", f"{files.ledger.path}, line {number} has {said}")
+            return
+
+
+def _largest(multiplier: float | tuple[float, ...]) -> float:
+    return max(multiplier) if isinstance(multiplier, tuple) else multiplier
+
+
+def _marks(files: RunFiles) -> Iterator[tuple[str, Mark]]:
+    """How far the ledger had come, by each of the other files."""
+    if files.checkpoint is not None:
+        yield "the checkpoint has seen", Mark(files.checkpoint.records, files.checkpoint.head)
+    for row in files.metrics:
+        if "releases" in row:
+            yield "the metrics tell of", Mark(row["releases"], row.get("head"))
+    if files.result is not None:
+        yield "result.json counts", Mark(files.result["releases"], files.result.get("head"))
+
+
+def _of_heads(files: RunFiles) -> Iterator[Finding]:
+    """The ledger against those that counted it."""
+    ledger, held, result = files.ledger, len(files.ledger.texts), files.result
+    said, counted = max(_marks(files), key=lambda one: one[1].releases, default=("", Mark(0, None)))
+    if counted.releases > held:
+        yield Finding("incomplete", f"{ledger.path} holds {held} records but {said} {counted.releases}")
+    if result is not None and result["releases"] < held:
+        yield Finding("altered", f"{ledger.path} holds {held} records and result.json counts {result['releases']}")
+    if held and result is None and files.checkpoint is None and files.unread is None:
+        yield Finding("incomplete", f"{files.folder / 'checkpoint.pt'} is missing")
+    if files.unread is not None and ledger.chained:
+        yield Finding("incomplete", files.unread)
+    for said, mark in _marks(files):
+        if mark.releases <= held and mark.head != ledger.head(mark.releases):
+            noted = f"{said} {mark.releases} records, with another hash at their end"
+            yield Finding("altered", f"{noted} than line {mark.releases + 1} of {ledger.path} has")
+            return
+
+
+def _of_rounds(files: RunFiles) -> Iterator[Finding]:
+    """The metrics have one row for each round that others know of."""
+    rounds, path = [row["round"] for row in files.metrics], files.folder / "metrics.jsonl"
+    gap = next((number for number, found in enumerate(rounds, start=1) if number != found), None)
+    if gap is not None:
+        yield Finding("incomplete", f"{path} lacks round {gap}, or has rounds in another order")
+    elif files.result is not None and len(rounds) != files.result["rounds"]:
+        kind = "incomplete" if len(rounds) < files.result["rounds"] else "altered"
+        yield Finding(kind, f"{path} has {len(rounds)} rounds and result.json {files.result['rounds']}")
+    elif files.checkpoint is not None and files.config is not None and len(rounds) < files.checkpoint.progress.round:
+        yield Finding(
+            "incomplete", f"{path} has {len(rounds)} rounds and the checkpoint {files.checkpoint.progress.round}"
+        )
+
+
+def _of_config(files: RunFiles) -> Iterator[Finding]:
+    """The configuration is the one that the run began with."""
+    known = files.ledger.header.config
+    if files.config is not None and known is not None and of_config(files.config) != known:
+        yield Finding("altered", f"{files.folder / 'config.yaml'} is not the one that the run began with")
+
+
+def _asked(files: RunFiles, name: str) -> Any:  # noqa: ANN401 - a setting is what it is
+    """A privacy setting of the configuration; None if it has none."""
+    privacy = (files.config or {}).get("privacy")
+    return cast("dict[str, Any]", privacy).get(name) if isinstance(privacy, dict) else None
+
+
+def _of_result(files: RunFiles, result: dict[str, Any]) -> Iterator[Finding]:
+    """The result is the one that the run ended with."""
+    ledger = files.ledger
+    if ledger.chained and link_of(result, str(result.get("head"))) is None:
+        yield Finding("altered", f"{files.folder / 'result.json'} is not as it was written")
+
+
+def _of_records(files: RunFiles) -> Iterator[Finding]:
+    """What was released against what was allowed, and its price against the one that was said."""
+    if not files.ledger.chained:
+        return
+    counted, target = files.counted, _asked(files, "epsilon")
+    first = files.ledger.records[:1]
+    released = {"delta": counted.delta, **{name: getattr(record, name) for record in first for name in _KIND}}
+    for name, found in released.items() if _asked(files, "at") != "none" else ():
+        if _asked(files, name) not in (None, found):
+            yield Finding("altered", f"config.yaml has {name} = {_asked(files, name)!r}, and the ledger {found!r}")
+    if isinstance(target, int | float) and target * (1 + _SLACK) < counted.epsilon < math.inf:
+        yield Finding("altered", f"the ledger's records cost more than the {target:g} that config.yaml allows")
+    if files.result is not None:
+        said, whole = float(files.result["epsilon"]), files.result["ended"] in ("rounds", "budget")
+        # a run that its strategy ended is charged for its whole plan, of which the ledger holds a part
+        if not math.isclose(said, counted.epsilon, rel_tol=_SLACK) and (whole or said < counted.epsilon):
+            text = f"the epsilon of {said:.4g} in result.json is not the price of the ledger's records"
+            yield Finding("altered", f"{text}, unless another version of fedpriv counted them")

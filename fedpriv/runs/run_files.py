@@ -1,0 +1,112 @@
+"""The files of a run's folder, read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedpriv.errors import ConfigError, FedprivError, LedgerError
+from fedpriv.privacy.accounting.accountant import account
+from fedpriv.privacy.accounting.spent import Spent
+from fedpriv.privacy.ledger_file import LedgerFile
+from fedpriv.runs.checkpoint import Checkpoint
+from fedpriv.runs.results import read_metrics
+from fedpriv.storage import strict_yaml
+from fedpriv.storage.files import read
+from fedpriv.storage.saved import RESULT, checked
+
+RESTORE = "restore it from a copy"
+_REMAKE = f"{RESTORE}, or delete it: fedpriv resume writes it anew"
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """What a run's files say, finished or not.
+
+    Attributes:
+        folder: Where they are.
+        config: `config.yaml`; None if there is none.
+        result: `result.json`; None while the run is unfinished.
+        checkpoint: The last checkpoint, its tensors without values; None if there is none that can be read.
+        unread: Why it cannot be read; None if it can, or there is none.
+        metrics: One row a round.
+        ledger: The ledger.
+    """
+
+    folder: Path
+    config: dict[str, Any] | None
+    result: dict[str, Any] | None
+    checkpoint: Checkpoint | None
+    unread: str | None
+    metrics: list[dict[str, Any]]
+    ledger: LedgerFile
+
+    @staticmethod
+    def read(folder: Path) -> RunFiles:
+        """Read a folder, in the opposite order to that of writing: while a run goes on, each file is ahead of the last.
+
+        Raises:
+            FedprivError: a file is damaged.
+            LedgerError: there is no ledger.
+        """
+        result = folder / "result.json"
+        said = checked(RESULT, _parsed(result, json.loads), result, _REMAKE) if result.exists() else None
+        checkpoint, unread = _checkpoint_in(folder)
+        return RunFiles(
+            folder,
+            config_in(folder),
+            said,
+            checkpoint,
+            unread,
+            read_metrics(folder / "metrics.jsonl"),
+            LedgerFile.read(folder / "ledger.jsonl"),
+        )
+
+    @cached_property
+    def counted(self) -> Spent:
+        """What the ledger's records cost.
+
+        Raises:
+            LedgerError: the ledger is damaged or altered.
+        """
+        header = self.ledger.header
+        if header.n_clients is None or header.delta is None:
+            raise LedgerError(f"{self.ledger.path}, line 1 has no n_clients or no delta; {RESTORE}")
+        return account(self.ledger.records, header.n_clients, header.delta)
+
+
+def config_in(folder: Path) -> dict[str, Any] | None:
+    """The `config.yaml` of a folder, unchecked; None if there is none.
+
+    Raises:
+        FedprivError: it is no mapping.
+    """
+    path = folder / "config.yaml"
+    if not path.exists():
+        return None
+    found = _parsed(path, lambda text: strict_yaml.read(text, str(path)))
+    if not isinstance(found, dict):
+        raise FedprivError(f"{path} is damaged; {RESTORE}")
+    return found
+
+
+def _checkpoint_in(folder: Path) -> tuple[Checkpoint | None, str | None]:
+    path = folder / "checkpoint.pt"
+    try:
+        return (Checkpoint.load(path, torch.device("meta")) if path.exists() else None), None
+    except FedprivError as error:
+        return None, str(error)
+
+
+def _parsed(path: Path, parse: Callable[[str], Any]) -> Any:  # noqa: ANN401 - JSON and YAML hold anything
+    try:
+        return parse(read(path).decode())
+    except (ValueError, RecursionError) as error:
+        reason = f" ({error.fix})" if isinstance(error, ConfigError) else ""
+        raise FedprivError(f"{path} is damaged{reason}; {RESTORE}") from error
