@@ -283,7 +283,7 @@ class Training:
         return "budget" if self._over else "left"
 
     def _charged(self) -> Spent:
-        """What has been spent, and the rest of the plan where what was seen may have chosen the last round."""
+        """What has been spent; the whole plan if the run stopped before its end, for the stop may depend on data."""
         privacy = self.plan.privacy
         if self._ended() in ("rounds", "budget") or not privacy.private:
             return replace(self.spent(), not_covered=self._not_covered)

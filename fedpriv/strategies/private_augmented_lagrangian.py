@@ -66,7 +66,7 @@ class ScalarizedStep:
         if t > self.rounds:
             raise ConfigError("rounds", t, f"private_al was made for {self.rounds} rounds; give both the same number")
         values = oracle.statistic(w, "constraints")
-        # the state has the multipliers of the mean objective, of which a client's share is the n-th part
+        # the state holds lambda / n, for the mean objective; the update works on lambda
         moved = oracle.n_clients * state["multipliers"] + self.beta * values
         lowest = torch.zeros_like(moved).where(~oracle.equality, -self.largest)
         prices = moved.clamp(lowest, torch.full_like(moved, self.largest))

@@ -106,7 +106,7 @@ class _Ahead:
 
 
 class Foresight:
-    """Further releases like the recent ones that fit, found ahead of time so that a tight bound serves many."""
+    """Caches one expensive check: how many more releases like the last few still fit."""
 
     def __init__(self) -> None:
         self._ahead: list[_Ahead] = []
