@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from fedpriv.runs.training import Training
     from fedpriv.storage.folder import RunFolder
 
+_BROKEN = 3  # exit code: everything is written, but what was trained is of no use
+
 
 def run(
     config: Config,
@@ -41,6 +43,9 @@ def run(
         resumed: Go on with the run that the folder holds.
         fresh_noise: See `fedpriv resume`.
         as_json: Print one JSON object.
+
+    Raises:
+        typer.Exit: a signal left the run, or (code 3) its model or its test loss is not finite in the end.
     """
     from fedpriv.config.advice import at_start
 
@@ -64,6 +69,8 @@ def run(
             raise typer.Exit(signals.exit_code) from None
         result.save(folder.path, nodes=config.log.save_node_models)
         _report(training.linked(result), folder, as_json=as_json)
+        if result.broken:
+            raise typer.Exit(_BROKEN)
 
 
 def _repeats(training: Training) -> list[str]:

@@ -64,6 +64,7 @@ def build(
         fresh_noise=fresh_noise,
         compare=config.problem.compare,
         optimum=config.log.optimum,
+        stop_on=config.log.stop_on,
     )
 
 

@@ -16,6 +16,7 @@ from fedpriv.config.problem import ProblemSection
 from fedpriv.config.strategies import CONTEXT, STRATEGIES, Recipe
 from fedpriv.data import DATASETS
 from fedpriv.errors import ConfigError
+from fedpriv.measuring.health import StopOn
 from fedpriv.models import LOSSES, MODELS
 from fedpriv.privacy import settings
 from fedpriv.runs.compute import Compute
@@ -137,6 +138,8 @@ class LogSection(Section):
     """What is written down, and how often.
 
     `model.pt` is the one model; `save_node_models` writes each node's own to `node_models.pt`.
+    `stop_on` ends a run, which is charged whole, when a released model is not finite (`nonfinite`), when its test loss
+    is not either (`nonfinite_loss`), or never (`nothing`).
     `optimum` is the smallest value of the objective, where it is known: the result then tells the gap to it, which is
     not private, so for experiments on public data only.
     """
@@ -145,6 +148,7 @@ class LogSection(Section):
     checkpoint_every: PositiveInt = 10
     tensorboard: bool = True
     csv: bool = False
+    stop_on: StopOn = "nonfinite"
     optimum: FiniteFloat | None = None
     save_node_models: bool = False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from fedpriv.measuring.health import told
 from fedpriv.privacy.accounting.spent import up
 from fedpriv.reports.report import Run
 
@@ -32,6 +33,8 @@ def notes(runs: Sequence[Run]) -> list[str]:
     if len({_test_data(run) for run in runs}) > 1:
         found.append("these accuracies do not compare: the runs differ in their data or how they are prepared")
     found += [f"{run.folder} is {run.integrity}: {said.text}" for run in runs for said in run.findings]
+    broken = [(run.folder, told((run.result or {}).get("first_nonfinite", {}))) for run in runs]
+    found += [f"training broke in {folder}; first not finite: {what}" for folder, what in broken if what]
     total = math.fsum(one.epsilon for one in spent)
     same = not {"unit", "relation", "trust"} & {*differing} and len({run.config["data"]["name"] for run in runs}) == 1
     if same and math.isfinite(total) and len(spent) == len(runs):

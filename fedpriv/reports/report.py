@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.errors import FedprivError
+from fedpriv.measuring.health import told
 from fedpriv.privacy.accounting.spent import Spent
 from fedpriv.runs.integrity import Finding, findings, unsealed
 from fedpriv.runs.results import why_no_more
@@ -165,6 +166,7 @@ class Run:
         rows = {
             "run": self.title,
             "rounds": f"{self.rounds}{self._and_why()}",
+            "first not finite": told(facts.get("first_nonfinite", {})),
             "test accuracy": _shown(facts.get("test_accuracy"), "{:.2%}"),
             "test loss": _shown(facts.get("test_loss"), "{:.4f}"),
             "suboptimality": _shown(facts.get("suboptimality"), "{:.4g} (exact, of the clients' data: not private)"),

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
@@ -79,7 +80,7 @@ class Csv:
 
 
 class TensorBoard:
-    """TensorBoard events: test metrics, epsilon, and its fraction of the target.
+    """TensorBoard events: test metrics, epsilon, its fraction of the target, and a text where training breaks.
 
     All events bear the time at which the log was opened: how long a round took tells how many examples or clients were
     drawn in secret.
@@ -103,6 +104,8 @@ class TensorBoard:
         """Add one round."""
         for name, value in report.metrics.items():
             self._add(_tag(name), value, report.round)
+        if report.warning:
+            self.text("warning", report.warning, report.round)
         if report.epsilon < float("inf"):
             self._add("privacy/epsilon", report.epsilon, report.round)
             if report.target is not None:
@@ -164,6 +167,8 @@ class Live:
             self._show(report)
 
     def _show(self, report: RoundReport) -> None:
+        if report.warning:
+            self._console.print(f"[bold yellow]warning:[/] {escape(report.warning)}", highlight=False, soft_wrap=True)
         self._last |= report.metrics
         parts = *self._metrics(), _epsilon(report), self._speed(report)
         if self._console.is_terminal:
@@ -181,7 +186,7 @@ class Live:
 
     def _metrics(self) -> list[str]:
         shown: dict[str, Callable[[float], str]] = {
-            "test_loss": lambda value: f"loss {value:.4f}",
+            "test_loss": lambda value: f"loss {value:.4f}" if abs(value) < 1e5 else f"loss {value:.3g}",
             "test_accuracy": lambda value: f"accuracy {value:.2%}",
             "node_test_accuracy_min": lambda value: f"of the worst node {value:.2%}",
             "consensus_distance": lambda value: f"apart {value:.3g}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -32,6 +32,7 @@ class Checkpoint:
         run: Names the run's noise.
         attempt: Names the noise that is in use: another one after every resume with fresh noise.
         model: Fingerprint of all that the state's rows do not hold of the model.
+        first_nonfinite: See `fedpriv.runs.results.Result`.
     """
 
     progress: Progress
@@ -44,6 +45,7 @@ class Checkpoint:
     run: str
     attempt: int
     model: str
+    first_nonfinite: dict[str, int] = field(default_factory=dict[str, int])
 
     def randomness(self) -> Randomness:
         """The run's streams."""

@@ -15,14 +15,16 @@ from torch import Tensor, nn
 
 from fedpriv.clients.layout import Layout
 from fedpriv.errors import FedprivError
+from fedpriv.measuring.health import told
 from fedpriv.privacy.accounting.spent import Spent
 from fedpriv.storage import files, strict_json
 from fedpriv.storage.saved import ROUND, checked
 
-Ended = Literal["rounds", "strategy", "budget", "left"]
+Ended = Literal["rounds", "strategy", "budget", "nonfinite", "left"]
 _ENDINGS: dict[Ended, str] = {
     "strategy": "the strategy said that it was done",
     "budget": "the next round would overspend epsilon",
+    "nonfinite": "training broke, what was released was not finite",
     "left": "it was left",
 }
 
@@ -38,7 +40,7 @@ def why_no_more(ended: Ended, planned: int, spent: Spent, status: str | None = N
     """
     if ended == "rounds":
         return ""
-    charged = ended in ("strategy", "left") and math.isfinite(spent.epsilon)
+    charged = ended in ("strategy", "nonfinite", "left") and math.isfinite(spent.epsilon)
     whole = "; the whole plan is charged, for the stop may depend on what was seen" if charged else ""
     return f" of {planned}: {status or _ENDINGS[ended]}{whole}"
 
@@ -56,11 +58,12 @@ class RoundReport:
         epsilon: Upper bound on what the rounds so far have spent (the largest over clients), never above the limit that
             the budget's filter enforces. With sampled or Laplace noise it is the tight bound of this round or one of
             the next, for it is worked out at a dozen rounds of the plan; of a run that has left its plan, the quick
-            bound. Of the round in which a strategy stops itself, what the run is charged.
+            bound. Of the round in which a strategy stops itself, or a run is stopped, what the run is charged.
         target: The target epsilon, or None.
         releases: Number of records in the ledger, all of them on the disk where the run is kept there.
         checkpoint: Whether a checkpoint follows once this report is taken; what is to be as durable is synced before.
         head: The `chain` of the ledger's last line; None where it has no chain.
+        warning: A line where the released model or the test loss is not finite for the first time; else None.
     """
 
     round: int
@@ -71,6 +74,7 @@ class RoundReport:
     releases: int
     checkpoint: bool = False
     head: str | None = None
+    warning: str | None = None
 
 
 @dataclass(frozen=True)
@@ -84,9 +88,9 @@ class Result:
         test_accuracy: Of the one model (the mean over nodes), on public test data.
         test_loss: The same.
         ended: Why there were no more rounds: `"rounds"` (all were made), `"strategy"` (it said that it was done),
-            `"budget"` or `"left"`.
-        spent: Upper bound on what was spent: of a run that its strategy ended or that was left, the price of the whole
-            plan, for the stop may depend on what was seen.
+            `"budget"`, `"nonfinite"` (see `stop_on` of `Training`) or `"left"`.
+        spent: Upper bound on what was spent: of a run that its strategy or a broken model ended, or that was left, the
+            price of the whole plan, for the stop may depend on what was seen.
         releases: Number of records in the ledger.
         seconds: Time of the run; of a private run with secret batches or cohorts to one digit, for it depends on them.
         params_l2: Norm of `params`.
@@ -95,6 +99,8 @@ class Result:
         gradient_evaluations: Expected number of per-example gradients.
         optimality_gap: F(params) - F*, where F* is known, over all training examples: exact, so NOT private.
             `result.json` has it as `suboptimality` too, and lists both under `not_private`.
+        first_nonfinite: For `"model"` and `"test_loss"` the first round, from 1, in which it was NaN or infinite; empty
+            if all was finite.
         params: The one model's trainable parameters, `[dim]`.
         node_params: Each node's own, `[n, dim]`; the one model for all where they have none of their own.
         model: The one model as a module, in eval mode: what a layer such as dropout does in training is off.
@@ -114,9 +120,15 @@ class Result:
     measures: dict[str, Any]
     gradient_evaluations: float
     optimality_gap: float | None
+    first_nonfinite: dict[str, int]
     params: Tensor = field(repr=False)
     node_params: Tensor = field(repr=False)
     model: nn.Module = field(repr=False)
+
+    @property
+    def broken(self) -> bool:
+        """Whether what was trained is of no use: the last model, or its test loss, is not finite."""
+        return not (bool(torch.isfinite(self.params).all()) and math.isfinite(self.test_loss or 0.0))
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; null where a number is not finite, but an infinite epsilon is the string `"inf"`."""
@@ -126,6 +138,7 @@ class Result:
             "rounds": self.rounds,
             "planned_rounds": self.planned_rounds,
             "ended": self.ended,
+            "first_nonfinite": self.first_nonfinite,
             "releases": self.releases,
             "test_accuracy": self.test_accuracy,
             "test_loss": self.test_loss,
@@ -179,7 +192,9 @@ class Result:
         tested = "" if self.test_loss is None else f"test loss {self.test_loss:.4g}, "
         tested = tested if self.test_accuracy is None else f"test accuracy {self.test_accuracy:.2%}, "
         why = why_no_more(self.ended, self.planned_rounds, self.spent, self.measures.get("status"))
-        return f"{self.strategy}: {tested}{self.rounds} rounds{f' ({why.lstrip()})' if why else ''}, {self.spent}"
+        broken = f", first not finite: {told(self.first_nonfinite)}" if self.first_nonfinite else ""
+        rounds = f"{self.rounds} rounds{f' ({why.lstrip()})' if why else ''}"
+        return f"{self.strategy}: {tested}{rounds}{broken}, {self.spent}"
 
 
 class Sink(Protocol):

@@ -24,6 +24,7 @@ from fedpriv.clients.population import Population
 from fedpriv.engines.local import RoundNetwork, adopt, begin, seen_by_aggregator, simulate
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.measuring import measures
+from fedpriv.measuring.health import Health, StopOn
 from fedpriv.measuring.measures import Measures
 from fedpriv.measuring.metrics import Evaluator
 from fedpriv.network.local import Star
@@ -31,7 +32,7 @@ from fedpriv.oracle.backends import choose
 from fedpriv.oracle.private import PrivateOracle
 from fedpriv.oracle.trial import try_out
 from fedpriv.privacy.accounting.accountant import Accountant, account
-from fedpriv.privacy.accounting.spent import Spent
+from fedpriv.privacy.accounting.spent import Spent, up
 from fedpriv.privacy.chain import linked
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.record import Record
@@ -82,6 +83,8 @@ class Training:
             report the relative difference of the objectives.
         optimum: Smallest value of the objective, where it is known. Then the result tells the gap to it, which is
             computed on the training data without noise: for experiments on public data only.
+        stop_on: End the run, charged whole, when a released model is not finite (`"nonfinite"`), when its test loss is
+            not either (`"nonfinite_loss"`), or never (`"nothing"`). Reports and result tell of it in any case.
 
     Raises:
         ConfigError: settings that cannot work, before any data is touched.
@@ -107,6 +110,7 @@ class Training:
         fresh_noise: bool = False,
         compare: bool = False,
         optimum: float | None = None,
+        stop_on: StopOn = "nonfinite",
     ) -> None:
         compute = compute or Compute()
         if not clients:
@@ -121,6 +125,7 @@ class Training:
         device = compute.torch_device()
         told = releases_told(_needed(self.folder) / "metrics.jsonl") if resume else 0
         saved = Checkpoint.last(_needed(self.folder), told, device) if resume else None
+        self.health = Health(stop_on, {} if saved is None else saved.first_nonfinite)
         kinds = [(type(part), [p.shape for p in part.parameters(False)]) for part in clients[0].modules()]
         self._settings = digest(
             settings, seed, strategy, privacy, rounds, self.network, sizes, compute.dtype, kinds, problems
@@ -204,24 +209,33 @@ class Training:
         start = time.monotonic() - self._seconds
         network = seen_by_aggregator(self.network, self.plan.privacy)
         rounds = simulate(self.strategy, self.oracle, network, self.progress, self._randomness, rounds=self.rounds)
-        for done in rounds:
+        for done in () if self.health.stops else rounds:
             self._sync()
             self._count(self.ledger.records[self._kept.releases :])
             self.progress, self._kept = done.progress, self.ledger.mark
-            server = done.progress.server
+            server, before = done.progress.server, self.health
+            self.health = before.after(done.progress.round, {"model": done.progress.models})
             last = self._ended() != "left"
             metrics: dict[str, float] = {}
             if last or done.progress.round % self._every == 0:
                 metrics = self._metrics(measures.AT_THE_END if last else None)
             metrics |= {name: x for name in self.strategy.monitor if not math.isnan(x := float(server[name]))}
+            self.health = self.health.after(done.progress.round, metrics)
             self._seconds = time.monotonic() - start
-            epsilon = self._charged().epsilon if self._ended() == "strategy" else self._reported.so_far()
-            saves = self.folder is not None and (last or done.progress.round % self._save_every == 0)
+            ended = self._ended()
+            charged = ended in ("strategy", "nonfinite")
+            epsilon = self._charged().epsilon if charged else self._reported.so_far()
+            saves = self.folder is not None and (ended != "left" or done.progress.round % self._save_every == 0)
             target, (releases, head) = self.plan.privacy.epsilon, self._kept
-            yield RoundReport(done.progress.round, self.rounds, metrics, epsilon, target, releases, saves, head)
+            warning = self.health.warning(before, done.progress.models, _so_far(epsilon, target))
+            yield RoundReport(
+                done.progress.round, self.rounds, metrics, epsilon, target, releases, saves, head, warning
+            )
             # only now, so that whoever writes reports down never misses one that a checkpoint counts as done
             if saves:
                 self.save()
+            if self.health.stops:
+                break
         self._sync()
         self._over = True
         adopt(self.population, self.progress, str(self._charged()))
@@ -241,6 +255,7 @@ class Training:
                 self._randomness.run,
                 self._randomness.attempt,
                 self._model,
+                dict(self.health.first),
             )
             checkpoint.save(self.folder.path / "checkpoint.pt")
 
@@ -280,6 +295,8 @@ class Training:
             return "rounds"
         if self.progress.server.get("done", False):
             return "strategy"
+        if self.health.stops:
+            return "nonfinite"
         return "budget" if self._over else "left"
 
     def _charged(self) -> Spent:
@@ -332,6 +349,7 @@ class Training:
             },
             gradient_evaluations=sum(self.plan.evaluations[: progress.round]),
             optimality_gap=self.measures.optimality_gap(params),
+            first_nonfinite=dict(self.health.first),
             params=params.clone(),
             node_params=progress.models.clone()
             if measures.apart(progress)
@@ -359,6 +377,12 @@ def _streams(seed: int | None, secret_seed: int | None, run: str, *, private: bo
     return Randomness(secrets.randbits(62) if seed is None else seed, secret_seed, run=run)
 
 
+def _so_far(epsilon: float, target: float | None) -> str:
+    """What has been spent, for a warning; empty without a promise."""
+    of = "" if target is None else f" of {target:g}"
+    return f"epsilon <= {up(epsilon)}{of}" if math.isfinite(epsilon) else ""
+
+
 def _needed(folder: RunFolder | None) -> Path:
     if folder is None:
         raise ConfigError("folder", None, "name the folder of the run to resume")
@@ -377,6 +401,7 @@ def train(
     network: RoundNetwork | None = None,
     compute: Compute | None = None,
     sinks: Sequence[Sink] = (),
+    stop_on: StopOn = "nonfinite",
 ) -> Result:
     """Train in memory and return the result.
 
@@ -392,13 +417,14 @@ def train(
         network: A star by default.
         compute: Speed settings.
         sinks: Take a report every round, e.g. `fedpriv.reports.sinks.TensorBoard(Path("runs/a"))`.
+        stop_on: What ends a run that breaks; see `Training`.
 
     Returns:
         The result: its `spent` is an upper bound, its `model` the trained module.
 
     Guarantee: what a strategy hears of the data is noised and counted first; an answer that would pass the target
-    epsilon is not made, and ends the run. What weakens the promise is a Python warning. `Training(..., folder=...)`
-    keeps a run on disk.
+    epsilon is not made, and ends the run. What weakens the promise is a Python warning, and so is a model or a test
+    loss that is not finite. `Training(..., folder=...)` keeps a run on disk.
 
     Raises:
         FedprivError: settings or data that cannot work; names field, value and fix.
@@ -413,10 +439,13 @@ def train(
         test=test,
         network=network,
         compute=compute,
+        stop_on=stop_on,
     )
     for weakness in training.warnings:
         warnings.warn(weakness, stacklevel=2)
     for report in training:
+        if report.warning:
+            warnings.warn(report.warning, stacklevel=2)
         for sink in sinks:
             sink.write(report)
     for sink in sinks:

@@ -89,6 +89,7 @@ class _Result(TypedDict, total=False):
     per_client_epsilon: Required[list[Epsilon]]
     accountant: Required[Text]
     not_covered: Required[list[Text]]
+    first_nonfinite: dict[str, Count]
     status: Text | None
     test_accuracy: Number | None
     test_loss: Number | None
