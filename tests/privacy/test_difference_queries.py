@@ -196,6 +196,19 @@ def test_the_bound_finds_its_quantile_and_each_round_is_one_release():
     assert [r.query for r in training.ledger.records] == ["message"] * 150
 
 
+@pytest.mark.parametrize(("said", "moved"), [(40.0, math.exp(-0.2 * 0.7)), (-40.0, math.exp(0.2 * 0.3)), (0.06, None)])
+def test_one_round_of_noise_moves_the_bound_by_a_bounded_factor(said: float, moved: float | None):
+    """Noise throws the fraction of clients inside far out of [0, 1]; e^(-0.2 * 200) would end the run."""
+    strategy = adaptive_clipping(fedavg(1.0), 0.5, quantile=0.3, clip_learning_rate=0.2, share=0.1)
+    _, state = strategy.aggregator.init(torch.zeros(2, 3, dtype=torch.float64))
+    message = torch.zeros(2, 4, dtype=torch.float64)
+    message[:, -1] = said
+    received, state = strategy.aggregator(message, fp.Star(2), state)
+    inside = (0.06 / 0.1 + 1) / 2  # share * (2 b - 1) of a fraction b
+    assert float(state["clip_bound"]) == pytest.approx(0.5 * (moved or math.exp(-0.2 * (inside - 0.3))), rel=1e-9)
+    assert received[:, -1].tolist() == [float(state["clip_bound"])] * 2
+
+
 @pytest.mark.parametrize("clip", [fp.Clip(0.1), fp.Clip(10.0), fp.Clip(1.0, "l1")])
 def test_adaptive_clipping_refuses_another_clip_of_its_messages(clip: fp.Clip):
     """A smaller one would shrink update and bit behind the aggregator's back, a larger one add noise for nothing."""

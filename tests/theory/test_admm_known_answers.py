@@ -53,6 +53,27 @@ def test_tiny_problem_iterates(step: fp.Prox | fp.Trust, expected: list[tuple[fl
         torch.testing.assert_close(w[:, 1], -w[:, 0], rtol=0, atol=1e-12)
 
 
+def test_a_growing_penalty_is_next_rounds_in_what_is_sent() -> None:
+    """Eq 4a divides the duals by rho_{t+1}: the server's w of round t + 1 minimises with that round's penalty."""
+    penalty = fp.Penalty(scale=1.0, growth=2.0, period=1.0)  # rho_t = 2, 4, 8, ...
+    assert [penalty(t) for t in (1, 2, 3)] == [2, 4, 8]
+    step = fp.inexact_admm(fp.Prox(fp.Decay(1.0, 0.0)), penalty).local_step
+
+    class Answers:
+        n_clients = 1
+
+        def gradient(self, params: torch.Tensor) -> torch.Tensor:
+            return torch.full_like(params, 6.0)
+
+    state = step.init(torch.zeros(1, 1))
+    message, state = step(torch.zeros(1, 1), state, Answers())
+    # z = -6 / (2 + 1) = -2, dual = 2 * 2 = 4, sent -2 - 4 / 4
+    assert (float(state["z"]), float(state["dual"]), float(message)) == (-2.0, 4.0, -3.0)
+    message, state = step(torch.full((1, 1), 2.0), state, Answers())
+    # z = (4 * 2 + 4 - 6 - 2) / (4 + 1) = 0.8, dual = 4 + 4 * 1.2 = 8.8, sent 0.8 - 8.8 / 8
+    assert [float(v) for v in (state["z"], state["dual"], message)] == pytest.approx([0.8, 8.8, -0.3], abs=1e-6)
+
+
 def test_paper_radius_freezes_the_method() -> None:
     """The radius 1/t^2 of the paper sums to pi^2/6: no coordinate of z can ever leave that ball."""
     strategy = fp.inexact_admm(fp.Trust(fp.Decay(0.01, 2.0)), fp.Penalty(scale=0.01))

@@ -1,0 +1,138 @@
+"""What a run asks of its disk reaches the operating system: content before names, names before anybody is told."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import fedpriv as fp
+from fedpriv.models import SoftmaxRegression
+from fedpriv.storage import files
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Every fsync and rename that reaches the system, with the number of the file or folder."""
+    calls: list[tuple[str, int]] = []
+    fsync, rename = os.fsync, os.replace
+
+    def on_fsync(fd: int) -> None:
+        fsync(fd)
+        calls.append(("sync", os.fstat(fd).st_ino))
+
+    def on_rename(old: Path, new: Path) -> None:
+        calls.append(("rename", os.stat(old).st_ino))
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", on_fsync)
+    monkeypatch.setattr(os, "replace", on_rename)
+    return calls
+
+
+def number(path: Path) -> int:
+    return path.stat().st_ino
+
+
+def test_a_whole_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, asked: list[tuple[str, int]]) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"an older and longer one")
+    files.write_whole(path, b"content")
+    assert asked == [("sync", number(path)), ("rename", number(path)), ("sync", number(tmp_path))]
+    assert path.read_bytes() == b"content"
+    assert [one.name for one in tmp_path.iterdir()] == ["x"]
+
+
+def test_lines_and_the_name_of_their_file_are_synced_once(tmp_path: Path, asked: list[tuple[str, int]]) -> None:
+    path = tmp_path / "lines"
+    grows = files.Appender(path)
+    grows.append(b"one\n")
+    grows.append(b"two\n")
+    assert asked == []  # the run says when
+    grows.sync()
+    assert asked == [("sync", number(path)), ("sync", number(tmp_path))]
+    grows.sync()
+    assert len(asked) == 2
+    grows.append(b"three\n")
+    grows.sync()
+    assert asked[2:] == [("sync", number(path))]
+    assert path.read_bytes() == b"one\ntwo\nthree\n"
+
+
+def test_a_torn_end_is_cut_on_the_disk_too(tmp_path: Path, asked: list[tuple[str, int]]) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"one\ntor")
+    grows = files.Appender(path, keep=4)
+    assert ("sync", number(path)) in asked
+    grows.append(b"two\n")
+    assert path.read_bytes() == b"one\ntwo\n"
+    asked.clear()
+    files.Appender(path, keep=8)
+    assert asked == []  # nothing to cut
+
+
+def test_a_write_that_takes_a_part_goes_on_with_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, bytes(data)[:3]))
+    files.write_whole(tmp_path / "x", b"more than three bytes")
+    assert (tmp_path / "x").read_bytes() == b"more than three bytes"
+
+
+def test_a_failed_sync_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel may have thrown the pages away: a second fsync would succeed without them."""
+    grows = files.Appender(tmp_path / "lines")
+    grows.append(b"one\n")
+
+    def fails(fd: int) -> None:
+        raise OSError(errno.EIO, "the disk is gone")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", fails)
+        with pytest.raises(OSError, match="gone"):
+            grows.sync()
+    for again in (grows.sync, lambda: grows.append(b"two\n")):
+        with pytest.raises(OSError, match="gone"):
+            again()
+
+
+def test_a_failed_line_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "lines"
+    grows = files.Appender(path)
+    grows.append(b"one\n")
+    write = os.write
+
+    def half(fd: int, data: bytes) -> int:
+        write(fd, bytes(data)[:2])
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", half)
+        with pytest.raises(OSError, match="full"):
+            grows.append(b"two\n")
+    assert path.read_bytes() == b"one\n"
+    with pytest.raises(OSError, match="full"):  # there may be space again, but it was the last operation
+        grows.append(b"two\n")
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_round_is_told_after_its_records_are_on_the_disk(
+    durable: bool, tmp_path: Path, asked: list[tuple[str, int]]
+) -> None:
+    x, y = torch.randn(12, 4, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 2
+    data = [TensorDataset(x[:6], y[:6]), TensorDataset(x[6:], y[6:])]
+    clients = fp.make_clients(SoftmaxRegression(4, 2), nn.CrossEntropyLoss(), data)
+    privacy = fp.Privacy(noise_multiplier=5.0, durable=durable)
+    training = fp.Training(
+        clients, fp.inexact_admm(), privacy, rounds=6, folder=tmp_path / "run", checkpoint_every=100, secret_seed=0
+    )
+    ledger = ("sync", number(tmp_path / "run" / "ledger.jsonl"))
+    synced = []
+    for _ in training:
+        synced.append(ledger in asked)
+        asked.clear()
+    assert synced[1:-1] == [durable] * 4  # the first and the last come with a checkpoint

@@ -1,0 +1,102 @@
+"""Batches are drawn anew for every answer, from all of a client's examples, and digests of answers keep them secret."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from privacy_worlds import clients_of, digits_of, oracle_of
+
+import fedpriv as fp
+from fedpriv.clients.population import Population
+from fedpriv.oracle.draws import Draws
+from fedpriv.privacy.accounting.accountant import Accountant
+from fedpriv.privacy.ledger import Ledger, Release
+from fedpriv.privacy.record import Record
+from fedpriv.privacy.settings import Sampling
+from fedpriv.randomness.streams import Randomness
+
+SIZES = (30, 20, 7)
+SAMPLINGS: dict[str, Sampling] = {"poisson": fp.Poisson(0.3), "fixed size": fp.FixedSize(8)}
+
+
+def drawn(population: Population, sampling: Sampling, rounds: int, answers: int) -> Iterator[list[tuple[int, int]]]:
+    """Which examples (client, place) each answer uses."""
+    draws = Draws(population, Randomness(secret_seed=1), 1.0)
+    place = {
+        int(i): (c, int(i - population.starts[c]))
+        for c, m in enumerate(SIZES)
+        for i in population.starts[c] + torch.arange(m)
+    }
+    for round_index in range(rounds):
+        draws.begin_round(round_index, torch.arange(len(SIZES)))
+        for index in range(answers):
+            found = [batch.examples[batch.mask] for batch in draws.batches(sampling, index)]
+            yield sorted(place[int(i)] for part in found for i in part)
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_every_answer_has_a_batch_of_its_own(name: str) -> None:
+    sampling, population = SAMPLINGS[name], Population(clients_of(digits_of(SIZES)))
+    batches = list(drawn(population, sampling, rounds=200, answers=2))
+    assert len({tuple(batch) for batch in batches}) == len(batches)
+    chosen = np.array([[(c, i) in batch for c, m in enumerate(SIZES) for i in range(m)] for batch in map(set, batches)])
+    rates = np.concatenate([np.full(m, 0.3 if name == "poisson" else min(8 / m, 1)) for m in SIZES])
+    np.testing.assert_allclose(chosen.mean(0), rates, atol=4.5 * (0.25 / len(batches)) ** 0.5)
+    # the two answers of a round have no more in common than those of different rounds
+    varied = chosen[:, rates < 1] - rates[rates < 1]
+    together = (varied[0::2] * varied[1::2]).mean()
+    assert abs(together) < 5 * 0.25 / np.sqrt(varied.size / 2)
+    if name == "fixed size":
+        assert {tuple(np.split(row, np.cumsum(SIZES)[:-1])[c].sum() for c in range(3)) for row in chosen} == {(8, 8, 7)}
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_answers_of_one_round_are_of_different_batches(name: str) -> None:
+    """With no noise to speak of, what two answers at one point differ in is their batches."""
+    privacy = fp.Privacy(noise_multiplier=1e-7, sampling=SAMPLINGS[name])
+    moved = {}
+    for kind, settings in {"drawn": privacy, "whole": replace(privacy, sampling=fp.FullBatch())}.items():
+        oracle = oracle_of(digits_of(SIZES[:2]), settings)
+        params = torch.zeros(2, 640, dtype=torch.float64)
+        oracle.begin_round(0, torch.arange(2))
+        moved[kind] = (oracle.gradient(params) - oracle.gradient(params)).norm(dim=1)
+    assert (moved["drawn"] > 0.05).all()
+    assert (moved["whole"] < 1e-4).all()
+
+
+def test_a_digest_tells_nothing_without_its_key(tmp_path: Path) -> None:
+    """Of a value that few others could be, an unkeyed digest would tell which one it is."""
+    value = torch.linspace(0, 1, 5, dtype=torch.float64)
+    record = Record(0, "gradient", 0, "gaussian", 5.0, "sample", "replace_one")
+    found = []
+    for name, key in (("a", b"one"), ("b", b"another"), ("c", b"one")):
+        ledger = Ledger(Accountant(1, 1e-5), tmp_path / name, digest_key=key)
+        ledger.open(Release(record, value))
+        found.append(ledger.records[0].digest)
+    assert found[0] == found[2] != found[1]
+    assert hashlib.blake2b(value.numpy().data, digest_size=8).hexdigest() not in found
+
+
+def test_the_key_of_a_runs_digests_follows_from_its_secret(tmp_path: Path) -> None:
+    def digests(folder: str, noise: Randomness) -> list[str | None]:
+        (tmp_path / folder).mkdir()
+        training = fp.Training(
+            clients_of(digits_of(SIZES)),
+            fp.fedavg(0.1),
+            fp.Privacy(at="none"),  # without noise: the values are the same whatever the secret is
+            rounds=3,
+            secret_seed=noise.secret_seed,
+            folder=tmp_path / folder,
+        )
+        list(training)
+        return [record.digest for record in training.ledger.records]
+
+    one, same, other = (digests(name, Randomness(0, s)) for name, s in (("a", 1), ("b", 1), ("c", 2)))
+    assert one == same
+    assert not set(one) & set(other)
