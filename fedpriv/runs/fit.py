@@ -107,8 +107,12 @@ def check_problem(
 
     Raises:
         ConfigError: a client has some, and the strategy would never look at them; the strategy would pay for the values
-            of constraints, and there are none; or `compare` with a run that has no centralised counterpart.
+            of constraints, and there are none, or they are a whole client's; or `compare` with a run that has no
+            centralised counterpart.
     """
+    if privacy.private and sees_problem and privacy.unit == "client":
+        fix = "a client's constraint values cannot be kept from whoever sees them; use unit: sample"
+        raise ConfigError("privacy.unit", "client", fix)
     if privacy.private and sees_problem and not any(problem.constraints for problem in problems):
         fix = f"{strategy.name} spends a part of its budget on their values; name some, or use fedavg or dp_gd"
         raise ConfigError("problem.constraints", [], fix)
