@@ -4,10 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 JOBS ?= 2
+SEED ?= 0
 OUT ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-slow test-faults fuzz check format format-check lint types layers docs coverage bench clean
+.PHONY: help venv demo test test-slow test-faults fuzz mutants check format format-check lint types layers docs coverage bench clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +46,9 @@ test-faults: venv ## kill runs, cut their power and fill their disk at every fil
 
 fuzz: venv ## made-up configurations, damaged data files and run folders: N of each (N=1000)
 	FEDPRIV_FUZZ=$(or $(N),1000) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/fuzz
+
+mutants: venv ## change the code that a guarantee rests on in N places (N=400, SEED says which) and see whether the tests notice
+	$(BIN)/python tests/mutants --count $(or $(N),400) --seed $(SEED) --jobs $(JOBS)
 
 check: format-check lint types layers docs coverage ## everything that must pass before a change is merged
 

@@ -1,0 +1,83 @@
+"""The changes that mutation testing makes are changes, and the ones that matter are among them."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+from mutations import mutants_of
+
+SOURCE = '''
+"""What it is for."""
+import math
+from typing import Literal
+
+Word = Literal["a", "b"]
+MOST = 3
+
+
+def f(x, y, *, key=b""):
+    """What it does: not touched."""
+    if x < y and not key:
+        raise ValueError(f"{x} + {y}")
+    total = [0.0]
+    total[0] = max(x, y) / 2 if key else -y
+    total[0] += float(x)
+    for item in sorted(total, key=abs):
+        continue
+    return g(y, key=key)
+'''
+EXPECTED = {
+    ("x < y and (not key)", "x <= y and (not key)"),
+    ("x < y and (not key)", "x >= y and (not key)"),
+    ("x < y and (not key)", "x < y or not key"),
+    ("x < y and (not key)", "x < y"),
+    ("x < y and (not key)", "not (x < y and (not key))"),
+    ("raise ValueError(f'{x} + {y}')", "pass"),
+    ("MOST = 3", "MOST = 4"),
+    ("total[0] = max(x, y) / 2 if key else -y", "pass"),
+    ("total[0] = max(x, y) / 2 if key else -y", "total[0] = -y if key else max(x, y) / 2"),
+    ("total[0] = max(x, y) / 2 if key else -y", "total[0] = max(x, y) * 2 if key else -y"),
+    ("total[0] = max(x, y) / 2 if key else -y", "total[0] = min(x, y) / 2 if key else -y"),
+    ("total[0] = max(x, y) / 2 if key else -y", "total[0] = max(y, x) / 2 if key else -y"),
+    ("total[0] += float(x)", "total[0] -= float(x)"),
+    ("total[0] += float(x)", "pass"),
+    ("continue", "break"),
+    ("return g(y, key=key)", "return g(y)"),
+    ("return g(y, key=key)", "return None"),
+}
+
+
+def _plain(text: str) -> str:
+    return ast.unparse(ast.parse(text))
+
+
+def test_each_is_one_change_that_python_can_read() -> None:
+    source = SOURCE.encode()
+    found = mutants_of("f.py", source)
+    for mutant in found:
+        changed = mutant.applied(source)
+        assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(source))
+        assert SOURCE.splitlines()[mutant.line - 1].strip().startswith(mutant.old.splitlines()[0].strip()[:5]) or (
+            mutant.old in SOURCE.splitlines()[mutant.line - 1]
+        )
+    assert {(_plain(m.old), _plain(m.new)) for m in found} >= {(_plain(a), _plain(b)) for a, b in EXPECTED}
+    assert len({m.key for m in found}) == len(found)
+    untouched = [m for m in found if "What it" in m.old or "Literal" in m.old or m.old.startswith("import")]
+    assert not untouched
+
+
+def test_a_sample_stays_when_other_lines_change() -> None:
+    before = sorted(mutants_of("f.py", SOURCE.encode()), key=lambda m: m.rank(7))
+    after = sorted(mutants_of("f.py", SOURCE.replace("MOST = 3", "MORE = 30").encode()), key=lambda m: m.rank(7))
+    common = {m.key for m in before} & {m.key for m in after}
+    assert [m.key for m in before if m.key in common] == [m.key for m in after if m.key in common]
+    assert len(common) == len(before) - 1
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_seed_is_an_order(seed: int) -> None:
+    found = mutants_of("f.py", SOURCE.encode())
+    ranks = [m.rank(seed) for m in found]
+    assert ranks == [m.rank(seed) for m in found]
+    assert ranks != [m.rank(1 - seed) for m in found]
