@@ -3,9 +3,9 @@
     python tests/mutants --count 400 --seed 0
 
 Mutants are made of what a guarantee rests on: privacy/, the oracle and its sums, and what keeps a run's folder. Each is
-tried in a fork of a process that has the libraries in memory, in a copy of the project, with the tests that execute its
-line, quick ones first, until one fails. What survives is printed with its change; changes that change nothing that
-could be observed stand in `equivalent.toml` with the reason.
+tried in a fork, in a copy of the project, with the tests that execute its line, quick ones first, until one fails. What
+survives is printed with its change; changes that change nothing that could be observed stand in `equivalent.toml` with
+the reason.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from coverage_map import Map
 from forks import ROOT, TestRun, copy_of_project, import_libraries
 from mutations import Mutant, mutants_of
+from patches import NOT_PATCHED, Job, Loop, in_session
 
 HERE = Path(__file__).parent
 KEPT = ROOT / ".mutants"
@@ -36,57 +37,18 @@ TARGETS = (
     "fedpriv/storage/strict_json.py",
     "fedpriv/runs/checkpoint.py",
 )
-FIRST, LATER, MOST = 6.0, 90.0, 400  # seconds of tests in a first and a second try, and tests in one try
-
-
-@dataclass
-class Trial:
-    """A mutant that is being tried.
-
-    Attributes:
-        mutant: Which.
-        left: Tries that are left: the tests and the seconds that they take.
-        run: The one that is going on.
-        killed_by: The test that failed, or what else became of it.
-        tests: How many tests were run.
-    """
-
-    mutant: Mutant
-    left: deque[tuple[list[str], float]]
-    run: TestRun | None = None
-    killed_by: str = ""
-    tests: int = 0
-
-    def go_on(self, folder: Path) -> None:
-        """Start the next try."""
-        names, seconds = self.left.popleft()
-        self.tests += len(names)
-        self.run = TestRun(folder, ["-x", *names], 30 + 5 * seconds)
-
-    def ended(self) -> bool:
-        """Whether nothing is left to do."""
-        if self.run is None:
-            return not self.left
-        if not self.run.poll():
-            return False
-        if self.run.result == "nothing" or self.run.result == "exit 4":
-            names = ", ".join(self.run.words)
-            raise SystemExit(f"tests were not found: {names}\n{(self.run.folder / '.log').read_text()[-2000:]}")
-        if self.run.result != "passed":
-            self.killed_by = next(iter(self.run.report()["failed"]), str(self.run.result))
-        self.run = None
-        return bool(self.killed_by) or not self.left
+MOST_SECONDS, MOST_TESTS = 40.0, 300  # of the tests that a mutant is tried with
 
 
 @dataclass
 class Session:
-    """Tries mutants in copies of the project.
+    """Tries mutants and keeps what became of them.
 
     Args:
         sources: The files that mutants are made of.
         tests: The map.
         folders: Copies of the project, one for each mutant that is tried at the same time.
-        known: Results of an earlier session that hold, by the mutant's key.
+        results: What is known already: the test that killed a mutant, or "", by the mutant's key.
     """
 
     sources: dict[str, bytes]
@@ -94,37 +56,46 @@ class Session:
     folders: list[Path]
     results: dict[str, str] = field(default_factory=dict)
 
-    def tries(self, mutant: Mutant) -> deque[tuple[list[str], float]]:
-        """Quick tests first; what takes longer only if they all pass."""
-        found = self.tests.tests_of(mutant, self.sources[mutant.path].decode().splitlines())
-        found = [pair for pair in found if pair[1] <= LATER]
-        parts: deque[tuple[list[str], float]] = deque()
-        budget, names, total = FIRST, list[str](), 0.0
-        for name, seconds in found:
-            if names and (total + seconds > budget or len(names) == MOST):
-                parts.append((names, total))
-                if len(parts) == 2:
-                    return parts
-                budget, names, total = LATER, [], 0.0
-            names, total = [*names, name], total + seconds
-        return parts + deque([(names, total)] if names else [])
+    def __post_init__(self) -> None:
+        self._began, self._results = time.monotonic(), KEPT / "results.json"
 
     def run(self, mutants: list[Mutant]) -> None:
         """Try them all; prints each result."""
-        waiting, at_work, began = deque(mutants), dict[Path, Trial](), time.monotonic()
+        jobs = [job for mutant in mutants if (job := self._job(mutant)).names or self._note(job, "")]
+        patched = [job for job in jobs if not job.mutant.at_import]
+        files = sorted({name.split("::")[0] for job in patched for name in job.names})
+        if patched:
+            self._save()
+            in_session(self.folders[0], files, Loop(self.folders[0], patched, len(self.folders), self._note))
+            self.results = json.loads(self._results.read_text())
+        self._run_files([job for job in jobs if self.results.get(job.mutant.key, NOT_PATCHED) == NOT_PATCHED])
+
+    def _job(self, mutant: Mutant) -> Job:
+        """Its tests, quick ones first."""
+        names, total = list[str](), 0.0
+        for name, seconds in self.tests.tests_of(mutant, self.sources[mutant.path].decode().splitlines()):
+            if total + seconds > MOST_SECONDS or len(names) == MOST_TESTS:
+                break
+            names, total = [*names, name], total + seconds
+        return Job(mutant, mutant.applied(self.sources[mutant.path]), names, total)
+
+    def _run_files(self, jobs: list[Job]) -> None:
+        """Each on a changed file, in a fork that imports the project anew."""
+        waiting, at_work = deque(jobs), dict[Path, tuple[Job, TestRun]]()
         while waiting or at_work:
             for folder in self.folders:
                 if folder not in at_work and waiting:
-                    mutant = waiting.popleft()
-                    self._write(folder, mutant.path, mutant.applied(self.sources[mutant.path]))
-                    at_work[folder] = Trial(mutant, self.tries(mutant))
-            for folder, trial in list(at_work.items()):
-                if trial.ended():
+                    job = waiting.popleft()
+                    self._write(folder, job.mutant.path, job.changed)
+                    at_work[folder] = job, TestRun(folder, ["-x", *job.names], 30 + 5 * job.seconds)
+            for folder, (job, run) in list(at_work.items()):
+                if run.poll():
                     del at_work[folder]
-                    self._write(folder, trial.mutant.path, self.sources[trial.mutant.path])
-                    self._note(trial, time.monotonic() - began)
-                elif trial.run is None:
-                    trial.go_on(folder)
+                    self._write(folder, job.mutant.path, self.sources[job.mutant.path])
+                    if run.result == "nothing" or str(run.result).startswith("exit"):
+                        raise SystemExit(f"{' '.join(run.words)}\n{(folder / '.log').read_text()[-2000:]}")
+                    failed = next(iter(run.report()["failed"]), str(run.result))
+                    self._note(job, "" if run.result == "passed" else failed)
             time.sleep(0.02)
 
     def _write(self, folder: Path, path: str, content: bytes) -> None:
@@ -132,14 +103,18 @@ class Session:
         for old in (folder / path).parent.glob(f"__pycache__/{Path(path).stem}.*.pyc"):
             old.unlink()
 
-    def _note(self, trial: Trial, seconds: float) -> None:
-        mutant = trial.mutant
-        self.results[mutant.key] = trial.killed_by
-        word = f"killed by {trial.killed_by}" if trial.killed_by else f"SURVIVED {trial.tests} tests"
+    def _note(self, job: Job, killed_by: str) -> None:
+        mutant = job.mutant
+        self.results[mutant.key] = killed_by
+        self._save()
+        word = f"killed by {killed_by}" if killed_by else f"SURVIVED {len(job.names)} tests"
+        seconds = time.monotonic() - self._began
         print(
-            f"{len(self.results):4} {seconds:6.0f} s {mutant.path}:{mutant.line} {_short(mutant)}: {word}", flush=True
+            f"{len(self.results):4} {seconds:5.0f} s {mutant.path}:{mutant.line} {_short(mutant)}: {word}", flush=True
         )
-        (KEPT / "results.json").write_text(json.dumps(self.results, indent=1))
+
+    def _save(self) -> None:
+        self._results.write_text(json.dumps(self.results, indent=1))
 
 
 def equivalents(mutants: list[Mutant]) -> dict[str, str]:

@@ -46,8 +46,11 @@ def import_libraries() -> None:
     for name in LIBRARIES:
         importlib.import_module(name)
     import torch
+    from hypothesis import settings
 
     torch.set_num_threads(1)
+    # a busy machine must not kill a mutant, nor chance
+    settings.register_profile("mutants", deadline=None, database=None, derandomize=True)
 
 
 def copy_of_project(folder: Path) -> None:
@@ -120,7 +123,7 @@ class TestRun:
     def _work(self) -> None:
         code = 99
         try:
-            os.setsid()
+            os.setpgid(0, 0)
             limit = int(self.cpu) + 1
             resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -133,7 +136,7 @@ class TestRun:
             sys.path[:0] = [str(self.folder)]
             import pytest
 
-            words = ["-p", "no:cacheprovider", "--no-header", "--tb=short", "--hypothesis-seed=0", *self.words]
+            words = ["-p", "no:cacheprovider", "--no-header", "--tb=short", "--hypothesis-profile=mutants", *self.words]
             code = pytest.main(words, plugins=[Recorder(self._report), *self.plugins()])
         except BaseException:
             traceback.print_exc()

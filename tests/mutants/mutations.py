@@ -6,7 +6,7 @@ import ast
 import copy
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
@@ -59,6 +59,7 @@ class Mutant:
         start: Where it stands in the file, in bytes.
         line: The line that it begins in.
         lines: The lines whose execution means that it matters.
+        at_import: Whether it is in code that runs when the file is imported, rather than in a function's body.
         nth: Which of the file's like changes it is.
     """
 
@@ -68,6 +69,7 @@ class Mutant:
     start: int
     line: int
     lines: tuple[int, ...]
+    at_import: bool
     nth: int = 0
 
     @cached_property
@@ -91,8 +93,12 @@ def mutants_of(path: str, source: bytes) -> list[Mutant]:
     for one in file.statements(ast.parse(source).body, ()):
         pair = (one.old, one.new)
         seen[pair] = nth = seen.get(pair, -1) + 1
-        found.append(Mutant(one.path, one.old, one.new, one.start, one.line, one.lines, nth))
+        found.append(replace(one, nth=nth))
     return found
+
+
+Outer = tuple[int, ...] | None
+"""Of code that runs at import, the lines that use what it makes (none: who knows); None in a function's body."""
 
 
 class _File:
@@ -102,22 +108,23 @@ class _File:
         for line in source.splitlines(keepends=True):
             self._starts.append(self._starts[-1] + len(line))
 
-    def statements(self, body: list[ast.stmt], outer: tuple[int, ...]) -> Iterator[Mutant]:
-        """Changes of statements; `outer` is where code of a definition runs, whose own line runs at import."""
+    def statements(self, body: list[ast.stmt], outer: Outer) -> Iterator[Mutant]:
+        """Changes of statements; see `Outer`."""
         for statement in body:
             if _says_nothing(statement):
                 continue
             if isinstance(statement, ast.FunctionDef | ast.ClassDef):
                 inside = tuple(range(statement.body[0].lineno, (statement.end_lineno or 0) + 1))
+                used_by = None if outer is None else inside
                 if isinstance(statement, ast.FunctionDef):
                     for default in [*statement.args.defaults, *statement.args.kw_defaults]:
-                        yield from self._expression(default, default, inside)
-                yield from self.statements(statement.body, inside if isinstance(statement, ast.ClassDef) else ())
+                        yield from self._expression(default, default, used_by)
+                yield from self.statements(statement.body, used_by if isinstance(statement, ast.ClassDef) else None)
             elif isinstance(statement, COMPOUND):
                 for head in _heads(statement):
                     yield from self._expression(head, head, outer)
                     if isinstance(statement, ast.If):
-                        yield self._changed(head, ast.UnaryOp(ast.Not(), ast.Tuple([head], ast.Load())), outer, head)
+                        yield self._changed(head, ast.UnaryOp(ast.Not(), ast.Tuple([head], ast.Load())), outer)
                 for name in ("body", "orelse", "finalbody"):
                     yield from self.statements(getattr(statement, name, []), outer)
                 for handler in getattr(statement, "handlers", []):
@@ -125,10 +132,10 @@ class _File:
             else:
                 yield from self._simple(statement, outer)
 
-    def _simple(self, statement: ast.stmt, outer: tuple[int, ...]) -> Iterator[Mutant]:
+    def _simple(self, statement: ast.stmt, outer: Outer) -> Iterator[Mutant]:
         if _removable(statement):
             yield self._changed(statement, ast.Pass(), outer)
-        if isinstance(statement, ast.Return) and statement.value and not _is(statement.value, None):
+        if isinstance(statement, ast.Return) and statement.value and not _is_falsy(statement.value):
             yield self._changed(statement, ast.Return(ast.Constant(None)), outer)
         if isinstance(statement, ast.Continue | ast.Break):
             yield self._changed(
@@ -143,7 +150,7 @@ class _File:
             if isinstance(value, ast.expr):
                 yield from self._expression(statement, value, outer)
 
-    def _expression(self, whole: ast.AST | None, part: ast.AST | None, outer: tuple[int, ...]) -> Iterator[Mutant]:
+    def _expression(self, whole: ast.AST | None, part: ast.AST | None, outer: Outer) -> Iterator[Mutant]:
         """Changes of one node each, somewhere in an expression of the statement `whole`."""
         if whole is None or part is None:
             return
@@ -151,7 +158,7 @@ class _File:
             for changed in _changes(node):
                 yield self._changed(whole, _with(whole, node, changed), outer)
 
-    def _changed(self, old: ast.AST, new: ast.AST, outer: tuple[int, ...], at: ast.AST | None = None) -> Mutant:
+    def _changed(self, old: ast.AST, new: ast.AST, outer: Outer) -> Mutant:
         first, last = old.lineno, old.end_lineno  # pyright: ignore
         start = self._starts[first - 1] + old.col_offset  # pyright: ignore
         end = self._starts[last - 1] + old.end_col_offset  # pyright: ignore
@@ -161,7 +168,7 @@ class _File:
         elif isinstance(old, ast.expr):
             text = f"({text})"
         lines = outer or tuple(range(first, last + 1))
-        return Mutant(self._path, self._source[start:end].decode(), text, start, first, lines)
+        return Mutant(self._path, self._source[start:end].decode(), text, start, first, lines, outer is not None)
 
 
 def _says_nothing(statement: ast.stmt) -> bool:
@@ -193,6 +200,8 @@ def _inside(node: ast.AST) -> Iterator[ast.AST]:
     """A node and what is in it, but for texts that only people read."""
     if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Call) and "Error" in ast.unparse(node.func)):
         return
+    if isinstance(node, ast.keyword) and node.arg in ("strict", "stacklevel"):
+        return
     yield node
     for child in ast.iter_child_nodes(node):
         yield from _inside(child)
@@ -216,8 +225,8 @@ def _shallow(node: ast.AST) -> ast.AST:
     return new
 
 
-def _is(node: ast.AST, value: object) -> bool:
-    return isinstance(node, ast.Constant) and node.value is value
+def _is_falsy(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and not node.value
 
 
 def _changes(node: ast.AST) -> Iterator[ast.AST]:
@@ -250,7 +259,7 @@ def _changes(node: ast.AST) -> Iterator[ast.AST]:
             if len(arguments) > 1 and ast.dump(arguments[0]) != ast.dump(arguments[1]):
                 yield ast.Call(function, [arguments[1], arguments[0], *arguments[2:]], keywords)
             for index, keyword in enumerate(keywords):
-                if keyword.arg is not None:
+                if keyword.arg not in (None, "strict", "stacklevel"):  # strict= is an assertion, stacklevel= a courtesy
                     yield ast.Call(function, arguments, keywords[:index] + keywords[index + 1 :])
             if isinstance(function, ast.Attribute) and function.attr in NAMES:
                 yield ast.Call(ast.Attribute(function.value, NAMES[function.attr]), arguments, keywords)
