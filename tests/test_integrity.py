@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import yaml
+from edits import ALTERED, INCOMPLETE, OF_RESULTS, in_config, in_json, in_metrics, thorough
 from forging import lines_of, plain, rewrite
 from typer.testing import CliRunner
 
@@ -20,6 +19,8 @@ from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.chain import linked
 from fedpriv.privacy.ledger_file import read_ledger
 from fedpriv.reports.sinks import Jsonl
+from fedpriv.runs.checkpoint import Checkpoint
+from fedpriv.storage.identity import of_config
 
 CONFIG = str(Path(__file__).with_name("run.yaml"))
 SHORT = [
@@ -29,7 +30,6 @@ SHORT = [
     "compute.threads=1",
     "log={checkpoint_every: 2, tensorboard: false}",
 ]
-Edit = Callable[[Path], None]
 
 
 def fedpriv(*words: str) -> tuple[int, str, str]:
@@ -84,174 +84,6 @@ def check_called_out(folder: Path, kind: str) -> None:
     assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def in_ledger(edit: Callable[[list[bytes]], list[bytes]]) -> Edit:
-    def apply(folder: Path) -> None:
-        path = folder / "ledger.jsonl"
-        path.write_bytes(b"\n".join(edit(path.read_bytes().split(b"\n")[:-1])) + b"\n")
-
-    return apply
-
-
-def in_line(number: int, **changes: object) -> Edit:
-    def changed(line: bytes) -> bytes:
-        raw = json.loads(line)
-        assert all(raw[name] != value for name, value in changes.items())
-        return json.dumps(raw | changes, separators=None if number == 0 else (",", ":")).encode()
-
-    return in_ledger(lambda lines: [changed(line) if at == number else line for at, line in enumerate(lines)])
-
-
-def in_json(name: str, line: int | None = None, **changes: object) -> Edit:
-    """In `result.json`, or in a line of `metrics.jsonl`; `...` takes a field out."""
-
-    def apply(folder: Path) -> None:
-        texts = [(folder / name).read_text()] if line is None else (folder / name).read_text().splitlines()
-        raw = json.loads(texts[line or 0])
-        assert all(raw[field] != value for field, value in changes.items())
-        texts[line or 0] = json.dumps({k: v for k, v in (raw | changes).items() if v is not ...})
-        (folder / name).write_text("\n".join(texts) + "\n")
-
-    return apply
-
-
-def in_config(section: str | None, **changes: object) -> Edit:
-    def apply(folder: Path) -> None:
-        raw = yaml.safe_load((folder / "config.yaml").read_text())
-        (raw if section is None else raw[section]).update(changes)
-        (folder / "config.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
-
-    return apply
-
-
-def in_metrics(edit: Callable[[list[str]], list[str]]) -> Edit:
-    def apply(folder: Path) -> None:
-        path = folder / "metrics.jsonl"
-        path.write_text("".join(edit(path.read_text().splitlines(keepends=True))))
-
-    return apply
-
-
-def forged(folder: Path, **changes: object) -> list[str]:
-    """A whole new ledger whose chain fits."""
-    path = folder / "ledger.jsonl"
-    header, *records = lines_of(path)
-    return rewrite(path, [header, *(record | changes for record in records)])
-
-
-def with_a_new_chain(**changes: object) -> Edit:
-    return lambda folder: void(forged(folder, **changes))
-
-
-def void(_: object) -> None:
-    """Of an edit."""
-
-
-def downgraded(folder: Path) -> None:
-    """A ledger of a format without a chain."""
-    header, *records = lines_of(folder / "ledger.jsonl")
-    lines = [header | {"fedpriv_ledger": 2}, *(record | {"noise_multiplier": 1e3} for record in records)]
-    (folder / "ledger.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-
-def thorough(folder: Path, **changes: object) -> None:
-    """The ledger, and its hash in metrics and result; without the key."""
-    heads = forged(folder, **changes)
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    rows = [row | {"head": heads[row["releases"]]} for row in rows]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    if (folder / "result.json").exists():
-        result = plain(json.loads((folder / "result.json").read_text())) | {"head": heads[-1]}
-        (folder / "result.json").write_text(json.dumps(linked(result, heads[-1], b"")))
-
-
-def noisier(folder: Path) -> None:
-    """A thousand times the noise, and no checkpoint that would know better."""
-    thorough(folder, noise_multiplier=1e3)
-    (folder / "checkpoint.pt").unlink()
-
-
-def cut_to(folder: Path, rounds: int) -> None:
-    """As if there had been so many rounds."""
-    in_ledger(lambda lines: lines[: 1 + rounds])(folder)
-    in_metrics(lambda rows: rows[:rounds])(folder)
-
-
-FIELDS: dict[str, Any] = {
-    "round": 9,
-    "query": "message",
-    "index": 1,
-    "mechanism": "banana",
-    "noise_multiplier": 5000.0,
-    "unit": "client",
-    "relation": "add_remove",
-    "clients": [0],
-    "norm": "l1",
-    "bound": 0.5,
-    "sampling": "poisson",
-    "rate": 0.5,
-    "shared": "sizes public",
-    "trust": "central",
-    "non_private": "because",
-    "digest": "00",
-    "attempt": 1,
-}
-ALTERED: dict[str, Edit] = {
-    **{f"record {name}": in_line(3, **{name: value}) for name, value in FIELDS.items()},
-    "noise of the last record": in_line(5, noise_multiplier=5000.0),
-    "deleted": in_ledger(lambda lines: lines[:2] + lines[3:]),
-    "duplicated": in_ledger(lambda lines: [*lines[:3], *lines[2:]]),
-    "last duplicated": in_ledger(lambda lines: [*lines, lines[-1]]),
-    "swapped": in_ledger(lambda lines: [*lines[:2], lines[3], lines[2], *lines[4:]]),
-    "inserted": in_ledger(lambda lines: [*lines[:3], lines[1], *lines[3:]]),
-    "garbage": in_ledger(lambda lines: [*lines[:3], b"garbage", *lines[4:]]),
-    "header n_clients": in_line(0, n_clients=30),
-    "header delta": in_line(0, delta=0.1),
-    "header config": in_line(0, config="00"),
-    "header planned": in_line(0, planned=2),
-    "header format": in_line(0, fedpriv_ledger=2),
-    "config epsilon": in_config("privacy", epsilon=1.0),
-    "config larger epsilon": in_config("privacy", epsilon=30.0),
-    "config noise": in_config("privacy", noise_multiplier=50.0),
-    "config rounds": in_config(None, rounds=60),
-    "metrics head": in_json("metrics.jsonl", 1, head="0" * 64),
-    "metrics without head": in_json("metrics.jsonl", 1, head=...),
-    "metrics releases": in_json("metrics.jsonl", 1, releases=1),
-    "a new chain": with_a_new_chain(noise_multiplier=1e3),
-    "a new chain, banana": with_a_new_chain(mechanism="banana"),
-    "a new chain in all files but the checkpoint": lambda folder: thorough(folder, noise_multiplier=1e3),
-    "no chain": downgraded,
-}
-INCOMPLETE: dict[str, Edit] = {
-    "last record": in_ledger(lambda lines: lines[:-1]),
-    "most records": in_ledger(lambda lines: lines[:2]),
-    "all records": in_ledger(lambda lines: lines[:1]),
-    "ledger and metrics": lambda folder: (in_ledger(lambda lines: lines[:3])(folder), in_metrics(lambda _: [])(folder))[
-        0
-    ],
-    "metrics but the first rounds": in_metrics(lambda rows: rows[:2]),
-    "first round": in_metrics(lambda rows: rows[1:]),
-    "a round in the middle": in_metrics(lambda rows: rows[:1] + rows[2:]),
-    "metrics": lambda folder: (folder / "metrics.jsonl").unlink(),
-    "checkpoint cut": lambda folder: void((folder / "checkpoint.pt").write_bytes(b"PK")),
-}
-OF_RESULTS: dict[str, tuple[Edit, str]] = {
-    "epsilon": (in_json("result.json", epsilon=0.02), "altered"),
-    "larger epsilon": (in_json("result.json", epsilon=30.0), "altered"),
-    "delta": (in_json("result.json", delta=1e-9), "altered"),
-    "unit": (in_json("result.json", unit="client"), "altered"),
-    "per client": (in_json("result.json", per_client_epsilon=[0.1, 0.1, 0.1]), "altered"),
-    "not covered": (in_json("result.json", not_covered=["nothing"]), "altered"),
-    "accuracy": (in_json("result.json", test_accuracy=1.0), "altered"),
-    "fewer releases": (in_json("result.json", releases=3), "altered"),
-    "more releases": (in_json("result.json", releases=30), "altered"),
-    "ended": (in_json("result.json", ended="strategy"), "altered"),
-    "its own hash": (in_json("result.json", chain=...), "altered"),
-    "last round": (in_metrics(lambda rows: rows[:-1]), "incomplete"),
-    "a round more": (in_metrics(lambda rows: [*rows, rows[-1].replace('"round": 6', '"round": 7')]), "altered"),
-    "all files, without the checkpoint": (noisier, "altered"),
-}
-
-
 @pytest.mark.parametrize("name", ALTERED)
 def test_a_stopped_run_that_was_edited(stopped: Path, name: str) -> None:
     ALTERED[name](stopped)
@@ -286,6 +118,20 @@ def test_a_result_that_was_edited(finished: Path, name: str) -> None:
 def test_a_stopped_run_without_a_checkpoint(stopped: Path) -> None:
     (stopped / "checkpoint.pt").unlink()
     check_called_out(stopped, "incomplete")
+
+
+def test_a_forgery_that_fits_but_for_what_the_configuration_asks(finished: Path) -> None:
+    (finished / "checkpoint.pt").unlink()
+    thorough(finished, unit="client")
+    assert "config.yaml has unit = 'sample', and the ledger 'client'" in fedpriv("show", str(finished))[1]
+    thorough(finished, unit="sample", delta=1e-3)
+    assert "config.yaml has delta = 1e-05, and the ledger 0.001" in fedpriv("show", str(finished))[1]
+    in_config("privacy", epsilon=1.0)(finished)
+    thorough(finished, delta=1e-5, config=of_config(yaml.safe_load((finished / "config.yaml").read_text())))
+    assert "the ledger's records cost more than the 1 that config.yaml allows" in fedpriv("show", str(finished))[1]
+    in_config("privacy", epsilon=3.0)(finished)
+    thorough(finished, config=of_config(yaml.safe_load((finished / "config.yaml").read_text())))
+    assert fedpriv("show", str(finished))[0] == 0
 
 
 # --- what is no edit -------------------------------------------------------------------------------------------------
@@ -399,6 +245,24 @@ def test_a_resume_holds_the_key(stopped: Path) -> None:
     assert fedpriv("show", str(stopped))[0] == 0
     code, _, err = fedpriv("resume", str(stopped))
     assert (code, "line 6 is not sealed with this key" in err) == (2, True), err
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"noise_multiplier": 1e3}, "line 2 has noise multiplier 1000.0 where the plan has "),
+        ({"planned": 60}, "line 1 has planned = 60, and the run's plan 6"),
+        ({"n_clients": 30}, "line 1 has n_clients = 30, and the run's plan 3"),
+    ],
+)
+def test_a_resume_makes_the_plan_anew(stopped: Path, changes: dict[str, object], said: str) -> None:
+    """Even by who has the key, and changes the checkpoint too."""
+    saved = torch.load(stopped / "checkpoint.pt", weights_only=True)
+    key = Checkpoint.load(stopped / "checkpoint.pt", torch.device("meta")).randomness().seal_key()
+    torch.save(saved | {"head": thorough(stopped, key, **changes)[saved["records"]]}, stopped / "checkpoint.pt")
+    assert fedpriv("show", str(stopped))[0] == 0
+    code, _, err = fedpriv("resume", str(stopped))
+    assert (code, said in err) == (2, True), err
 
 
 def test_another_key_and_no_key(finished: Path, tmp_path: Path) -> None:

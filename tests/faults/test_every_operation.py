@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from faulty_disk import Files, Full, Moment, Recorder, restore
 from forging import plain
 from typer.testing import CliRunner
@@ -66,6 +67,12 @@ def asked(folder: Path) -> list[object]:
     return [spent, *({**plain(line), "digest": None, "bound": None} for line in lines)]
 
 
+def secret_seed(folder: Path) -> str | None:
+    """Of its noise; None before the first checkpoint."""
+    path = folder / "checkpoint.pt"
+    return torch.load(path, weights_only=True)["secret_seed"] if path.exists() else None
+
+
 def records(ledger: bytes) -> int:
     return max(ledger.count(b"\n") - 1, 0)
 
@@ -78,7 +85,7 @@ class World:
         whole = folder / "whole"
         whole.mkdir()
         self.moments, self.operations = self.recorded(whole, lambda: start(whole, name))
-        self.wanted, self.asked = contents(whole), asked(whole)
+        self.wanted, self.asked, self.secret_seed = contents(whole), asked(whole), secret_seed(whole)
 
     def recorded(self, folder: Path, go) -> tuple[list[Moment], list[str]]:
         """Let a run go to its end, and return what it was at every moment."""
@@ -101,6 +108,7 @@ class World:
         """One command goes on from these files, and ends where the unbroken run did."""
         folder = self._folder / "broken"
         restore(folder, found)
+        before = secret_seed(folder)
         if "result.json" in found:
             assert fedpriv("resume", str(folder))[1].count(f"fedpriv show {folder}") == 1
             code, said = fedpriv("show", str(folder))
@@ -111,11 +119,12 @@ class World:
             assert f"fedpriv train CONFIG --out {folder}" in fedpriv("resume", str(folder))[1]
             code, said = start(folder, self.name)
         assert code == 0, f"{self.name}, {at}: stuck: {said}"
-        if "config.yaml" in found and "checkpoint.pt" not in found:
-            # nothing was released: the secret seed, which is in the checkpoint alone, is drawn anew
-            assert asked(folder) == self.asked, f"{self.name}, {at}"
-        else:
+        assert before in (None, secret_seed(folder))
+        if before == self.secret_seed or "config.yaml" not in found:
             assert contents(folder) == self.wanted, f"{self.name}, {at}"
+        else:
+            # nothing was released: the secret seed, which is in the checkpoint alone, was drawn anew
+            assert asked(folder) == self.asked, f"{self.name}, {at}"
         assert not list(folder.glob(".*")), "nothing is left beside"
         shutil.rmtree(folder)
 
