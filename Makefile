@@ -80,6 +80,7 @@ bench: venv ## time and memory of a private step and of a round (against pfl-res
 	$(BIN)/python benchmarks/speed/scaling.py
 	$(BIN)/python benchmarks/speed/nodes.py
 	$(BIN)/python benchmarks/speed/durability.py
+	$(BIN)/python benchmarks/speed/startup.py
 
 clean: ## remove what the tools made; keeps .venv and runs
 	rm -rf build dist site htmlcov .coverage .coverage.* .pytest_cache .ruff_cache .import_linter_cache .hypothesis

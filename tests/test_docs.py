@@ -11,6 +11,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from fedpriv.cli import shipped
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -79,6 +81,8 @@ def test_cli_commands_exist(line: str):
             assert word.split("=")[0] in done.output, f"{words[1]} has no {word}"
         elif word.startswith("configs/"):
             assert (ROOT / word).is_file()
+    if words[1] in ("train", "plan"):
+        assert words[2].endswith(".yaml") or words[2] in shipped.configs(), f"{words[2]} is no file and no name"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

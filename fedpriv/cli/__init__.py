@@ -1,4 +1,7 @@
-"""The command line: train, plan, resume, show, key, topology, list."""
+"""The command line: init, train, plan, resume, show, key, topology, list, schema.
+
+Each command imports what it uses, so that `fedpriv --help` and the shell's completion wait for nothing else.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from typer.core import TyperGroup
 
-from fedpriv.cli import running
-from fedpriv.cli.printing import (
-    busy,
-    err,
-    forecast_rows,
-    graph_line,
-    out,
-    print_comparison,
-    print_json,
-    print_rows,
-    print_run,
-)
+from fedpriv import __version__
+from fedpriv.cli import shipped
 
 
 class _Commands(TyperGroup):
@@ -41,17 +33,33 @@ class _Commands(TyperGroup):
             text = str(error)
         except OSError as error:
             text = f"{error.filename or 'a file'} cannot be read or written ({error.strerror})"
-        err.print(f"[bold red]error:[/] {escape(' '.join(text.split()))}")
+        from fedpriv.cli.printing import print_error
+
+        print_error(text)
         raise typer.Exit(2)
 
 
 app = typer.Typer(
     cls=_Commands,
-    help="Differentially private federated learning: the epsilon that it prints is counted, not claimed.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # boxes around the help take longer to draw than all else to import
 )
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fedpriv {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Tell the version and exit.")
+    ] = False,
+) -> None:
+    """Differentially private federated learning: the epsilon that it prints is counted, not claimed."""
 
 
 def _permit(context: typer.Context, given: bool) -> bool:
@@ -70,7 +78,14 @@ def _again(folder: Path, *, allow_plugins: bool) -> str:
     return f"fedpriv resume {folder}{' --allow-plugins' * allow_plugins}"
 
 
-ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file of the run.")]
+ConfigFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="CONFIG",
+        help="YAML file of the run, or the name of one that comes with fedpriv (see `fedpriv list configs`).",
+        autocompletion=shipped.names,
+    ),
+]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[SECTION.FIELD=VALUE]...", help="Settings to change, values as YAML.")
 ]
@@ -80,6 +95,27 @@ AllowPlugins = Annotated[
     typer.Option("--allow-plugins", callback=_permit, help="Import what is named as 'package.module:Name'."),
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
+
+
+@app.command()
+def init(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="[NAME]", help="As `fedpriv list configs` names it.", autocompletion=shipped.names),
+    ] = "digits_iadmm",
+    folder: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where to, made if it is not there.")] = Path(),
+    python: Annotated[bool, typer.Option("--python", help="Write a script that trains it, too.")] = False,
+    project: Annotated[
+        bool, typer.Option("--project", help="Write a project with data, model and algorithm of your own instead.")
+    ] = False,
+) -> None:
+    """Write a configuration to start from, and say what to do next. Changes no file that is there."""
+    from fedpriv.cli import starting
+    from fedpriv.cli.printing import print_rows
+
+    write = starting.script if python else starting.config
+    following = starting.project(folder) if project else write(name, folder)
+    print_rows({"written": str(folder), "next": following})
 
 
 @app.command()
@@ -96,10 +132,11 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train; everything about the run goes to its folder."""
+    from fedpriv.cli import running
     from fedpriv.config import load_config
     from fedpriv.storage.folder import RunFolder
 
-    settings = load_config(config, [*(overrides or []), *(["model.fix=true"] if fix_model else [])])
+    settings = load_config(shipped.found(config), [*(overrides or []), *(["model.fix=true"] if fix_model else [])])
     claimed = RunFolder.new(folder) if folder else RunFolder.numbered(Path("runs") / config.stem)
     running.run(settings, claimed, again=_again(claimed.path, allow_plugins=allow_plugins), as_json=as_json)
 
@@ -115,6 +152,7 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run that stopped, from its last checkpoint."""
+    from fedpriv.cli import running
     from fedpriv.config import load_config
     from fedpriv.errors import FedprivError
     from fedpriv.runs.integrity import findings, refuse
@@ -143,10 +181,11 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Say what a run will cost in privacy, messages and time. Trains nothing."""
+    from fedpriv.cli.printing import busy, forecast_rows, print_json, print_rows, print_warning
     from fedpriv.config import forecast, load_config
     from fedpriv.network.drawing import draw as draw_graph
 
-    settings = load_config(config, overrides or [])
+    settings = load_config(shipped.found(config), overrides or [])
     with busy(settings.rounds):
         found = forecast(settings, timed=timed)
     if picture is not None:
@@ -156,7 +195,7 @@ def plan(
         return
     print_rows(forecast_rows(found))
     for warning in found.warnings:
-        out.print(f"[bold yellow]warning:[/] {escape(warning)}")
+        print_warning(warning)
 
 
 @app.command()
@@ -172,6 +211,8 @@ def show(
 
     The exit code is 1 where the files of a run were altered, or some are missing.
     """
+    from fedpriv.cli import running
+    from fedpriv.cli.printing import print_comparison, print_run
     from fedpriv.errors import ConfigError
     from fedpriv.reports.report import Run
 
@@ -216,6 +257,7 @@ def topology(
     """Describe and draw a communication graph and its mixing matrix."""
     from dataclasses import asdict
 
+    from fedpriv.cli.printing import graph_line, print_json, print_rows
     from fedpriv.config.base import check
     from fedpriv.config.files import override
     from fedpriv.config.network import NetworkSection
@@ -235,23 +277,32 @@ def topology(
 
 @app.command(name="list")
 def list_names(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Tell the options of this one.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[KIND|NAME]", help="Names of this kind, or the options of this name.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what a configuration can name, or the options of one name."""
-    from fedpriv.config.catalogue import SECTIONS, describe
-    from fedpriv.oracle.backends import BACKENDS
-    from fedpriv.privacy.mechanisms import MECHANISMS
+    """List what a configuration can name, one kind of it, or the options of one name."""
+    from fedpriv.cli.printing import print_json, print_tables
 
-    if name is None:
-        names = {title: {key: row.description for key, row in of.registry.items()} for title, of in SECTIONS.items()}
-        for title, objects in {"mechanisms": MECHANISMS, "backends": BACKENDS}.items():
-            names[title] = {key: (item.__doc__ or "").strip().split("\n")[0] for key, item in objects.items()}
+    configs = {key: shipped.title(path) for key, path in shipped.configs().items()}
+    if name == "configs":  # without the seconds that all else takes to import
+        tables = {"configs": configs}
     else:
-        names = {f"{field}: {name}": options for field, options in describe(name).items()}
-    if as_json:
-        print_json(names)
-        return
-    for title, rows in names.items():
-        out.print(f"[bold]{title}[/]")
-        print_rows(rows, indent=2)
+        from fedpriv.config.catalogue import look_up
+
+        tables = look_up(name, {"configs": configs})
+    (print_json if as_json else print_tables)(tables)
+
+
+@app.command()
+def schema(
+    file: Annotated[Path | None, typer.Option("--out", metavar="JSON", help="Write it to this file.")] = None,
+) -> None:
+    """Tell editors what a configuration may say, as a JSON schema. Names of installed packages' parts are in it."""
+    from fedpriv.config.json_schema import dumps
+
+    if file is None:
+        typer.echo(dumps(), nl=False)
+    else:
+        file.write_text(dumps(), encoding="utf-8")

@@ -34,6 +34,23 @@ def print_rows(rows: dict[str, str], indent: int = 0) -> None:
         out.print(f"{' ' * indent}[bold]{name:<{width}}[/]  {escape(value)}")
 
 
+def print_tables(tables: dict[str, dict[str, str]]) -> None:
+    """Rows under headings."""
+    for heading, rows in tables.items():
+        out.print(f"[bold]{escape(heading)}[/]")
+        print_rows(rows, indent=2)
+
+
+def print_error(text: str) -> None:
+    """One line on standard error."""
+    err.print(f"[bold red]error:[/] {escape(' '.join(text.split()))}")
+
+
+def print_warning(text: str) -> None:
+    """One line among the answers."""
+    out.print(f"[bold yellow]warning:[/] {escape(text)}")
+
+
 def print_json(value: dict[str, Any]) -> None:
     """One JSON object on standard output."""
     typer.echo(strict_json.dumps(value, indent=2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Literal, get_args
 
 import numpy as np
@@ -163,6 +164,16 @@ def by_writer(writers: Tensor, n_clients: int, generator: torch.Generator) -> li
         return _groups(position, n_clients)
     client_of = torch.randperm(len(ids), generator=generator) % n_clients
     return _groups(client_of[position], n_clients)
+
+
+PARTITIONS: dict[Kind, Callable[..., list[Tensor]]] = {
+    "iid": iid,
+    "in_order": in_order,
+    "by_label": by_label,
+    "dirichlet": dirichlet,
+    "stratified": stratified,
+    "by_writer": by_writer,
+}
 
 
 def _check_clients(n_clients: int, available: int, unit: str) -> None:

@@ -165,12 +165,13 @@ class Result:
         Both hold functions of releases only. To load: `model.load_state_dict(torch.load(path)[node])`.
 
         Args:
-            folder: Where to.
+            folder: Where to; made if it is not there.
             nodes: Write `node_models.pt` too.
 
         Raises:
             FedprivError: the disk does not take it.
         """
+        folder.mkdir(parents=True, exist_ok=True)
         models: dict[str, object] = {"model.pt": self.model.state_dict()}
         if nodes:
             models["node_models.pt"] = [self._state_dict(row) for row in self.node_params]

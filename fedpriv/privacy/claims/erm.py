@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.stats import binom
 
 from fedpriv.privacy.accounting import gaussian
 from fedpriv.privacy.claims.base import Claim, check_positive
@@ -88,6 +87,8 @@ def _drawn_now_and_then(ratio: float, steps: int, rate: float, delta: float) -> 
     Who knows which answers were about the record sees more, so this is an upper bound; where the noise is as small as
     here, everyone knows. The record is in k answers with binomial probability; they compose to ratio `sqrt(k) ratio`.
     """
+    from scipy.stats import binom  # slow to import
+
     most = int(binom.isf(delta * 1e-6, steps, rate)) + 1
     weights = binom.pmf(np.arange(most + 1), steps, rate)
     beyond = float(binom.sf(most, steps, rate))

@@ -1,0 +1,139 @@
+from . import clients as clients
+from . import config as config
+from . import data as data
+from . import engines as engines
+from . import errors as errors
+from . import estimators as estimators
+from . import measuring as measuring
+from . import models as models
+from . import network as network
+from . import oracle as oracle
+from . import plugins as plugins
+from . import privacy as privacy
+from . import problems as problems
+from . import randomness as randomness
+from . import reports as reports
+from . import runs as runs
+from . import storage as storage
+from . import strategies as strategies
+from .clients.client import Client, make_clients
+from .errors import BudgetExhausted, ConfigError, DataError, FedprivError, LedgerError, PrivacyError
+from .network.activity import OnePeerExponential, Outage, RandomEdges, RandomLinks, RandomNodes
+from .network.graph import Graph
+from .network.local import Everyone, FixedCohort, PoissonCohort, Star
+from .privacy.clipping import Clip
+from .privacy.mechanisms import Gaussian, Laplace
+from .privacy.schedules import Custom, Geometric, Uniform
+from .privacy.settings import (
+    Central,
+    FixedSize,
+    FullBatch,
+    Local,
+    Poisson,
+    Privacy,
+    Published,
+    SecureAggregation,
+    Statistics,
+)
+from .problems.constraints import ClassLossAtMost, Function, GroupLossGap, LinearEquality, LossAtMost, class_loss
+from .problems.problem import Problem
+from .reports import sinks as sinks
+from .runs.compute import Compute
+from .runs.results import Result, RoundReport
+from .runs.training import Training, train
+from .strategies.adaptive_clipping import adaptive_clipping
+from .strategies.admm import Ball, Box, Decay, OutputNoise, Penalty, Prox, Trust, inexact_admm
+from .strategies.augmented_lagrangian import proximal_al
+from .strategies.base import Averaged, Last, Strategy
+from .strategies.dpsgd import decentralized_sgd
+from .strategies.dual_averaging import dual_averaging
+from .strategies.erm import gradient_descent
+from .strategies.fedavg import fedavg, fedopt, fedprox
+from .strategies.gossip import StepSize
+from .strategies.lagrangian import Outer
+from .strategies.mirror_descent import EuclideanBall, L1Ball, accelerated_mirror_descent
+from .strategies.private_augmented_lagrangian import private_al
+from .strategies.scaffold import scaffold
+from .strategies.svrg import AnchorBudget, Epochs, svrg
+from .strategies.tracking import gradient_tracking, gradient_tracking_pair
+
+__version__: str
+__all__ = [
+    "AnchorBudget",
+    "Averaged",
+    "Ball",
+    "Box",
+    "BudgetExhausted",
+    "Central",
+    "ClassLossAtMost",
+    "Client",
+    "Clip",
+    "Compute",
+    "ConfigError",
+    "Custom",
+    "DataError",
+    "Decay",
+    "Epochs",
+    "EuclideanBall",
+    "Everyone",
+    "FedprivError",
+    "FixedCohort",
+    "FixedSize",
+    "FullBatch",
+    "Function",
+    "Gaussian",
+    "Geometric",
+    "Graph",
+    "GroupLossGap",
+    "L1Ball",
+    "Laplace",
+    "Last",
+    "LedgerError",
+    "LinearEquality",
+    "Local",
+    "LossAtMost",
+    "OnePeerExponential",
+    "Outage",
+    "Outer",
+    "OutputNoise",
+    "Penalty",
+    "Poisson",
+    "PoissonCohort",
+    "Privacy",
+    "PrivacyError",
+    "Problem",
+    "Prox",
+    "Published",
+    "RandomEdges",
+    "RandomLinks",
+    "RandomNodes",
+    "Result",
+    "RoundReport",
+    "SecureAggregation",
+    "Star",
+    "Statistics",
+    "StepSize",
+    "Strategy",
+    "Training",
+    "Trust",
+    "Uniform",
+    "accelerated_mirror_descent",
+    "adaptive_clipping",
+    "class_loss",
+    "decentralized_sgd",
+    "dual_averaging",
+    "fedavg",
+    "fedopt",
+    "fedprox",
+    "gradient_descent",
+    "gradient_tracking",
+    "gradient_tracking_pair",
+    "inexact_admm",
+    "make_clients",
+    "private_al",
+    "proximal_al",
+    "scaffold",
+    "sinks",
+    "svrg",
+    "train",
+]

@@ -1,0 +1,61 @@
+"""The configurations and examples that come with fedpriv, in a wheel as in a checkout."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from fedpriv.errors import ConfigError
+from fedpriv.plugins import nearest
+
+_PACKAGE = Path(__file__).parents[1]
+
+
+def folder(name: str) -> Path:
+    """`configs` or `examples`: inside the package where it was installed, beside it in a checkout."""
+    inside = _PACKAGE / name
+    return inside if inside.is_dir() else _PACKAGE.parent / name
+
+
+def configs() -> dict[str, Path]:
+    """The shipped configurations by name."""
+    return {path.stem: path for path in sorted(folder("configs").glob("*.yaml"))}
+
+
+def names(incomplete: str) -> list[str]:
+    """Those that begin so, for the shell's completion."""
+    return [name for name in configs() if name.startswith(incomplete)]
+
+
+def config(name: str) -> Path:
+    """A shipped configuration.
+
+    Raises:
+        ConfigError: there is none of this name; tells those that are near.
+    """
+    known = configs()
+    if name not in known:
+        raise ConfigError("configuration", name, f"none of this name comes with fedpriv{nearest(name, known)}")
+    return known[name]
+
+
+def found(given: Path) -> Path:
+    """The file `given`, or else the shipped configuration that it names, with or without `.yaml`.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if given.is_file() or len(given.parts) != 1 or given.suffix not in ("", ".yaml"):
+        return given
+    name = given.name.removesuffix(".yaml")
+    if name in configs():
+        return configs()[name]
+    fix = f"there is no such file here, and none of this name comes with fedpriv{nearest(name, configs())}"
+    raise ConfigError("configuration", str(given), fix)
+
+
+def title(path: Path) -> str:
+    """The first sentence of a configuration's heading."""
+    lines = (line.removeprefix("#").strip() for line in path.read_text(encoding="utf-8").splitlines())
+    heading = " ".join(line for line in lines if not line.startswith("yaml-language-server:"))
+    return re.split(r"(?<=\.)\s|(?<=:)\s\s|\s\s", heading.lstrip(), maxsplit=1)[0].rstrip(".:")

@@ -1,0 +1,52 @@
+"""`fedpriv init`: files to start from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from fedpriv.cli import shipped
+from fedpriv.errors import ConfigError
+
+SCHEMA = "fedpriv.schema.json"  # the name that the first line of each shipped configuration tells editors
+
+
+def config(name: str, folder: Path) -> str:
+    """A shipped configuration, and the schema by which an editor checks it; returns the next command."""
+    source = shipped.config(name)
+    _write(folder, {source.name: source.read_text(encoding="utf-8")})
+    return f"fedpriv train {_shown(folder / source.name)}"
+
+
+def script(name: str, folder: Path) -> str:
+    """The same, and a script that trains it; returns the next command."""
+    source = shipped.config(name)
+    text = (shipped.folder("examples") / "from_config.py").read_text(encoding="utf-8").replace("digits_iadmm", name)
+    _write(folder, {source.name: source.read_text(encoding="utf-8"), f"{name}.py": text})
+    return f"python {_shown(folder / f'{name}.py')}"
+
+
+def project(folder: Path) -> str:
+    """A small project with data, a model and an algorithm of the user's own; returns the next command."""
+    source = shipped.folder("examples") / "project"
+    parts = sorted(path for path in source.iterdir() if path.is_file())
+    _write(folder, {path.name: path.read_text(encoding="utf-8") for path in parts})
+    there = "" if folder.resolve() == Path.cwd() else f"cd {folder} && "
+    return f"{there}fedpriv train config.yaml --allow-plugins"
+
+
+def _write(folder: Path, contents: Mapping[str, str]) -> None:
+    """All of the files, or none where one of them is there; the schema is fedpriv's own and is renewed."""
+    for name in contents:
+        if (folder / name).exists():
+            fix = "is there already and stays as it is; name another folder with --dir"
+            raise ConfigError("init", str(folder / name), fix)
+    from fedpriv.config.json_schema import dumps
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in {**contents, SCHEMA: dumps()}.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def _shown(path: Path) -> str:
+    return str(path) if len(path.parts) > 1 else path.name

@@ -1,0 +1,93 @@
+"""The wheel alone, installed elsewhere: every command of the README, and what `fedpriv init` writes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# one process for all commands: each would import torch again
+DRIVER = """
+import runpy, shlex, sys, traceback
+from pathlib import Path
+from typer.testing import CliRunner
+import fedpriv
+from fedpriv.cli import app
+
+assert Path(fedpriv.__file__).is_relative_to(sys.prefix), fedpriv.__file__
+for line in sys.stdin.read().splitlines():
+    program, *words = shlex.split(line, comments=True)
+    print("$", line, flush=True)
+    if program == "rm":
+        Path(words[0]).unlink()
+    elif program == "python":
+        sys.path.insert(0, str(Path(words[0]).parent.resolve()))
+        runpy.run_path(words[0], run_name="__main__")
+    else:
+        done = CliRunner().invoke(app, words)
+        print(done.output, flush=True)
+        assert done.exit_code == 0, (line, done.output, done.exception)
+"""
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh environment with the wheel, which sees this one's libraries but not this one's fedpriv."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"]
+    build = ["wheel", ".", "--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
+    subprocess.run([*pip, *build], cwd=ROOT, check=True)
+    venv.create(folder / "env", symlinks=os.name != "nt")
+    python = folder / "env" / "bin" / "python"
+    (wheel,) = folder.glob("*.whl")
+    install = ["--python", str(python), "install", "--no-index", "--no-deps", str(wheel)]
+    subprocess.run([*pip, *install], check=True)
+    paths = {"base": str(folder / "env"), "platbase": str(folder / "env")}
+    own = Path(sysconfig.get_path("purelib", scheme="venv", vars=paths))
+    # a line of a .pth file adds the folder, but does not read the .pth files in it: no editable fedpriv comes along
+    (own / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return folder
+
+
+def commands() -> list[str]:
+    """The README's, with what they need between them: a crash before `resume`, a second run before the comparison."""
+    blocks = re.findall(r"^```console\n(.*?)^```$", (ROOT / "README.md").read_text(), flags=re.MULTILINE | re.DOTALL)
+    lines = [line[2:] for line in "".join(blocks).splitlines() if line.startswith("$ fedpriv ")]
+    assert len(lines) >= 8
+    return [extra for line in lines for extra in (*BEFORE.get(line.split(" #")[0].strip(), ()), line)]
+
+
+BEFORE = {
+    "fedpriv resume runs/a": ("rm runs/a/result.json",),
+    "fedpriv show runs/a runs/b": ("fedpriv train digits_iadmm rounds=2 --out runs/b",),
+}
+STARTING = [
+    "fedpriv init digits_iadmm --python --dir script",
+    "python script/digits_iadmm.py",
+    "fedpriv init --project --dir own",
+    "python own/train.py",
+    "fedpriv plan own/config.yaml --allow-plugins",
+]
+
+
+def test_the_wheel_runs_every_command_of_the_readme(elsewhere: Path):
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "FEDPRIV_DATA")}
+    bin_ = elsewhere / "env" / "bin"
+    told = subprocess.run([bin_ / "fedpriv", "--version"], env=environment, capture_output=True, text=True, check=True)
+    assert told.stdout.startswith("fedpriv ")
+    work = elsewhere / "work"
+    work.mkdir()
+    given = "\n".join([*commands(), *STARTING])
+    driver = [bin_ / "python", "-c", DRIVER]
+    done = subprocess.run(driver, cwd=work, env=environment, input=given, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert (work / "runs" / "a" / "result.json").is_file()
+    assert (work / "script" / "digits_iadmm_result" / "model.pt").is_file()
