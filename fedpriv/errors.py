@@ -7,6 +7,10 @@ class FedprivError(Exception):
     """Every error that fedpriv raises on purpose."""
 
 
+class PromiseWarning(UserWarning):
+    """What weakens the promise of a run, or ends it, and is no error."""
+
+
 class ConfigError(FedprivError, ValueError):
     """A setting cannot be used.
 

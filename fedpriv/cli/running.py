@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,8 +49,10 @@ def run(
         typer.Exit: a signal left the run, or (code 3) its model or its test loss is not finite in the end.
     """
     from fedpriv.config.advice import at_start
+    from fedpriv.errors import PromiseWarning
 
-    with folder, Signals() as signals:
+    with folder, Signals() as signals, warnings.catch_warnings():
+        warnings.simplefilter("ignore", PromiseWarning)  # said below, on the terminal
         training = _build(config, folder, resumed=resumed, fresh_noise=fresh_noise)
         err.print(
             f"{training.strategy.name}: {len(training.population)} clients, {config.rounds} rounds, in {folder.path}"

@@ -59,7 +59,7 @@ class Measures:
         if self.evaluate is None:
             return found
         count = examples or min(AT_THE_END, max(100, _AS_IT_GOES // len(models)))
-        each = [self.evaluate(row, examples=count) for row in models]
+        each = self.evaluate.of_each(models, count)
         return found | {f"node_{name}": spread([metrics[name] for metrics in each]) for name in each[0]}
 
     def optimality_gap(self, params: Tensor) -> float | None:

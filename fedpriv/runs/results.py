@@ -6,9 +6,9 @@ import copy
 import io
 import json
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +17,12 @@ from fedpriv.clients.layout import Layout
 from fedpriv.errors import FedprivError
 from fedpriv.measuring.health import told
 from fedpriv.privacy.accounting.spent import Spent
+from fedpriv.runs import presenting
 from fedpriv.storage import files, strict_json
 from fedpriv.storage.saved import ROUND, checked
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Ended = Literal["rounds", "strategy", "budget", "nonfinite", "left"]
 _ENDINGS: dict[Ended, str] = {
@@ -77,9 +81,9 @@ class RoundReport:
     warning: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
-    """The end of a run; `to_json` is `result.json`.
+    """The end of a run; `to_json` is `result.json`. A notebook shows it as a card.
 
     Attributes:
         strategy: The algorithm's name.
@@ -101,6 +105,8 @@ class Result:
             `result.json` has it as `suboptimality` too, and lists both under `not_private`.
         first_nonfinite: For `"model"` and `"test_loss"` the first round, from 1, in which it was NaN or infinite; empty
             if all was finite.
+        reports: Of each finished round its number, epsilon, number of releases and, where it was evaluated, metrics, as
+            in `metrics.jsonl`; of rounds before a resume only where the folder has that file.
         params: The one model's trainable parameters, `[dim]`.
         node_params: Each node's own, `[n, dim]`; the one model for all where they have none of their own.
         model: The one model as a module, in eval mode: what a layer such as dropout does in training is off.
@@ -121,9 +127,19 @@ class Result:
     gradient_evaluations: float
     optimality_gap: float | None
     first_nonfinite: dict[str, int]
-    params: Tensor = field(repr=False)
-    node_params: Tensor = field(repr=False)
-    model: nn.Module = field(repr=False)
+    reports: tuple[dict[str, Any], ...]
+    params: Tensor
+    node_params: Tensor
+    model: nn.Module
+
+    @property
+    def history(self) -> Any:  # noqa: ANN401 - pandas is not a dependency
+        """The reports as a pandas data frame, a row for each; as a list of dicts where pandas is not installed."""
+        return presenting.table(self.reports)
+
+    def plot(self) -> Figure:
+        """Draw the test metric and epsilon against rounds; returns matplotlib's figure."""
+        return presenting.curves(self.reports, str(self))
 
     @property
     def broken(self) -> bool:
@@ -160,9 +176,12 @@ class Result:
         return strict_json.plain(flat)
 
     def save(self, folder: Path, *, nodes: bool = False) -> None:
-        """Write the one model's `state_dict` to `model.pt`, and a list with that of each node to `node_models.pt`.
+        """Write `model.pt`, the one model's `state_dict`, and beside it what else is known of the run.
 
-        Both hold functions of releases only. To load: `model.load_state_dict(torch.load(path)[node])`.
+        That is `metrics.jsonl` (the reports) and `result.json`, but not in the folder of a run with its ledger, whose
+        own files of these names vouch for the ledger. `node_models.pt` is a list with each node's `state_dict`; load
+        one by `model.load_state_dict(torch.load(path)[node])`. All hold functions of releases only, but
+        for `optimality_gap`.
 
         Args:
             folder: Where to; made if it is not there.
@@ -175,13 +194,20 @@ class Result:
         models: dict[str, object] = {"model.pt": self.model.state_dict()}
         if nodes:
             models["node_models.pt"] = [self._state_dict(row) for row in self.node_params]
+        contents: dict[str, bytes] = {}
         for name, model in models.items():
             content = io.BytesIO()
             torch.save(model, content)
+            contents[name] = content.getvalue()
+        if not (folder / "ledger.jsonl").exists():
+            lines = [strict_json.dumps({**row, "epsilon": strict_json.epsilon(row["epsilon"])}) for row in self.reports]
+            contents["metrics.jsonl"] = "".join(f"{line}\n" for line in lines).encode()
+            contents["result.json"] = (strict_json.dumps(self.to_json(), indent=2) + "\n").encode()
+        for name, content in contents.items():
             try:
-                files.write_whole(folder / name, content.getvalue())
+                files.write_whole(folder / name, content)
             except OSError as error:
-                fix = "free some space and resume the run"
+                fix = "free some space and save it again, or resume the run"
                 raise FedprivError(f"{folder / name} could not be written ({error.strerror}); {fix}") from error
 
     def _state_dict(self, row: Tensor) -> dict[str, Tensor]:
@@ -189,10 +215,28 @@ class Result:
         Layout.of(model).write(row, model)
         return model.state_dict()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self}>"
+
+    def _repr_html_(self) -> str:
+        rows = {
+            "test accuracy": "" if self.test_accuracy is None else f"{self.test_accuracy:.2%}",
+            "test loss": "" if self.test_loss is None else f"{self.test_loss:.4g}",
+            "rounds": f"{self.rounds}{self._why_fewer()}",
+            "privacy": str(self.spent),
+            "noise multiplier": "" if self.noise_multiplier is None else f"{self.noise_multiplier:.4g}",
+            "releases": str(self.releases),
+            "time": f"{self.seconds:.3g} s",
+        }
+        return presenting.card(self.strategy, {name: value for name, value in rows.items() if value})
+
+    def _why_fewer(self) -> str:
+        return why_no_more(self.ended, self.planned_rounds, self.spent, self.measures.get("status"))
+
     def __str__(self) -> str:
         tested = "" if self.test_loss is None else f"test loss {self.test_loss:.4g}, "
         tested = tested if self.test_accuracy is None else f"test accuracy {self.test_accuracy:.2%}, "
-        why = why_no_more(self.ended, self.planned_rounds, self.spent, self.measures.get("status"))
+        why = self._why_fewer()
         broken = f", first not finite: {told(self.first_nonfinite)}" if self.first_nonfinite else ""
         rounds = f"{self.rounds} rounds{f' ({why.lstrip()})' if why else ''}"
         return f"{self.strategy}: {tested}{rounds}{broken}, {self.spent}"

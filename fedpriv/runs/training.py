@@ -6,7 +6,6 @@ import copy
 import math
 import secrets
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -42,8 +41,9 @@ from fedpriv.runs import fit, integrity
 from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.compute import Compute
 from fedpriv.runs.planning import Plan, make_plan, with_neighbours
-from fedpriv.runs.results import Ended, Result, RoundReport, Sink, releases_told
+from fedpriv.runs.results import Ended, Result, RoundReport, Sink, read_metrics, releases_told
 from fedpriv.runs.run_files import config_in
+from fedpriv.runs.telling import warn
 from fedpriv.storage import strict_json
 from fedpriv.storage.folder import RunFolder
 from fedpriv.storage.identity import digest, of_config
@@ -85,6 +85,8 @@ class Training:
             computed on the training data without noise: for experiments on public data only.
         stop_on: End the run, charged whole, when a released model is not finite (`"nonfinite"`), when its test loss is
             not either (`"nonfinite_loss"`), or never (`"nothing"`). Reports and result tell of it in any case.
+
+    What weakens the promise is in `warnings`, and is a Python warning, a `PromiseWarning`; so is a report's `warning`.
 
     Raises:
         ConfigError: settings that cannot work, before any data is touched.
@@ -147,7 +149,8 @@ class Training:
         fit.check_problem(strategy, problems, privacy, sees_problem=self.plan.sees_problem, compare=compare)
         ownership.check_clients(clients, test, privacy)
         self.population = Population(clients, device, getattr(torch, compute.dtype), compute.chunk)
-        evaluate = None if test is None else Evaluator(self.population.model, self.population.loss, test)
+        template, loss, batched = self.population.model, self.population.loss, compute.backend != "loop"
+        evaluate = None if test is None else Evaluator(template, loss, test, batched=batched)
         ownership.check_test(self.population, test, privacy)
         self.warnings += [*(models.shipped(clients[0].model) if privacy.private else []), *loaders.ignored(clients)]
         self._test = test
@@ -175,8 +178,15 @@ class Training:
         self._count(self.ledger.records)
         self.progress = begin(strategy, self.population.params.clone()) if saved is None else saved.progress
         self.oracle = PrivateOracle(self.population, backend, self.plan.privacy, self.ledger, self._randomness)
+        before = read_metrics(_needed(self.folder) / "metrics.jsonl") if resume else []
+        self._reports = [
+            {**row, "epsilon": float(row["epsilon"])} for row in before if row["round"] <= self.progress.round
+        ]
+        self._measured: tuple[int, int | None, dict[str, float], dict[str, Any]] | None = None
         if saved is None or fresh_noise:
             self.save()
+        for weakness in self.warnings:
+            warn(weakness)
 
     def _check_same(self, saved: Checkpoint, secret_seed: int | None) -> None:
         if saved.settings != self._settings or secret_seed not in (None, int(saved.secret_seed, 16)):
@@ -228,6 +238,10 @@ class Training:
             saves = self.folder is not None and (ended != "left" or done.progress.round % self._save_every == 0)
             target, (releases, head) = self.plan.privacy.epsilon, self._kept
             warning = self.health.warning(before, done.progress.models, _so_far(epsilon, target))
+            if warning:
+                warn(warning)
+            row = {"round": done.progress.round, "epsilon": epsilon, "releases": releases, **metrics}
+            self._reports.append(row)
             yield RoundReport(
                 done.progress.round, self.rounds, metrics, epsilon, target, releases, saves, head, warning
             )
@@ -310,9 +324,16 @@ class Training:
 
     def _metrics(self, examples: int | None) -> dict[str, float]:
         """What a report shows of the models, all of it public or released."""
-        nodes = self.measures.of_nodes(self.progress, examples)
-        one = self.measures.of_the_one(self.progress)
+        one, nodes = self._measure(examples)
         return {**one, **measures.flat(nodes), "bytes_sent": self._bytes_sent()}
+
+    def _measure(self, examples: int | None) -> tuple[dict[str, float], dict[str, Any]]:
+        """Of the one model, and of nodes' own on so many test examples; a round's models are measured once."""
+        asked = self.progress.round, examples
+        if self._measured is None or self._measured[:2] != asked:
+            one, nodes = self.measures.of_the_one(self.progress), self.measures.of_nodes(self.progress, examples)
+            self._measured = *asked, one, nodes
+        return self._measured[2:]
 
     def _bytes_sent(self) -> int:
         return self.progress.numbers_sent * self.progress.received.element_size()
@@ -326,7 +347,7 @@ class Training:
         Where the clients' models differ, each is tested on the first 1000 examples of the test data.
         """
         progress, params = self.progress, measures.reported(self.progress)
-        metrics = self.measures.of_the_one(progress)
+        metrics, nodes = self._measure(measures.AT_THE_END)
         private, start = self.plan.privacy.private, self._start
         return Result(
             strategy=self.strategy.name,
@@ -344,12 +365,13 @@ class Training:
             measures={
                 "bytes_sent": self._bytes_sent(),
                 "spectral_gap": self.network.spectral_gap,
-                **self.measures.of_nodes(progress, measures.AT_THE_END),
+                **nodes,
                 **measures.of_constraints(progress, self.oracle, self.strategy, private=private, start=start),
             },
             gradient_evaluations=sum(self.plan.evaluations[: progress.round]),
             optimality_gap=self.measures.optimality_gap(params),
             first_nonfinite=dict(self.health.first),
+            reports=tuple(self._reports),
             params=params.clone(),
             node_params=progress.models.clone()
             if measures.apart(progress)
@@ -397,13 +419,22 @@ def train(
     rounds: int,
     seed: int | None = None,
     secret_seed: int | None = None,
-    test: Dataset[Any] | None = None,
     network: RoundNetwork | None = None,
+    test: Dataset[Any] | None = None,
     compute: Compute | None = None,
-    sinks: Sequence[Sink] = (),
+    evaluate_every: int = 1,
+    checkpoint_every: int = 10,
+    folder: Path | RunFolder | None = None,
+    settings: str = "",
+    resume: bool = False,
+    fresh_noise: bool = False,
+    compare: bool = False,
+    optimum: float | None = None,
     stop_on: StopOn = "nonfinite",
+    sinks: Sequence[Sink] = (),
+    progress: bool = False,
 ) -> Result:
-    """Train in memory and return the result.
+    """Train and return the result. What is not explained here is as `Training` has it.
 
     Args:
         clients: The data owners (see `make_clients`).
@@ -413,18 +444,27 @@ def train(
         seed: Public seed of cohorts and links; drawn by default.
         secret_seed: Seed of noise and batches, to repeat a run exactly: whoever knows it can subtract the noise. By
             default it comes from the operating system.
-        test: Public test data.
         network: A star by default.
+        test: Public test data.
         compute: Speed settings.
-        sinks: Take a report every round, e.g. `fedpriv.reports.sinks.TensorBoard(Path("runs/a"))`.
-        stop_on: What ends a run that breaks; see `Training`.
+        evaluate_every: Rounds between evaluations on the test data.
+        checkpoint_every: Rounds between checkpoints (with a folder).
+        folder: Keeps ledger and checkpoint, for `resume`; None keeps the run in memory.
+        settings: Fingerprint of the configuration, if there is one.
+        resume: Go on from the folder's checkpoint.
+        fresh_noise: On resume, draw new noise for rounds past the checkpoint, and pay for them again.
+        compare: Solve an exact problem with constraints in one place as well.
+        optimum: Smallest value of the objective, where it is known, on public data.
+        stop_on: What ends a run that breaks.
+        sinks: Take a report every round, e.g. `fedpriv.sinks.TensorBoard(Path("runs/a"))`.
+        progress: Show a bar on standard error, where that is a terminal or a notebook.
 
     Returns:
         The result: its `spent` is an upper bound, its `model` the trained module.
 
     Guarantee: what a strategy hears of the data is noised and counted first; an answer that would pass the target
     epsilon is not made, and ends the run. What weakens the promise is a Python warning, and so is a model or a test
-    loss that is not finite. `Training(..., folder=...)` keeps a run on disk.
+    loss that is not finite.
 
     Raises:
         FedprivError: settings or data that cannot work; names field, value and fix.
@@ -436,18 +476,28 @@ def train(
         rounds=rounds,
         seed=seed,
         secret_seed=secret_seed,
-        test=test,
         network=network,
+        test=test,
         compute=compute,
+        evaluate_every=evaluate_every,
+        checkpoint_every=checkpoint_every,
+        folder=folder,
+        settings=settings,
+        resume=resume,
+        fresh_noise=fresh_noise,
+        compare=compare,
+        optimum=optimum,
         stop_on=stop_on,
     )
-    for weakness in training.warnings:
-        warnings.warn(weakness, stacklevel=2)
-    for report in training:
-        if report.warning:
-            warnings.warn(report.warning, stacklevel=2)
+    if progress:
+        from fedpriv.runs.live import bar  # rich
+
+        sinks = [*sinks, *bar(rounds, training.progress.round)]
+    try:
+        for report in training:
+            for sink in sinks:
+                sink.write(report)
+    finally:
         for sink in sinks:
-            sink.write(report)
-    for sink in sinks:
-        sink.close()
+            sink.close()
     return training.result()

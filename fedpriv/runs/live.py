@@ -1,0 +1,116 @@
+"""How far a run is, while it runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
+
+if TYPE_CHECKING:
+    from fedpriv.runs.results import RoundReport
+
+_PLAIN_LINES = 20
+_QUIET = ("node_", "bytes_sent")  # in the files and in TensorBoard, but too much for a line
+
+
+def moves(console: Console) -> bool:
+    """Whether something can move there: on a terminal or in a notebook."""
+    return console.is_terminal or console.is_jupyter
+
+
+def bar(rounds: int, done: int) -> list[Live]:
+    """A `Live` on standard error where it can move, and nothing elsewhere."""
+    console = Console(stderr=True)
+    return [Live(rounds, done, console)] if moves(console) else []
+
+
+class Live:
+    """A bar that moves on a terminal and in a notebook, or about twenty plain lines elsewhere.
+
+    Args:
+        rounds: Number of rounds of the run.
+        done: Rounds done before a resume.
+        console: Where to.
+        clock: Seconds of any origin, for the speed.
+    """
+
+    def __init__(
+        self,
+        rounds: int,
+        done: int = 0,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._console = console or Console(stderr=True)
+        self._every = -(-rounds // _PLAIN_LINES)
+        self._last: dict[str, float] = {}
+        self._start: tuple[int, float] | None = None
+        self._progress = Progress(
+            TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
+            BarColumn(bar_width=12),
+            TimeRemainingColumn(compact=True),
+            # on a narrow terminal the end of the text gives way, and nothing else
+            TextColumn("left · {task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
+            console=self._console,
+            transient=True,
+            expand=True,
+        )
+        self._task = self._progress.add_task("", total=rounds, completed=done)
+        self._moves = moves(self._console)
+        if self._moves:
+            self._progress.start()
+
+    def write(self, report: RoundReport) -> None:
+        """Show one round, as long as the terminal is there."""
+        with suppress(OSError):
+            self._show(report)
+
+    def _show(self, report: RoundReport) -> None:
+        if report.warning:
+            self._console.print(f"[bold yellow]warning:[/] {escape(report.warning)}", highlight=False, soft_wrap=True)
+        self._last |= report.metrics
+        parts = *self._metrics(), _epsilon(report), self._speed(report)
+        if self._moves:
+            first = sorted(filter(None, parts), key=lambda part: not part.startswith(("epsilon", "accuracy")))
+            self._progress.update(self._task, completed=report.round, description=" · ".join(first))
+        elif report.round % self._every == 0 or report.round == report.rounds:
+            text = " · ".join(filter(None, parts))
+            self._console.print(f"round {report.round}/{report.rounds} · {text}", highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """Clear the line."""
+        with suppress(OSError):
+            if self._moves:
+                self._progress.stop()
+
+    def _metrics(self) -> list[str]:
+        shown: dict[str, Callable[[float], str]] = {
+            "test_loss": lambda value: f"loss {value:.4f}" if abs(value) < 1e5 else f"loss {value:.3g}",
+            "test_accuracy": lambda value: f"accuracy {value:.2%}",
+            "node_test_accuracy_min": lambda value: f"of the worst node {value:.2%}",
+            "consensus_distance": lambda value: f"apart {value:.3g}",
+        }
+        known = [form(self._last[name]) for name, form in shown.items() if name in self._last]
+        others = (name for name in self._last if name not in shown and not name.startswith(_QUIET))
+        return known + [f"{name} {self._last[name]:.3g}" for name in others]
+
+    def _speed(self, report: RoundReport) -> str:
+        now = self._clock()
+        if self._start is None:
+            self._start = (report.round, now)
+        rounds, seconds = report.round - self._start[0], now - self._start[1]
+        return f"{rounds / seconds:.3g} rounds/s" if rounds and seconds > 0 else ""
+
+
+def _epsilon(report: RoundReport) -> str:
+    if report.epsilon == float("inf"):
+        return "not private"
+    target = "" if report.target is None else f" of {report.target:g}"
+    return f"epsilon spent <= {report.epsilon:.3g}{target}"

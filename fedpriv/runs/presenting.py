@@ -1,0 +1,46 @@
+"""A result as a notebook shows it: a card, a table of its rounds, a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def card(title: str, rows: Mapping[str, str]) -> str:
+    """A table of two columns as HTML; what stands in it is text and no HTML."""
+    cells = "".join(
+        f'<tr><th style="text-align:left">{escape(name)}</th><td style="text-align:left">{escape(value)}</td></tr>'
+        for name, value in rows.items()
+    )
+    return f"<table><caption>{escape(title)}</caption>{cells}</table>"
+
+
+def table(rows: Rows) -> Any:  # noqa: ANN401 - a data frame, where there is pandas
+    """A pandas data frame with a row for each round, or a list of dicts where pandas is not installed."""
+    try:
+        import pandas  # a library of the user's, not one of fedpriv's
+    except ImportError:
+        return [dict(row) for row in rows]
+    return pandas.DataFrame.from_records([dict(row) for row in rows])
+
+
+def curves(rows: Rows, title: str) -> Figure:
+    """The test metric and epsilon against rounds, by matplotlib's pyplot."""
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(2, 1, sharex=True, layout="constrained")
+    metric = next((name for name in ("test_accuracy", "test_loss") if any(name in row for row in rows)), "test_loss")
+    for axes, name in zip(panels, (metric, "epsilon"), strict=True):
+        points = [(row["round"], row[name]) for row in rows if name in row]
+        axes.plot([at for at, _ in points], [value for _, value in points], marker="." if len(points) < 50 else "")
+        axes.set_ylabel(name.replace("_", " "))
+        axes.grid(axis="y", alpha=0.3)
+    panels[1].set_xlabel("round")
+    figure.suptitle(title)
+    return figure

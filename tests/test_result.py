@@ -1,0 +1,206 @@
+"""What a finished run is in Python: a line, a card, a table, a picture, files; and how it is told as it goes."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import json
+import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import networkx
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Subset
+
+import fedpriv
+from fedpriv import data, models
+from fedpriv.errors import PromiseWarning
+from fedpriv.measuring.metrics import Evaluator
+from fedpriv.runs.training import Training, train
+
+DIGITS = data.load("digits", flat=True)
+ROUNDS = 4
+
+
+def clients(n: int = 3, model: nn.Module | None = None) -> list[fedpriv.Client]:
+    parts = data.partition("iid", data.labels_of(DIGITS.train), n, torch.Generator().manual_seed(1))
+    owners = [Subset(DIGITS.train, part.tolist()) for part in parts]
+    return fedpriv.make_clients(model or models.SoftmaxRegression(64, 10), nn.functional.cross_entropy, owners)
+
+
+def promise(**changes: object) -> fedpriv.Privacy:
+    return fedpriv.Privacy(**{"epsilon": 3, "delta": 1e-5, **changes})
+
+
+@pytest.fixture(scope="module")
+def result() -> fedpriv.Result:
+    options = {"rounds": ROUNDS, "evaluate_every": 2, "seed": 0}
+    return train(clients(), fedpriv.inexact_admm(), promise(), test=DIGITS.test, **options)
+
+
+def test_it_is_one_line(result: fedpriv.Result):
+    assert repr(result) == f"<Result of {result}>"
+    assert "\n" not in repr(result)
+    assert "epsilon=3 (delta=1e-5, unit=sample" in repr(result)
+    assert "tensor" not in repr(result)
+
+
+def test_the_card_tells_the_price_with_its_conditions_and_is_text(result: fedpriv.Result):
+    card = replace(result, strategy="<script>")._repr_html_()
+    assert "&lt;script&gt;" in card
+    assert "<script>" not in card
+    assert str(result.spent) in card
+    assert f"{result.test_accuracy:.2%}" in card
+
+
+def test_history_has_a_row_for_each_round(result: fedpriv.Result, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)  # as where it is not installed
+    rows = result.history
+    assert [row["round"] for row in rows] == [1, 2, 3, 4]
+    assert ["test_accuracy" in row for row in rows] == [False, True, False, True]
+    assert rows[-1]["test_accuracy"] == result.test_accuracy
+    assert rows[0]["epsilon"] < rows[-1]["epsilon"] <= 3
+
+
+def test_history_is_a_data_frame_where_pandas_is(result: fedpriv.Result):
+    pandas = pytest.importorskip("pandas")
+    frame = result.history
+    assert isinstance(frame, pandas.DataFrame)
+    assert frame["test_accuracy"].notna().tolist() == [False, True, False, True]
+
+
+def test_plot_draws_the_rounds(result: fedpriv.Result):
+    from matplotlib import pyplot
+
+    pyplot.switch_backend("agg")
+    figure = result.plot()
+    above, below = figure.axes
+    assert above.lines[0].get_xdata().tolist() == [2, 4]
+    assert below.lines[0].get_ydata().tolist() == [row["epsilon"] for row in result.reports]
+    pyplot.close(figure)
+
+
+def test_save_writes_what_is_known(result: fedpriv.Result, tmp_path: Path):
+    folder = tmp_path / "new" / "folder"
+    result.save(folder)
+    model = models.SoftmaxRegression(64, 10)
+    model.load_state_dict(torch.load(folder / "model.pt"))
+    assert json.loads((folder / "result.json").read_text())["epsilon"] == result.spent.epsilon
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["round"] for line in lines] == [1, 2, 3, 4]
+
+
+def test_a_runs_own_files_are_left_to_it(tmp_path: Path):
+    folder = tmp_path / "run"
+    made = train(clients(), fedpriv.inexact_admm(), promise(), rounds=2, folder=folder)
+    made.save(folder)
+    assert (folder / "model.pt").exists()
+    assert not (folder / "result.json").exists()
+
+
+def test_train_and_training_take_the_same_arguments():
+    def arguments(function: object) -> dict[str, object]:
+        return {name: p.default for name, p in inspect.signature(function).parameters.items()}
+
+    own = {"sinks": (), "progress": False}
+    assert arguments(train) == {**arguments(Training), **own}
+
+
+def test_a_run_of_train_stops_and_goes_on(tmp_path: Path):
+    class Enough(Exception):
+        pass
+
+    class Stop:
+        closed = False
+
+        def write(self, report: fedpriv.RoundReport) -> None:
+            if report.round == 3:
+                raise Enough
+
+        def close(self) -> None:
+            self.closed = True
+
+    given = {"rounds": ROUNDS, "folder": tmp_path / "run", "checkpoint_every": 1, "test": DIGITS.test, "seed": 0}
+    first = clients(), fedpriv.inexact_admm(), promise()
+    stop, jsonl = Stop(), fedpriv.sinks.Jsonl
+    (tmp_path / "run").mkdir()
+    with pytest.raises(Enough):
+        train(*first, **given, sinks=[jsonl(tmp_path / "run" / "metrics.jsonl"), stop])
+    assert stop.closed
+    gc.collect()  # the folder's lock goes with the first run
+    made = train(clients(), *first[1:], **given, resume=True)
+    assert [row["round"] for row in made.reports] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("run", [train, Training])
+def test_both_warn_at_the_users_line(run):
+    with pytest.warns(PromiseWarning, match="delta=0.001 is not below") as caught:
+        run(clients(), fedpriv.inexact_admm(), promise(delta=1e-3), rounds=1)
+    assert {warning.filename for warning in caught} == {__file__}
+
+
+def test_the_bar_moves_on_a_terminal_alone(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    def told() -> str:
+        train(clients(), fedpriv.inexact_admm(), promise(), rounds=2, progress=True)
+        return capfd.readouterr().err
+
+    monkeypatch.setenv("TTY_COMPATIBLE", "0")
+    assert told() == ""
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    assert "round" in told()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "network", "expected"),
+    [
+        (fedpriv.inexact_admm(), None, [1]),
+        (
+            fedpriv.decentralized_sgd(),
+            fedpriv.Graph(networkx.cycle_graph(3)),
+            [1, 3],
+        ),  # the mean model, then each node's
+    ],
+)
+def test_a_rounds_models_are_tested_once(
+    strategy: fedpriv.Strategy, network: fedpriv.Graph | None, expected: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    tested: list[int] = []
+    of = Evaluator._of
+
+    def counted(self: Evaluator, rows: Tensor, examples: int | None) -> list[dict[str, float]]:
+        tested.append(len(rows))
+        return of(self, rows, examples)
+
+    monkeypatch.setattr(Evaluator, "_of", counted)
+    train(clients(), strategy, promise(), rounds=2, evaluate_every=2, test=DIGITS.test, network=network)
+    assert tested == expected
+
+
+def nets() -> dict[str, nn.Module]:
+    mlp = nn.Sequential(nn.Linear(64, 8), nn.LayerNorm(8), nn.Dropout(0.5), nn.Tanh(), nn.Linear(8, 10))
+    images = nn.Sequential(nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 10))
+    return {"softmax": models.SoftmaxRegression(64, 10), "mlp": mlp, "conv": images}
+
+
+@pytest.mark.parametrize("name", nets())
+@pytest.mark.parametrize("examples", [7, 300])
+def test_models_tested_together_are_as_models_tested_in_turn(name: str, examples: int):
+    model = nets()[name]
+    rows = torch.randn(19, sum(p.numel() for p in model.parameters()), generator=torch.Generator().manual_seed(0))
+    loss = nn.functional.cross_entropy
+    together = Evaluator(model, loss, DIGITS.test, batch_size=100, batched=True).of_each(rows, examples)
+    first = Subset(DIGITS.test, range(examples))
+    in_turn = [Evaluator(model, loss, first, batch_size=64)(row) for row in rows]
+    assert len(together) == len(in_turn) == 19
+    for one, other in zip(together, in_turn, strict=True):
+        assert one == pytest.approx(other, rel=1e-6, abs=1e-6)
+
+
+def test_warnings_can_be_made_errors():
+    with warnings.catch_warnings(), pytest.raises(PromiseWarning):
+        warnings.simplefilter("error", PromiseWarning)
+        Training(clients(), fedpriv.inexact_admm(), promise(delta=1e-3), rounds=1)
