@@ -126,7 +126,7 @@ def test_a_run_of_train_stops_and_goes_on(tmp_path: Path):
 
     given = {"rounds": ROUNDS, "folder": tmp_path / "run", "checkpoint_every": 1, "test": DIGITS.test, "seed": 0}
     first = clients(), fedpriv.inexact_admm(), promise()
-    stop, jsonl = Stop(), fedpriv.sinks.Jsonl
+    stop, jsonl = Stop(), fedpriv.reports.sinks.Jsonl
     (tmp_path / "run").mkdir()
     with pytest.raises(Enough):
         train(*first, **given, sinks=[jsonl(tmp_path / "run" / "metrics.jsonl"), stop])

@@ -456,7 +456,7 @@ def train(
         compare: Solve an exact problem with constraints in one place as well.
         optimum: Smallest value of the objective, where it is known, on public data.
         stop_on: What ends a run that breaks.
-        sinks: Take a report every round, e.g. `fedpriv.sinks.TensorBoard(Path("runs/a"))`.
+        sinks: Take a report every round, e.g. `fedpriv.reports.sinks.TensorBoard(Path("runs/a"))`.
         progress: Show a bar on standard error, where that is a terminal or a notebook.
 
     Returns:
