@@ -32,8 +32,11 @@ for line in sys.stdin.read().splitlines():
         sys.path.insert(0, str(Path(words[0]).parent.resolve()))
         runpy.run_path(words[0], run_name="__main__")
     else:
+        words, into = (words[: words.index(">")], words[-1]) if ">" in words else (words, None)
         done = CliRunner().invoke(app, words)
         print(done.output, flush=True)
+        if into is not None:
+            Path(into).write_text(done.stdout)
         assert done.exit_code == 0, (line, done.output, done.exception)
 """
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.clients.batch import Batch
-from fedpriv.clients.client import Client, Loss, first_broken
+from fedpriv.clients.client import Client, Loss
 from fedpriv.clients.layout import Layout, constants
 from fedpriv.errors import ConfigError, DataError
 
@@ -68,7 +68,6 @@ class Population:
         elif self.targets.dtype != torch.bool:
             self.targets = self.targets.long()  # class numbers, as torch's losses take them
         self.starts = torch.cat([torch.zeros(1, dtype=torch.long), self.counts.cumsum(0)])[:-1]
-        self._check_range(data)
 
     def owner_of(self, example: int) -> int:
         """The client that holds this row of `inputs`."""
@@ -109,14 +108,6 @@ class Population:
             _check_same(index, constants(client.model), shared)
             self.layout.bind(params[index], client.model)
         return params
-
-    def _check_range(self, given: list[tuple[Tensor, Tensor]]) -> None:
-        """Numbers that were finite as they were given must be so in the run's type."""
-        for own, parts in ((self.inputs, [x for x, _ in given]), (self.targets, [y for _, y in given])):
-            row = first_broken(own) if any(part.dtype != own.dtype for part in parts) else None
-            if row is not None:
-                fix = "scale it, or compute in float64 (compute.dtype)"
-                raise DataError(f"client {self.owner_of(row)}: a number is too large for {own.dtype}: {fix}")
 
     def examples_of(self, client: int) -> tuple[Tensor, Tensor]:
         """A client's inputs and targets, as views."""

@@ -58,6 +58,10 @@ class Guard(Protocol):
         ...
 
 
+def _anybody() -> None:
+    """A ledger that nobody else writes."""
+
+
 class Ledger:
     """Append-only list of releases. No noise on it serves a second answer, in this process or a later one.
 
@@ -68,6 +72,9 @@ class Ledger:
         digest_key: Key of the digests of released values. Without it a digest tells nothing, not even of a value that
             only a secure sum should show.
         seal_key: Key of the seals by which its holder sees whether lines were made without it.
+
+    Attributes:
+        may_write: Asked before a record is written; raises where another run has the file now.
 
     Raises:
         LedgerError: the file exists (use `Ledger.resume`) or cannot be written.
@@ -81,7 +88,7 @@ class Ledger:
         digest_key: bytes = b"",
         seal_key: bytes = b"",
     ) -> None:
-        self._guard = guard
+        self._guard, self.may_write = guard, _anybody
         self._digest_key, self._seal_key = digest_key, seal_key
         self._path, self._file = path, None
         self._head: str | None = None
@@ -172,6 +179,7 @@ class Ledger:
 
     def _append(self, record: Record) -> None:
         assert self._file is not None
+        self.may_write()
         line, head = record.to_json(), None
         if self._head is not None:
             line, head = link(line, self._head, self._seal_key)
@@ -213,7 +221,7 @@ class Ledger:
                 "so what was spent is unknown. Restore the file; without it the run has no epsilon"
             )
         ledger = Ledger.__new__(Ledger)
-        ledger._guard, ledger._path = guard, path
+        ledger._guard, ledger._path, ledger.may_write = guard, path, _anybody
         ledger._digest_key, ledger._seal_key = digest_key, seal_key
         try:
             ledger._file = files.Appender(path, keep=files.read(path).rfind(b"\n") + 1)

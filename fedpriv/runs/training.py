@@ -170,6 +170,8 @@ class Training:
         self._spent: tuple[int, Spent] | None = None
         backend = choose(compute.backend, self.population.model, self.population.loss)
         self.ledger = self._open_ledger(saved, fresh_noise=fresh_noise)
+        if self.folder is not None:
+            self.ledger.may_write = self.folder.check
         self._kept = self.ledger.mark
         # a repeated round is reported with the epsilon that it had, though the guard counts all that was released
         self._reported = self._guard
