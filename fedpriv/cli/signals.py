@@ -21,7 +21,7 @@ class Signals:
     def __init__(self) -> None:
         self.asked = 0
         self._last = signal.SIGINT.value
-        self._patient = False
+        self._patient = self._seen = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Signals:
@@ -36,7 +36,10 @@ class Signals:
 
     @contextmanager
     def patiently(self) -> Generator[None]:
-        """The first signal waits to be looked at; the second raises `KeyboardInterrupt`, as it does elsewhere."""
+        """The first signal waits to be looked at; a Ctrl-C after it raises `KeyboardInterrupt`, as any does elsewhere.
+
+        Further signals of other kinds change nothing.
+        """
         self._patient = True
         try:
             yield
@@ -49,7 +52,9 @@ class Signals:
         return 128 + self._last
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        self._last = number
-        if self.asked or not self._patient:
+        if self._seen and number != signal.SIGINT:
+            return  # a terminal that is closed may say so twice; only Ctrl-C insists
+        first, self._seen, self._last = not self._seen, True, number
+        if not (first and self._patient):
             raise KeyboardInterrupt
         self.asked = number

@@ -6,10 +6,14 @@ import os
 import pty
 import signal
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
+import pytest
 import torch
 from processes import COMMAND, CONFIG, LONG, rounds, running, wait
+
+from fedpriv.cli.signals import Signals
 
 
 def checkpoint(folder: Path) -> tuple[int, int]:
@@ -58,3 +62,17 @@ def test_a_closed_terminal_ends_a_run_too(tmp_path: Path) -> None:
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 129
     assert nothing_is_past_the_checkpoint(folder)
+
+
+def test_only_a_second_ctrl_c_insists() -> None:
+    """A terminal that is closed tells its session's leader twice, perhaps while the run is being left."""
+    for patient in (True, False):
+        with Signals() as signals, pytest.raises(KeyboardInterrupt), signals.patiently() if patient else nullcontext():
+            with nullcontext() if patient else pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert signals.exit_code == 129
+            os.kill(os.getpid(), signal.SIGINT)
+            raise AssertionError
+        assert signals.asked == (signal.SIGHUP if patient else 0)
