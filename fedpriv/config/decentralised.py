@@ -46,7 +46,7 @@ def dual_averages(
 
 
 def tracking(
-    step_size: StepSize = StepSize(0.1),  # noqa: B008
+    step_size: StepSize = StepSize(0.1),
     beta: NonNegative | None = None,
     gradient_at: Literal["sent", "mixed"] = "sent",
     average: NonNegative | None = None,
@@ -56,7 +56,7 @@ def tracking(
 
 
 def tracking_pair(
-    step_size: StepSize = StepSize(0.1),  # noqa: B008
+    step_size: StepSize = StepSize(0.1),
     average: NonNegative | None = None,
 ) -> Strategy:
     """Two exchanged variables; see `fedpriv.gradient_tracking_pair`."""
@@ -64,7 +64,7 @@ def tracking_pair(
 
 
 def dpsgd(
-    step_size: StepSize = StepSize(0.1),  # noqa: B008
+    step_size: StepSize = StepSize(0.1),
     average: NonNegative | None = None,
 ) -> Strategy:
     """See `fedpriv.decentralized_sgd`."""

@@ -72,7 +72,7 @@ EVERYWHERE = Everywhere()
 
 def iadmm_prox(
     eta: Decay = Decay(),  # noqa: B008 - frozen
-    rho: Penalty = Penalty(),  # noqa: B008
+    rho: Penalty = Penalty(),
     feasible: Feasible = EVERYWHERE,
     weight_decay: NonNegative = 0.0,
     linearize_at: LinearizeAt = "local",
@@ -92,7 +92,7 @@ def iadmm_prox(
 def iadmm_trust(
     radius: Decay = Decay(math.inf, 0.0),  # noqa: B008
     norm: Literal["linf", "l2"] = "linf",
-    rho: Penalty = Penalty(),  # noqa: B008
+    rho: Penalty = Penalty(),
     feasible: Feasible = EVERYWHERE,
     weight_decay: NonNegative = 0.0,
     linearize_at: LinearizeAt = "local",
@@ -111,7 +111,7 @@ def iadmm_trust(
 
 def iadmm_output(
     eta: Decay = Decay(),  # noqa: B008
-    rho: Penalty = Penalty(),  # noqa: B008
+    rho: Penalty = Penalty(),
     feasible: Feasible = EVERYWHERE,
     weight_decay: NonNegative = 0.0,
     linearize_at: LinearizeAt = "local",

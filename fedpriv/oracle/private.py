@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from fedpriv.checks import check_finite
 from fedpriv.clients.population import Population
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.oracle.backends.base import Backend
@@ -22,7 +23,6 @@ from fedpriv.privacy.ledger import Ledger, Release
 from fedpriv.privacy.mechanisms import EVERYBODY, add_noise
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.settings import Privacy, Sampling
-from fedpriv.problems.problem import check_finite
 from fedpriv.randomness.streams import Randomness
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedpriv.errors import ConfigError, DataError
+from fedpriv.errors import ConfigError
 from fedpriv.problems.constraints import MEAN_LOSS
 from fedpriv.problems.loss_sums import Constraint, LossSums
 
@@ -90,19 +90,3 @@ class Stacked:
         """Whether any term counts examples."""
         every = (*self.terms, *(() if self.objective is None else (self.objective,)))
         return any(term.counts_are_public for term in every)
-
-
-def check_finite(values: Tensor, what: str) -> None:
-    """Refuse values `[n, ...]` with a NaN or an infinity.
-
-    Raises:
-        DataError: names the client.
-    """
-    flat = values.reshape(len(values), -1)
-    broken = ~torch.isfinite(flat).all(1)
-    if bool(broken.any()):
-        client = int(broken.nonzero()[0])
-        raise DataError(
-            f"client {client}: its {what} is {flat[client].detach().tolist()} at the point it received; "
-            "repair the function or the data, or start from other parameters"
-        )

@@ -23,6 +23,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedpriv.checks import NonNegative, Positive, Ratio, checked
 from fedpriv.errors import ConfigError
 from fedpriv.strategies.base import Aggregator, LocalStep, Memory, Network, Oracle, Output, State, Strategy
 
@@ -107,13 +108,14 @@ class WithoutBound:
         return self.output(received[:, :-1], state)
 
 
+@checked("strategy.adaptive_clip")
 def adaptive_clipping(
     strategy: Strategy,
-    initial: float = 0.1,
+    initial: Positive = 0.1,
     *,
-    quantile: float = 0.5,
-    clip_learning_rate: float = 0.2,
-    share: float = 0.1,
+    quantile: Ratio = 0.5,
+    clip_learning_rate: NonNegative = 0.2,
+    share: Ratio = 0.1,
 ) -> Strategy:
     """Let the clip bound of client updates follow a quantile of their norms.
 
@@ -130,14 +132,6 @@ def adaptive_clipping(
     """
     if strategy.local_step.hears != ("model",) or strategy.local_step.says != ("update",):
         raise ConfigError("strategy", strategy.name, "adaptive clipping needs clients that hear a model, say an update")
-    for name, value in (("quantile", quantile), ("share", share)):
-        if not 0 < value < 1:
-            raise ConfigError(f"strategy.adaptive_clip.{name}", value, "lies in (0, 1)")
-    if not initial > 0:
-        raise ConfigError("strategy.adaptive_clip.initial", initial, "a clip bound is positive")
-    if not clip_learning_rate >= 0:
-        fix = "must not be negative: the bound would run away from the quantile"
-        raise ConfigError("strategy.adaptive_clip.clip_learning_rate", clip_learning_rate, fix)
     aggregator = FollowQuantile(strategy.aggregator, initial, quantile, clip_learning_rate, share)
     return Strategy(
         ClipToHeard(strategy.local_step, share),  # pyright: ignore[reportArgumentType] - memory is the inner one's

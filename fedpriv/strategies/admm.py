@@ -20,40 +20,37 @@ from typing import ClassVar, Literal, Protocol
 import torch
 from torch import Tensor
 
-from fedpriv.errors import ConfigError, check_choice
+from fedpriv.checks import Finite, NonNegative, Positive, PositiveOrInfinite, checked
+from fedpriv.errors import ConfigError
 from fedpriv.strategies.base import Averaged, Last, Memory, Network, Oracle, Output, State, Strategy
 
 
+@checked("strategy.rho")
 @dataclass(frozen=True)
 class Penalty:
     """Penalty parameter `rho_t = min(1e9, scale * growth**floor(t / period) + offset)`, eq 21."""
 
-    scale: float = 2.0
-    offset: float = 0.0
-    growth: float = 1.0
-    period: float = 1e4
+    scale: NonNegative = 2.0
+    offset: NonNegative = 0.0
+    growth: Positive = 1.0
+    period: Positive = 1e4
 
     def __post_init__(self) -> None:
-        if not (self.scale >= 0 and self.offset >= 0 and self.scale + self.offset > 0 and self.growth > 0):
-            raise ConfigError("strategy.rho", self, "scale and offset must not be negative, and one positive")
-        if not self.period > 0:
-            raise ConfigError("strategy.rho.period", self.period, "must be positive, in rounds")
+        if not self.scale + self.offset > 0:
+            raise ConfigError("strategy.rho", self, "scale or offset must be positive")
 
     def __call__(self, t: int) -> float:
         """`rho_t` for round `t` = 1, 2, ..."""
         return min(1e9, self.scale * self.growth ** (t // self.period) + self.offset)
 
 
+@checked("strategy.eta")
 @dataclass(frozen=True)
 class Decay:
     """A positive sequence `scale / t**power`; `scale = inf` switches the term off."""
 
-    scale: float = 1.0
-    power: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not self.scale > 0:
-            raise ConfigError("strategy.eta.scale", self.scale, "must be positive (inf switches the term off)")
+    scale: PositiveOrInfinite = 1.0
+    power: Finite = 0.5
 
     def __call__(self, t: int) -> float:
         """Value for round `t` = 1, 2, ..."""
@@ -68,6 +65,7 @@ class Step(Protocol):
         ...
 
 
+@checked("strategy.step")
 @dataclass(frozen=True)
 class Prox:
     """Proximal step, eq 8: `z = (rho w + lambda - g~ + at / eta) / (rho + 1 / eta)`; g~ was asked for at `at`."""
@@ -80,6 +78,7 @@ class Prox:
         return (rho * w + dual - gradient + pull * at) / (rho + pull)
 
 
+@checked("strategy.step")
 @dataclass(frozen=True)
 class Trust:
     """Trust-region step, eq 9: `w + (lambda - g~) / rho` projected on the ball of radius `delta_t` around `at`.
@@ -89,9 +88,6 @@ class Trust:
 
     radius: Decay = field(default_factory=lambda: Decay(math.inf, 0.0))
     norm: Literal["linf", "l2"] = "linf"
-
-    def __post_init__(self) -> None:
-        check_choice("strategy.step.norm", self.norm, "linf", "l2")
 
     def solve(self, w: Tensor, at: Tensor, dual: Tensor, gradient: Tensor, rho: float, t: int) -> Tensor:
         """Free minimiser, then projection."""
@@ -114,28 +110,31 @@ class Everywhere:
         return z
 
 
+@checked("strategy.feasible")
 @dataclass(frozen=True)
 class Box:
     """`W = [-bound, bound]^dim`."""
 
-    bound: float
+    bound: Positive
 
     def project(self, z: Tensor) -> Tensor:
         """Clamp each coordinate."""
         return z.clamp(-self.bound, self.bound)
 
 
+@checked("strategy.feasible")
 @dataclass(frozen=True)
 class Ball:
     """`W = {z : ||z||_2 <= radius}`."""
 
-    radius: float
+    radius: Positive
 
     def project(self, z: Tensor) -> Tensor:
         """Scale each row."""
         return z * (self.radius / z.norm(dim=-1, keepdim=True).clamp_min(self.radius))
 
 
+@checked("strategy")
 @dataclass(frozen=True)
 class AdmmStep:
     """The local part of a round.
@@ -157,11 +156,8 @@ class AdmmStep:
     step: Prox | Trust
     rho: Penalty
     feasible: Everywhere | Box | Ball = field(default_factory=Everywhere)
-    weight_decay: float = 0.0
+    weight_decay: NonNegative = 0.0
     linearize_at: Literal["local", "received"] = "local"
-
-    def __post_init__(self) -> None:
-        check_choice("strategy.linearize_at", self.linearize_at, "local", "received")
 
     @property
     def linear(self) -> bool:
@@ -215,14 +211,15 @@ class OutputNoise:
         return 1 / (self.rho(t) + 1 / self.eta(t))
 
 
+@checked("strategy")
 def inexact_admm(
-    step: Prox | Trust | None = None,
-    rho: Penalty | None = None,
+    step: Prox | Trust = Prox(),
+    rho: Penalty = Penalty(),
     *,
-    feasible: Everywhere | Box | Ball | None = None,
-    weight_decay: float = 0.0,
+    feasible: Everywhere | Box | Ball = Everywhere(),
+    weight_decay: NonNegative = 0.0,
     linearize_at: Literal["local", "received"] = "local",
-    average: float | None = None,
+    average: NonNegative | None = None,
 ) -> Strategy:
     """Inexact ADMM on a star.
 
@@ -241,13 +238,11 @@ def inexact_admm(
     Raises:
         ConfigError: a trust region and a set W whose joint projection is not one after the other.
     """
-    step = step or Prox()
-    feasible = feasible or Everywhere()
     if isinstance(step, Trust) and not (
         isinstance(feasible, Everywhere) or (isinstance(feasible, Box) and step.norm == "linf")
     ):
         raise ConfigError("strategy.feasible", feasible, "only an linf trust region joins with a box; use step: prox")
     output: Output = Last() if average is None else Averaged(average)
-    local = AdmmStep(step, rho or Penalty(), feasible, weight_decay, linearize_at)
+    local = AdmmStep(step, rho, feasible, weight_decay, linearize_at)
     name = "iadmm_prox" if isinstance(step, Prox) else "iadmm_trust"
     return Strategy(local, AdmmServer(), output, name)  # pyright: ignore[reportArgumentType] - linear is a property: it depends on the step

@@ -26,8 +26,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedpriv.errors import ConfigError
-from fedpriv.problems.problem import check_finite
+from fedpriv.checks import Count, Positive, Ratio, check_finite, checked
 from fedpriv.strategies.base import Memory, Network, Oracle, State, Strategy
 from fedpriv.strategies.lagrangian import STALLED, Outer, largest, penalty, raised, violations
 from fedpriv.strategies.proximal import Proximal, Zero
@@ -222,14 +221,15 @@ class Consensus:
         return received[:1, : -self.extras], state
 
 
+@checked("strategy")
 def proximal_al(
-    outer: Outer | None = None,
-    rho: float = 1.0,
+    outer: Outer = Outer(),
+    rho: Positive = 1.0,
     *,
-    regularizer: Proximal | None = None,
-    solver: Solver | None = None,
-    inner_decay: float = 0.5,
-    inner_rounds: int = 2000,
+    regularizer: Proximal = Zero(),
+    solver: Solver = LBFGS(),
+    inner_decay: Ratio = 0.5,
+    inner_rounds: Count = 2000,
 ) -> Strategy:
     """Exact proximal augmented Lagrangian with inner ADMM on a star; needs `at: none`.
 
@@ -244,14 +244,9 @@ def proximal_al(
     Returns:
         The strategy; it ends by itself when both of eq 11's conditions hold and the last inner loop was certified.
     """
-    if not 0 < rho < float("inf"):
-        raise ConfigError("strategy.rho", rho, "must be positive and finite")
-    if not 0 < inner_decay < 1:
-        raise ConfigError("strategy.inner_decay", inner_decay, "lies in (0, 1)")
-    outer = outer or Outer()
-    h = regularizer or Zero()
-    server = AdmmServer(outer, rho, h, inner_decay, inner_rounds)
-    return Strategy(AdmmBlock(outer, rho, solver or LBFGS()), server, Consensus(), "proximal_al", h, MONITOR)
+    server = AdmmServer(outer, rho, regularizer, inner_decay, inner_rounds)
+    block = AdmmBlock(outer, rho, solver)
+    return Strategy(block, server, Consensus(), "proximal_al", regularizer, MONITOR)
 
 
 def _slope(merit: Callable[[Tensor], Tensor], w: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from typing import ClassVar, Literal, Protocol
 
 from torch import Tensor
 
+from fedpriv.checks import NonNegative, checked
 from fedpriv.errors import ConfigError
 from fedpriv.strategies.proximal import Proximal, Zero
 
@@ -177,6 +178,7 @@ class Last:
         return received, state
 
 
+@checked("strategy.average")
 @dataclass(frozen=True)
 class Averaged:
     """Report the weighted average of the iterates, weight `t**power` for round `t` = 1, 2, ...
@@ -185,7 +187,7 @@ class Averaged:
     larger powers forget the first rounds faster (Shamir and Zhang, 2013, polynomial-decay averaging).
     """
 
-    power: float = 0.0
+    power: NonNegative = 0.0
 
     def init(self, received: Tensor) -> State:
         """The running average, the sum of the weights and the round."""

@@ -15,6 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedpriv.checks import NonNegative, checked
 from fedpriv.strategies.base import Averaged, Last, Memory, Oracle, Output, State, Strategy
 from fedpriv.strategies.gossip import Gossip, StepSize
 
@@ -40,7 +41,8 @@ class Descend:
         return received - self.step_size(t) * oracle.gradient(received), {"t": torch.tensor(t)}
 
 
-def decentralized_sgd(step_size: StepSize | None = None, *, average: float | None = None) -> Strategy:
+@checked("strategy")
+def decentralized_sgd(step_size: StepSize = StepSize(0.1), *, average: NonNegative | None = None) -> Strategy:
     """Decentralised (stochastic) gradient descent.
 
     Args:
@@ -51,4 +53,4 @@ def decentralized_sgd(step_size: StepSize | None = None, *, average: float | Non
         The strategy.
     """
     output: Output = Last() if average is None else Averaged(average)
-    return Strategy(Descend(step_size or StepSize(0.1)), Gossip(), output, "decentralized_sgd")
+    return Strategy(Descend(step_size), Gossip(), output, "decentralized_sgd")

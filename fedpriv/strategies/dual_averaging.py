@@ -19,7 +19,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedpriv.errors import ConfigError, check_choice
+from fedpriv.checks import NonNegative, Probability, checked
+from fedpriv.errors import ConfigError
 from fedpriv.strategies.base import Memory, Oracle, State, Strategy
 from fedpriv.strategies.gossip import Gossip
 from fedpriv.strategies.proximal import L2, Proximal
@@ -27,6 +28,7 @@ from fedpriv.strategies.proximal import L2, Proximal
 Inactive = Literal["lazy", "literal"]
 
 
+@checked("strategy")
 @dataclass(frozen=True)
 class DualMap:
     """The map from duals to primals, and its schedules.
@@ -40,17 +42,15 @@ class DualMap:
     """
 
     regularizer: Proximal = field(default_factory=lambda: L2(5e-4))
-    weight_power: float = 1.0
-    gamma: float = 0.0
-    gamma_power: float = 0.0
-    active_fraction: float = 1.0
+    weight_power: NonNegative = 1.0
+    gamma: NonNegative = 0.0
+    gamma_power: NonNegative = 0.0
+    active_fraction: Probability = 1.0
 
     def __post_init__(self) -> None:
-        if self.gamma < 0 or (self.gamma == 0 and self.regularizer.strong_convexity == 0):
+        if self.gamma == 0 and self.regularizer.strong_convexity == 0:
             fix = "must be positive: only a strongly convex regularizer (l2, elastic_net) works without it"
             raise ConfigError("strategy.gamma", self.gamma, fix)
-        if not 0 < self.active_fraction <= 1:
-            raise ConfigError("strategy.active_fraction", self.active_fraction, "a fraction of nodes lies in (0, 1]")
 
     def weight(self, t: Tensor) -> Tensor:
         """`a_t`."""
@@ -64,6 +64,7 @@ class DualMap:
         return self.regularizer.remainder.prox(-z / curvature, scale / curvature)
 
 
+@checked("strategy")
 @dataclass(frozen=True)
 class DualStep:
     """The local part of a round.
@@ -151,13 +152,14 @@ class WeightedPrimals:
         return average, {**new, "x": x.where(moved, state["x"]), "duals": received}
 
 
+@checked("strategy")
 def dual_averaging(
-    regularizer: Proximal | None = None,
+    regularizer: Proximal = L2(5e-4),
     *,
-    weight_power: float = 1.0,
-    gamma: float = 0.0,
-    gamma_power: float = 0.0,
-    active_fraction: float = 1.0,
+    weight_power: NonNegative = 1.0,
+    gamma: NonNegative = 0.0,
+    gamma_power: NonNegative = 0.0,
+    active_fraction: Probability = 1.0,
     inactive: Inactive = "lazy",
 ) -> Strategy:
     """Dual averaging on a graph, or on a star.
@@ -176,8 +178,6 @@ def dual_averaging(
     Raises:
         ConfigError: schedules that leave x undefined, or an unknown `inactive`.
     """
-    check_choice("strategy.inactive", inactive, "lazy", "literal")
-    h = regularizer or L2(5e-4)
-    dual_map = DualMap(h, weight_power, gamma, gamma_power, active_fraction)
+    dual_map = DualMap(regularizer, weight_power, gamma, gamma_power, active_fraction)
     step, output = DualStep(dual_map, inactive), WeightedPrimals(dual_map, inactive)
-    return Strategy(step, Duals(), output, "dual_averaging", h)
+    return Strategy(step, Duals(), output, "dual_averaging", regularizer)

@@ -18,6 +18,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedpriv.checks import Count, Fraction, NonNegative, Positive, checked
 from fedpriv.errors import ConfigError
 from fedpriv.strategies.base import Averaged, Last, Memory, Network, Oracle, Output, State, Strategy
 from fedpriv.strategies.proximal import Proximal, Zero
@@ -42,6 +43,7 @@ class SendGradient:
         return oracle.gradient(received.chunk(len(self.hears), 1)[0]), state
 
 
+@checked("strategy")
 @dataclass(frozen=True)
 class ProximalStep:
     """`x+ = prox_{eta h}(y - eta mean(g~))`, and says `y = x+ + momentum (x+ - x)`, with momentum beside x+."""
@@ -49,15 +51,9 @@ class ProximalStep:
     hears: ClassVar[tuple[str, ...]] = ("gradient",)
     is_sum: ClassVar[bool] = True
 
-    learning_rate: float
+    learning_rate: Positive
     regularizer: Proximal = field(default_factory=Zero)
-    momentum: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not self.learning_rate > 0:
-            raise ConfigError("strategy.learning_rate", self.learning_rate, "must be positive, e.g. 1 / smoothness")
-        if not 0 <= self.momentum < 1:
-            raise ConfigError("strategy.momentum", self.momentum, "lies in [0, 1); 0 is the paper's method")
+    momentum: Fraction = 0.0
 
     @property
     def says(self) -> tuple[str, ...]:
@@ -95,6 +91,7 @@ class ReportIterate:
         return self.output(received.chunk(2, 1)[1], state)
 
 
+@checked("strategy")
 @dataclass(frozen=True)
 class RandomIterate:
     """Report `x_m`, m drawn uniformly from {0, ..., rounds - 1} before the run, without looking at anything.
@@ -102,12 +99,8 @@ class RandomIterate:
     The whole run is paid for, whatever m is.
     """
 
-    rounds: int
+    rounds: Count
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.rounds < 1:
-            raise ConfigError("strategy.rounds", self.rounds, "a run needs at least one round")
 
     @property
     def chosen(self) -> int:
@@ -125,13 +118,14 @@ class RandomIterate:
         return model, {"model": model, "round": t}
 
 
+@checked("strategy")
 def gradient_descent(
-    learning_rate: float,
-    regularizer: Proximal | None = None,
+    learning_rate: Positive,
+    regularizer: Proximal = Zero(),
     *,
-    momentum: float = 0.0,
-    average: float | None = None,
-    random_iterate: int | None = None,
+    momentum: Fraction = 0.0,
+    average: NonNegative | None = None,
+    random_iterate: Count | None = None,
     seed: int = 0,
 ) -> Strategy:
     """DP-GD: proximal gradient descent on private gradients.
@@ -156,6 +150,5 @@ def gradient_descent(
         output = RandomIterate(random_iterate, seed)
     if momentum:
         output = ReportIterate(output)
-    h = regularizer or Zero()
-    server = ProximalStep(learning_rate, h, momentum)
-    return Strategy(SendGradient(server.says), server, output, "dp_gd", h)  # pyright: ignore[reportArgumentType] - what is said depends on the momentum
+    server = ProximalStep(learning_rate, regularizer, momentum)
+    return Strategy(SendGradient(server.says), server, output, "dp_gd", regularizer)  # pyright: ignore[reportArgumentType] - what is said depends on the momentum

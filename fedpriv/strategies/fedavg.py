@@ -25,7 +25,7 @@ from typing import ClassVar, Literal, Protocol
 
 from torch import Tensor
 
-from fedpriv.errors import ConfigError
+from fedpriv.checks import Count, Fraction, NonNegative, Positive, checked
 from fedpriv.strategies.base import (
     Averaged,
     Last,
@@ -39,6 +39,7 @@ from fedpriv.strategies.base import (
 )
 
 
+@checked("strategy")
 @dataclass(frozen=True)
 class LocalSteps:
     """Gradient steps from the received model; the message is the weighted change.
@@ -57,20 +58,10 @@ class LocalSteps:
     says: ClassVar[tuple[str, ...]] = ("update",)
     memory: ClassVar[Memory] = "none"  # nothing survives a round
 
-    learning_rate: float
-    local_steps: int = 1
-    proximal: float = 0.0
+    learning_rate: Positive
+    local_steps: Count = 1
+    proximal: NonNegative = 0.0
     weighting: Weighting = "examples"
-
-    def __post_init__(self) -> None:
-        if self.weighting not in ("examples", "clients"):
-            raise ConfigError("strategy.weighting", self.weighting, "choose examples or clients: what counts the same")
-        if self.local_steps < 1:
-            raise ConfigError("strategy.local_steps", self.local_steps, "a client makes at least one step")
-        if not self.learning_rate > 0:
-            raise ConfigError("strategy.learning_rate", self.learning_rate, "must be positive")
-        if not self.proximal >= 0:
-            raise ConfigError("strategy.proximal", self.proximal, "mu is 0 (FedAvg) or positive (FedProx)")
 
     @property
     def linear(self) -> bool:
@@ -114,18 +105,13 @@ class ServerOptimizer(Protocol):
         ...
 
 
+@checked("strategy.server")
 @dataclass(frozen=True)
 class ServerSgd:
     """`v = momentum v + u;  w += learning_rate v`. Without momentum and with rate 1, FedAvg; with momentum, FedAvgM."""
 
-    learning_rate: float = 1.0
-    momentum: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not self.learning_rate > 0:
-            raise ConfigError("strategy.server_learning_rate", self.learning_rate, "must be positive")
-        if not 0 <= self.momentum < 1:
-            raise ConfigError("strategy.server_momentum", self.momentum, "lies in [0, 1); 0 is FedAvg")
+    learning_rate: Positive = 1.0
+    momentum: Fraction = 0.0
 
     def init(self, model: Tensor) -> State:
         """Velocity zero."""
@@ -139,6 +125,7 @@ class ServerSgd:
         return model + self.learning_rate * velocity, {"velocity": velocity}
 
 
+@checked("strategy.server")
 @dataclass(frozen=True)
 class ServerAdaptive:
     """FedAdagrad, FedAdam, FedYogi: `m = b1 m + (1 - b1) u;  w += learning_rate m / (sqrt(v) + tau)`.
@@ -148,22 +135,10 @@ class ServerAdaptive:
     """
 
     rule: Literal["adagrad", "adam", "yogi"] = "adam"
-    learning_rate: float = 0.01
-    beta1: float = 0.9
-    beta2: float = 0.99
-    tau: float = 1e-3
-
-    def __post_init__(self) -> None:
-        if self.rule not in ("adagrad", "adam", "yogi"):
-            fix = "choose adagrad, adam or yogi; momentum is fedavg's server_momentum"
-            raise ConfigError("strategy.server", self.rule, fix)
-        if not self.learning_rate > 0:
-            raise ConfigError("strategy.server_learning_rate", self.learning_rate, "must be positive")
-        for name, value in (("beta1", self.beta1), ("beta2", self.beta2)):
-            if not 0 <= value < 1:
-                raise ConfigError(f"strategy.{name}", value, "lies in [0, 1)")
-        if not self.tau >= 0:
-            raise ConfigError("strategy.tau", self.tau, "must not be negative: it is added to a divisor")
+    learning_rate: Positive = 0.01
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.99
+    tau: Positive = 1e-3
 
     def init(self, model: Tensor) -> State:
         """Zero momentum, `v = tau^2`."""
@@ -205,14 +180,15 @@ class AddMeanUpdate:
         return model.expand_as(mean), {"model": model, **memory}
 
 
+@checked("strategy")
 def fedavg(
-    learning_rate: float,
-    local_steps: int = 1,
+    learning_rate: Positive,
+    local_steps: Count = 1,
     *,
-    server_learning_rate: float = 1.0,
-    server_momentum: float = 0.0,
+    server_learning_rate: Positive = 1.0,
+    server_momentum: Fraction = 0.0,
     weighting: Weighting = "examples",
-    average: float | None = None,
+    average: NonNegative | None = None,
 ) -> Strategy:
     """Federated averaging on a star.
 
@@ -231,14 +207,15 @@ def fedavg(
     return _star(local, ServerSgd(server_learning_rate, server_momentum), average, "fedavg")
 
 
+@checked("strategy")
 def fedprox(
-    learning_rate: float,
-    proximal: float,
-    local_steps: int = 1,
+    learning_rate: Positive,
+    proximal: NonNegative,
+    local_steps: Count = 1,
     *,
-    server_learning_rate: float = 1.0,
+    server_learning_rate: Positive = 1.0,
     weighting: Weighting = "examples",
-    average: float | None = None,
+    average: NonNegative | None = None,
 ) -> Strategy:
     """FedProx: as `fedavg`, with local steps held near the received model by `proximal / 2 ||x - w||^2`.
 
@@ -248,17 +225,18 @@ def fedprox(
     return _star(local, ServerSgd(server_learning_rate), average, "fedprox")
 
 
+@checked("strategy")
 def fedopt(
-    learning_rate: float,
-    local_steps: int = 1,
+    learning_rate: Positive,
+    local_steps: Count = 1,
     *,
     server: Literal["adagrad", "adam", "yogi"] = "adam",
-    server_learning_rate: float = 0.01,
-    beta1: float = 0.9,
-    beta2: float = 0.99,
-    tau: float = 1e-3,
+    server_learning_rate: Positive = 0.01,
+    beta1: Fraction = 0.9,
+    beta2: Fraction = 0.99,
+    tau: Positive = 1e-3,
     weighting: Weighting = "examples",
-    average: float | None = None,
+    average: NonNegative | None = None,
 ) -> Strategy:
     """FedOpt: as `fedavg`, with an adaptive step of the server; see `ServerAdaptive`."""
     optimizer = ServerAdaptive(server, server_learning_rate, beta1, beta2, tau)

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from fedpriv.checks import Finite, Positive, checked
 from fedpriv.strategies.base import Network, State
 
 
@@ -31,13 +32,14 @@ class Gossip:
         return rows, {"rows": rows}
 
 
+@checked("strategy.step_size")
 @dataclass(frozen=True)
 class StepSize:
     """`scale * ratio**(t - 1) / t**power` for round `t` = 1, 2, ...: constant, polynomial or geometric decay."""
 
-    scale: float = 1.0
-    power: float = 0.0
-    ratio: float = 1.0
+    scale: Positive = 1.0
+    power: Finite = 0.0
+    ratio: Positive = 1.0
 
     def __call__(self, t: int) -> float:
         """Step of round `t`."""

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedpriv.errors import ConfigError
+from fedpriv.checks import Positive, checked
 
 STALLED = 15  # outer rounds without one per cent less violation end a run
 
 
+@checked("strategy")
 @dataclass(frozen=True)
 class Outer:
     """Parameters of the outer loop and its stopping rule (He, Peng and Sun, 2024, eq 11).
@@ -22,15 +23,10 @@ class Outer:
         feasibility: `eps_2`.
     """
 
-    beta: float = 10.0
-    tolerance: float = 1e-3
-    stationarity: float = 1e-3
-    feasibility: float = 1e-3
-
-    def __post_init__(self) -> None:
-        for name in ("beta", "tolerance", "stationarity", "feasibility"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ConfigError(f"strategy.{name}", getattr(self, name), "must be positive and finite")
+    beta: Positive = 10.0
+    tolerance: Positive = 1e-3
+    stationarity: Positive = 1e-3
+    feasibility: Positive = 1e-3
 
     def tau(self, k: int) -> float:
         """Tolerance of outer round k."""

@@ -23,6 +23,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from fedpriv.checks import Positive, checked
 from fedpriv.errors import ConfigError
 from fedpriv.strategies.base import Memory, Network, Oracle, State, Strategy
 from fedpriv.strategies.proximal import Ball
@@ -49,11 +50,12 @@ class MirrorSet(Protocol):
         ...
 
 
+@checked("strategy")
 @dataclass(frozen=True)
 class EuclideanBall:
     """`||x||_2 <= radius`, with `w = ||x||_2^2 / (2 radius^2)`."""
 
-    radius: float
+    radius: Positive
 
     @property
     def diameter(self) -> float:
@@ -73,6 +75,7 @@ class EuclideanBall:
         return self.project(x - self.radius**2 * slope)
 
 
+@checked("strategy")
 @dataclass(frozen=True)
 class L1Ball:
     """`||x||_1 <= radius`, with `w = kappa ||x||_p^2 / (2 radius^2)`, `p = 1 + 1 / ln(dim)`.
@@ -81,7 +84,7 @@ class L1Ball:
     `kappa = dim^(2 - 2/p) / (p - 1)` (Ben-Tal, Margalit, Nemirovski, 2001).
     """
 
-    radius: float
+    radius: Positive
 
     @property
     def diameter(self) -> float:
@@ -198,7 +201,8 @@ class ReportSolution:
         return received.chunk(2, 1)[1], state
 
 
-def accelerated_mirror_descent(feasible: MirrorSet, smoothness: float, *, published: bool = False) -> Strategy:
+@checked("strategy")
+def accelerated_mirror_descent(feasible: MirrorSet, smoothness: Positive, *, published: bool = False) -> Strategy:
     """DP-AccMD.
 
     Args:
@@ -211,8 +215,6 @@ def accelerated_mirror_descent(feasible: MirrorSet, smoothness: float, *, publis
     """
     if not (math.isfinite(feasible.diameter) and feasible.diameter > 0):
         raise ConfigError("strategy.radius", feasible.diameter / 2, "must be positive and finite")
-    if not (math.isfinite(smoothness) and smoothness > 0):
-        raise ConfigError("strategy.smoothness", smoothness, "must be positive and finite, e.g. 0.25")
     local = SendTwoGradients() if published else SendGradient()
     return Strategy(local, MirrorStep(feasible, smoothness), ReportSolution(), "dp_accmd")
 

@@ -17,11 +17,12 @@ decision looks at data, so T and the noise are known beforehand. beta multiplies
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
+from fedpriv.checks import Bound, Count, NonNegative, Positive, checked
 from fedpriv.errors import ConfigError
 from fedpriv.strategies.base import Memory, Network, Oracle, State, Strategy
 from fedpriv.strategies.proximal import Proximal, Zero
@@ -119,16 +120,20 @@ class ProximalMean:
         return (average if t == self.rounds - 1 else w).expand(len(everyone), -1), state
 
 
+Rounds = Annotated[int, Bound("must be a whole number, at least 2: one to learn, and the last to measure", 2)]
+
+
+@checked("strategy")
 def private_al(
-    rounds: int,
+    rounds: Rounds,
     *,
-    beta: float = 1.0,
-    largest: float = 3.0,
-    learning_rate: float = 1.0,
-    decay: float = 0.5,
-    average: float = 2.0,
-    measurements: int = 4,
-    regularizer: Proximal | None = None,
+    beta: Positive = 1.0,
+    largest: Positive = 3.0,
+    learning_rate: Positive = 1.0,
+    decay: NonNegative = 0.5,
+    average: NonNegative = 2.0,
+    measurements: Count = 4,
+    regularizer: Proximal = Zero(),
 ) -> Strategy:
     """Private augmented Lagrangian on a star.
 
@@ -145,15 +150,9 @@ def private_al(
     Returns:
         The strategy, private whatever the oracle's settings at `at: gradient`.
     """
-    for name, value in (("beta", beta), ("largest", largest), ("learning_rate", learning_rate)):
-        if not 0 < value < float("inf"):
-            raise ConfigError(f"strategy.{name}", value, "must be positive and finite")
-    if rounds < 2 or measurements < 1:
-        raise ConfigError("rounds", rounds, "needs a round to learn and a last one with at least one measurement")
-    h = regularizer or Zero()
     step = ScalarizedStep(rounds, beta, largest, learning_rate, decay, measurements)
-    server = ProximalMean(rounds, h, learning_rate, decay, average, measurements)
-    return Strategy(step, server, name="private_al", monitor=("worst_estimate",), regularizer=h)
+    server = ProximalMean(rounds, regularizer, learning_rate, decay, average, measurements)
+    return Strategy(step, server, name="private_al", monitor=("worst_estimate",), regularizer=regularizer)
 
 
 def _with_worst(rows: Tensor, values: Tensor, equality: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedpriv.errors import ConfigError
+from fedpriv.checks import Positive, checked
 
 
 class Proximal(Protocol):
@@ -59,14 +59,12 @@ class Zero:
         return x
 
 
+@checked("regularizer.l2")
 @dataclass(frozen=True)
 class L2:
     """`h = lam/2 ||x||_2^2`."""
 
-    lam: float
-
-    def __post_init__(self) -> None:
-        _positive("l2.lam", self.lam)
+    lam: Positive
 
     @property
     def strong_convexity(self) -> float:
@@ -87,14 +85,12 @@ class L2:
         return x / (1 + self.lam * step)
 
 
+@checked("regularizer.l1")
 @dataclass(frozen=True)
 class L1:
     """`h = lam ||x||_1`."""
 
-    lam: float
-
-    def __post_init__(self) -> None:
-        _positive("l1.lam", self.lam)
+    lam: Positive
 
     @property
     def strong_convexity(self) -> float:
@@ -115,16 +111,13 @@ class L1:
         return x.sign() * (x.abs() - self.lam * step).clamp_min(0)
 
 
+@checked("regularizer.elastic_net")
 @dataclass(frozen=True)
 class ElasticNet:
     """`h = l1 ||x||_1 + l2/2 ||x||_2^2`."""
 
-    l1: float
-    l2: float
-
-    def __post_init__(self) -> None:
-        _positive("elastic_net.l1", self.l1)
-        _positive("elastic_net.l2", self.l2)
+    l1: Positive
+    l2: Positive
 
     @property
     def strong_convexity(self) -> float:
@@ -145,14 +138,12 @@ class ElasticNet:
         return L2(self.l2).prox(L1(self.l1).prox(x, step), step)
 
 
+@checked("regularizer.ball")
 @dataclass(frozen=True)
 class Ball:
     """Indicator of `||x||_2 <= radius`."""
 
-    radius: float
-
-    def __post_init__(self) -> None:
-        _positive("ball.radius", self.radius)
+    radius: Positive
 
     @property
     def strong_convexity(self) -> float:
@@ -173,14 +164,12 @@ class Ball:
         return x * (self.radius / x.norm(dim=-1, keepdim=True).clamp_min(self.radius))
 
 
+@checked("regularizer.box")
 @dataclass(frozen=True)
 class Box:
     """Indicator of `[-bound, bound]^dim`."""
 
-    bound: float
-
-    def __post_init__(self) -> None:
-        _positive("box.bound", self.bound)
+    bound: Positive
 
     @property
     def strong_convexity(self) -> float:
@@ -201,14 +190,12 @@ class Box:
         return x.clamp(-self.bound, self.bound)
 
 
+@checked("regularizer.simplex")
 @dataclass(frozen=True)
 class Simplex:
     """Indicator of `x >= 0, sum(x) = total`."""
 
-    total: float = 1.0
-
-    def __post_init__(self) -> None:
-        _positive("simplex.total", self.total)
+    total: Positive = 1.0
 
     @property
     def strong_convexity(self) -> float:
@@ -231,8 +218,3 @@ class Simplex:
         count = torch.arange(1, x.shape[-1] + 1, device=x.device, dtype=x.dtype)
         support = (ordered * count > excess).sum(-1, keepdim=True).clamp_min(1)
         return (x - excess.gather(-1, support - 1) / support).clamp_min(0)
-
-
-def _positive(name: str, value: float) -> None:
-    if not value > 0:
-        raise ConfigError(f"regularizer.{name}", value, "must be positive; for no regulariser use zero")

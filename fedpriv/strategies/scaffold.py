@@ -26,7 +26,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedpriv.errors import ConfigError
+from fedpriv.checks import Count, NonNegative, Positive, Probability, checked
 from fedpriv.strategies.base import (
     Averaged,
     Last,
@@ -111,14 +111,15 @@ class ReportModel:
         return self.output(_model(received), state)
 
 
+@checked("strategy")
 def scaffold(
-    learning_rate: float,
-    local_steps: int = 1,
+    learning_rate: Positive,
+    local_steps: Count = 1,
     *,
-    server_learning_rate: float = 1.0,
-    control_rate: float = 1.0,
+    server_learning_rate: Positive = 1.0,
+    control_rate: Probability = 1.0,
     weighting: Weighting = "examples",
-    average: float | None = None,
+    average: NonNegative | None = None,
 ) -> Strategy:
     """SCAFFOLD on a star.
 
@@ -133,15 +134,6 @@ def scaffold(
     Raises:
         ConfigError: an option is out of range.
     """
-    if local_steps < 1:
-        raise ConfigError("strategy.local_steps", local_steps, "a client makes at least one step")
-    for name, value in (("learning_rate", learning_rate), ("server_learning_rate", server_learning_rate)):
-        if not value > 0:
-            raise ConfigError(f"strategy.{name}", value, "must be positive")
-    if weighting not in ("examples", "clients"):
-        raise ConfigError("strategy.weighting", weighting, "choose examples or clients: what counts the same")
-    if not 0 < control_rate <= 1:
-        raise ConfigError("strategy.control_rate", control_rate, "lies in (0, 1]")
     server = ControlVariates(learning_rate, local_steps, server_learning_rate, control_rate)
     output = ReportModel(Last() if average is None else Averaged(average))
     return Strategy(CorrectedSteps(learning_rate, local_steps, weighting), server, output, "scaffold")

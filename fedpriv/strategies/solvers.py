@@ -13,6 +13,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fedpriv.checks import Count, Positive, checked
+
 Values = Callable[[Tensor], Tensor]
 """`[k, dim] -> [k]`, differentiable row by row."""
 
@@ -42,6 +44,7 @@ def gradient(values: Values, at: Tensor) -> tuple[Tensor, Tensor]:
     return found.detach().nan_to_num(torch.inf, torch.inf), slope
 
 
+@checked("strategy.solver")
 @dataclass(frozen=True)
 class LBFGS:
     """Limited-memory BFGS with backtracking.
@@ -51,8 +54,8 @@ class LBFGS:
         iterations: Cap.
     """
 
-    history: int = 10
-    iterations: int = 200
+    history: Count = 10
+    iterations: Count = 200
 
     def prepare(self, values: Values, start: Tensor) -> Tensor:
         """Nothing."""
@@ -83,6 +86,7 @@ class LBFGS:
         return x
 
 
+@checked("strategy.solver")
 @dataclass(frozen=True)
 class Newton:
     """Newton's method with backtracking: few iterations, each with a Hessian; for models of up to about 100 parameters.
@@ -91,7 +95,7 @@ class Newton:
         iterations: Cap.
     """
 
-    iterations: int = 50
+    iterations: Count = 50
 
     def prepare(self, values: Values, start: Tensor) -> Tensor:
         """Nothing."""
@@ -117,6 +121,7 @@ class Newton:
         return x
 
 
+@checked("strategy.solver")
 @dataclass(frozen=True)
 class AcceleratedGradient:
     """Nesterov's method with adaptive restart and backtracking.
@@ -126,8 +131,8 @@ class AcceleratedGradient:
         step: First step size; it is halved where needed and grows by a tenth an iteration.
     """
 
-    iterations: int = 2000
-    step: float = 1.0
+    iterations: Count = 2000
+    step: Positive = 1.0
 
     def prepare(self, values: Values, start: Tensor) -> Tensor:
         """Nothing."""

@@ -25,11 +25,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedpriv.checks import Count, NonNegative, Positive, checked
 from fedpriv.errors import ConfigError
 from fedpriv.strategies.base import Memory, Network, Oracle, State, Strategy
 from fedpriv.strategies.proximal import Proximal, Zero
 
 
+@checked("strategy.epochs")
 @dataclass(frozen=True)
 class Epochs:
     """Which round is what: `length` inner steps an epoch, or `length 2^s` in epoch s = 1, 2, ... when `doubling`.
@@ -38,12 +40,8 @@ class Epochs:
     first (where the difference is zero) when not.
     """
 
-    length: int
+    length: Count
     doubling: bool = False
-
-    def __post_init__(self) -> None:
-        if self.length < 1:
-            raise ConfigError("strategy.epoch_length", self.length, "an epoch has at least one inner step")
 
     def inner_steps(self, epoch: int) -> int:
         """`m_s` of epoch s = 1, 2, ..."""
@@ -76,6 +74,7 @@ class Epochs:
         return epoch - 1, rounds
 
 
+@checked("privacy.schedule")
 @dataclass(frozen=True)
 class AnchorBudget:
     """Budget shares by kind of question: an anchor counts `anchor` times as much as an inner step's.
@@ -86,7 +85,7 @@ class AnchorBudget:
     """
 
     epochs: Epochs
-    anchor: float = 1.0
+    anchor: Positive = 1.0
 
     def share(self, round_index: int) -> float:
         """Share of round `round_index` (from 0)."""
@@ -182,12 +181,13 @@ class ReportAnchor:
         return received.chunk(2, 1)[1], state
 
 
+@checked("strategy")
 def svrg(
-    learning_rate: float,
-    epoch_length: int,
-    regularizer: Proximal | None = None,
+    learning_rate: Positive,
+    epoch_length: Count,
+    regularizer: Proximal = Zero(),
     *,
-    smoothness: float | None = None,
+    smoothness: Positive | None = None,
     doubling: bool = False,
 ) -> Strategy:
     """DP-SVRG, or DP-SVRG++ when `doubling`.
@@ -204,22 +204,19 @@ def svrg(
     Returns:
         The strategy. A run of S epochs has `Epochs(epoch_length, doubling).rounds(S)` rounds.
     """
-    if not learning_rate > 0:
-        raise ConfigError("strategy.learning_rate", learning_rate, "must be positive, e.g. 1 / (12 smoothness)")
-    if smoothness is not None and not (math.isfinite(smoothness) and smoothness > 0):
-        raise ConfigError("strategy.smoothness", smoothness, "must be positive and finite; leave it out if unknown")
-    epochs, h = Epochs(epoch_length, doubling), regularizer or Zero()
+    epochs = Epochs(epoch_length, doubling)
     local = SendDifference(epochs, smoothness)
     name = "dp_svrg_plus_plus" if doubling else "dp_svrg"
-    return Strategy(local, VarianceReducedStep(epochs, learning_rate, h), ReportAnchor(), name, h)
+    return Strategy(local, VarianceReducedStep(epochs, learning_rate, regularizer), ReportAnchor(), name, regularizer)
 
 
+@checked("strategy")
 def proven(
-    smoothness: float,
-    strong_convexity: float,
+    smoothness: Positive,
+    strong_convexity: NonNegative,
     *,
-    learning_rate: float | None = None,
-    epoch_length: int | None = None,
+    learning_rate: Positive | None = None,
+    epoch_length: Count | None = None,
 ) -> tuple[float, int]:
     """Step and epoch length of DP-SVRG, where not given, for which each epoch halves the gap (theorem 4.2, equation 4).
 

@@ -26,11 +26,13 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedpriv.errors import ConfigError, check_choice
+from fedpriv.checks import NonNegative, checked
+from fedpriv.errors import ConfigError
 from fedpriv.strategies.base import Averaged, Last, Memory, Network, Oracle, Output, State, Strategy
 from fedpriv.strategies.gossip import Gossip, StepSize
 
 
+@checked("strategy")
 @dataclass(frozen=True)
 class ImplicitTracking:
     """The local part of a round, one exchanged variable.
@@ -48,14 +50,13 @@ class ImplicitTracking:
     linear: ClassVar[bool] = False  # neighbours see single rows
 
     step_size: StepSize
-    beta: float
+    beta: NonNegative
     gradient_at: Literal["sent", "mixed"] = "sent"
 
     def __post_init__(self) -> None:
-        if self.beta < 0 or self.step_size(1) * self.beta > 1:
-            fix = f"needs 0 <= beta and step_size beta <= 1, so at most {1 / self.step_size(1):g}"
+        if self.step_size(1) * self.beta > 1:
+            fix = f"needs step_size beta <= 1, so at most {1 / self.step_size(1):g}"
             raise ConfigError("strategy.beta", self.beta, fix)
-        check_choice("strategy.gradient_at", self.gradient_at, "sent", "mixed")
 
     def init(self, params: Tensor) -> State:
         """What was sent last, y, and the round."""
@@ -129,12 +130,13 @@ class FirstOfPair:
         return self.output(received.chunk(2, dim=-1)[0], state)
 
 
+@checked("strategy")
 def gradient_tracking(
-    step_size: StepSize | None = None,
-    beta: float | None = None,
+    step_size: StepSize = StepSize(0.1),
+    beta: NonNegative | None = None,
     *,
     gradient_at: Literal["sent", "mixed"] = "sent",
-    average: float | None = None,
+    average: NonNegative | None = None,
 ) -> Strategy:
     """Gradient tracking with one exchanged variable; reports the mixed z.
 
@@ -151,13 +153,13 @@ def gradient_tracking(
     Raises:
         ConfigError: `beta` is too large.
     """
-    step_size = step_size or StepSize(0.1)
     beta = 0.1 / step_size(1) if beta is None else beta
     output: Output = Last() if average is None else Averaged(average)
     return Strategy(ImplicitTracking(step_size, beta, gradient_at), Gossip(), output, "gradient_tracking")
 
 
-def gradient_tracking_pair(step_size: StepSize | None = None, *, average: float | None = None) -> Strategy:
+@checked("strategy")
+def gradient_tracking_pair(step_size: StepSize = StepSize(0.1), *, average: NonNegative | None = None) -> Strategy:
     """Gradient tracking with two exchanged variables, eq 7: twice the bytes.
 
     Args:
@@ -168,5 +170,5 @@ def gradient_tracking_pair(step_size: StepSize | None = None, *, average: float 
         The strategy.
     """
     output: Output = Last() if average is None else Averaged(average)
-    local = TwoVariableTracking(step_size or StepSize(0.1))
+    local = TwoVariableTracking(step_size)
     return Strategy(local, GossipPair(), FirstOfPair(output), "gradient_tracking_pair")

@@ -1,0 +1,183 @@
+"""Bounds of parameters, each declared once, where the parameter stands, and checked alike from Python and from YAML.
+
+A bound is part of an annotation: `learning_rate: Positive`, `local_steps: Count`. `checked` holds what a function or a
+dataclass is given against its annotations; a configuration reads the same ones, so both doors refuse the same values
+with the same words. They are strict: a truth is no number, text is no number, and 1.5 is no whole number.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import torch
+from pydantic import GetCoreSchemaHandler, ValidatorFunctionWrapHandler
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from torch import Tensor
+
+from fedpriv.errors import ConfigError, DataError
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Metadata of `Annotated[float, ...]` or `Annotated[int, ...]`: an interval, and what to say outside of it.
+
+    Args:
+        words: What an error says, e.g. "must be positive and finite".
+        low: Lower end.
+        high: Upper end.
+        ends: Which ends belong to it: with an open end at infinity only finite numbers do. NaN never does.
+    """
+
+    words: str
+    low: float = -inf
+    high: float = inf
+    ends: Literal["()", "[)", "(]", "[]"] = "()"
+
+    def complaint(self, kind: object, value: object) -> str | None:
+        """The words if `value` is no number of that kind (`int` or `float`) inside; else None."""
+        if complaint(kind, value) or not isinstance(value, Real):
+            return self.words
+        try:
+            number = float(value)
+        except OverflowError:
+            return self.words
+        above = number >= self.low if self.ends[0] == "[" else number > self.low
+        below = number <= self.high if self.ends[1] == "]" else number < self.high
+        return None if above and below else self.words
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:  # noqa: ANN401
+        def look(value: object, inside: ValidatorFunctionWrapHandler) -> object:
+            return inside(_refused(self.complaint(source, value), value))
+
+        return core_schema.no_info_wrap_validator_function(look, handler(source))
+
+
+Finite = Annotated[float, Bound("must be a finite number")]
+Positive = Annotated[float, Bound("must be positive and finite", 0)]
+PositiveOrInfinite = Annotated[float, Bound("must be positive, or inf", 0, inf, "(]")]
+NonNegative = Annotated[float, Bound("must be finite and not negative", 0, inf, "[)")]
+Probability = Annotated[float, Bound("must be a number in (0, 1]", 0, 1, "(]")]
+Fraction = Annotated[float, Bound("must be a number in [0, 1)", 0, 1, "[)")]
+Ratio = Annotated[float, Bound("must be a number in (0, 1)", 0, 1)]
+Count = Annotated[int, Bound("must be a whole number, at least 1", 1, inf, "[)")]
+Whole = Annotated[int, Bound("must be a whole number, at least 0", 0, inf, "[)")]
+
+# words for what has no bound; bool is an int in Python, but not here
+PLAIN: dict[object, tuple[type, str]] = {
+    float: (Real, "must be a number"),
+    int: (Integral, "must be a whole number"),
+    bool: (bool, "must be true or false"),
+    str: (str, "must be text"),
+}
+
+
+def complaint(kind: Any, value: object) -> str | None:  # noqa: ANN401 - any annotation
+    """What to do about a value that is not as annotated; None if it is, or if the annotation says nothing checkable."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        bound = next((part for part in parts[1:] if isinstance(part, Bound)), None)
+        return complaint(parts[0], value) if bound is None else bound.complaint(parts[0], value)
+    if origin in (Union, UnionType):
+        return _of_none(parts, value)
+    if origin is Literal:
+        return None if any(type(value) is type(part) and value == part for part in parts) else f"choose {either(parts)}"
+    if kind in PLAIN:
+        of, words = PLAIN[kind]
+        return None if isinstance(value, of) and isinstance(value, bool) == (kind is bool) else words
+    return _of_class(kind, value) if inspect.isclass(kind) and origin is None else None
+
+
+def either(words: tuple[object, ...]) -> str:
+    """`'a', 'b' or 'c'`."""
+    *others, last = map(repr, words)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def checked(field: str) -> Callable[[T], T]:
+    """Hold the arguments of a function, or the fields of a dataclass, against their annotations.
+
+    Args:
+        field: Where they belong, as errors name it: `strategy` makes an error about `strategy.learning_rate`.
+
+    Example:
+        >>> @checked("strategy")
+        ... def descent(learning_rate: Positive) -> None: ...
+        >>> descent(-1.0)
+        Traceback (most recent call last):
+        fedpriv.errors.ConfigError: strategy.learning_rate = -1.0: must be positive and finite
+    """
+
+    def decorate(thing: T) -> T:
+        owner: Any = thing
+        call: Callable[..., Any] = owner.__init__ if inspect.isclass(owner) else owner
+        signature = inspect.signature(call)
+        hints = functools.cache(lambda: get_type_hints(owner, include_extras=True))
+
+        @functools.wraps(call)
+        def looked_at(*args: object, **options: object) -> object:
+            for name, value in signature.bind(*args, **options).arguments.items():
+                if fix := complaint(hints().get(name), value):
+                    raise ConfigError(f"{field}.{name}", value, fix)
+            return call(*args, **options)
+
+        if not inspect.isclass(owner):
+            return looked_at  # pyright: ignore[reportReturnType] - of the same signature
+        owner.__init__ = looked_at
+        return owner
+
+    return decorate
+
+
+def check_finite(values: Tensor, what: str) -> None:
+    """Refuse values `[n, ...]` with a NaN or an infinity.
+
+    Raises:
+        DataError: names the client.
+    """
+    flat = values.reshape(len(values), -1)
+    broken = ~torch.isfinite(flat).all(1)
+    if bool(broken.any()):
+        client = int(broken.nonzero()[0])
+        raise DataError(
+            f"client {client}: its {what} is {flat[client].detach().tolist()} at the point it received; "
+            "repair the function or the data, or start from other parameters"
+        )
+
+
+def _refused(fix: str | None, value: object) -> object:
+    if fix is not None:
+        raise PydanticCustomError("bound", "{fix}", {"fix": fix})
+    return value
+
+
+def _of_none(parts: tuple[Any, ...], value: object) -> str | None:
+    """Of a union: what is wrong where it is none of the parts."""
+    if value is None and NoneType in parts:
+        return None
+    found = [complaint(part, value) for part in parts if part is not NoneType]
+    if None in found:
+        return None
+    classes = [part for part in parts if inspect.isclass(part) and part is not NoneType and part not in PLAIN]
+    return f"make it with {_calls(classes)}" if len(classes) > 1 else " or ".join(fix for fix in found if fix)
+
+
+def _of_class(kind: type, value: object) -> str | None:
+    """Of a class: an instance; of a protocol: anything with its methods."""
+    if getattr(kind, "_is_protocol", False):
+        asked = [name for name, held in vars(kind).items() if inspect.isfunction(held) and not name.startswith("_")]
+        lacking = [name for name in asked if not callable(getattr(value, name, None))]
+        return f"is no {kind.__name__}: it has no {' and no '.join(lacking)}" if lacking else None
+    return None if isinstance(value, kind) else f"make it with {_calls([kind])}"
+
+
+def _calls(classes: list[Any]) -> str:
+    return " or ".join(f"{one.__name__}(...)" for one in classes)
