@@ -31,7 +31,7 @@ class Bound:
     """Metadata of `Annotated[float, ...]` or `Annotated[int, ...]`: an interval, and what to say outside of it.
 
     Args:
-        words: What an error says, e.g. "must be positive and finite".
+        words: What an error says, e.g. "must be a positive, finite number".
         low: Lower end.
         high: Upper end.
         ends: Which ends belong to it: with an open end at infinity only finite numbers do. NaN never does.
@@ -62,21 +62,21 @@ class Bound:
 
 
 Finite = Annotated[float, Bound("must be a finite number")]
-Positive = Annotated[float, Bound("must be positive and finite", 0)]
-PositiveOrInfinite = Annotated[float, Bound("must be positive, or inf", 0, inf, "(]")]
-NonNegative = Annotated[float, Bound("must be finite and not negative", 0, inf, "[)")]
+Positive = Annotated[float, Bound("must be a positive, finite number", 0)]
+PositiveOrInfinite = Annotated[float, Bound("must be a positive number, or inf", 0, inf, "(]")]
+NonNegative = Annotated[float, Bound("must be a finite number, at least 0", 0, inf, "[)")]
 Probability = Annotated[float, Bound("must be a number in (0, 1]", 0, 1, "(]")]
 Fraction = Annotated[float, Bound("must be a number in [0, 1)", 0, 1, "[)")]
 Ratio = Annotated[float, Bound("must be a number in (0, 1)", 0, 1)]
 Count = Annotated[int, Bound("must be a whole number, at least 1", 1, inf, "[)")]
 Whole = Annotated[int, Bound("must be a whole number, at least 0", 0, inf, "[)")]
 
-# words for what has no bound; bool is an int in Python, but not here
+# pydantic's words, which YAML meets; bool is an int in Python, but not here
 PLAIN: dict[object, tuple[type, str]] = {
-    float: (Real, "must be a number"),
-    int: (Integral, "must be a whole number"),
-    bool: (bool, "must be true or false"),
-    str: (str, "must be text"),
+    float: (Real, "must be a valid number"),
+    int: (Integral, "must be a valid integer"),
+    bool: (bool, "must be a valid boolean"),
+    str: (str, "must be a valid string"),
 }
 
 
@@ -113,12 +113,13 @@ def checked(field: str) -> Callable[[T], T]:
         ... def descent(learning_rate: Positive) -> None: ...
         >>> descent(-1.0)
         Traceback (most recent call last):
-        fedpriv.errors.ConfigError: strategy.learning_rate = -1.0: must be positive and finite
+        fedpriv.errors.ConfigError: strategy.learning_rate = -1.0: must be a positive, finite number
     """
 
     def decorate(thing: T) -> T:
         owner: Any = thing
-        call: Callable[..., Any] = owner.__init__ if inspect.isclass(owner) else owner
+        is_class = inspect.isclass(thing)
+        call: Callable[..., Any] = owner.__init__ if is_class else owner
         signature = inspect.signature(call)
         hints = functools.cache(lambda: get_type_hints(owner, include_extras=True))
 
@@ -129,7 +130,7 @@ def checked(field: str) -> Callable[[T], T]:
                     raise ConfigError(f"{field}.{name}", value, fix)
             return call(*args, **options)
 
-        if not inspect.isclass(owner):
+        if not is_class:
             return looked_at  # pyright: ignore[reportReturnType] - of the same signature
         owner.__init__ = looked_at
         return owner

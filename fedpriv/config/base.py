@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Annotated, Any, ClassVar, Self, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from pydantic import (
@@ -80,6 +80,10 @@ class Choice(Section):
             raise PydanticCustomError("choice", "choose one of {names}", {"names": ", ".join(type(self).model_fields)})
         return self
 
+    def value(self, nothing: object = None) -> Any:  # noqa: ANN401 - of the field that was chosen
+        """The value of the field that is set; `nothing` if none is."""
+        return next((value for _, value in self if value is not None), nothing)
+
     @model_serializer(mode="wrap")
     def _to_word(self, handler: SerializerFunctionWrapHandler) -> object:
         return {name: value for name, value in handler(self).items() if value is not None} or self.neither
@@ -93,6 +97,8 @@ class Plugin(Section):
     registry: ClassVar[plugins.Registry[Any]]
     # what the caller knows and a builder may ask for: not options
     context: ClassVar[tuple[str, ...]] = ()
+    # how YAML writes values of these annotations
+    spellings: ClassVar[Mapping[Any, Any]] = {}
 
     name: str
 
@@ -113,7 +119,12 @@ class Plugin(Section):
     @classmethod
     def options_of(cls, own: Mapping[str, Any]) -> type[BaseModel]:
         """The options of what the section names, from the builder's signature."""
-        return options_model(plugins.find(own["name"], cls.registry, cls.field), {*cls.context, *cls.model_fields})
+        return cls.options_for(plugins.find(own["name"], cls.registry, cls.field))
+
+    @classmethod
+    def options_for(cls, builder: Callable[..., Any]) -> type[BaseModel]:
+        """The options of a builder."""
+        return options_model(builder, {*cls.context, *cls.model_fields}, cls.spellings)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -122,14 +133,25 @@ class Plugin(Section):
         return dict(typed)
 
 
-def options_model(builder: Callable[..., Any], skip: Collection[str] = ()) -> type[BaseModel]:
-    """The keyword parameters of `builder` as a section, so that its options are checked by type."""
+def options_model(
+    builder: Callable[..., Any], skip: Collection[str] = (), spellings: Mapping[Any, Any] | None = None
+) -> type[BaseModel]:
+    """The parameters of `builder` as a section, so that its options are checked by type and bound.
+
+    Args:
+        builder: A class or function.
+        skip: Parameters that are no options.
+        spellings: How YAML writes values of some annotations.
+    """
     parameters = inspect.signature(builder).parameters.values()
     named = [p for p in parameters if p.name not in skip and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    fields: dict[str, Any] = {
-        p.name: (_strict(_hints(builder).get(p.name, Any)), ... if p.default is p.empty else p.default) for p in named
-    }
+    hints, known = _hints(builder), spellings or {}
+    fields: dict[str, Any] = {}
+    for p in named:
+        hint = hints.get(p.name, Any)
+        kind = known[hint] if isinstance(hint, Hashable) and hint in known else named_fields(hint)
+        fields[p.name] = (kind, ... if p.default is p.empty else p.default)
     base: type[Section] = _OpenSection if open_ended else Section
     return create_model(getattr(builder, "__name__", "options"), __base__=base, **fields)
 
@@ -157,7 +179,7 @@ def _hints(builder: Callable[..., Any]) -> dict[str, Any]:
         return {}
 
 
-def _strict(annotation: Any) -> Any:  # noqa: ANN401 - any annotation
+def named_fields(annotation: Any) -> Any:  # noqa: ANN401 - any annotation
     """Dataclasses refuse unknown names by themselves, but do not say which are known."""
     parts = [part for part in (annotation, *get_args(annotation)) if dataclasses.is_dataclass(part)]
     if len(parts) != 1 or get_origin(annotation) is Annotated:

@@ -16,7 +16,6 @@ from fedpriv.clients.layout import Layout
 from fedpriv.config.advice import advice
 from fedpriv.config.building import Outline, make_model, outline, plan_of
 from fedpriv.config.network import check_cohort
-from fedpriv.config.recipes import Recipe
 from fedpriv.config.schema import Config
 from fedpriv.config.strategies import STRATEGIES
 from fedpriv.errors import PromiseWarning
@@ -29,6 +28,7 @@ from fedpriv.privacy.mechanisms import Gaussian
 from fedpriv.privacy.record import PerClient, SamplingName
 from fedpriv.privacy.schedules import Uniform
 from fedpriv.privacy.settings import FixedSize, Poisson, Sampling
+from fedpriv.published.recipe import Recipe
 from fedpriv.runs import fit
 from fedpriv.runs.planning import Plan
 from fedpriv.runs.training import Training
@@ -170,14 +170,10 @@ def _largest(rate: PerClient) -> float:
 
 
 def _claim(config: Config, recipe: Recipe) -> Claim | None:
-    entry, epsilon_bar = STRATEGIES.get(config.strategy.name), config.privacy.epsilon_bar
-    if epsilon_bar is None or math.isinf(epsilon_bar):
+    epsilon_bar = config.privacy.epsilon_bar
+    if recipe.claim is None or epsilon_bar is None or math.isinf(epsilon_bar):
         return None
-    if recipe.claim is not None:
-        return recipe.claim(config.privacy.delta)
-    if entry is None or entry.claim is None:
-        return None
-    return entry.claim(epsilon_bar, config.rounds, config.privacy.delta)
+    return recipe.claim(config.privacy.delta)
 
 
 def _formula(config: Config, seen: Outline, plan: Plan, active_fraction: float) -> NoiseClaim | None:

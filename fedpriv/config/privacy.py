@@ -8,12 +8,12 @@ from pydantic import Field, FiniteFloat, PositiveInt, model_validator
 
 from fedpriv import plugins
 from fedpriv.config.base import Choice, Section
-from fedpriv.config.strategies import Recipe
 from fedpriv.errors import ConfigError
 from fedpriv.privacy import settings
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.mechanisms import MECHANISMS
 from fedpriv.privacy.schedules import Custom, Geometric, Schedule, Uniform
+from fedpriv.published.recipe import Recipe
 
 Positive = Annotated[FiniteFloat, Field(gt=0)]
 Probability = Annotated[float, Field(gt=0, le=1)]

@@ -9,16 +9,18 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, Field, FiniteFloat, PositiveInt, model_validator
 
 from fedpriv import plugins
-from fedpriv.config.base import Plugin, Section, options_model
+from fedpriv.config.base import Plugin, Section
 from fedpriv.config.network import NetworkSection, check_cohort
 from fedpriv.config.privacy import Positive, PrivacySection
 from fedpriv.config.problem import ProblemSection
-from fedpriv.config.strategies import CONTEXT, STRATEGIES, Recipe
+from fedpriv.config.spelling import SPELLINGS
+from fedpriv.config.strategies import CONTEXT, STRATEGIES
 from fedpriv.data import DATASETS
 from fedpriv.errors import ConfigError
 from fedpriv.measuring.health import StopOn
 from fedpriv.models import LOSSES, MODELS
 from fedpriv.privacy import settings
+from fedpriv.published.recipe import Recipe
 from fedpriv.runs.compute import Compute
 from fedpriv.strategies.base import Strategy
 
@@ -88,7 +90,7 @@ class LossSection(Plugin):
 class StrategySection(Plugin):
     """The algorithm. `variant: published` is for reproduction: what the paper prints, private or not."""
 
-    field, registry, context = "strategy", STRATEGIES, CONTEXT
+    field, registry, context, spellings = "strategy", STRATEGIES, CONTEXT, SPELLINGS
 
     variant: Literal["sound", "published"] = "sound"
 
@@ -97,7 +99,7 @@ class StrategySection(Plugin):
         """Each variant has options of its own."""
         if own.get("variant") != "published":
             return super().options_of(own)
-        return options_model(cls._published(own["name"]), {*cls.context, *cls.model_fields})
+        return cls.options_for(cls._published(own["name"]))
 
     @classmethod
     def _published(cls, name: str) -> Callable[..., Recipe]:
@@ -113,7 +115,8 @@ class StrategySection(Plugin):
         builder = self._published(self.name) if published else plugins.find(self.name, STRATEGIES, self.field)
         context = {"rounds": rounds, "epsilon_bar": epsilon_bar, "active_fraction": active_fraction}
         made: Any = plugins.call(builder, self.name, self.options, field="strategy", context=context)
-        recipe = Recipe(made) if isinstance(made, Strategy) else made
+        after = STRATEGIES[self.name].after if self.name in STRATEGIES else Recipe
+        recipe = after(made) if isinstance(made, Strategy) else made
         if not isinstance(recipe, Recipe):
             raise ConfigError("strategy", self.name, f"gives a {type(made).__name__}; give a fedpriv.Strategy")
         name = self.name if self.variant == "sound" else f"{self.name} ({self.variant})"

@@ -138,7 +138,7 @@ class ServerAdaptive:
     learning_rate: Positive = 0.01
     beta1: Fraction = 0.9
     beta2: Fraction = 0.99
-    tau: Positive = 1e-3
+    tau: NonNegative = 1e-3
 
     def init(self, model: Tensor) -> State:
         """Zero momentum, `v = tau^2`."""

@@ -1,0 +1,70 @@
+"""Inexact ADMM as Ryu and Kim (2022) publish it, and its baseline (Huang et al., 2020): constants, noise and claims."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fedpriv.checks import Positive, PositiveOrInfinite, Ratio, checked
+from fedpriv.privacy import claims
+from fedpriv.privacy.as_published import Published
+from fedpriv.published.recipe import Recipe
+from fedpriv.strategies.admm import AdmmStep, Decay, OutputNoise, Penalty, Prox, Trust, inexact_admm
+from fedpriv.strategies.base import Strategy
+
+Preset = Literal["mnist", "femnist"]
+_RHO: dict[Preset, tuple[float, float, float]] = {"mnist": (2.0, 5.0, 1e4), "femnist": (0.005, 0.05, 2e3)}
+
+
+def constant_on_output(strategy: Strategy) -> Recipe:
+    """ADMM with a proximal step, and noise that is constant on its output: the sound form of the baseline."""
+    local = strategy.local_step
+    assert isinstance(local, AdmmStep) and isinstance(local.step, Prox)
+    return Recipe(strategy, schedule=OutputNoise(local.rho, local.step.eta))
+
+
+@checked("strategy")
+def published_rho(preset: Preset, epsilon_bar: PositiveOrInfinite) -> Penalty:
+    """Eq 21: `c1 * 1.2**floor(t / period) + c2 / epsilon_bar` with the constants of the paper's section 4."""
+    scale, per_epsilon, period = _RHO[preset]
+    return Penalty(scale=scale, offset=per_epsilon / epsilon_bar, growth=1.2, period=period)
+
+
+@checked("strategy")
+def published_prox(
+    epsilon_bar: PositiveOrInfinite, rounds: int, preset: Preset = "mnist", scale: Positive = 1.0
+) -> Recipe:
+    """Algorithm 1 as published: `eta_t = scale / sqrt(t)`."""
+    return _perturbed_objective(Prox(Decay(scale, 0.5)), epsilon_bar, rounds, preset)
+
+
+@checked("strategy")
+def published_trust(
+    epsilon_bar: PositiveOrInfinite, rounds: int, preset: Preset = "mnist", scale: Positive = 1.0
+) -> Recipe:
+    """Algorithm 2 with the constant radius that the paper's curves come from."""
+    return _perturbed_objective(Trust(Decay(scale, 0.0)), epsilon_bar, rounds, preset)
+
+
+@checked("strategy")
+def published_output(
+    epsilon_bar: PositiveOrInfinite,
+    rounds: int,
+    preset: Preset = "mnist",
+    scale: Positive = 1.0,
+    delta_bar: Ratio = 1e-6,
+    gradient_bound: Positive = 1.0,
+) -> Recipe:
+    """The Gaussian baseline as published; `gradient_bound` is assumed there, not enforced."""
+    return Recipe(
+        inexact_admm(Prox(Decay(scale, 0.5)), published_rho(preset, epsilon_bar)),
+        published=Published(epsilon_bar, "gaussian", delta_bar, gradient_bound),
+        claim=lambda delta: claims.output_perturbed_admm(epsilon_bar, rounds, delta),
+    )
+
+
+def _perturbed_objective(step: Prox | Trust, epsilon_bar: float, rounds: int, preset: Preset) -> Recipe:
+    return Recipe(
+        inexact_admm(step, published_rho(preset, epsilon_bar)),
+        published=Published(epsilon_bar),
+        claim=lambda delta: claims.inexact_admm(epsilon_bar, rounds, delta),
+    )

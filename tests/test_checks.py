@@ -1,0 +1,176 @@
+"""What is out of range is refused at both doors, Python's and YAML's, with the same words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+import pytest
+import torch
+
+import fedpriv as fp
+from fedpriv import checks
+from fedpriv.checks import Count, Finite, Positive, PositiveOrInfinite, Probability, Whole, checked
+from fedpriv.config import load_config
+from fedpriv.config.strategies import STRATEGIES
+from fedpriv.errors import ConfigError, DataError
+from fedpriv.strategies.proximal import L1, L2, ElasticNet, Simplex
+from fedpriv.strategies.solvers import LBFGS
+
+RUN = Path(__file__).with_name("run.yaml")
+NAN, INF = math.nan, math.inf
+FEDAVG = "name: fedavg, learning_rate: 1"
+
+# what YAML writes of a strategy, the same in Python, and the field at both
+STRATEGY: dict[str, tuple[Callable[[], object], str]] = {
+    "name: fedavg, learning_rate: .inf": (lambda: fp.fedavg(INF), "learning_rate"),
+    "name: fedavg, learning_rate: true": (lambda: fp.fedavg(True), "learning_rate"),
+    "name: fedavg, learning_rate: '0.1'": (lambda: fp.fedavg("0.1"), "learning_rate"),
+    "name: fedavg, learning_rate: [1]": (lambda: fp.fedavg([1]), "learning_rate"),
+    f"{FEDAVG}, average: -1": (lambda: fp.fedavg(1, average=-1), "average"),
+    f"{FEDAVG}, local_steps: 1.5": (lambda: fp.fedavg(1, 1.5), "local_steps"),
+    f"{FEDAVG}, local_steps: 1.0": (lambda: fp.fedavg(1, 1.0), "local_steps"),
+    f"{FEDAVG}, local_steps: 0": (lambda: fp.fedavg(1, 0), "local_steps"),
+    f"{FEDAVG}, server_momentum: 1": (lambda: fp.fedavg(1, server_momentum=1), "server_momentum"),
+    f"{FEDAVG}, weighting: client": (lambda: fp.fedavg(1, weighting="client"), "weighting"),
+    f"{FEDAVG}, adaptive_clip: {{initial: -1}}": (
+        lambda: fp.adaptive_clipping(fp.fedavg(1), -1),
+        "adaptive_clip.initial",
+    ),
+    f"{FEDAVG}, adaptive_clip: {{share: 1}}": (
+        lambda: fp.adaptive_clipping(fp.fedavg(1), share=1),
+        "adaptive_clip.share",
+    ),
+    "name: fedprox, learning_rate: 1, proximal: -1": (lambda: fp.fedprox(1, -1), "proximal"),
+    "name: fedopt, learning_rate: 1, server: sgd": (lambda: fp.fedopt(1, server="sgd"), "server"),
+    "name: fedopt, learning_rate: 1, beta2: 1": (lambda: fp.fedopt(1, beta2=1), "beta2"),
+    "name: scaffold, learning_rate: 1, average: -1": (lambda: fp.scaffold(1, average=-1), "average"),
+    "name: scaffold, learning_rate: 1, control_rate: 2": (lambda: fp.scaffold(1, control_rate=2), "control_rate"),
+    "name: iadmm_prox, weight_decay: -1": (lambda: fp.inexact_admm(weight_decay=-1), "weight_decay"),
+    "name: iadmm_prox, linearize_at: x": (lambda: fp.inexact_admm(linearize_at="x"), "linearize_at"),
+    "name: iadmm_prox, linearize_at: 1": (lambda: fp.inexact_admm(linearize_at=1), "linearize_at"),
+    "name: iadmm_prox, feasible: {kind: box, bound: -1}": (lambda: fp.Box(-1), "feasible.bound"),
+    "name: iadmm_prox, feasible: {kind: ball, radius: .inf}": (lambda: fp.Ball(INF), "feasible.radius"),
+    "name: iadmm_prox, eta: {scale: 0}": (lambda: fp.Decay(0), "eta.scale"),
+    "name: iadmm_prox, eta: {power: .inf}": (lambda: fp.Decay(power=INF), "eta.power"),
+    "name: iadmm_prox, rho: {scale: -1}": (lambda: fp.Penalty(-1), "rho.scale"),
+    "name: iadmm_prox, rho: {period: 0}": (lambda: fp.Penalty(period=0), "rho.period"),
+    "name: iadmm_trust, norm: l1": (lambda: fp.Trust(norm="l1"), "norm"),
+    "name: proximal_al, rho: .inf": (lambda: fp.proximal_al(rho=INF), "rho"),
+    "name: proximal_al, beta: 0": (lambda: fp.Outer(0), "beta"),
+    "name: proximal_al, inner_decay: 1": (lambda: fp.proximal_al(inner_decay=1), "inner_decay"),
+    "name: private_al, measurements: 0": (lambda: fp.private_al(9, measurements=0), "measurements"),
+    "name: private_al, largest: .inf": (lambda: fp.private_al(9, largest=INF), "largest"),
+    "name: dual_averaging, gamma: -1": (lambda: fp.dual_averaging(gamma=-1), "gamma"),
+    "name: dual_averaging, inactive: none": (lambda: fp.dual_averaging(inactive="none"), "inactive"),
+    "name: dual_averaging, regularizer: {l2: {lam: .inf}}": (lambda: L2(INF), "regularizer.l2.lam"),
+    "name: dual_averaging, regularizer: {l1: {lam: 0}}": (lambda: L1(0), "regularizer.l1.lam"),
+    "name: dp_gd, regularizer: {elastic_net: {l1: 1, l2: -1}}": (
+        lambda: ElasticNet(1, -1),
+        "regularizer.elastic_net.l2",
+    ),
+    "name: dp_gd, regularizer: {simplex: {total: true}}": (lambda: Simplex(True), "regularizer.simplex.total"),
+    "name: dp_gd, momentum: 1": (lambda: fp.gradient_descent(1, momentum=1), "momentum"),
+    "name: gradient_tracking, step_size: {scale: -1}": (lambda: fp.StepSize(-1), "step_size.scale"),
+    "name: gradient_tracking, step_size: {ratio: .inf}": (lambda: fp.StepSize(ratio=INF), "step_size.ratio"),
+    "name: gradient_tracking, beta: -1": (lambda: fp.gradient_tracking(beta=-1), "beta"),
+    "name: gradient_tracking, gradient_at: x": (lambda: fp.gradient_tracking(gradient_at="x"), "gradient_at"),
+    "name: decentralized_sgd, average: .inf": (lambda: fp.decentralized_sgd(average=INF), "average"),
+    "name: dp_svrg_plus_plus, epoch_length: 0": (lambda: fp.svrg(1, 0), "epoch_length"),
+    "name: dp_svrg_plus_plus, learning_rate: .inf": (lambda: fp.svrg(INF, 1), "learning_rate"),
+    "name: dp_gd, report: random, seed: 1.0": (lambda: fp.gradient_descent(1, random_iterate=3, seed=1.0), "seed"),
+    "name: dp_accmd, radius: -1": (lambda: fp.L1Ball(-1), "radius"),
+    "name: dp_accmd, radius: 1, smoothness: 0": (
+        lambda: fp.accelerated_mirror_descent(fp.L1Ball(1), 0),
+        "smoothness",
+    ),
+}
+
+
+def refused(door: Callable[[], object]) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        door()
+    return caught.value
+
+
+@pytest.mark.parametrize("given", STRATEGY)
+def test_both_doors_refuse_an_option_of_a_strategy_with_the_same_words(given: str):
+    call, field = STRATEGY[given]
+    python, yaml = refused(call), refused(lambda: load_config(RUN, [f"strategy={{{given}}}"]))
+    assert python.fix == yaml.fix
+    assert yaml.field == f"strategy.{field}"
+    assert python.field.split(".")[-1] == field.split(".")[-1]
+
+
+@pytest.mark.parametrize("name", [name for name, row in STRATEGIES.items() if row.published])
+def test_what_a_paper_publishes_has_bounds_too(name: str):
+    """Called in Python with a number out of range."""
+    published = STRATEGIES[name].published
+    assert published is not None
+    options = {"rounds": 5, "examples": 9, "n_examples": 9, "epoch_length": 3, "learning_rate": 1.0, "radius": 1.0}
+    asked = published.__annotations__
+    given = {option: value for option, value in options.items() if option in asked}
+    published(1.0, **given)
+    assert refused(lambda: published(-1.0, **given)).field == "strategy.epsilon_bar"
+
+
+@checked("thing")
+@dataclass(frozen=True)
+class Thing:
+    rate: Positive
+    count: Count = 1
+    word: Literal["a", "b", "c"] = "a"
+    solver: LBFGS | L2 = LBFGS()
+    label: int | None = None
+
+
+class Speaks(Protocol):
+    def say(self) -> str: ...
+
+
+@checked("call")
+def call(x: Finite, *, whole: Whole = 0, flag: bool = False, name: str = "", speaker: Speaks | None = None) -> float:
+    return x
+
+
+@pytest.mark.parametrize(
+    ("door", "message"),
+    [
+        (lambda: Thing(-1), "thing.rate = -1: must be a positive, finite number"),
+        (lambda: Thing(NAN), "must be a positive, finite number"),
+        (lambda: Thing(10**400), "must be a positive, finite number"),
+        (lambda: Thing(torch.tensor(1.0)), "must be a positive, finite number"),
+        (lambda: Thing(1, True), "thing.count = True: must be a whole number, at least 1"),
+        (lambda: Thing(1, word="d"), "thing.word = 'd': choose 'a', 'b' or 'c'"),
+        (lambda: Thing(1, word=["a"]), "choose 'a', 'b' or 'c'"),
+        (lambda: Thing(1, solver="lbfgs"), "thing.solver = 'lbfgs': make it with LBFGS(...) or L2(...)"),
+        (lambda: Thing(1, label=1.0), "thing.label = 1.0: must be a valid integer"),
+        (lambda: call("1"), "call.x = '1': must be a finite number"),
+        (lambda: call(1, whole=-1), "must be a whole number, at least 0"),
+        (lambda: call(1, flag=1), "call.flag = 1: must be a valid boolean"),
+        (lambda: call(1, name=3), "must be a valid string"),
+        (lambda: call(1, speaker=3), "call.speaker = 3: is no Speaks: it has no say"),
+    ],
+)
+def test_python_is_held_to_annotations(door: Callable[[], object], message: str):
+    assert message in str(refused(door))
+
+
+def test_what_is_in_range_passes():
+    """Numbers of numpy are numbers; None where it is allowed; a mistake in the call is Python's own error."""
+    assert Thing(np.float32(0.5), np.int64(3), "c", L2(1.0), 4).label == 4
+    assert Thing(1).rate == 1
+    assert call(0, whole=0, flag=True, speaker=None) == 0
+    assert checks.complaint(PositiveOrInfinite, INF) is None and checks.complaint(Probability, 1) is None
+    with pytest.raises(TypeError):
+        Thing()
+
+
+def test_values_that_are_not_finite_are_refused_by_client():
+    checks.check_finite(torch.zeros(3, 2), "gradient")
+    with pytest.raises(DataError, match="client 1: its gradient"):
+        checks.check_finite(torch.tensor([0.0, NAN, INF]), "gradient")
