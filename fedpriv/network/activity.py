@@ -11,6 +11,7 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpriv.checks import Count, Probability, Whole, checked
 from fedpriv.errors import ConfigError
 from fedpriv.network.links import Directed, Undirected
 from fedpriv.plugins import Entry, Registry
@@ -53,15 +54,12 @@ class Always:
         yield graph
 
 
+@checked("network.activity")
 @dataclass(frozen=True)
 class RandomEdges:
     """`count` links, uniformly without repeats; only their ends are active (Liu, Johansson, Shi: 1 or 2 links)."""
 
-    count: int = 1
-
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ConfigError("network.activity.count", self.count, "draw at least one link a round")
+    count: Count = 1
 
     def links(self, graph: Undirected, round_index: int, stream: Keystream) -> Undirected:
         """The drawn links and their ends."""
@@ -92,14 +90,12 @@ class RandomEdges:
             raise ConfigError("network.activity.count", self.count, f"the graph has only {links} links")
 
 
+@checked("network.activity")
 @dataclass(frozen=True)
 class RandomLinks:
     """Each link is up with probability `rate`, on its own; all nodes are active."""
 
-    rate: float
-
-    def __post_init__(self) -> None:
-        _check_rate(self.rate)
+    rate: Probability
 
     def links(self, graph: Undirected, round_index: int, stream: Keystream) -> Undirected:
         """All nodes, some links."""
@@ -118,14 +114,12 @@ class RandomLinks:
         return _first(self, graph)
 
 
+@checked("network.activity")
 @dataclass(frozen=True)
 class RandomNodes:
     """Each node is active with probability `rate`, on its own, with the links to its active neighbours."""
 
-    rate: float
-
-    def __post_init__(self) -> None:
-        _check_rate(self.rate)
+    rate: Probability
 
     def links(self, graph: Undirected, round_index: int, stream: Keystream) -> Undirected:
         """The graph on the active nodes; there may be none."""
@@ -189,13 +183,14 @@ class Function:
         return _first(self, graph)
 
 
+@checked("network.outages")
 @dataclass(frozen=True)
 class Outage:
     """A node that is gone in rounds `start <= round < stop`; `stop` None means for good."""
 
-    node: int
-    start: int = 0
-    stop: int | None = None
+    node: Whole
+    start: Whole = 0
+    stop: Count | None = None
 
     def __post_init__(self) -> None:
         if self.stop is not None and self.stop <= self.start:
@@ -215,11 +210,6 @@ def without(links: Undirected, outages: Sequence[Outage], round_index: int) -> U
 
 def _first(activity: Activity, graph: Undirected, rounds: int = _TYPICAL) -> Iterator[Undirected]:
     return (activity.links(graph, k, Randomness().stream("topology", k)) for k in range(rounds))
-
-
-def _check_rate(rate: float) -> None:
-    if not 0 < rate <= 1:
-        raise ConfigError("network.activity.rate", rate, "a probability lies in (0, 1]")
 
 
 ActivityEntry = Entry[Activity]

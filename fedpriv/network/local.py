@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedpriv.checks import Count, Probability, checked
 from fedpriv.errors import ConfigError
 from fedpriv.randomness.streams import Randomness
 from fedpriv.storage.identity import parts
@@ -25,15 +26,12 @@ class Everyone:
         return float(n_clients)
 
 
+@checked("network.cohort")
 @dataclass(frozen=True)
 class PoissonCohort:
     """Each client takes part with probability `rate`, on its own."""
 
-    rate: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.rate <= 1:
-            raise ConfigError("network.cohort.rate", self.rate, "a participation probability lies in (0, 1]")
+    rate: Probability
 
     def draw(self, n_clients: int, round_index: int, randomness: Randomness) -> Tensor:
         """A fresh cohort without repeats; it may be empty."""
@@ -45,15 +43,12 @@ class PoissonCohort:
         return self.rate * n_clients
 
 
+@checked("network.cohort")
 @dataclass(frozen=True)
 class FixedCohort:
     """A uniform cohort of fixed size, without repeats."""
 
-    size: int
-
-    def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ConfigError("network.cohort.size", self.size, "a cohort needs at least one client")
+    size: Count
 
     def draw(self, n_clients: int, round_index: int, randomness: Randomness) -> Tensor:
         """`size` distinct indices, sorted."""

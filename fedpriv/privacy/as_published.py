@@ -9,13 +9,15 @@ from typing import Literal
 
 from torch import Tensor
 
-from fedpriv.errors import ConfigError, check_choice
+from fedpriv.checks import Positive, PositiveOrInfinite, Ratio, checked
+from fedpriv.errors import ConfigError
 from fedpriv.privacy.ledger import Release
 from fedpriv.privacy.mechanisms import Gaussian, Laplace, Mechanism, add_noise
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.streams import Randomness
 
 
+@checked("privacy.published")
 @dataclass(frozen=True)
 class Published:
     """Noise as a paper publishes it, for reproduction. It is not private and is recorded so.
@@ -37,12 +39,12 @@ class Published:
         lacks: Why noise of that scale is not private.
     """
 
-    epsilon_bar: float
+    epsilon_bar: PositiveOrInfinite
     law: Literal["laplace", "gaussian"] = "laplace"
-    delta_bar: float = 1e-6
-    gradient_bound: float = 1.0
-    scale: float | None = None
-    growth: float = 1.0
+    delta_bar: Ratio = 1e-6
+    gradient_bound: Positive = 1.0
+    scale: Positive | None = None
+    growth: Positive = 1.0
     at: Literal["gradient", "message"] = "gradient"
     exact: tuple[str, ...] = ()
     lacks: str = "the paper's noise does not cover what is released"
@@ -59,15 +61,6 @@ class Published:
         return "as published: the noise scale is measured on the client's own data (eq 20)"
 
     def __post_init__(self) -> None:
-        if not self.epsilon_bar > 0:
-            raise ConfigError("privacy.published.epsilon_bar", self.epsilon_bar, "must be positive (inf: no noise)")
-        check_choice("privacy.published.law", self.law, "laplace", "gaussian")
-        check_choice("privacy.published.at", self.at, "gradient", "message")
-        if not 0 < self.delta_bar < 1:
-            raise ConfigError("privacy.published.delta_bar", self.delta_bar, "a probability lies in (0, 1)")
-        for name in ("gradient_bound", "growth"):
-            if not (math.isfinite(value := getattr(self, name)) and value > 0):
-                raise ConfigError(f"privacy.published.{name}", value, "must be positive and finite")
         if self.at == "message" and self.scale is None and math.isfinite(self.epsilon_bar):
             raise ConfigError("privacy.published.scale", None, "must be given for noise on messages")
 

@@ -9,14 +9,13 @@ rounding is at most `ROUNDING` of the bound and is paid for; docs/threat_model.m
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fedpriv.errors import ConfigError
+from fedpriv.checks import Positive, checked
 
 NormName = Literal["l1", "l2"]
 ROUNDING = 2.0**-10
@@ -25,6 +24,7 @@ _PIECE = 2**12  # numbers whose norm is taken in float32: its relative error is 
 _LEAST = 2.0**-1050  # a smaller factor is a number of so few bits that the product might pass the bound
 
 
+@checked("privacy.clip")
 @dataclass(frozen=True)
 class Clip:
     """Scale a vector down until its `norm` is at most `bound`.
@@ -37,14 +37,8 @@ class Clip:
         ConfigError: the bound is not a positive finite number, or the norm is unknown.
     """
 
-    bound: float
+    bound: Positive
     norm: NormName = "l2"
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.bound) and self.bound > 0):
-            raise ConfigError("clip.bound", self.bound, "a clip bound must be positive and finite, e.g. 1.0")
-        if self.norm not in get_args(NormName):
-            raise ConfigError("clip.norm", self.norm, "choose 'l1' or 'l2'")
 
     def norms(self, rows: Tensor) -> Tensor:
         """Norm of each row in float64, `[..., dim] -> [...]`, at most 2**-12 of it too small.

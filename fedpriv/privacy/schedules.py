@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Protocol
 
+from fedpriv.checks import Positive, checked
 from fedpriv.errors import ConfigError, cut, in_short
 
 LEAST_SHARE = 1e-100  # only ratios matter, and the square of a smaller one is 0
@@ -34,6 +35,7 @@ class Uniform:
         return 1.0
 
 
+@checked("privacy.schedule")
 @dataclass(frozen=True)
 class Geometric:
     """Shares `ratio**k`: with `ratio < 1` the total of pure epsilons stays finite over an infinite horizon.
@@ -41,11 +43,7 @@ class Geometric:
     `Geometric(q1 / q2)` is the decaying Laplace noise of Xie, Liu, Chai (2025) seen at the gradient.
     """
 
-    ratio: float
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.ratio) and self.ratio > 0):
-            raise ConfigError("privacy.schedule.ratio", self.ratio, "the ratio must be positive and finite, e.g. 0.99")
+    ratio: Positive
 
     def share(self, round_index: int) -> float:
         """Return `ratio**round_index`."""

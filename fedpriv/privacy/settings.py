@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import InitVar, dataclass, field
-from numbers import Integral
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
-from fedpriv.errors import ConfigError, check_choice
+from fedpriv.checks import Bound, Count, Fraction, Positive, Probability, Ratio, checked
+from fedpriv.errors import ConfigError
 from fedpriv.privacy.as_published import Published
 from fedpriv.privacy.clipping import ROUNDING, Clip
-from fedpriv.privacy.mechanisms import Gaussian, Laplace
+from fedpriv.privacy.mechanisms import Gaussian, Mechanism
 from fedpriv.privacy.record import Relation, Unit
 from fedpriv.privacy.schedules import Schedule, Uniform
 
 SECURE_IS_GONE = "has no effect any more: noise is cryptographic in every run, and secret unless secret_seed is given"
 At = Literal["gradient", "message", "none"]
+Amount = Annotated[float, Bound("must be positive and finite; use at: none for no noise", 0)]
 
 
 _LEAST = 1e-20  # of an epsilon or a noise multiplier: its square is still a number
@@ -27,6 +28,7 @@ class FullBatch:
     """Every answer uses all of a client's examples."""
 
 
+@checked("privacy.sampling")
 @dataclass(frozen=True)
 class Poisson:
     """Each example is in the batch with probability `rate`, on its own; batches may be empty.
@@ -34,22 +36,15 @@ class Poisson:
     The batch is secret, which lowers the price of an answer about a sample. It says nothing about a whole client.
     """
 
-    rate: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.rate <= 1:
-            raise ConfigError("privacy.sampling.rate", self.rate, "a sampling probability lies in (0, 1]")
+    rate: Probability
 
 
+@checked("privacy.sampling")
 @dataclass(frozen=True)
 class FixedSize:
     """Exactly `size` examples without replacement (all of them, where a client has fewer)."""
 
-    size: int
-
-    def __post_init__(self) -> None:
-        if not (isinstance(self.size, Integral) and self.size >= 1):
-            raise ConfigError("privacy.sampling.size", self.size, "a batch has a whole number of examples, at least 1")
+    size: Count
 
 
 Sampling = FullBatch | Poisson | FixedSize
@@ -69,6 +64,7 @@ class Local:
         return "local"
 
 
+@checked("privacy.trust")
 @dataclass(frozen=True)
 class SecureAggregation:
     """Only sums over a round's participants are seen. Simulated: fedpriv adds the shares but runs no cryptography.
@@ -80,12 +76,7 @@ class SecureAggregation:
 
     sums_only: ClassVar[bool] = True
 
-    min_honest: int
-
-    def __post_init__(self) -> None:
-        if not (isinstance(self.min_honest, Integral) and self.min_honest >= 1):
-            fix = "a whole number of clients, at least 1, must be honest"
-            raise ConfigError("privacy.trust.min_honest", self.min_honest, fix)
+    min_honest: Count
 
     def shares(self, n_clients: int) -> int:
         """The noise of so many participants is enough."""
@@ -95,6 +86,7 @@ class SecureAggregation:
         return f"secure_aggregation(min_honest={self.min_honest}, simulated)"
 
 
+@checked("privacy.trust")
 @dataclass(frozen=True)
 class Central:
     """A curator is trusted with everything: it alone sees what clients say, and shows sums with noise added once.
@@ -109,11 +101,7 @@ class Central:
 
     sums_only: ClassVar[bool] = True
 
-    cohort_rate: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.cohort_rate <= 1:
-            raise ConfigError("privacy.trust.cohort_rate", self.cohort_rate, "a probability lies in (0, 1]")
+    cohort_rate: Probability = 1.0
 
     def shares(self, n_clients: int) -> int:
         """The noise comes in a share for each client, drawn or not, so that its sum does not depend on the cohort."""
@@ -126,6 +114,7 @@ class Central:
 Trust = Local | SecureAggregation | Central
 
 
+@checked("privacy.statistics")
 @dataclass(frozen=True)
 class Statistics:
     """How statistics of losses (constraint values) are bounded and paid for.
@@ -136,17 +125,9 @@ class Statistics:
         public_counts: Take the sizes of groups and classes as public. Else constraints must state public fractions.
     """
 
-    bound: float = 4.0
-    share: float = 0.2
+    bound: Positive = 4.0
+    share: Ratio = 0.2
     public_counts: bool = False
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.bound) and self.bound > 0):
-            raise ConfigError("privacy.statistics.bound", self.bound, "the largest loss must be positive and finite")
-        if not 0 < self.share < 1:
-            raise ConfigError("privacy.statistics.share", self.share, "a fraction of the budget lies in (0, 1)")
-        if self.public_counts not in (True, False):
-            raise ConfigError("privacy.statistics.public_counts", self.public_counts, "True or False")
 
     def relative_share(self, norm: str) -> float:
         """Budget share relative to a gradient's: noise adds up in squares for l2, plainly for l1."""
@@ -154,6 +135,7 @@ class Statistics:
         return odds if norm == "l1" else math.sqrt(odds)
 
 
+@checked("privacy")
 @dataclass(frozen=True)
 class Privacy:
     """The promise of a run.
@@ -185,11 +167,11 @@ class Privacy:
         ConfigError: settings that are out of range or contradict each other.
     """
 
-    epsilon: float | None = None
-    delta: float = 1e-5
-    noise_multiplier: float | None = None
+    epsilon: Amount | None = None
+    delta: Fraction = 1e-5
+    noise_multiplier: Amount | None = None
     clip: Clip = field(default_factory=lambda: Clip(1.0))
-    mechanism: Gaussian | Laplace = field(default_factory=Gaussian)
+    mechanism: Mechanism = field(default_factory=Gaussian)
     unit: Unit = "sample"
     relation: Relation = "replace_one"
     at: At = "gradient"
@@ -205,9 +187,9 @@ class Privacy:
     def __post_init__(self, secure: bool | None) -> None:
         if secure is not None:
             warnings.warn(f"privacy.secure {SECURE_IS_GONE}", FutureWarning, stacklevel=3)
-        if not 0 <= self.delta < 1:
-            raise ConfigError("privacy.delta", self.delta, "delta lies in [0, 1), e.g. 1e-5")
-        self._check_kinds()
+        # a mechanism may be the user's own; its name says which law prices it
+        if getattr(self.mechanism, "name", None) not in ("gaussian", "laplace"):
+            raise ConfigError("privacy.mechanism", self.mechanism, "make it with Gaussian() or Laplace()")
         if self.private:
             self._check_amount()
         if self.at == "message" and self.unit != "client":
@@ -217,25 +199,6 @@ class Privacy:
                 "privacy.sampling", "fixed_size", "has no sound add/remove price; use replace_one or poisson"
             )
         self._check_cohort()
-
-    def _check_kinds(self) -> None:
-        """A misspelt word or another type must not pass as some other choice, least of all as no noise."""
-        for name, kind in (("unit", Unit), ("relation", Relation), ("at", At)):
-            check_choice(f"privacy.{name}", getattr(self, name), *get_args(kind))
-        # a mechanism may be the user's own; its name says which law prices it
-        if getattr(self.mechanism, "name", None) not in ("gaussian", "laplace"):
-            raise ConfigError("privacy.mechanism", self.mechanism, "make it with Gaussian() or Laplace()")
-        kinds: dict[str, tuple[type, ...]] = {
-            "clip": (Clip,),
-            "trust": get_args(Trust),
-            "sampling": get_args(Sampling),
-            "published": get_args(Published | None),
-            "statistics": (Statistics,),
-        }
-        for name, allowed in kinds.items():
-            if not isinstance(value := getattr(self, name), allowed):
-                names = " or ".join(one.__name__ for one in allowed if one is not type(None))
-                raise ConfigError(f"privacy.{name}", value, f"make it with {names}(...)")
 
     def _check_cohort(self) -> None:
         if self.cohort_rate == 1:
@@ -251,8 +214,6 @@ class Privacy:
         if self.epsilon is None and self.noise_multiplier is None:
             raise ConfigError("privacy.epsilon", None, "give a target epsilon or a noise_multiplier")
         for name, value in (("epsilon", self.epsilon), ("noise_multiplier", self.noise_multiplier)):
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise ConfigError(f"privacy.{name}", value, "must be positive and finite; use at: none for no noise")
             if value is not None and not _LEAST <= value <= 1 / _LEAST:
                 raise ConfigError(f"privacy.{name}", value, f"must be from {_LEAST:g} to {1 / _LEAST:g} to be computed")
         if self.delta == 0 and self.mechanism.name == "gaussian":

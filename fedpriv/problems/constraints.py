@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedpriv.checks import Finite, NonNegative, Probability, Ratio, checked
 from fedpriv.errors import ConfigError
 from fedpriv.plugins import Entry, Registry
 from fedpriv.problems.loss_sums import Constraint, Count, LossSums, Model
@@ -40,11 +41,12 @@ class _Single:
         return torch.ones(1, 1)
 
 
+@checked("problem.constraints")
 @dataclass(frozen=True)
 class LossAtMost(_Single):
     """Mean loss of all examples at most `bound`."""
 
-    bound: float
+    bound: Finite
 
     def weights(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """`1 / m`."""
@@ -73,6 +75,7 @@ class LossAtMost(_Single):
         return self
 
 
+@checked("problem.constraints")
 @dataclass(frozen=True)
 class ClassLossAtMost(_Single):
     """Mean loss of the examples of one class at most `bound`: Neyman-Pearson classification.
@@ -84,11 +87,8 @@ class ClassLossAtMost(_Single):
     """
 
     label: int
-    bound: float
-    fraction: float | None = None
-
-    def __post_init__(self) -> None:
-        Count(self.fraction)  # refuses what is no fraction
+    bound: Finite
+    fraction: Probability | None = None
 
     def weights(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """`1 / m_label` for the class's examples, else 0."""
@@ -118,6 +118,7 @@ class ClassLossAtMost(_Single):
         return self
 
 
+@checked("problem.constraints")
 @dataclass(frozen=True)
 class GroupLossGap:
     """Mean loss of group 1 minus that of group 0 within `+- at_most`: loss parity. Not convex.
@@ -130,14 +131,9 @@ class GroupLossGap:
     """
 
     feature: int
-    at_most: float
-    threshold: float = 0.5
-    fraction: float | None = None
-
-    def __post_init__(self) -> None:
-        if not self.at_most >= 0:
-            raise ConfigError("at_most", self.at_most, "an absolute gap is at least 0: give the largest one allowed")
-        self._fractions()
+    at_most: NonNegative
+    threshold: Finite = 0.5
+    fraction: Ratio | None = None
 
     @property
     def equality(self) -> tuple[bool, ...]:

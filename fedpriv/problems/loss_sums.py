@@ -7,7 +7,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from fedpriv.errors import ConfigError, DataError
+from fedpriv.checks import Probability, checked
+from fedpriv.errors import DataError
 
 
 class Model(Protocol):
@@ -27,6 +28,7 @@ class Model(Protocol):
         ...
 
 
+@checked("problem.constraints")
 @dataclass(frozen=True)
 class Count:
     """Number of a client's examples in a group: counted and so declared public, or a public fraction of all.
@@ -35,11 +37,7 @@ class Count:
         fraction: The group's public fraction; None counts the client's own examples, which makes the count public.
     """
 
-    fraction: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.fraction is not None and not 0 < self.fraction <= 1:
-            raise ConfigError("fraction", self.fraction, "the public fraction of a group lies in (0, 1]")
+    fraction: Probability | None = None
 
     def of(self, members: Tensor, group: str) -> float:
         """The number, from the group's members `[b]` (boolean) among the client's examples.
