@@ -32,7 +32,7 @@ from fedpriv.privacy.settings import Privacy
 from fedpriv.runs.compute import Compute
 from fedpriv.runs.training import train
 from fedpriv.strategies.erm import gradient_descent
-from fedpriv.strategies.proximal import L2
+from fedpriv.strategies.proximal import L2, Zero
 
 Rows = ArrayLike | spmatrix | sparray
 _CONSTANT = 0.25  # beside rows of norm at most 1: a larger one slows the other columns down, and needs more noise
@@ -140,7 +140,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         found = train(
             make_clients(model, loss, [TensorDataset(torch.from_numpy(inputs), torch.from_numpy(targets))]),
             gradient_descent(
-                1 / smoothness, L2(self.lam) if self.lam else None, momentum=max(0.0, 1 - 6 / steps), average=4.0
+                1 / smoothness, L2(self.lam) if self.lam else Zero(), momentum=max(0.0, 1 - 6 / steps), average=4.0
             ),
             privacy,
             rounds=steps,

@@ -90,6 +90,41 @@ STRATEGY: dict[str, tuple[Callable[[], object], str]] = {
     ),
 }
 
+# the same for other sections
+SECTION: dict[str, tuple[Callable[[], object], str]] = {
+    "privacy.epsilon=-1": (lambda: fp.Privacy(epsilon=-1), "privacy.epsilon"),
+    "privacy.epsilon=true": (lambda: fp.Privacy(epsilon=True), "privacy.epsilon"),
+    "privacy.delta=1": (lambda: fp.Privacy(epsilon=1, delta=1), "privacy.delta"),
+    "privacy.unit=row": (lambda: fp.Privacy(epsilon=1, unit="row"), "privacy.unit"),
+    "privacy.durable=1": (lambda: fp.Privacy(epsilon=1, durable=1), "privacy.durable"),
+    "privacy.clip.bound=.inf": (lambda: fp.Clip(INF), "privacy.clip.bound"),
+    "privacy.clip.norm=linf": (lambda: fp.Clip(1, "linf"), "privacy.clip.norm"),
+    "privacy.sampling.poisson.rate=2": (lambda: fp.Poisson(2), "privacy.sampling.poisson.rate"),
+    "privacy.sampling.fixed_size.size=1.5": (lambda: fp.FixedSize(1.5), "privacy.sampling.fixed_size.size"),
+    "privacy.trust.secure_aggregation.min_honest=0": (
+        lambda: fp.SecureAggregation(0),
+        "privacy.trust.secure_aggregation.min_honest",
+    ),
+    "privacy.trust.central.cohort_rate=0": (lambda: fp.Central(0), "privacy.trust.central.cohort_rate"),
+    "privacy.schedule.geometric.ratio=.inf": (lambda: fp.Geometric(INF), "privacy.schedule.geometric.ratio"),
+    "privacy.statistics.share=1": (lambda: fp.Statistics(share=1), "privacy.statistics.share"),
+    "privacy.statistics.public_counts=1": (
+        lambda: fp.Statistics(public_counts=1),
+        "privacy.statistics.public_counts",
+    ),
+    "network.activity={name: random_edges, count: 0}": (lambda: fp.RandomEdges(0), "network.activity.count"),
+    "network.activity={name: random_links, rate: 0}": (lambda: fp.RandomLinks(0), "network.activity.rate"),
+    "network.outages=[{node: -1}]": (lambda: fp.Outage(-1), "network.outages.0.node"),
+    "problem.constraints=[{name: loss_at_most, bound: .inf}]": (
+        lambda: fp.LossAtMost(INF),
+        "problem.constraints.bound",
+    ),
+    "problem.constraints=[{name: group_loss_gap, feature: 0, at_most: -1}]": (
+        lambda: fp.GroupLossGap(0, -1),
+        "problem.constraints.at_most",
+    ),
+}
+
 
 def refused(door: Callable[[], object]) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
@@ -103,6 +138,15 @@ def test_both_doors_refuse_an_option_of_a_strategy_with_the_same_words(given: st
     python, yaml = refused(call), refused(lambda: load_config(RUN, [f"strategy={{{given}}}"]))
     assert python.fix == yaml.fix
     assert yaml.field == f"strategy.{field}"
+    assert python.field.split(".")[-1] == field.split(".")[-1]
+
+
+@pytest.mark.parametrize("given", SECTION)
+def test_both_doors_refuse_a_setting_with_the_same_words(given: str):
+    call, field = SECTION[given]
+    python, yaml = refused(call), refused(lambda: load_config(RUN, [given]))
+    assert python.fix == yaml.fix
+    assert yaml.field == field
     assert python.field.split(".")[-1] == field.split(".")[-1]
 
 

@@ -132,8 +132,8 @@ def test_settings_that_cannot_be_meant_are_refused():
         (lambda: fp.Problem(constraints=(lambda model, x, y: model.params[:1],)), r"fedpriv\.Function"),
         (lambda: fp.Problem(constraints=fp.LossAtMost(1)), "a tuple of constraints"),
         (lambda: fp.GroupLossGap(0, -0.1), "at_most = -0.1"),
-        (lambda: fp.GroupLossGap(0, 0.1, fraction=1.0), "public fraction"),
-        (lambda: fp.ClassLossAtMost(1, 0.1, fraction=2.0), "public fraction"),
+        (lambda: fp.GroupLossGap(0, 0.1, fraction=1.0), r"fraction = 1\.0: must be a number in \(0, 1\)"),
+        (lambda: fp.ClassLossAtMost(1, 0.1, fraction=2.0), r"fraction = 2\.0: must be a number in \(0, 1\]"),
         (lambda: list(run(fp.Problem(constraints=(fp.GroupLossGap(3, 0.1),)))), "feature = 3: an input has 3"),
     ):
         with pytest.raises(fp.ConfigError, match=message):

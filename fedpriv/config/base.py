@@ -60,6 +60,16 @@ class Section(BaseModel):
         return given if cls.model_config.get("extra") == "allow" else _only(given, cls.model_fields)
 
 
+@dataclasses.dataclass(frozen=True)
+class Spelled:
+    """Metadata of `Annotated[kind, Spelled(form)]`: YAML writes the kind as the form has it, which makes it."""
+
+    form: Any
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return handler.generate_schema(self.form)
+
+
 class Choice(Section):
     """At most one of the fields: `{poisson: {rate: 0.1}}`. A bare word is a field without options, or none of them."""
 

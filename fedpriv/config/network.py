@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from typing import Annotated, TypeVar
 
 import networkx as nx
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, PositiveInt
 
 from fedpriv import plugins
-from fedpriv.config.base import Choice, Plugin, Section
-from fedpriv.config.privacy import Probability
+from fedpriv.checks import Count, Probability
+from fedpriv.config.base import Choice, Plugin, Section, Spelled, named_fields
 from fedpriv.errors import ConfigError
 from fedpriv.network.activity import ACTIVITIES, Activity, ActivityEntry, Function, Outage
 from fedpriv.network.graph import Graph
@@ -73,21 +73,13 @@ class ActivitySection(Plugin):
         return _made(self, ALL_ACTIVITIES, {})
 
 
-class OutageSection(Section):
-    """A node that is gone from round `start` (from 0) to before `stop`; without `stop`, for good."""
-
-    node: NonNegativeInt
-    start: NonNegativeInt = 0
-    stop: PositiveInt | None = None
-
-
 class CohortChoice(Choice):
     """Who takes part in a round: everyone, each with a probability, or a fixed number."""
 
     neither = "everyone"
 
     poisson: Probability | None = None
-    fixed: PositiveInt | None = None
+    fixed: Count | None = None
 
     def build(self) -> Cohort:
         """The setting."""
@@ -104,7 +96,7 @@ class NetworkSection(Section):
     mixing: MixingSection = MixingSection(name="metropolis")
     mixing_steps: Annotated[PositiveInt, Field(le=1000)] = 1  # rows agree to the last digit long before
     activity: ActivitySection = ActivitySection(name="always")
-    outages: tuple[OutageSection, ...] = ()
+    outages: tuple[Annotated[Outage, Spelled(named_fields(Outage))], ...] = ()
 
     def build(self, n_clients: int) -> Star | Graph:
         """The network of so many clients.
@@ -129,8 +121,8 @@ class NetworkSection(Section):
         graph = self.topology.build(n_clients)
         rule = self.mixing.build()
         weights = rule(graph).toarray() if self.mixing.name == "file" else rule
-        outages = [Outage(outage.node, outage.start, outage.stop) for outage in self.outages]
-        return Graph(graph, weights, activity=self.activity.build(), outages=outages, mixing_steps=self.mixing_steps)
+        activity = self.activity.build()
+        return Graph(graph, weights, activity=activity, outages=self.outages, mixing_steps=self.mixing_steps)
 
     def graph(self, n_clients: int) -> Graph:
         """The network, which must be a graph.

@@ -4,87 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, FiniteFloat, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
 from fedpriv import plugins
-from fedpriv.config.base import Choice, Section
+from fedpriv.checks import Fraction, PositiveOrInfinite
+from fedpriv.config.base import Choice, Section, Spelled, named_fields
+from fedpriv.config.spelling import by_key
 from fedpriv.errors import ConfigError
 from fedpriv.privacy import settings
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.mechanisms import MECHANISMS
+from fedpriv.privacy.record import Relation, Unit
 from fedpriv.privacy.schedules import Custom, Geometric, Schedule, Uniform
 from fedpriv.published.recipe import Recipe
 
-Positive = Annotated[FiniteFloat, Field(gt=0)]
-Probability = Annotated[float, Field(gt=0, le=1)]
-
-
-class ClipSection(Section):
-    """Bound on one unit's contribution. The norm is l2 unless the noise is Laplace."""
-
-    norm: Literal["l1", "l2"] = "l2"
-    bound: Positive = 1.0
-
-
-class PoissonSampling(Section):
-    """Each example on its own."""
-
-    rate: Probability
-
-
-class FixedSizeSampling(Section):
-    """Without replacement."""
-
-    size: PositiveInt
-
-
-class SamplingChoice(Choice):
-    """How a batch is drawn."""
-
-    neither = "full"
-
-    poisson: PoissonSampling | None = None
-    fixed_size: FixedSizeSampling | None = None
-
-    def build(self) -> settings.Sampling:
-        """The setting."""
-        if self.poisson:
-            return settings.Poisson(self.poisson.rate)
-        return settings.FixedSize(self.fixed_size.size) if self.fixed_size else settings.FullBatch()
-
-
-class SecureAggregation(Section):
-    """Only sums over a cohort are seen."""
-
-    min_honest: PositiveInt
-
-
-class Central(Section):
-    """A curator that sees everything and draws its cohorts in secret."""
-
-    cohort_rate: Probability = 1.0
-
-
-class TrustChoice(Choice):
-    """Who is trusted with what."""
-
-    neither = "local"
-
-    secure_aggregation: SecureAggregation | None = None
-    central: Central | None = None
-
-    def build(self) -> settings.Trust:
-        """The setting."""
-        if self.central:
-            return settings.Central(self.central.cohort_rate)
-        secure = self.secure_aggregation
-        return settings.SecureAggregation(secure.min_honest) if secure else settings.Local()
-
-
-class GeometricSchedule(Section):
-    """Shares `ratio**k`."""
-
-    ratio: Positive
+SAMPLING = by_key("full", settings.FullBatch(), poisson=settings.Poisson, fixed_size=settings.FixedSize)
+TRUST = by_key("local", settings.Local(), secure_aggregation=settings.SecureAggregation, central=settings.Central)
 
 
 class ScheduleChoice(Choice):
@@ -92,52 +27,42 @@ class ScheduleChoice(Choice):
 
     neither = "uniform"
 
-    geometric: GeometricSchedule | None = None
+    geometric: Annotated[Geometric, Spelled(named_fields(Geometric))] | None = None
     function: str | None = None
 
     def build(self) -> Schedule:
         """The setting."""
         if self.function:
             return Custom(plugins.function_of_round(self.function, float, "privacy.schedule.function"))
-        return Geometric(self.geometric.ratio) if self.geometric else Uniform()
-
-
-class StatisticsSection(Section):
-    """Bound and budget of statistics such as constraint values; see `fedpriv.privacy.settings.Statistics`."""
-
-    bound: Positive = 4.0
-    share: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    public_counts: bool = False
-
-    def build(self) -> settings.Statistics:
-        """The setting."""
-        return settings.Statistics(self.bound, self.share, self.public_counts)
+        return self.geometric or Uniform()
 
 
 class PrivacySection(Section):
     """The promise: a total `epsilon` for the run, or the noise; `epsilon_bar` is a paper's epsilon per round."""
 
-    epsilon: Positive | None = None
-    noise_multiplier: Positive | None = None
-    epsilon_bar: Annotated[float, Field(gt=0)] | None = None
-    delta: Annotated[float, Field(ge=0, lt=1)] = 1e-5
-    unit: Literal["sample", "client"] = "sample"
-    relation: Literal["replace_one", "add_remove"] = "replace_one"
-    at: Literal["gradient", "message", "none"] = "gradient"
-    trust: TrustChoice = TrustChoice()
+    epsilon: settings.Amount | None = None
+    noise_multiplier: settings.Amount | None = None
+    epsilon_bar: PositiveOrInfinite | None = None
+    delta: Fraction = 1e-5
+    unit: Unit = "sample"
+    relation: Relation = "replace_one"
+    at: settings.At = "gradient"
+    trust: Annotated[settings.Trust, Spelled(TRUST)] = settings.Local()
     mechanism: Literal["gaussian", "laplace"] = "gaussian"
-    clip: ClipSection = ClipSection()
-    sampling: SamplingChoice = SamplingChoice()
+    clip: Annotated[Clip, Spelled(named_fields(Clip))] = Clip(1.0)
+    sampling: Annotated[settings.Sampling, Spelled(SAMPLING)] = settings.FullBatch()
     schedule: ScheduleChoice = ScheduleChoice()
     secure: Annotated[bool | None, Field(exclude=True)] = None  # read, and said to have no effect
-    statistics: StatisticsSection = StatisticsSection()
+    statistics: Annotated[settings.Statistics, Spelled(named_fields(settings.Statistics))] = settings.Statistics()
     durable: bool = True
 
     @model_validator(mode="before")
     @classmethod
     def _clip_suits_noise(cls, given: object) -> object:
-        if isinstance(given, dict) and given.get("mechanism") == "laplace" and isinstance(given.get("clip", {}), dict):
-            return {**given, "clip": {"norm": "l1", **given.get("clip", {})}}
+        """The norm is l2 unless the noise is Laplace."""
+        if isinstance(given, dict) and isinstance(given.get("clip", {}), dict):
+            norm = "l1" if given.get("mechanism") == "laplace" else "l2"
+            return {**given, "clip": {"bound": 1.0, "norm": norm, **given.get("clip", {})}}
         return given
 
     def _check_published(self, published: bool) -> None:
@@ -165,15 +90,15 @@ class PrivacySection(Section):
             epsilon=self.epsilon if private else None,
             delta=self.delta,
             noise_multiplier=self.noise_multiplier if private else None,
-            clip=Clip(self.clip.bound, self.clip.norm),
-            mechanism=MECHANISMS[self.mechanism],  # pyright: ignore[reportArgumentType] - the two that there are
+            clip=self.clip,
+            mechanism=MECHANISMS[self.mechanism],
             unit=self.unit,
             relation=self.relation,
             at=self.at,
-            trust=self.trust.build(),
-            sampling=self.sampling.build(),
+            trust=self.trust,
+            sampling=self.sampling,
             schedule=recipe.schedule or schedule,
             published=recipe.published,
-            statistics=self.statistics.build(),
+            statistics=self.statistics,
             durable=self.durable,
         )

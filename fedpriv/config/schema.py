@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, FiniteFloat, PositiveInt, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from fedpriv import plugins
+from fedpriv.checks import Count, Finite, Positive
 from fedpriv.config.base import Plugin, Section
 from fedpriv.config.network import NetworkSection, check_cohort
-from fedpriv.config.privacy import Positive, PrivacySection
+from fedpriv.config.privacy import PrivacySection
 from fedpriv.config.problem import ProblemSection
 from fedpriv.config.spelling import SPELLINGS
 from fedpriv.config.strategies import CONTEXT, STRATEGIES
@@ -29,7 +30,7 @@ class PlainPartition(Section):
     """At random, or consecutive runs of the file."""
 
     kind: Literal["iid", "in_order", "stratified"]
-    n_clients: PositiveInt
+    n_clients: Count
     seed: int = 0
 
 
@@ -37,26 +38,26 @@ class LabelPartition(Section):
     """Few labels a client."""
 
     kind: Literal["by_label"]
-    n_clients: PositiveInt
+    n_clients: Count
     seed: int = 0
-    labels_per_client: PositiveInt = 2
+    labels_per_client: Count = 2
 
 
 class DirichletPartition(Section):
     """Label shares drawn from a Dirichlet distribution."""
 
     kind: Literal["dirichlet"]
-    n_clients: PositiveInt
+    n_clients: Count
     seed: int = 0
     alpha: Positive = 0.5
-    min_examples: PositiveInt = 1
+    min_examples: Count = 1
 
 
 class WriterPartition(Section):
     """By writer; all writers are clients of their own unless `n_clients` is given."""
 
     kind: Literal["by_writer"]
-    n_clients: PositiveInt | None = None
+    n_clients: Count | None = None
     seed: int = 0
 
 
@@ -129,8 +130,8 @@ class ComputeSection(Section):
     backend: Literal["auto", "loop", "vmap", "linear"] = "auto"
     device: str = "auto"
     dtype: Literal["float32", "float64"] = "float32"
-    chunk: PositiveInt = Compute.chunk
-    threads: Annotated[PositiveInt, Field(le=1024)] | None = None  # torch ends the process for very many
+    chunk: Count = Compute.chunk
+    threads: Annotated[Count, Field(le=1024)] | None = None  # torch ends the process for very many
 
     def build(self) -> Compute:
         """The setting."""
@@ -147,12 +148,12 @@ class LogSection(Section):
     not private, so for experiments on public data only.
     """
 
-    evaluate_every: PositiveInt = 1
-    checkpoint_every: PositiveInt = 10
+    evaluate_every: Count = 1
+    checkpoint_every: Count = 10
     tensorboard: bool = True
     csv: bool = False
     stop_on: StopOn = "nonfinite"
-    optimum: FiniteFloat | None = None
+    optimum: Finite | None = None
     save_node_models: bool = False
 
 
@@ -166,7 +167,7 @@ class Config(Section):
     strategy: StrategySection
     privacy: PrivacySection
     network: NetworkSection = NetworkSection()
-    rounds: Annotated[PositiveInt, Field(le=1_000_000)]  # each is planned and priced before the first
+    rounds: Annotated[Count, Field(le=1_000_000)]  # each is planned and priced before the first
     seed: int | None = None
     secret_seed: Annotated[int | None, Field(ge=0, exclude=True)] = None  # neither written down nor fingerprinted
     compute: ComputeSection = ComputeSection()

@@ -186,7 +186,7 @@ class Privacy:
 
     def __post_init__(self, secure: bool | None) -> None:
         if secure is not None:
-            warnings.warn(f"privacy.secure {SECURE_IS_GONE}", FutureWarning, stacklevel=3)
+            warnings.warn(f"privacy.secure {SECURE_IS_GONE}", FutureWarning, stacklevel=4)
         # a mechanism may be the user's own; its name says which law prices it
         if getattr(self.mechanism, "name", None) not in ("gaussian", "laplace"):
             raise ConfigError("privacy.mechanism", self.mechanism, "make it with Gaussian() or Laplace()")
