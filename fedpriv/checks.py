@@ -11,13 +11,13 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import torch
-from pydantic import GetCoreSchemaHandler, ValidatorFunctionWrapHandler
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidatorFunctionWrapHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from torch import Tensor
 
@@ -59,6 +59,14 @@ class Bound:
             return inside(_refused(self.complaint(source, value), value))
 
         return core_schema.no_info_wrap_validator_function(look, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        low = "minimum" if self.ends[0] == "[" else "exclusiveMinimum"
+        high = "maximum" if self.ends[1] == "]" else "exclusiveMaximum"
+        return {
+            **handler(schema),
+            **{key: end for key, end in {low: self.low, high: self.high}.items() if isfinite(end)},
+        }
 
 
 Finite = Annotated[float, Bound("must be a finite number")]

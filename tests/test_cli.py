@@ -240,8 +240,8 @@ def test_fix_model_replaces_batch_norm(tmp_path: Path):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("rounds=-3", "rounds = -3: must be greater than 0"),
-        ("privacy.clip.bound=0", "privacy.clip.bound = 0: must be greater than 0"),
+        ("rounds=-3", "rounds = -3: must be a whole number, at least 1"),
+        ("privacy.clip.bound=0", "privacy.clip.bound = 0: must be a positive, finite number"),
         ("privacy.delta=0", "privacy.delta = 0: Gaussian noise needs delta > 0"),
         ("network.cohort.fixed=6", "network.cohort.fixed = 6: there are only 5 clients"),
         ("strategy.name=iadm_prox", "strategy = 'iadm_prox': unknown; did you mean 'iadmm_prox'"),

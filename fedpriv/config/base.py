@@ -156,7 +156,7 @@ def options_model(
     parameters = inspect.signature(builder).parameters.values()
     named = [p for p in parameters if p.name not in skip and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    hints, known = _hints(builder), spellings or {}
+    hints, known = hints_of(builder), spellings or {}
     fields: dict[str, Any] = {}
     for p in named:
         hint = hints.get(p.name, Any)
@@ -182,7 +182,8 @@ class _OpenSection(Section):
     model_config = ConfigDict(extra="allow")
 
 
-def _hints(builder: Callable[..., Any]) -> dict[str, Any]:
+def hints_of(builder: Callable[..., Any]) -> dict[str, Any]:
+    """Annotations of a builder's parameters, with their bounds; none where they cannot be read."""
     try:
         return get_type_hints(builder.__init__ if inspect.isclass(builder) else builder, include_extras=True)
     except (NameError, TypeError):  # a user's annotations need not be importable

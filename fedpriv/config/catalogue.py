@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from dataclasses import fields, is_dataclass
 from itertools import chain
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from fedpriv.config.base import Plugin
+from pydantic import BaseModel
+
+from fedpriv.checks import Bound, either
+from fedpriv.config.base import Choice, Plugin, hints_of
 from fedpriv.config.network import ActivitySection, MixingSection, TopologySection
 from fedpriv.config.problem import ConstraintSection, ObjectiveSection
 from fedpriv.config.schema import DataSection, LossSection, ModelSection, StrategySection
 from fedpriv.data.partition import PARTITIONS
 from fedpriv.errors import ConfigError
 from fedpriv.oracle.backends import BACKENDS
-from fedpriv.plugins import Entry, nearest
+from fedpriv.plugins import nearest
 from fedpriv.privacy.mechanisms import MECHANISMS
 
 SECTIONS: dict[str, type[Plugin]] = {
@@ -69,7 +74,7 @@ def describe(name: str) -> dict[str, dict[str, str]]:
         ConfigError: nothing has this name.
     """
     found = {
-        section.field: {"is": section.registry[name].description, **_options(section.registry[name], section.context)}
+        section.field: {"is": section.registry[name].description, **_options(section, name)}
         for section in SECTIONS.values()
         if name in section.registry
     }
@@ -79,12 +84,34 @@ def describe(name: str) -> dict[str, dict[str, str]]:
     return found
 
 
-def _options(entry: Entry[Any], context: tuple[str, ...]) -> Mapping[str, str]:
-    options: dict[str, str] = {}
-    for name, parameter in inspect.signature(entry.build).parameters.items():
-        if name not in context and parameter.kind is not parameter.VAR_KEYWORD:
-            kind = parameter.annotation
-            kind = kind if isinstance(kind, str) else inspect.formatannotation(kind)
+def _options(section: type[Plugin], name: str) -> Mapping[str, str]:
+    """From the builder's signature: what each option may be, and its default."""
+    builder, options = section.registry[name].build, dict[str, str]()
+    hints = hints_of(builder)
+    for option, parameter in inspect.signature(builder).parameters.items():
+        if option not in section.context and parameter.kind is not parameter.VAR_KEYWORD:
+            kind = _said(hints.get(option, parameter.annotation), section.spellings)
             default = "required" if parameter.default is parameter.empty else f"{parameter.default!r} by default"
-            options[name] = f"{kind}; {default}"
+            options[option] = f"{kind}; {default}"
     return options
+
+
+def _said(kind: Any, spellings: Mapping[Any, Any]) -> str:  # noqa: ANN401 - any annotation
+    """An annotation in words."""
+    if isinstance(kind, Hashable) and kind in spellings:
+        return _said(spellings[kind], {})
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        bounds = [part.words.removeprefix("must be ") for part in parts[1:] if isinstance(part, Bound)]
+        return bounds[0] if bounds else _said(parts[0], spellings)
+    if origin in (Union, UnionType):
+        return " or ".join("null" if part is NoneType else _said(part, spellings) for part in parts)
+    if origin is Literal:
+        return either(parts)
+    if inspect.isclass(kind) and issubclass(kind, Choice):
+        return f"{kind.neither} or one of {{{', '.join(kind.model_fields)}}}"
+    if inspect.isclass(kind) and issubclass(kind, BaseModel):
+        return f"{{{', '.join(kind.model_fields)}}}"
+    if is_dataclass(kind):
+        return f"{{{', '.join(field.name for field in fields(kind))}}}"
+    return kind if isinstance(kind, str) else inspect.formatannotation(kind)
