@@ -190,7 +190,7 @@ def test_list_tells_the_options_of_a_name():
     assert told["seed"] == "int; 0 by default"
     tracking = json.loads(fedpriv("list", "gradient_tracking", "--json").stdout)["strategy: gradient_tracking"]
     assert "StepSize(scale=0.1" in tracking["step_size"]
-    assert tracking["gradient_at"] == "Literal['sent', 'mixed']; 'sent' by default"
+    assert tracking["gradient_at"] == "'sent' or 'mixed'; 'sent' by default"
     assert "did you mean 'erdos_renyi'" in refused("list", "erdos_reny")
 
 

@@ -151,7 +151,7 @@ def test_scaffold_with_cohorts_ends_at_the_optimum_of_all_examples():
 
 def test_another_weighting_is_refused_by_name():
     for make in (lambda: fp.fedavg(0.1, weighting="size"), lambda: fp.scaffold(0.1, weighting="size")):  # pyright: ignore[reportArgumentType]
-        with pytest.raises(fp.ConfigError, match=r"strategy\.weighting = .*examples or clients"):
+        with pytest.raises(fp.ConfigError, match=r"strategy\.weighting = .*'examples' or 'clients'"):
             make()
 
 
