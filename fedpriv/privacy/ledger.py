@@ -98,7 +98,9 @@ class Ledger:
         if path is not None:
             if path.exists():
                 raise LedgerError(f"{path} holds the ledger of another run; choose a new folder or resume that run")
-            first, self._head = link(json.dumps({"fedpriv_ledger": FORMAT, **(header or {})}), START, seal_key)
+            first, self._head = link(
+                json.dumps({"fedpriv_ledger": FORMAT, **(header or {})}, allow_nan=False), START, seal_key
+            )
             try:
                 files.write_whole(path, first.encode() + b"\n")
                 self._file = files.Appender(path)

@@ -80,7 +80,7 @@ class Record:
 
     def to_json(self) -> str:
         """One line of JSON."""
-        return json.dumps(asdict(self), separators=(",", ":"))
+        return json.dumps(asdict(self), separators=(",", ":"), allow_nan=False)
 
     @staticmethod
     def from_json(line: str) -> Record:

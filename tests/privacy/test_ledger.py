@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -362,3 +363,10 @@ def test_a_ledger_of_format_1_is_read(tmp_path: Path) -> None:
     path.write_text('{"fedpriv_ledger": 1, "n_clients": 1, "delta": 1e-05}\n' + json.dumps(raw) + "\n")
     (record,) = read_ledger(path)
     assert (record.attempt, record.shared) == (0, "not recorded")
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_record_that_is_no_json_is_not_written(bad: float):
+    """A reader would refuse the line, and with it all that was spent."""
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        Record(0, "gradient", 0, "gaussian", 1.0, "sample", "replace_one", bound=bad).to_json()
