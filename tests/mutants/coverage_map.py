@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ class _Contexts:
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: Any) -> Iterator[None]:
+        _forget()  # what an earlier test has computed is not looked up: this one may run alone
         self._coverage.switch_context(item.nodeid)
         yield
 
@@ -125,6 +127,15 @@ class Map:
         # code that runs at import, or that was written since
         found = found or self._by_file.get(mutant.path, {})
         return sorted(found.items(), key=lambda pair: pair[1])
+
+
+def _forget() -> None:
+    """Empty the project's caches of function results."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("fedpriv"):
+            for one in list(vars(module).values()):
+                if hasattr(one, "cache_clear"):
+                    one.cache_clear()
 
 
 def _digest(name: str) -> str:
