@@ -45,6 +45,7 @@ NAMES = {
     "zeros_like": "ones_like",
 }
 NAMES |= {new: old for old, new in NAMES.items()}
+SYMMETRIC = ("min", "max", "minimum", "maximum", "logaddexp")  # in their first two arguments
 COMPOUND = (ast.If, ast.While, ast.For, ast.With, ast.Try, ast.FunctionDef, ast.ClassDef)
 
 
@@ -256,7 +257,9 @@ def _changes(node: ast.AST) -> Iterator[ast.AST]:
         case ast.Constant(int() | float() as value):
             yield ast.Constant(value + 1 if isinstance(value, int) else value * 2 or 1.0)
         case ast.Call(function, arguments, keywords):
-            if len(arguments) > 1 and ast.dump(arguments[0]) != ast.dump(arguments[1]):
+            name = getattr(function, "attr", getattr(function, "id", ""))
+            same = len(arguments) < 2 or ast.dump(arguments[0]) == ast.dump(arguments[1])
+            if not same and name not in SYMMETRIC:
                 yield ast.Call(function, [arguments[1], arguments[0], *arguments[2:]], keywords)
             for index, keyword in enumerate(keywords):
                 if keyword.arg not in (None, "strict", "stacklevel"):  # strict= is an assertion, stacklevel= a courtesy

@@ -25,7 +25,7 @@ def f(x, y, *, key=b""):
     total[0] += float(x)
     for item in sorted(total, key=abs):
         continue
-    return g(y, key=key)
+    return g(y, key, key=key)
 '''
 EXPECTED = {
     ("x < y and (not key)", "x <= y and (not key)"),
@@ -39,12 +39,12 @@ EXPECTED = {
     ("total[0] = max(x, y) / 2 if key else -y", "total[0] = -y if key else max(x, y) / 2"),
     ("total[0] = max(x, y) / 2 if key else -y", "total[0] = max(x, y) * 2 if key else -y"),
     ("total[0] = max(x, y) / 2 if key else -y", "total[0] = min(x, y) / 2 if key else -y"),
-    ("total[0] = max(x, y) / 2 if key else -y", "total[0] = max(y, x) / 2 if key else -y"),
+    ("return g(y, key, key=key)", "return g(key, y, key=key)"),
     ("total[0] += float(x)", "total[0] -= float(x)"),
     ("total[0] += float(x)", "pass"),
     ("continue", "break"),
-    ("return g(y, key=key)", "return g(y)"),
-    ("return g(y, key=key)", "return None"),
+    ("return g(y, key, key=key)", "return g(y, key)"),
+    ("return g(y, key, key=key)", "return None"),
 }
 
 

@@ -1,0 +1,96 @@
+"""Noise as papers publish it has the papers' scale, and is recorded as not private."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+import fedpriv as fp
+from fedpriv.privacy.as_published import Published, add_published_noise
+from fedpriv.privacy.record import Record
+from fedpriv.randomness.streams import Randomness
+
+DIM = 40_000
+RECORD = Record(3, "gradient", 0, "none", 0.0, "sample", "replace_one", non_private="as published")
+FACTORS, NORMS = (0.5, 2.0), (3.0, 7.0)
+
+
+def noise_of(published: Published, record: Record = RECORD) -> tuple[torch.Tensor, list[int], Record]:
+    """What is added to two rows, how often norms were asked for, and the record."""
+    asked: list[int] = []
+
+    def norms() -> tuple[float, ...]:
+        asked.append(1)
+        return NORMS
+
+    rows = torch.arange(2.0, dtype=torch.float64).unsqueeze(1).expand(2, DIM)
+    made = add_published_noise(rows, published, record, Randomness(0, 5), [0, 1], FACTORS, norms)
+    return made._value - rows, asked, made.record
+
+
+@pytest.mark.parametrize(
+    ("published", "scales"),
+    [
+        # eq 20 of Ryu and Kim: the largest l1 norm over epsilon, times the public factor
+        (Published(2.0), [0.5 * 3 / 2, 2.0 * 7 / 2]),
+        # sqrt(2 ln(1.25 / delta)) over epsilon, times twice the bound
+        (
+            Published(2.0, law="gaussian", delta_bar=1e-4, gradient_bound=1.5),
+            [factor * 3 * math.sqrt(2 * math.log(12500)) / 2 for factor in FACTORS],
+        ),
+        (Published(2.0, scale=0.7, growth=1.1), [0.7 * 1.1**3] * 2),
+        (Published(2.0, law="gaussian", scale=0.7, growth=0.9), [0.7 * 0.9**3] * 2),
+    ],
+    ids=["laplace", "gaussian", "scale of a laplace", "scale of a gaussian"],
+)
+def test_the_noise_has_the_papers_scale(published: Published, scales: list[float]) -> None:
+    noise, asked, record = noise_of(published)
+    spread = noise.abs().mean(1) if published.law == "laplace" else noise.square().mean(1).sqrt()
+    assert spread.tolist() == pytest.approx(scales, rel=0.02)
+    kurtosis = (noise**4).mean(1) / noise.square().mean(1) ** 2
+    assert kurtosis.tolist() == pytest.approx([6.0 if published.law == "laplace" else 3.0] * 2, rel=0.25)
+    assert bool(asked) == (published.scale is None and published.law == "laplace")
+    assert record.non_private == "as published"
+
+
+def test_an_infinite_epsilon_and_named_queries_have_no_noise() -> None:
+    exact = replace(RECORD, query="full_gradient")
+    for published, record in ((Published(math.inf), RECORD), (Published(1.0, exact=("full_gradient",)), exact)):
+        noise, asked, _ = noise_of(published, record)
+        assert (float(noise.abs().max()), asked) == (0.0, [])
+    assert float(noise_of(Published(1.0, exact=("full_gradient",)))[0].abs().max()) > 0
+
+
+def test_why_it_is_not_private() -> None:
+    assert "measured on the client's own data" in Published(1.0).why_not
+    assert "assumed, not enforced" in Published(1.0, law="gaussian").why_not
+    assert Published(1.0, scale=2.0, lacks="half is missing").why_not == "as published: half is missing"
+    assert Published(math.inf, scale=2.0).why_not == "exact answers, no noise"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("epsilon_bar", 0.0),
+        ("law", "cauchy"),
+        ("at", "server"),
+        ("delta_bar", 0.0),
+        ("delta_bar", 1.0),
+        ("gradient_bound", 0.0),
+        ("gradient_bound", math.inf),
+        ("growth", -1.0),
+        ("growth", math.nan),
+    ],
+)
+def test_what_no_paper_can_mean_is_refused_by_name(field: str, value: object) -> None:
+    with pytest.raises(fp.ConfigError, match=f"privacy.published.{field}"):
+        Published(**{"epsilon_bar": 1.0, field: value})
+
+
+def test_noise_on_messages_needs_a_scale() -> None:
+    with pytest.raises(fp.ConfigError, match=r"privacy\.published\.scale"):
+        Published(1.0, at="message")
+    assert Published(1.0, at="message", scale=1.0).at == Published(math.inf, at="message").at == "message"
