@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from fedpriv.cli import shipped
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,17 @@ def test_readme_example_is_short():
     assert len(code) <= 12, f"the first example has {len(code)} lines"
 
 
+def test_readme_is_short_and_begins_with_what_comes_first():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 150
+    assert re.findall(r"^## (.*)", text, flags=re.MULTILINE)[:2] == ["Install", "In Python"]
+
+
+def test_every_page_is_in_the_site():
+    named = set(re.findall(r"^ +- [^:]+: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.MULTILINE))
+    assert named == {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+
+
 @pytest.mark.parametrize("line", [line for line in shell_lines() if line.startswith("make ")])
 def test_make_targets_exist(line: str):
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
@@ -102,7 +113,7 @@ def test_the_recipe_for_a_trained_model_holds_with_dropout(tmp_path: Path, monke
     """A model left in train mode has another accuracy at each call; the recipe asserts that it is the reported one."""
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
-    recipe = next(s.code for s in sections("python") if s.title == "Compare methods")
+    recipe = next(s.code for s in sections("python") if s.title == "Use the trained model")
     plain = "models.SoftmaxRegression(64, 10)"
     assert recipe.count(plain) == 2
     exec(recipe.replace(plain, "torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(64, 10))"), {})
