@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 from fedpriv.errors import ConfigError
-from fedpriv.plugins import nearest
 
 _PACKAGE = Path(__file__).parents[1]
 
@@ -35,7 +34,7 @@ def config(name: str) -> Path:
     """
     known = configs()
     if name not in known:
-        raise ConfigError("configuration", name, f"none of this name comes with fedpriv{nearest(name, known)}")
+        raise ConfigError("configuration", name, f"none of this name comes with fedpriv{_near(name)}")
     return known[name]
 
 
@@ -50,7 +49,7 @@ def found(given: Path) -> Path:
     name = given.name.removesuffix(".yaml")
     if name in configs():
         return configs()[name]
-    fix = f"there is no such file here, and none of this name comes with fedpriv{nearest(name, configs())}"
+    fix = f"there is no such file here, and none of this name comes with fedpriv{_near(name)}"
     raise ConfigError("configuration", str(given), fix)
 
 
@@ -59,3 +58,9 @@ def title(path: Path) -> str:
     lines = (line.removeprefix("#").strip() for line in path.read_text(encoding="utf-8").splitlines())
     heading = " ".join(line for line in lines if not line.startswith("yaml-language-server:"))
     return re.split(r"(?<=\.)\s|(?<=:)\s\s|\s\s", heading.lstrip(), maxsplit=1)[0].rstrip(".:")
+
+
+def _near(name: str) -> str:
+    from fedpriv.plugins import nearest  # help and completion need none of what it imports
+
+    return nearest(name, configs())
