@@ -221,6 +221,7 @@ class Training:
         start = time.monotonic() - self._seconds
         network = seen_by_aggregator(self.network, self.plan.privacy)
         rounds = simulate(self.strategy, self.oracle, network, self.progress, self._randomness, rounds=self.rounds)
+        self._check_writer()
         for done in () if self.health.stops else rounds:
             self._sync()
             self._count(self.ledger.records[self._kept.releases :])
@@ -252,6 +253,7 @@ class Training:
                 self.save()
             if self.health.stops:
                 break
+            self._check_writer()  # while a report was read another one may have taken the folder
         self._sync()
         self._over = True
         adopt(self.population, self.progress, str(self._charged()))
@@ -259,7 +261,7 @@ class Training:
     def save(self) -> None:
         """Write a checkpoint of the last finished round now (with a folder)."""
         if self.folder is not None:
-            self.folder.check()
+            self._check_writer()
             self.ledger.sync()
             checkpoint = Checkpoint(
                 self.progress,
@@ -285,10 +287,13 @@ class Training:
 
     def _sync(self) -> None:
         """Before anything that was made of a round's answers leaves this process: reports, checkpoints, models."""
-        if self.folder is not None:
-            self.folder.check()
+        self._check_writer()
         if self.plan.privacy.durable:
             self.ledger.sync()
+
+    def _check_writer(self) -> None:
+        if self.folder is not None:
+            self.folder.check()
 
     @property
     def broken_examples(self) -> Tensor:

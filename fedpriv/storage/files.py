@@ -136,7 +136,8 @@ class Appender:
         """Add a line, or leave the file as it was.
 
         Raises:
-            OSError: the disk does not take it, the file was moved or removed, or an earlier operation failed.
+            OSError: the disk does not take it, something else moved, removed or changed the file, or an earlier
+                operation failed.
         """
         self._check()
         try:
@@ -170,9 +171,11 @@ class Appender:
     def _check(self) -> None:
         if self._failed is not None:
             raise self._failed
-        is_there = False
-        with suppress(FileNotFoundError):
+        try:
             found = os.stat(self._path, follow_symlinks=False)
-            is_there = (found.st_dev, found.st_ino) == self._is
-        if not is_there:
+        except FileNotFoundError:
+            found = None
+        if found is None or (found.st_dev, found.st_ino) != self._is:
             raise OSError(errno.ESTALE, "it was moved or removed")
+        if found.st_size != self._size:  # a line would not follow from the one before it
+            raise OSError(errno.ESTALE, "something else wrote to it")

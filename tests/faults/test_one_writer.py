@@ -104,8 +104,10 @@ def test_in_one_process_the_last_has_it(tmp_path: Path) -> None:
     reports = iter(first)
     next(reports)
     second = training(tmp_path, resume=True)
+    before = (tmp_path / "ledger.jsonl").read_bytes()
     with pytest.raises(FedprivError, match="taken over by a later run"):
         list(reports)
+    assert (tmp_path / "ledger.jsonl").read_bytes() == before, "it would not be charged, and break the chain"
     with pytest.raises(FedprivError, match="taken over by a later run"):
         first.save()
     assert [report.round for report in second][-1] == 9
@@ -121,3 +123,15 @@ def test_a_ledger_that_was_moved_away_gives_no_value(tmp_path: Path) -> None:
     with pytest.raises(fp.LedgerError, match=r"moved or removed.*not released"):
         next(reports)
     assert not (tmp_path / "ledger.jsonl").exists()
+
+
+def test_a_ledger_that_something_else_wrote_to_gives_no_value(tmp_path: Path) -> None:
+    """What follows would not be linked to the line before it."""
+    reports = iter(training(tmp_path))
+    next(reports)
+    with (tmp_path / "ledger.jsonl").open("ab") as file:
+        file.write(b"{}\n")
+    before = (tmp_path / "ledger.jsonl").read_bytes()
+    with pytest.raises(fp.LedgerError, match=r"something else wrote to it.*not released"):
+        next(reports)
+    assert (tmp_path / "ledger.jsonl").read_bytes() == before
