@@ -163,7 +163,7 @@ def test_a_damaged_metrics_file_stops_a_resume_with_its_name(tmp_path: Path):
     run = half_a_run(tmp_path / "run")
     lines = (run.folder / "metrics.jsonl").read_text().splitlines(keepends=True)
     (run.folder / "metrics.jsonl").write_text("".join([lines[0], "garbage\n", *lines[2:]]))
-    with pytest.raises(FedprivError, match=r"metrics\.jsonl, line 2 is damaged; delete that line"):
+    with pytest.raises(FedprivError, match=r"metrics\.jsonl, line 2 is damaged; restore the file from a copy"):
         Jsonl(run.folder / "metrics.jsonl", keep=4)
 
 

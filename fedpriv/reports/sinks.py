@@ -165,7 +165,7 @@ def _csv_rounds(path: Path) -> list[int]:
         try:
             rounds.append(int(line.split(b",")[0]))
         except ValueError as error:
-            raise FedprivError(f"{path}, line {number} is damaged; delete that line") from error
+            raise FedprivError(f"{path}, line {number} is damaged; restore it from a copy") from error
     return rounds
 
 

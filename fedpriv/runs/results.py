@@ -264,7 +264,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         *lines, _ = files.read(path).decode(errors="replace").split("\n")
     except FileNotFoundError:
         return []
-    fix = "delete that line: it holds a picture's points, and nothing that privacy depends on"
+    fix = "restore the file from a copy"  # without that line it would have fewer rounds than the ledger
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(lines, start=1):
         try:
