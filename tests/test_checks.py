@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_type_hints
 
 import numpy as np
 import pytest
@@ -218,3 +219,23 @@ def test_values_that_are_not_finite_are_refused_by_client():
     checks.check_finite(torch.zeros(3, 2), "gradient")
     with pytest.raises(DataError, match="client 1: its gradient"):
         checks.check_finite(torch.tensor([0.0, NAN, INF]), "gradient")
+
+
+def test_the_least_count_that_the_words_name_is_taken() -> None:
+    """`at least 2` once refused 2, for the interval was open."""
+    fp.private_al(2)
+    with pytest.raises(ConfigError, match=r"strategy.rounds = 1: must be a whole number, at least 2"):
+        fp.private_al(1)
+    entries = [entry for one in STRATEGIES.values() for entry in (one.build, one.published) if entry is not None]
+    hints = [hint for entry in entries for hint in get_type_hints(entry, include_extras=True).values()]
+    bounds = [part for hint in hints for part in getattr(hint, "__metadata__", ()) if isinstance(part, checks.Bound)]
+    named = [(bound, found) for bound in bounds if (found := re.search(r"at least (\d+)", bound.words))]
+    assert named
+    for bound, found in named:
+        assert bound.complaint(float, int(found[1])) is None, bound.words
+
+
+def test_published_noise_of_scale_0_is_no_noise() -> None:
+    assert fp.Published(INF, scale=0.0).why_not == "exact answers, no noise"
+    with pytest.raises(ConfigError, match=r"privacy\.published\.scale = 0"):
+        fp.Published(1.0, scale=0.0)

@@ -7,7 +7,7 @@ do not touch. `Blocks` answers as fedpriv's oracle does (a test holds it to that
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 
 import networkx as nx
@@ -40,11 +40,14 @@ def _metropolis(links: frozenset[tuple[int, int]], nodes: int) -> Weights:
     return metropolis(graph)
 
 
+@dataclass(frozen=True)
 class ColumnMap(DualMap):
-    """`DualMap` with a gamma for each column, `[1, columns]`, all positive."""
+    """`DualMap` with a gamma for each column, `[1, columns]`, all positive: a tensor, not held to a number's bounds."""
+
+    gamma: Tensor = field(default_factory=lambda: torch.ones(1, 1))
 
     def __post_init__(self) -> None:
-        """A tensor needs no check of a number."""
+        """Nothing to check."""
 
 
 @dataclass(frozen=True)

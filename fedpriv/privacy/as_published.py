@@ -9,7 +9,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from fedpriv.checks import Positive, PositiveOrInfinite, Ratio, checked
+from fedpriv.checks import NonNegative, Positive, PositiveOrInfinite, Ratio, checked
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.ledger import Release
 from fedpriv.privacy.mechanisms import Gaussian, Laplace, Mechanism, add_noise
@@ -32,7 +32,7 @@ class Published:
         delta_bar: Nominal delta of the Gaussian law.
         gradient_bound: Assumed bound on per-sample gradients (Gaussian law).
         scale: Scale of the noise in round 0 where a paper gives it directly: standard deviation of the Gaussian law, b
-            of the Laplace law. `epsilon_bar` is then only what the paper says of it.
+            of the Laplace law; 0 where `epsilon_bar` is infinite. `epsilon_bar` is then only what the paper says of it.
         growth: Factor by which `scale` changes from round to round.
         at: What the noise is added to, with `scale`: a client's mean gradient or its whole message.
         exact: Queries that the paper leaves without noise.
@@ -43,7 +43,7 @@ class Published:
     law: Literal["laplace", "gaussian"] = "laplace"
     delta_bar: Ratio = 1e-6
     gradient_bound: Positive = 1.0
-    scale: Positive | None = None
+    scale: NonNegative | None = None
     growth: Positive = 1.0
     at: Literal["gradient", "message"] = "gradient"
     exact: tuple[str, ...] = ()
@@ -61,6 +61,8 @@ class Published:
         return "as published: the noise scale is measured on the client's own data (eq 20)"
 
     def __post_init__(self) -> None:
+        if self.scale == 0 and math.isfinite(self.epsilon_bar):
+            raise ConfigError("privacy.published.scale", 0.0, "must be positive, or epsilon_bar infinite for no noise")
         if self.at == "message" and self.scale is None and math.isfinite(self.epsilon_bar):
             raise ConfigError("privacy.published.scale", None, "must be given for noise on messages")
 

@@ -17,6 +17,7 @@ decision looks at data, so T and the noise are known beforehand. beta multiplies
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Annotated, ClassVar
 
 import torch
@@ -120,7 +121,8 @@ class ProximalMean:
         return (average if t == self.rounds - 1 else w).expand(len(everyone), -1), state
 
 
-Rounds = Annotated[int, Bound("must be a whole number, at least 2: one to learn, and the last to measure", 2)]
+_FIX = "must be a whole number, at least 2: one to learn, and the last to measure"
+Rounds = Annotated[int, Bound(_FIX, 2, inf, "[)")]
 
 
 @checked("strategy")

@@ -69,10 +69,10 @@ def test_only_a_second_ctrl_c_insists() -> None:
     for patient in (True, False):
         with Signals() as signals, pytest.raises(KeyboardInterrupt), signals.patiently() if patient else nullcontext():
             with nullcontext() if patient else pytest.raises(KeyboardInterrupt):
-                os.kill(os.getpid(), signal.SIGHUP)
-            os.kill(os.getpid(), signal.SIGHUP)
-            os.kill(os.getpid(), signal.SIGTERM)
+                signal.raise_signal(signal.SIGHUP)
+            signal.raise_signal(signal.SIGHUP)
+            signal.raise_signal(signal.SIGTERM)
             assert signals.exit_code == 129
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
             raise AssertionError
         assert signals.asked == (signal.SIGHUP if patient else 0)
