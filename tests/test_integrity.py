@@ -84,28 +84,15 @@ def check_called_out(folder: Path, kind: str) -> None:
     assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("name", ALTERED)
-def test_a_stopped_run_that_was_edited(stopped: Path, name: str) -> None:
-    ALTERED[name](stopped)
-    check_called_out(stopped, "altered")
+EDITS = [*(("altered", name) for name in ALTERED), *(("incomplete", name) for name in INCOMPLETE)]
 
 
-@pytest.mark.parametrize("name", INCOMPLETE)
-def test_a_stopped_run_that_was_cut(stopped: Path, name: str) -> None:
-    INCOMPLETE[name](stopped)
-    check_called_out(stopped, "incomplete")
-
-
-@pytest.mark.parametrize("name", ALTERED)
-def test_a_finished_run_that_was_edited(finished: Path, name: str) -> None:
-    ALTERED[name](finished)
-    check_called_out(finished, "altered")
-
-
-@pytest.mark.parametrize("name", INCOMPLETE)
-def test_a_finished_run_that_was_cut(finished: Path, name: str) -> None:
-    INCOMPLETE[name](finished)
-    check_called_out(finished, "incomplete")
+@pytest.mark.parametrize("run", ["stopped", "finished"])
+@pytest.mark.parametrize(("kind", "name"), EDITS)
+def test_a_run_that_was_edited_or_cut(originals: Path, tmp_path: Path, run: str, kind: str, name: str) -> None:
+    folder = Path(shutil.copytree(originals / run, tmp_path / "run"))
+    (ALTERED | INCOMPLETE)[name](folder)
+    check_called_out(folder, kind)
 
 
 @pytest.mark.parametrize("name", OF_RESULTS)

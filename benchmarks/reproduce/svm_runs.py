@@ -61,7 +61,10 @@ class Method:
     @cached_property
     def graph(self) -> fp.Graph:
         """A complete graph, as in the paper; few links have few shapes, so their weights are kept."""
-        weights = lambda graph: _metropolis(frozenset(graph.edges), len(graph))  # noqa: E731
+
+        def weights(graph: nx.Graph) -> Weights:
+            return _metropolis(frozenset(graph.edges), len(graph))
+
         return fp.Graph(nx.complete_graph(NODES), weights, activity=self.activity)
 
     @property

@@ -88,7 +88,10 @@ class Map:
     def _measured(self, name: str, folder: Path, say: Callable[[str], None]) -> Entry:
         lines = folder / ".lines.json"
         lines.unlink(missing_ok=True)
-        plugins = lambda: [_Contexts(folder, self.targets, lines)]  # noqa: E731 - made in the fork
+
+        def plugins() -> list[Any]:  # made in the fork
+            return [_Contexts(folder, self.targets, lines)]
+
         run = TestRun(folder, ["-m", "not slow", name], _MOST_CPU, plugins)
         while not run.poll():
             time.sleep(0.05)

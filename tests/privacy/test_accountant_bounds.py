@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ import fedpriv as fp
 from fedpriv.models import SoftmaxRegression
 from fedpriv.privacy.accounting import bounds, gaussian, pld, rdp
 from fedpriv.privacy.accounting.events import Event, bucketed, charge_of, covers, histories
+
+Law = Literal["gaussian", "laplace"]
 
 DELTA = 1e-5
 events = (
@@ -176,9 +179,11 @@ def test_laplace_under_an_l2_clip_costs_no_more_than_a_gaussian_in_renyi_terms()
 
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])
 @pytest.mark.parametrize(("noise", "rate"), [(1.0, 0.01), (0.4, 0.2), (10.0, 0.1), (0.8, 1e-4)])
-def test_sampled_divergences_match_the_binomial_formula(law: str, noise: float, rate: float) -> None:
+def test_sampled_divergences_match_the_binomial_formula(
+    law: Literal["gaussian", "laplace"], noise: float, rate: float
+) -> None:
     """Mironov, Talwar, Zhang 2019, for integer orders."""
-    found = rdp.renyi(Event(law, noise, "poisson", rate))  # type: ignore[arg-type]
+    found = rdp.renyi(Event(law, noise, "poisson", rate))
     for order in (2, 5, 16):
         k = np.arange(order + 1)
         if law == "gaussian":
@@ -201,7 +206,10 @@ def test_replaced_record_matches_direct_integration(noise: float, rate: float) -
     x = np.linspace(-2 - 14 * sigma, 40 + 14 * sigma, 400_001)
 
     def density(mean: float) -> np.ndarray:
-        normal = lambda m: np.exp(-((x - m) ** 2) / (2 * sigma**2)) / (sigma * math.sqrt(2 * math.pi))  # noqa: E731
+
+        def normal(m: float) -> np.ndarray:
+            return np.exp(-((x - m) ** 2) / (2 * sigma**2)) / (sigma * math.sqrt(2 * math.pi))
+
         return (1 - rate) * normal(0.0) + rate * normal(mean)
 
     p, q = density(1.0), density(-1.0)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from edits import FIELDS
 from forging import lines_of, rewrite
 
 import fedpriv as fp
@@ -22,8 +25,8 @@ from fedpriv.randomness.streams import Randomness
 KEY = b"k" * 32
 
 
-def record_of(round_index: int, **changes: object) -> Record:
-    return Record(**{**vars(Record(round_index, "gradient", 0, "gaussian", 5.0, "sample", "replace_one")), **changes})  # type: ignore[arg-type]
+def record_of(round_index: int, **changes: Any) -> Record:
+    return replace(Record(round_index, "gradient", 0, "gaussian", 5.0, "sample", "replace_one"), **changes)
 
 
 @pytest.fixture
@@ -45,27 +48,6 @@ def test_the_chain_can_be_checked_by_its_description_alone(path: Path) -> None:
         assert json.loads('{"chain":' + rest) == {"chain": before, "seal": seal}
     assert [record.round for record in read_ledger(path)] == list(range(6))
     assert json.loads(path.read_text().splitlines()[0])["fedpriv_ledger"] == 3
-
-
-FIELDS = {
-    "round": 9,
-    "query": "message",
-    "index": 1,
-    "mechanism": "laplace",
-    "noise_multiplier": 5000.0,
-    "unit": "client",
-    "relation": "add_remove",
-    "clients": [0],
-    "norm": "l1",
-    "bound": 0.5,
-    "sampling": "poisson",
-    "rate": 0.5,
-    "shared": "sizes public",
-    "trust": "central",
-    "non_private": "because",
-    "digest": "00",
-    "attempt": 1,
-}
 
 
 def test_the_edits_are_of_all_fields() -> None:
