@@ -1,4 +1,4 @@
-"""Noise as papers publish it: its scale is measured on the data, or too small, so it is recorded as not private."""
+"""Noise as papers publish it, to reproduce them. It is not private: its scale is too small, or depends on the data."""
 
 from __future__ import annotations
 
@@ -20,23 +20,26 @@ from fedpriv.randomness.streams import Randomness
 @checked("privacy.published")
 @dataclass(frozen=True)
 class Published:
-    """Noise as a paper publishes it, for reproduction. It is not private and is recorded so.
+    """Noise as a paper publishes it, for reproduction; by default that of Ryu and Kim (2022).
 
-    By default it is that of Ryu and Kim (2022).
+    It is not private: runs with it report epsilon = inf and the reason.
 
     Args:
-        epsilon_bar: The paper's epsilon (of a round, for Ryu and Kim); `inf` means no noise.
-        law: `"laplace"`: eq 20, scale = largest l1 norm among the client's own per-sample gradients over
-            `epsilon_bar`. `"gaussian"`: the baseline of Huang et al. (2020) with `gradient_bound` assumed, not
-            enforced.
-        delta_bar: Nominal delta of the Gaussian law.
-        gradient_bound: Assumed bound on per-sample gradients (Gaussian law).
-        scale: Scale of the noise in round 0 where a paper gives it directly: standard deviation of the Gaussian law, b
-            of the Laplace law; 0 where `epsilon_bar` is infinite. `epsilon_bar` is then only what the paper says of it.
+        epsilon_bar: The epsilon that the paper states (of one round, for Ryu and Kim); `inf` means no noise.
+        law: `"laplace"`: eq 20 of Ryu and Kim: the scale is the largest l1 norm among the client's own per-example
+            gradients, over `epsilon_bar`. `"gaussian"`: the baseline of Huang et al. (2020), which assumes
+            `gradient_bound`.
+        delta_bar: The delta that the paper states (`"gaussian"`).
+        gradient_bound: Norm of per-example gradients that the paper assumes; nothing enforces it (`"gaussian"`).
+        scale: Scale of the noise in round 0, instead of the formulas above: standard deviation of Gaussian noise, b of
+            Laplace noise; 0 where `epsilon_bar` is infinite.
         growth: Factor by which `scale` changes from round to round.
-        at: What the noise is added to, with `scale`: a client's mean gradient or its whole message.
-        exact: Queries that the paper leaves without noise.
-        lacks: Why noise of that scale is not private.
+        at: What noise of this `scale` is added to: a client's mean `"gradient"` or its whole `"message"`.
+        exact: Names of the queries that the paper leaves without noise.
+        lacks: Why noise of that scale is not private, as reports print it.
+
+    Raises:
+        ConfigError: an argument is out of range, or noise on messages has no `scale`.
     """
 
     epsilon_bar: PositiveOrInfinite
@@ -76,17 +79,17 @@ def add_published_noise(
     factors: Sequence[float],
     largest_norms: Callable[[], Sequence[float]],
 ) -> Release:
-    """The release of the exact rows `[k, dim]` with a paper's noise.
+    """Add a paper's noise to exact rows `[k, dim]`. Not private.
 
     Args:
-        exact: What the paper adds noise to.
+        exact: The rows without noise.
         published: Which noise.
-        record: Says that the answer is not private.
-        randomness: The run's streams.
-        clients: Whose rows these are, `k` of them.
-        factors: Public factor that each row already contains.
-        largest_norms: Each client's largest per-example l1 norm of a gradient; asked where eq 20 of Ryu and Kim (2022)
-            needs it, for it costs another pass over the data.
+        record: The ledger record of this release, marked as not private.
+        randomness: The run's random streams.
+        clients: Index of each row's client.
+        factors: Public number by which each row has been multiplied; the noise is multiplied likewise.
+        largest_norms: Gives each client's largest l1 norm of a per-example gradient, in another pass over the data.
+            Called only where eq 20 of Ryu and Kim (2022) needs it.
     """
     if math.isinf(published.epsilon_bar) or record.query in published.exact:
         return Release(record, exact)

@@ -28,7 +28,7 @@ class Link(NamedTuple):
     seal: str
 
     def is_of(self, key: bytes) -> bool:
-        """Whether it was sealed with this key."""
+        """Whether the line was sealed with this key."""
         return hmac.compare_digest(self.seal, _seal(self.chain, key))
 
 
@@ -38,7 +38,7 @@ def link(text: str, before: str, key: bytes) -> tuple[str, str]:
     Args:
         text: The object, with at least one field.
         before: The `chain` of the line before.
-        key: Of the seals.
+        key: Secret key of the seal.
 
     Returns:
         The line, and its `chain`.
@@ -48,10 +48,10 @@ def link(text: str, before: str, key: bytes) -> tuple[str, str]:
 
 
 def unlink(line: bytes, before: str) -> tuple[bytes, Link] | None:
-    """Take a line apart.
+    """Take a line apart and check its `chain`.
 
     Returns:
-        The object as it was linked, and its link; None if it has none, or does not follow what comes before it.
+        The object without the two fields, and the fields; None if they are missing, or `chain` is wrong.
     """
     found = _FIELDS.search(line)
     if found is None:
@@ -61,19 +61,19 @@ def unlink(line: bytes, before: str) -> tuple[bytes, Link] | None:
 
 
 def linked(facts: Mapping[str, Any], before: str, key: bytes) -> dict[str, Any]:
-    """Facts with a link of their own, whatever their order and layout in a file; the time that a run took is left out.
+    """Add the two fields to facts that a file may hold in any order and layout; `seconds` is not hashed.
 
     Args:
-        facts: Plain values.
+        facts: Numbers, texts, lists and dicts of them.
         before: The `chain` of the last line before.
-        key: Of the seals.
+        key: Secret key of the seal.
     """
     chain = _hash(before, _plain(facts))
     return {**facts, "chain": chain, "seal": _seal(chain, key)}
 
 
 def link_of(facts: Mapping[str, Any], before: str) -> Link | None:
-    """The link of such facts; None if they have none, or are not the ones that were linked."""
+    """The two fields of facts made by `linked`; None if they are missing, or the facts were changed."""
     chain, seal = _hash(before, _plain(facts)), facts.get("seal")
     return Link(chain, seal) if isinstance(seal, str) and facts.get("chain") == chain else None
 

@@ -1,10 +1,8 @@
-"""Clipping: the one place where a client's contribution becomes bounded.
+"""Clipping: scale down a contribution so that its norm, and with it the sensitivity of a sum, is bounded.
 
-A row that is not finite is replaced by zero inside the clip, so one broken example or client can neither destroy the
-model nor escape the bound. A row of finite numbers is clipped however long it is, up to the range of float64.
-
-Norms, clipped rows and their sums are float64, so that the bound holds in the arithmetic that runs. What is left of
-rounding is at most `ROUNDING` of the bound and is paid for; docs/threat_model.md has the argument.
+A row that holds NaN or infinity becomes zero, so one broken example or client can neither destroy the model nor pass
+the bound. Norms, clipped rows and sums are float64. What rounding can still add is at most `ROUNDING` times the bound;
+the sensitivity counts it (docs/threat_model.md has the argument).
 """
 
 from __future__ import annotations
@@ -41,11 +39,11 @@ class Clip:
     norm: NormName = "l2"
 
     def norms(self, rows: Tensor) -> Tensor:
-        """Norm of each row in float64, `[..., dim] -> [...]`, at most 2**-12 of it too small.
+        """Norm of each row in float64, `[..., dim] -> [...]`; too small by at most 2**-12 of itself.
 
-        Long float32 rows are measured in pieces, whose norms' norm is taken in float64: as fast as in float32, and
-        the error does not grow with the length. A square that is too small for float32 is made up for, and a row with
-        one that is too large is measured again.
+        Long float32 rows are cut into pieces, and the norm of the pieces' norms is taken in float64: as fast as
+        float32, without an error that grows with `dim`. Squares that underflow float32 are made up for; rows whose
+        squares overflow are computed again in float64.
         """
         width = rows.shape[-1] if rows.dtype == torch.float64 else _PIECE
         pieces = [self._norm(piece).double() for piece in rows.split(max(width, 1), -1)]
@@ -63,7 +61,8 @@ class Clip:
         return rows.abs().sum(-1) if self.norm == "l1" else torch.linalg.vector_norm(rows, dim=-1)
 
     def factors(self, norms: Tensor) -> Tensor:
-        """Factor in [0, 1] that brings a row of that norm inside the bound; 0 for a norm that is not finite."""
+        """Factors in [0, 1] by which rows of these norms are scaled, `[...] -> [...]`; 0 for a norm that is not finite.
+        """
         factors = (self.bound / norms.clamp_min(torch.finfo(norms.dtype).tiny)).clamp_max(1.0)
         return factors.where(torch.isfinite(norms) & (factors >= _LEAST), 0.0)
 

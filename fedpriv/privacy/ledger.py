@@ -1,8 +1,8 @@
 """The ledger: one record for every release, written before the value is handed out.
 
-`Ledger.open` is the only way to get at the tensor inside a `Release`. On disk the ledger is append-only JSON lines,
-written before the value is used: a crash can over-count what was spent, never forget it. A power cut takes nothing that
-`Ledger.sync` has waited for: call it before a value, or what was made of it, leaves the process.
+`Ledger.open` is the only way to get at the tensor inside a `Release`. The file is append-only JSON lines, so a crash
+can make the ledger count too much, never too little. After a power cut the same holds for what was written before
+`Ledger.sync`: call it before a value, or anything computed from it, leaves the process.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class Release:
 
 
 class Mark(NamedTuple):
-    """How far a ledger had come: its number of records, and the `chain` of its last line (None without a chain)."""
+    """A position in a ledger: its number of records, and the `chain` hash of its last line (None without a chain)."""
 
     releases: int
     head: str | None
 
 
 class Guard(Protocol):
-    """What a ledger asks before it admits a record: an accountant with a limit."""
+    """What may refuse a release: an accountant with a limit."""
 
     def admit(self, record: Record) -> None:
         """Count the record, or raise `BudgetExhausted` and count nothing."""
@@ -63,18 +63,20 @@ def _anybody() -> None:
 
 
 class Ledger:
-    """Append-only list of releases. No noise on it serves a second answer, in this process or a later one.
+    """Append-only list of releases.
+
+    Guarantee: the same noise never covers two different answers, in this process or after a resume (their difference
+    would have no noise).
 
     Args:
         guard: Accountant that counts every record and refuses the one that would overspend.
         path: File to append to; None keeps the ledger in memory.
         header: Public facts of the run, the first line of the file.
-        digest_key: Key of the digests of released values. Without it a digest tells nothing, not even of a value that
-            only a secure sum should show.
-        seal_key: Key of the seals by which its holder sees whether lines were made without it.
+        digest_key: Secret key of the checksums of released values; without the key a checksum reveals nothing.
+        seal_key: Secret key of the lines' seals; its holder can tell lines that were written without it.
 
     Attributes:
-        may_write: Asked before a record is written; raises where another run has the file now.
+        may_write: Called before a record is written; raises if another run has taken over the file.
 
     Raises:
         LedgerError: the file exists (use `Ledger.resume`) or cannot be written.
@@ -109,17 +111,17 @@ class Ledger:
 
     @property
     def records(self) -> Sequence[Record]:
-        """Everything released so far, in order."""
+        """The records of everything released so far, in order."""
         return self._records
 
     @property
     def mark(self) -> Mark:
-        """How far the ledger has come, as others write it down."""
+        """The present position, as checkpoints keep it."""
         return Mark(len(self._records), self._head)
 
     @property
     def replays(self) -> bool:
-        """Whether the next release repeats one that is on record."""
+        """Whether the next release must repeat one on record: after a crash, rounds past the checkpoint run again."""
         return bool(self._replay)
 
     def open(self, release: Release) -> Tensor:
@@ -127,8 +129,8 @@ class Ledger:
 
         Raises:
             BudgetExhausted: the release would overspend; nothing was written or handed out.
-            PrivacyError: an answer with this noise is on the ledger, and this is not its replay.
-            LedgerError: the record could not be written, or a replayed answer differs from the one on record.
+            PrivacyError: the same noise was used for an earlier answer.
+            LedgerError: the record could not be written, or a repeated answer differs from the one on record.
         """
         record, value = release.record, release._value
         if self._path is not None:
@@ -158,10 +160,10 @@ class Ledger:
         return hashlib.blake2b(data, digest_size=8, key=self._digest_key).hexdigest()
 
     def sync(self) -> None:
-        """Wait until the records so far are on the disk itself; a power cut cannot take them then.
+        """Wait until the records so far are on the physical disk (fsync), where they survive a power cut.
 
         Raises:
-            LedgerError: they may not be; nothing made of their values may leave the process.
+            LedgerError: they may not be there; nothing computed from their values may leave the process.
         """
         if self._file is not None:
             try:
@@ -201,13 +203,14 @@ class Ledger:
         digest_key: bytes = b"",
         seal_key: bytes = b"",
     ) -> Ledger:
-        """Open the ledger of a stopped run. One of an earlier format goes on in that format, without a chain.
+        """Open the ledger of a stopped run, in the format in which it was begun.
 
         Args:
             path: The ledger file.
-            guard: A fresh accountant; every record of the file is counted at once, for all of them were released.
-            keep: Number of records that the checkpoint has seen.
-            fresh_noise: Charge the records past the checkpoint and go on with new noise, instead of replaying them.
+            guard: A fresh accountant; it counts every record of the file.
+            keep: Number of records at the checkpoint.
+            fresh_noise: What becomes of the records past the checkpoint. False: their rounds run again with the same
+                noise, and must give the same answers. True: they stay charged and the rounds run with new noise.
             digest_key: As when the run began.
             seal_key: As when the run began.
 

@@ -1,7 +1,7 @@
-"""A ledger's file, read: its header, its records, and whether each line follows from the lines before it.
+"""Read a ledger file: its header, its records, and whether it was altered.
 
-Format 3 is a chain (`fedpriv.privacy.chain`), header included. Formats 1 and 2 have none, so that nothing in them tells
-of a change. A torn last line is left out: its value was never handed out, for the line comes first.
+From format 3 on, each line holds a hash of all lines before it (`fedpriv.privacy.chain`); changes of earlier formats go
+unnoticed. A last line that is cut off is left out: its value was never handed out, since the line is written first.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Header:
     """The first line of a ledger file.
 
     Attributes:
-        fedpriv_ledger: The format.
+        fedpriv_ledger: Number of the file format.
         n_clients: Number of clients of the run.
-        delta: Of its target.
+        delta: Delta of the run's privacy settings.
         config: Digest of the run's `config.yaml`, where it had one (`fedpriv.storage.identity.of_config`).
         planned: Number of releases that were planned.
     """
@@ -47,13 +47,13 @@ _HEADER = TypeAdapter(Header)
 
 @dataclass(frozen=True)
 class LedgerFile:
-    """The whole lines of a ledger file.
+    """The complete lines of a ledger file.
 
     Attributes:
         path: The file.
         header: Its first line.
-        texts: The records as JSON, without their links.
-        links: Those of the header and of each record, up to the first one that is broken; none without a chain.
+        texts: The records as JSON, without their chain fields.
+        links: The chain fields of the header and the records, up to the first wrong one; empty without a chain.
     """
 
     path: Path
@@ -86,18 +86,18 @@ class LedgerFile:
 
     @property
     def chained(self) -> bool:
-        """Whether its lines are a chain, broken or not."""
+        """Whether the format has chain fields, right or wrong."""
         return self.header.fedpriv_ledger >= _CHAINED
 
     @property
     def altered(self) -> str | None:
-        """Where the chain is broken; None if it is not, or there is none."""
+        """Which line was altered, as a sentence; None if none was, or the format cannot tell."""
         if not self.chained or len(self.links) == 1 + len(self.texts):
             return None
         return f"{self.path}, line {len(self.links) + 1} does not follow from what comes before it: it was altered"
 
     def head(self, releases: int) -> str | None:
-        """The `chain` of the line that many records below the header; None without a chain."""
+        """The `chain` of the line after `releases` records; None without a chain."""
         return self.links[releases].chain if self.links else None
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Noise laws, and the one function that adds noise and writes down that it did."""
+"""Gaussian and Laplace noise, and the one function that adds it to a bounded sum."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedpriv.randomness.streams import Randomness, laplace, laplace_sum, normal
 
 
 class Mechanism(Protocol):
-    """A noise law of unit scale."""
+    """A distribution of noise, at scale 1."""
 
     @property
     def name(self) -> MechanismName:
@@ -34,10 +34,10 @@ class Mechanism(Protocol):
 
         Args:
             randomness: The run's streams.
-            at: Names the stream.
+            at: For which answer, and whose; each address has a random stream of its own.
             dim: How many draws.
-            amount: Draw the sum of so many independent copies of the law, at least 1 and not always whole: where noise
-                is made of shares, more participants than have to share it add more of it.
+            amount: Draw the sum of this many independent copies, at least 1, also fractional. With secure aggregation
+                it is participants over `min_honest`: extra participants add extra noise.
         """
         ...
 
@@ -48,7 +48,7 @@ EVERYBODY = -1
 
 @dataclass(frozen=True)
 class Address:
-    """Whose answer it is: (round, index within the round, client or `EVERYBODY`)."""
+    """Which noise is drawn: (round, index of the answer in the round, client or `EVERYBODY`)."""
 
     round: int
     index: int
@@ -57,7 +57,7 @@ class Address:
 
 @dataclass(frozen=True)
 class Gaussian:
-    """Gaussian noise; the scale is its standard deviation. Fits an l2 clip."""
+    """Gaussian noise; its scale is the standard deviation. Use with an l2 clip."""
 
     @property
     def name(self) -> MechanismName:
@@ -76,7 +76,7 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class Laplace:
-    """Laplace noise; the scale is its b. Fits an l1 clip; gives pure epsilon."""
+    """Laplace noise of density `exp(-|x| / b) / 2b`; its scale is b. Use with an l1 clip: delta may then be 0."""
 
     @property
     def name(self) -> MechanismName:
@@ -85,11 +85,11 @@ class Laplace:
 
     @property
     def deviation(self) -> float:
-        """The root of 2."""
+        """`sqrt(2)`."""
         return math.sqrt(2)
 
     def draw(self, randomness: Randomness, at: Address, dim: int, amount: float = 1.0) -> Tensor:
-        """Laplace draws, or differences of two Gamma(amount) draws, which are Laplace for amount 1."""
+        """Differences of two Gamma(amount) draws, which are Laplace draws for amount 1."""
         stream = randomness.stream("noise", at.round, at.index, at.client)
         return laplace(stream, dim) if amount == 1 else laplace_sum(stream, dim, amount)
 
@@ -106,22 +106,23 @@ def add_noise(
     clients: Sequence[int],
     amount: float = 1.0,
 ) -> Release:
-    """Add noise to bounded sums and make the release.
+    """Add noise to sums of bounded sensitivity.
 
     Args:
-        bounded: `[k, dim]`, row i within its sensitivity.
+        bounded: Sums of clipped contributions, `[k, dim]`.
         scales: Noise scale of each row, in the units of `bounded`.
-        mechanism: The law.
-        record: What the release is; it must state the noise multiplier that `scales` amount to.
-        randomness: The run's streams.
-        clients: Population index of each row, or `EVERYBODY`.
-        amount: How many times the law is added; see `Mechanism.draw`.
+        mechanism: Distribution of the noise.
+        record: The ledger record of this release; its noise multiplier must belong to `scales`.
+        randomness: The run's random streams.
+        clients: Index of each row's client in the run, or `EVERYBODY` for a sum over clients.
+        amount: Sum of this many copies of the noise; see `Mechanism.draw`.
 
     Returns:
-        The release, in float64; only a ledger opens it.
+        The noised rows, in float64, as a `Release` that only a ledger opens.
 
-    Noise is drawn and added in float64 and the sum rounded to a grid of `2**-20` of the scale's power of two. Noise
-    drawn in float32 betrays the value under it (Mironov, 2012); this is a mitigation, not a proof.
+    Noise is drawn and added in float64, and the result is rounded to multiples of about `2**-20` times the scale: the
+    low bits of noise drawn in floating point can reveal the value under it (Mironov, 2012). This is a mitigation, not
+    a proof.
     """
     if any(not (math.isfinite(s) and s > 0) for s in scales):
         raise ConfigError("noise scale", min(scales), "noise must be positive and finite; use at: none for no noise")

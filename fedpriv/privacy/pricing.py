@@ -1,4 +1,4 @@
-"""Records and noise scales of answers. All of it is public, so a plan prices a run without data."""
+"""Ledger records and noise scales of answers: functions of settings and public sizes, never of data."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ UNSAMPLED = frozenset({"message", "full_gradient"})
 
 
 class Pricing:
-    """What answers cost under some privacy settings.
+    """How much noise answers get, and what the ledger says of them.
 
     Args:
-        privacy: The promise.
+        privacy: The privacy settings.
         sizes: Public number of examples of each client.
     """
 
@@ -44,15 +44,18 @@ class Pricing:
         """The record of a noised answer and the noise scale of each row.
 
         Args:
-            round_index: The round.
-            index: Which answer of the round.
-            query: What was asked.
-            clients: Who answers.
-            factors: Public factor of each row; row i's sensitivity is `factors[i] * privacy.sensitivity_of(clip)`.
+            round_index: The round, from 0.
+            index: Which answer of the round, from 0.
+            query: What was asked, e.g. `"gradient"`.
+            clients: Index of each row's client.
+            factors: Public number by which each row is multiplied; row i then has the sensitivity
+                `factors[i] * privacy.sensitivity_of(clip)`. Where only the sum over clients is released, all rows get
+                the noise of the largest.
             clip: How each unit's contribution was bounded; `privacy.clip` unless given.
-            share: Relative budget share of this query beside a gradient's in the same round.
+            share: Budget share of this answer, where a gradient of the same round has share 1.
 
-        Where only the sum is seen, its noise is scaled to the largest sensitivity in the cohort, for every row alike.
+        Raises:
+            ConfigError: there is no noise multiplier yet, or a share is out of range.
         """
         privacy = self._privacy
         if privacy.noise_multiplier is None:
@@ -70,7 +73,7 @@ class Pricing:
         return replace(record, norm=clip.norm, bound=clip.bound * (1 + ROUNDING)), scales
 
     def exact(self, round_index: int, index: int, query: str, clients: Sequence[int]) -> Record:
-        """The record of an answer that is not private."""
+        """The record of an answer without noise, or with a paper's: its epsilon is infinite."""
         published = self._privacy.published
         reason = "exact answers, no noise" if published is None else published.why_not
         record = self._record(round_index, index, query, clients, 0.0)

@@ -1,4 +1,4 @@
-"""One release as a ledger keeps it: what was asked and how it was noised, never what was answered."""
+"""One line of the ledger: what was asked and how the answer was noised, never the answer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LATER: dict[str, Any] = {"attempt": 0, "shared": "not recorded"}
 
 @dataclass(frozen=True)
 class Record:
-    """What one release was, never what it said.
+    """One release, without its value: all that its price in epsilon depends on.
 
     Attributes:
         round: Round of the run, from 0.
@@ -41,18 +41,18 @@ class Record:
         clients: The clients that answered; None means all of them.
         mechanism: Law of the noise. `"none"` is an exact answer and has `non_private` set.
         norm: Norm in which a unit's contribution was clipped.
-        bound: That norm's bound C, with what rounding may add.
+        bound: Bound C on that norm, rounding included.
         noise_multiplier: Noise scale (standard deviation of a Gaussian, b of a Laplace) over sensitivity, where the
             sensitivity is C (add_remove) or 2C (replace_one). One number, or one for each of `clients`.
-        sampling: How the unit was selected into the answer.
-        rate: Probability (poisson) or fraction (without_replacement) of the selection; 1 when full.
-        unit: Whose privacy the record prices.
+        sampling: How the units behind the answer were drawn.
+        rate: Probability (poisson) or fraction (without_replacement) with which a unit is drawn; 1 when full.
+        unit: What is protected: one example (`"sample"`) or one client's data (`"client"`).
         relation: Which data sets count as neighbours.
-        shared: What neighbours have in common besides, as printed: numbers that were told or used as they are.
+        shared: Further exact numbers about the data that count as known, as printed.
         trust: Who is trusted, as printed, e.g. `"local"`.
-        non_private: Why the release has no finite price; None when it has one.
-        digest: Checksum of the released value, to recognise a replay after a crash.
-        attempt: Names the noise: another one after every resume with fresh noise, 0 before the first.
+        non_private: Why epsilon is infinite; None when it is finite.
+        digest: Keyed checksum of the released value: after a crash, the repeated answer must have the same.
+        attempt: Number of resumes with fresh noise so far: each draws other noise for the same round.
     """
 
     round: int

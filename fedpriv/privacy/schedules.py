@@ -1,7 +1,7 @@
 """How the privacy budget is shared over the rounds of a run.
 
 A schedule gives round `k` a relative share `s_k > 0`; the noise multiplier of that round is `base / s_k`. Only the
-ratios matter: calibration finds the base. Shares are public, so any schedule works with any strategy.
+ratios matter: `base` follows from the target epsilon. Shares are public.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Uniform:
 @checked("privacy.schedule")
 @dataclass(frozen=True)
 class Geometric:
-    """Shares `ratio**k`: with `ratio < 1` the total of pure epsilons stays finite over an infinite horizon.
+    """Shares `ratio**k` in round k: with `ratio < 1` noise grows, and infinitely many rounds have a finite total.
 
-    `Geometric(q1 / q2)` is the decaying Laplace noise of Xie, Liu, Chai (2025) seen at the gradient.
+    `Geometric(q1 / q2)` is the schedule of Xie, Liu, Chai (2025), as noise on the gradient.
     """
 
     ratio: Positive
@@ -50,11 +50,11 @@ class Geometric:
         return self.ratio**round_index
 
     def noise_multiplier(self, epsilon: float, rounds: float = math.inf) -> float:
-        """The multiplier with which Laplace noise spends exactly `epsilon` (delta 0) over so many rounds.
+        """The multiplier with which Laplace noise spends exactly `epsilon` (delta 0) over `rounds` rounds.
 
         Args:
-            epsilon: Total.
-            rounds: Horizon; infinite needs `ratio < 1`.
+            epsilon: Total of all rounds.
+            rounds: Number of rounds; infinite needs `ratio < 1`.
 
         Raises:
             ConfigError: the total is infinite.
@@ -67,12 +67,16 @@ class Geometric:
 
 @dataclass(frozen=True)
 class Custom:
-    """A user's own public function of the round. It must not look at data."""
+    """Shares from a function of the round, `int -> positive float`. It must not look at data."""
 
     function: Callable[[int], float]
 
     def share(self, round_index: int) -> float:
-        """Return the user's share, checked."""
+        """Return the function's share.
+
+        Raises:
+            ConfigError: the function fails, or gives no positive number.
+        """
         try:
             share = _number(self.function(round_index))
         except Exception as error:  # whatever a user's function raises

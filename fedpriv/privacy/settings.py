@@ -1,4 +1,4 @@
-"""What a run promises: every privacy setting, and nothing that is about speed."""
+"""The privacy settings of a run: how much noise, on what, and against whom."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ class FullBatch:
 @checked("privacy.sampling")
 @dataclass(frozen=True)
 class Poisson:
-    """Each example is in the batch with probability `rate`, on its own; batches may be empty.
+    """Each example joins the batch with probability `rate`, independently; batches may be empty.
 
-    The batch is secret, which lowers the price of an answer about a sample. It says nothing about a whole client.
+    Nobody learns which examples were drawn, so an answer costs less epsilon for `unit="sample"` (amplification by
+    subsampling). For `unit="client"` it costs the same.
     """
 
     rate: Probability
@@ -52,12 +53,12 @@ Sampling = FullBatch | Poisson | FixedSize
 
 @dataclass(frozen=True)
 class Local:
-    """Nobody is trusted: each client's every message is seen on its own."""
+    """Nobody is trusted: an observer sees every message, so each client adds all the noise that it needs."""
 
     sums_only: ClassVar[bool] = False
 
     def shares(self, n_clients: int) -> int:
-        """Each row has noise of its own."""
+        """Number of clients that make the noise of one release: 1, each its own."""
         return 1
 
     def __str__(self) -> str:
@@ -67,11 +68,11 @@ class Local:
 @checked("privacy.trust")
 @dataclass(frozen=True)
 class SecureAggregation:
-    """Only sums over a round's participants are seen. Simulated: fedpriv adds the shares but runs no cryptography.
+    """An observer sees only the sum over a round's participants. Simulated: no cryptography is run.
 
     Args:
-        min_honest: So many participants follow the protocol; each adds a share of the noise that is large enough for
-            that many. A round with fewer participants is not released.
+        min_honest: How many participants are assumed to add their noise. Each adds so much that the noise of this
+            many is enough; a round with fewer participants raises PrivacyError.
     """
 
     sums_only: ClassVar[bool] = True
@@ -79,7 +80,7 @@ class SecureAggregation:
     min_honest: Count
 
     def shares(self, n_clients: int) -> int:
-        """The noise of so many participants is enough."""
+        """Number of clients whose noise together is enough: `min_honest`."""
         return self.min_honest
 
     def __str__(self) -> str:
@@ -89,14 +90,12 @@ class SecureAggregation:
 @checked("privacy.trust")
 @dataclass(frozen=True)
 class Central:
-    """A curator is trusted with everything: it alone sees what clients say, and shows sums with noise added once.
-
-    The noise on a sum is the same whoever took part, and nobody else learns who did, so a cohort that is drawn client
-    by client amplifies the privacy of clients, as Poisson batches amplify that of examples.
+    """One server is trusted: it alone sees what clients send, and releases sums with noise added once.
 
     Args:
-        cohort_rate: Probability with which each client takes part in a round, on its own and in secret; sums are
-            divided by the expected number. Below 1 it needs `unit: client`.
+        cohort_rate: Probability with which each client takes part in a round, independently and in secret. Sums are
+            divided by the expected number of participants. Below 1 a round costs less epsilon (amplification by
+            subsampling of clients), and `unit="client"` is needed.
     """
 
     sums_only: ClassVar[bool] = True
@@ -104,7 +103,7 @@ class Central:
     cohort_rate: Probability = 1.0
 
     def shares(self, n_clients: int) -> int:
-        """The noise comes in a share for each client, drawn or not, so that its sum does not depend on the cohort."""
+        """All clients, drawn or not: the noise on a sum does not depend on the cohort."""
         return n_clients
 
     def __str__(self) -> str:
@@ -117,12 +116,13 @@ Trust = Local | SecureAggregation | Central
 @checked("privacy.statistics")
 @dataclass(frozen=True)
 class Statistics:
-    """How statistics of losses (constraint values) are bounded and paid for.
+    """How constraint values, which are averages of losses, are clipped and paid for.
 
     Args:
-        bound: Losses are clipped to `[0, bound]`.
-        share: Fraction of a round's budget that a statistic takes beside a gradient, in (0, 1).
-        public_counts: Take the sizes of groups and classes as public. Else constraints must state public fractions.
+        bound: Each example's loss is clipped to `[0, bound]`.
+        share: Part of a round's privacy budget that goes to constraint values, in (0, 1); the gradient gets the rest.
+        public_counts: Whether the sizes of groups and classes are public. If not, constraints must state public
+            fractions.
     """
 
     bound: Positive = 4.0
@@ -130,7 +130,10 @@ class Statistics:
     public_counts: bool = False
 
     def relative_share(self, norm: str) -> float:
-        """Budget share relative to a gradient's: noise adds up in squares for l2, plainly for l1."""
+        """Noise multiplier of a gradient over that of a statistic, at which they split a round's budget by `share`.
+
+        `(sensitivity / noise)**2` adds up for l2 clips (Gaussian noise), `sensitivity / noise` for l1 (Laplace).
+        """
         odds = self.share / (1 - self.share)
         return odds if norm == "l1" else math.sqrt(odds)
 
@@ -138,33 +141,38 @@ class Statistics:
 @checked("privacy")
 @dataclass(frozen=True)
 class Privacy:
-    """The promise of a run.
+    """The differential privacy of a run.
 
-    Give `epsilon` (a limit for the whole run: calibration turns it into noise) or `noise_multiplier` (the noise;
-    epsilon follows). With both the noise is as given and the run stops before it passes the limit.
+    Give `epsilon`, a limit for the whole run from which the noise is computed, or `noise_multiplier`, the noise from
+    which epsilon is computed. With both, the noise is as given and the run stops before it passes the limit.
+
+    Guarantee: all that a run releases is together (epsilon, delta)-differentially private, for every pair of data
+    sets that `relation` and `unit` call neighbours and against whoever sees what `trust` allows.
 
     Args:
-        epsilon: Limit for the whole run; the release that would pass it is refused.
-        delta: Failure probability; 0 for pure epsilon (Laplace only).
-        noise_multiplier: Noise scale over sensitivity in a round of share 1.
-        clip: Bound on one unit's contribution.
-        mechanism: Law of the noise.
-        unit: `"sample"` protects one example, `"client"` everything a client has.
-        relation: `"replace_one"`: neighbours differ in one unit's value. `"add_remove"`: in its presence, with
-            sizes public.
-        at: Where the boundary stands: `"gradient"`, `"message"` or `"none"` (no privacy).
+        epsilon: Limit for the whole run; a release that would pass it is refused.
+        delta: Failure probability, far below 1 over the number of units; 0 for pure epsilon (Laplace noise only).
+        noise_multiplier: Noise scale (standard deviation, or b of Laplace noise) over sensitivity, in a round whose
+            `schedule` share is 1.
+        clip: Bound on the norm of one unit's contribution.
+        mechanism: Distribution of the noise: `Gaussian()` or `Laplace()`.
+        unit: What is protected: `"sample"`, one example, or `"client"`, everything that one client holds.
+        relation: Which data sets are neighbours: one unit has another value (`"replace_one"`), or is there in only
+            one of them (`"add_remove"`, in which the numbers of examples still count as public).
+        at: Where noise is added: to every `"gradient"` that a local step uses, to every `"message"` that a client
+            sends (needs `unit="client"`), or nowhere: `"none"` (no privacy).
         trust: Who is trusted: `Local()`, `SecureAggregation(min_honest)` or `Central(cohort_rate)`.
-        sampling: How batches are drawn.
+        sampling: How batches are drawn: `FullBatch()`, `Poisson(rate)` or `FixedSize(size)`.
         schedule: How the budget is shared over rounds.
-        published: As-published noise instead (not private).
-        statistics: Bound and budget of statistics, for strategies that ask for them.
-        durable: Wait until a round's records are on the disk itself before anything made of its answers leaves the
-            process. Without it a power cut can make the ledger forget, and `trust` says `no_power_cut`.
-        shared: What neighbouring data sets have in common besides, as printed beside `relation`; a run fills it in.
-        secure: Has no effect: noise is cryptographic in every run, and secret unless a `secret_seed` is given.
+        published: Use a paper's noise instead, to reproduce the paper. Not private.
+        statistics: Bound and budget of constraint values, for strategies that ask for them.
+        durable: Wait until a round's ledger lines are on the physical disk before anything computed from its answers
+            leaves the process. Without it a power cut can lose lines, and the printed `trust` says `no_power_cut`.
+        shared: What else neighbouring data sets have in common, printed beside `relation`; a run fills it in.
+        secure: Deprecated, no effect: noise is always cryptographic, and secret unless a `secret_seed` is given.
 
     Raises:
-        ConfigError: settings that are out of range or contradict each other.
+        ConfigError: a setting is out of range, or two contradict each other.
     """
 
     epsilon: Amount | None = None
@@ -225,17 +233,17 @@ class Privacy:
 
     @property
     def private(self) -> bool:
-        """Whether the run makes any promise at all."""
+        """Whether answers are noised with a privacy guarantee: not for `at="none"`, nor with a paper's noise."""
         return self.at != "none" and self.published is None
 
     @property
     def trusted(self) -> str:
-        """Who and what is trusted, as printed."""
+        """What is trusted, as printed: `trust`, and `no_power_cut` where the run is not durable."""
         return str(self.trust) if self.durable else f"{self.trust}+no_power_cut"
 
     @property
     def boundary(self) -> str:
-        """Where noise stands, as published or private: `"gradient"`, `"message"`, or `"none"`."""
+        """What noise is added to, private or as published: `"gradient"`, `"message"`, or `"none"`."""
         return self.at if self.published is None else self.published.at
 
     @property
@@ -245,16 +253,16 @@ class Privacy:
 
     @property
     def draws_in_secret(self) -> bool:
-        """Whether how many examples or clients a round uses is a secret, and so how long it takes."""
+        """Whether the number of examples or clients in a round is secret, so that the time it takes must be too."""
         return self.private and (isinstance(self.sampling, Poisson) or self.cohort_rate < 1)
 
     @property
     def sensitivity(self) -> float:
-        """Largest change of a clipped sum between neighbours, in the clip's norm: C, or 2C for replace_one; and what
-        rounding may add.
+        """Largest change of a clipped sum between neighbours, in the clip's norm: C for add_remove, 2C for
+        replace_one, plus what rounding may add.
         """
         return self.sensitivity_of(self.clip)
 
     def sensitivity_of(self, clip: Clip) -> float:
-        """The same for another clip."""
+        """`sensitivity` for another clip."""
         return clip.bound * (1 + ROUNDING) * (1.0 if self.relation == "add_remove" else 2.0)

@@ -1,4 +1,4 @@
-"""The accountant: what the ledger's records cost, and the filter that refuses the one that would overspend."""
+"""The accountant: adds up the epsilon of releases, and refuses the release that would pass the limit."""
 
 from __future__ import annotations
 
@@ -29,19 +29,18 @@ class Accountant:
     """Counts every release; with a limit, refuses the release that would pass it.
 
     Guarantee: whenever ``admit`` returns, all admitted records together are (epsilon, delta)-DP for every client with
-    the epsilon of ``spent()``, at most ``epsilon_limit`` when there is one. Noise levels, rates and cohorts must not be
-    chosen from earlier answers; public choices (schedules, seeds) may change at any time.
+    the epsilon of ``spent()``, at most ``epsilon_limit`` when there is one. Noise levels, sampling rates and cohorts
+    must not depend on earlier answers.
 
-    The decision is made by the quick bound (Rényi, pure, exact Gaussian; microseconds). Only once that passes the
-    limit does the tight bound decide, for many releases at a time.
+    Whether a release fits is decided by quick bounds (Rényi, pure, exact Gaussian; microseconds), and where those pass
+    the limit by the tight bound (privacy loss distributions; slow), for many releases at a time.
 
     Args:
         n_clients: Number of clients.
         delta: Failure probability in [0, 1); 0 asks for pure epsilon, which Gaussian noise does not have.
         epsilon_limit: Most that any client may spend; None only counts.
-        plan: Releases known beforehand, with their final noise. If they fit the limit together, they are admitted
-            without further work, in any order; more noise or fewer clients than planned is fine. The plan grants
-            nothing once a release outside it was made.
+        plan: Releases known beforehand. If they fit the limit together, each is admitted without further computation,
+            in any order, also with more noise or fewer clients than planned, until a release is not in the plan.
 
     Raises:
         ConfigError: an argument is out of range.
@@ -73,7 +72,7 @@ class Accountant:
 
         Raises:
             BudgetExhausted: some client's epsilon would pass the limit; nothing was counted.
-            ConfigError: the record is out of range or of a kind that has no sound price.
+            ConfigError: the record is out of range, or no sound bound on its epsilon is known.
             PrivacyError: the record protects another unit or relation than the ones before it.
         """
         facts = (record.unit, record.relation, record.shared)
@@ -98,13 +97,13 @@ class Accountant:
             self._reasons[record.non_private or "an answer without noise"] = None
 
     def epsilon(self) -> NDArray[np.float64]:
-        """Quick upper bound on what each client has spent ``[n_clients]``."""
+        """Quick upper bound on each client's epsilon, ``[n_clients]``."""
         return self._tally.epsilon(self._delta)
 
     def so_far(self) -> float:
-        """Upper bound on what the client that paid most has spent, cheap enough for every round.
+        """Upper bound on the largest epsilon of a client, cheap enough for every round.
 
-        The smallest of the quick bound, the limit, and the tight bound of the plan by this round or one of the next.
+        The smallest of: the quick bound, the limit, and the tight bound of the plan up to one of the next rounds.
         """
         shown = min(float(self.epsilon().max()), math.inf if self._limit is None else self._limit)
         exact = self._delta == 0 or bool(np.isfinite(self._tally.mu2).all())
@@ -113,7 +112,7 @@ class Accountant:
         return min(shown, self._plan.milestones.epsilon(self._rounds, self._largest))
 
     def spent(self) -> Spent:
-        """Tight upper bound on what has been spent, with everything that it depends on."""
+        """Tight upper bound on what has been spent, with the conditions under which it holds."""
         quick = self.epsilon()
         per_client, names = [0.0] * self._n_clients, [""] * self._n_clients
         groups = sorted(histories(self._charges, self._n_clients), key=lambda group: -quick[group[0][0]])
@@ -172,7 +171,7 @@ class Accountant:
 
 
 def check_target(n_clients: int, delta: float, epsilon: float) -> None:
-    """Check what is asked of an accountant.
+    """Check the arguments of an accountant.
 
     Raises:
         ConfigError: an argument is out of range.
@@ -188,7 +187,7 @@ def check_target(n_clients: int, delta: float, epsilon: float) -> None:
 
 
 def account(records: Sequence[Record], n_clients: int, delta: float) -> Spent:
-    """Tight privacy loss of a list of records.
+    """Tight upper bound on the epsilon of a list of records.
 
     Args:
         records: The ledger, in any order.

@@ -1,4 +1,4 @@
-"""The smallest of the sound bounds on what a history costs."""
+"""The smallest of several upper bounds on the epsilon of a history: events, each with how often it happened."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_TIGHT = 64  # histories that get a privacy loss distribution; the others ke
 
 
 def quick(history: History, delta: float) -> dict[str, float]:
-    """Epsilon by each closed-form bound; infinite where one does not apply."""
+    """Epsilon by each closed-form bound, by name; infinite where one does not apply."""
     paid = {event: count for event, count in history.items() if math.isfinite(event.noise)}
     bounds = {
         "pure": sum(count * rdp.pure(event) for event, count in paid.items()),
@@ -25,7 +25,7 @@ def quick(history: History, delta: float) -> dict[str, float]:
 
 
 def tight(history: History, delta: float) -> dict[str, float]:
-    """Epsilon by every bound that may help, privacy loss distributions included."""
+    """Epsilon by each bound that may be the smallest, by name, privacy loss distributions included."""
     bounds = quick(history, delta)
     if math.isfinite(min(bounds.values())) and "gaussian" not in bounds:
         from fedpriv.privacy.accounting import pld
@@ -35,15 +35,15 @@ def tight(history: History, delta: float) -> dict[str, float]:
 
 
 def largest(histories: Sequence[History], delta: float, enough: float = 0.0) -> float:
-    """Epsilon of the history that costs most, with as little work as possible.
+    """Largest epsilon of several histories, with as little work as possible.
 
     Args:
         histories: The distinct histories.
         delta: Delta of the guarantee.
-        enough: Histories whose quick bound is at most this are not looked at more closely.
+        enough: No tight bound is computed for histories whose quick bound is at most this.
 
     Returns:
-        The largest epsilon, or something at most ``enough`` when all are.
+        The largest epsilon; if all are at most ``enough``, any number between it and ``enough``.
     """
     first = sorted(((min(quick(h, delta).values()), h) for h in histories), key=lambda pair: -pair[0])
     result, seen = 0.0, list[History]()
@@ -57,9 +57,9 @@ def largest(histories: Sequence[History], delta: float, enough: float = 0.0) -> 
 
 
 def dominated(history: History, other: History) -> bool:
-    """Whether each event of ``history`` has one of its own in ``other`` that costs at least as much.
+    """Whether each event of ``history`` can be paired with another one of ``other`` that costs at least as much.
 
-    May miss some cases, never invents one.
+    True is certain; False may be wrong.
     """
     if len(history) > len(other):
         return False

@@ -1,4 +1,4 @@
-"""How much noise a plan needs to meet its target."""
+"""How much noise the planned releases need to meet a target epsilon."""
 
 from __future__ import annotations
 
@@ -27,18 +27,17 @@ Epsilon = Callable[[float], float]
 
 
 def calibrate(plan: Sequence[Record], n_clients: int, epsilon: float, delta: float) -> float:
-    """Least noise with which a plan meets its target.
+    """Smallest noise with which the planned releases meet a target.
 
     Args:
         plan: The planned releases; their noise multipliers are relative, ``1 / share``.
         n_clients: Number of clients.
-        epsilon: Target of the whole plan, for the client that pays most; positive.
+        epsilon: Target for all of them together, for the client with the largest epsilon; positive.
         delta: Failure probability in [0, 1).
 
     Returns:
-        The factor f such that the plan with each noise multiplier times f meets the target: never over it, and at most
-        0.1 % more noise than the smallest such factor; pure epsilon without sampling is met to the last digits. 1 when
-        the plan releases nothing that could be noised less.
+        The number by which all noise multipliers must be multiplied. With it epsilon is never above the target, and the
+        noise at most 0.1 % more than needed. 1 if nothing in the plan costs anything.
 
     Raises:
         ConfigError: the target is out of range, or no noise of the planned kind can meet it.
@@ -76,7 +75,7 @@ def calibrate(plan: Sequence[Record], n_clients: int, epsilon: float, delta: flo
 
 
 def delta_warning(delta: float, n: int) -> str | None:
-    """Warn about a delta that allows publishing somebody's record outright.
+    """Warn about a delta so large that publishing one unit's data outright would meet the guarantee.
 
     Args:
         delta: The delta of the guarantee.

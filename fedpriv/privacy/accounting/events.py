@@ -1,7 +1,7 @@
-"""What a record costs: a record of the ledger, reduced to what its price depends on.
+"""A ledger record, reduced to what its epsilon depends on.
 
-An ``Event`` is one noisy answer seen from one client. Two events that compare equal cost the same, whatever the round,
-the query or the bound, so long runs compress into a few events and their counts.
+An ``Event`` is one noisy answer as it concerns one client. Equal events cost the same, whatever the round, the query or
+the clip bound, so a long run is a few events, each with its count.
 
 Which event a record becomes (``s = noise scale / sensitivity``, ``q`` the sampling rate):
 
@@ -37,12 +37,12 @@ Selection = Literal["full", "poisson", "poisson_replace", "amplified"]
 
 
 class Event(NamedTuple):
-    """One noisy answer as one client pays for it.
+    """One noisy answer, as it concerns one client.
 
     Attributes:
         law: Law of the noise; ``"zcdp"`` is Laplace under an l2 clip, ``"none"`` an exact answer.
         noise: Noise scale over sensitivity.
-        selection: How sampling amplifies it, see the table of this module.
+        selection: How the client's examples (or the client) were sampled; see the table of this module.
         rate: Sampling rate in (0, 1]; 1 when ``selection`` is full.
     """
 
@@ -65,10 +65,10 @@ _BUCKETS = (1.01, 1.02, 1.05)
 
 @dataclass(frozen=True)
 class Charge:
-    """A record as a bill: who pays, and for which event.
+    """Whom a record concerns, and what it costs them.
 
     Attributes:
-        clients: The clients that pay; None means all of them.
+        clients: The clients concerned; None means all.
         events: One event for all of them, or one for each.
     """
 
@@ -77,7 +77,7 @@ class Charge:
 
 
 def charge_of(record: Record, n_clients: int) -> Charge:
-    """Reduce a record to its bill.
+    """Reduce a record to whom it concerns and what it costs them.
 
     Raises:
         ConfigError: a field is out of range, names a client that does not exist, or is a kind of sampling for which no
@@ -134,7 +134,7 @@ def _selection(record: Record, law: Law) -> Selection:
 
 
 def covers(planned: Event, event: Event, slack: float = 0.0) -> bool:
-    """Whether an event is of the planned kind and costs at most as much: no less noise, no higher rate."""
+    """Whether an event is of the planned kind, with at least its noise and at most its sampling rate."""
     return (
         planned.law == event.law
         and planned.selection == event.selection
@@ -144,7 +144,8 @@ def covers(planned: Event, event: Event, slack: float = 0.0) -> bool:
 
 
 def bucketed(history: History) -> dict[Event, int]:
-    """Round many noise levels down to few: less noise only raises the curve, so the result stays an upper bound."""
+    """Round noise levels down so that few distinct ones are left. Less noise costs more: epsilon stays an upper bound.
+    """
     if len(history) <= MOST_LEVELS:
         return dict(history)
     groups: dict[tuple[str, str, float, int], list[Event]] = {}
@@ -162,7 +163,7 @@ def bucketed(history: History) -> dict[Event, int]:
 
 
 def histories(charges: Mapping[Charge, int], n_clients: int) -> list[tuple[list[int], dict[Event, int]]]:
-    """Group the clients by what they paid for.
+    """Group the clients that have the same events.
 
     Returns:
         Pairs (clients, events with their counts); every client is in exactly one pair.

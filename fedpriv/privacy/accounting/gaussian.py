@@ -21,7 +21,7 @@ _SLACK = 1e-10  # relative; pushes the root finder's answer to the safe side
 
 
 def log_delta(mu: float, epsilon: Array) -> Array:
-    """Logarithm of the smallest delta of a Gaussian mechanism at ``epsilon >= 0``."""
+    """Logarithm of the smallest delta of a Gaussian mechanism with ratio ``mu``, at ``epsilon >= 0``."""
     upper = log_ndtr(mu / 2 - epsilon / mu)
     lower = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
     with np.errstate(divide="ignore", invalid="ignore"):

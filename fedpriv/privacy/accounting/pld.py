@@ -32,7 +32,7 @@ _COARSEST = 500.0  # e to the power of a larger spacing of losses is no number: 
 def epsilon(history: History, delta: float) -> float:
     """Tight epsilon of a history of events.
 
-    Guarantee: an upper bound. Levels are rounded to less noise and losses to a pessimistic grid.
+    Guarantee: an upper bound. Noise levels are rounded down, and privacy losses up to a grid.
 
     Returns:
         Epsilon; infinite when this bound does not apply (delta below 1e-9, Laplace noise under an l2 clip, hardly any
@@ -47,13 +47,13 @@ def epsilon(history: History, delta: float) -> float:
 
 
 def rare_large(noise: float, rate: float, count: int, delta: float) -> float:
-    """Epsilon of Poisson-sampled Gaussian answers that are rare and hardly noised, so that losses are in the hundreds.
+    """Epsilon of Poisson-sampled Gaussian answers with a low rate and so little noise that epsilon is in the hundreds.
 
-    Guarantee: an upper bound, add or remove, on a grid that is coarse but small beside the answer.
+    Guarantee: an upper bound, for the relation add_remove.
 
     Args:
         noise: Noise scale over sensitivity.
-        rate: Probability of being sampled.
+        rate: Probability with which a record is sampled.
         count: Number of answers.
         delta: Failure probability.
     """

@@ -1,4 +1,4 @@
-"""Rényi differential privacy of one event: the quick bound, which adds up over rounds.
+"""Rényi differential privacy of one event: a quick bound, which adds up over rounds.
 
 Each event has a vector of Rényi divergences, one for each order in ``ORDERS``; vectors of independent answers add
 (Mironov 2017). Unsampled events have closed forms. For sampled ones the divergence is an integral of the privacy curve,
@@ -58,7 +58,7 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
 
 
 def epsilons(rdp: Array, delta: float) -> Array:
-    """Best epsilon of each row of Rényi divergences ``[..., orders] -> [...]``.
+    """Smallest epsilon that each row of Rényi divergences proves, ``[..., orders] -> [...]``.
 
     Source: Canonne, Kamath, Steinke 2020, proposition 12; zero by Bretagnolle-Huber when the divergence is tiny.
     """
@@ -69,7 +69,7 @@ def epsilons(rdp: Array, delta: float) -> Array:
 
 
 def allowance(epsilon: float, delta: float) -> Array:
-    """The largest divergence at each order that still proves ``epsilon``: meeting it at one order is enough."""
+    """Largest divergences ``[orders]`` that prove ``epsilon``: being at most one of them, at its order, is enough."""
     return epsilon - _toll(delta) if delta > 0 else np.full(ORDERS.shape, -math.inf)
 
 
@@ -78,7 +78,7 @@ def _toll(delta: float) -> Array:
 
 
 def total(history: History) -> Array:
-    """Divergences of a whole history ``[orders]``."""
+    """Rényi divergences of a whole history ``[orders]``."""
     plain = [event for event in history if event.law == "laplace" and event.selection == "full"]
     rest = [event for event in history if event.law != "laplace" or event.selection != "full"]
     result = np.zeros(ORDERS.shape)
@@ -109,7 +109,7 @@ def renyi(event: Event) -> Array:
 
 
 def pure(event: Event) -> float:
-    """Epsilon of one event at delta = 0."""
+    """Epsilon of one event at delta = 0; infinite for Gaussian noise."""
     if event.law == "none":
         return math.inf
     if math.isinf(event.noise):
@@ -120,7 +120,7 @@ def pure(event: Event) -> float:
 
 
 def amplify(epsilon: float, rate: float) -> float:
-    """``log(1 + rate (e^epsilon - 1))``, also where ``e^epsilon`` overflows."""
+    """Epsilon after sampling: ``log(1 + rate (e^epsilon - 1))``, also where ``e^epsilon`` overflows."""
     return float(np.logaddexp(math.log1p(-rate), math.log(rate) + epsilon)) if rate < 1 else epsilon
 
 
@@ -178,7 +178,7 @@ def _parts(nodes: Array, shift: float, unbounded: bool) -> Iterator[tuple[slice,
 
 
 def log_profile(event: Event, u: Array) -> Array:
-    """Logarithm of ``delta(u)`` of the event without its sampling, ``u >= 0``."""
+    """Logarithm of delta at epsilon = ``u >= 0`` of the event without its sampling."""
     if event.law == "gaussian":
         return log_delta(1 / event.noise, u)
     if event.law == "laplace":

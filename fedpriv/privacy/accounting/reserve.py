@@ -1,6 +1,6 @@
-"""Releases that are already known to fit the budget, so that admitting them needs no computation.
+"""Releases that are known to fit the budget, so that admitting them needs no computation.
 
-Both kinds rest on one fact: spending less than a set of releases that fits the limit also fits it.
+If some releases together stay within the limit, so do releases that cost less.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Key = tuple[int, str, int]
 
 
 class PlannedReserve:
-    """The releases of a plan, as long as nothing else was released.
+    """The releases of a plan that are still to come. Releasing anything else voids it.
 
     Args:
         plan: Records with their charges.
@@ -71,10 +71,10 @@ class PlannedReserve:
 
 
 class Milestones:
-    """What a plan costs by some of its rounds, worked out when a run comes near.
+    """Epsilon of a plan's first rounds, computed for a few numbers of rounds only, and only when asked.
 
-    Between two of them the later one's bound holds. They lie closer together at the start, as epsilon grows about with
-    the root of the rounds; with many noise levels, whose bound takes long, there are fewer.
+    For the rounds between, the next larger one gives an upper bound. They are denser at the start, since epsilon grows
+    about as the square root of the rounds; plans with many noise levels, whose bound is slow, have fewer.
 
     Args:
         by_round: The plan's releases in each round.
@@ -89,7 +89,7 @@ class Milestones:
         self._counted, self._so_far = 0, Counter[Charge]()
 
     def epsilon(self, rounds: int, bound: Callable[[Counter[Charge]], float]) -> float:
-        """A bound for the first `rounds` rounds, at most all of the plan's; `bound` prices releases, more cost more."""
+        """Upper bound on the epsilon of the first `rounds` rounds; `bound` gives the epsilon of counted releases."""
         mark = self._marks[bisect_left(self._marks, rounds)]
         if mark not in self._known:
             for index in range(self._counted, mark):
@@ -112,11 +112,11 @@ class Foresight:
         self._ahead: list[_Ahead] = []
 
     def covers(self, charge: Charge) -> bool:
-        """Whether this release was foreseen."""
+        """Whether this release is known to fit."""
         return self._find(charge) is not None
 
     def take(self, charge: Charge) -> None:
-        """Count a release; one that was not foreseen voids the rest."""
+        """Count a release; one that was not known to fit empties the cache."""
         found = self._find(charge)
         if found is None:
             self._ahead.clear()
@@ -127,12 +127,12 @@ class Foresight:
         """Find how many more releases fit.
 
         Args:
-            charge: The release that is waiting.
-            recent: Releases of the last rounds: those of the next rounds are expected to be like them.
-            fit: Whether the releases so far still fit together with these.
+            charge: The next release.
+            recent: Releases of the last rounds; the next rounds' are expected to be like them.
+            fit: Whether everything released so far fits the limit together with these.
 
         Returns:
-            Whether at least the waiting release fits.
+            Whether at least the next release fits.
         """
         expected = list(dict.fromkeys([charge, *recent]))
         times = _most(lambda k: fit(Counter(dict.fromkeys(expected, k))))

@@ -1,4 +1,4 @@
-"""A privacy loss together with everything it depends on."""
+"""An epsilon together with the conditions under which it holds."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Spent:
     epsilon=3.2 (delta=1e-5, unit=sample, relation=replace_one, trust=local, accountant=pld)
 
     Attributes:
-        epsilon: Upper bound on the privacy loss, in nats; the largest over the clients.
-        delta: Probability of the bound not holding, in the usual (epsilon, delta) sense.
-        unit: Whose privacy it is.
-        relation: Which data sets count as neighbours, with what else they have in common in brackets.
+        epsilon: Upper bound on the privacy loss of the whole run (natural logarithm); the largest over the clients.
+        delta: The delta of (epsilon, delta)-differential privacy.
+        unit: What is protected: one `"sample"`, or everything that one `"client"` holds.
+        relation: Which data sets count as neighbours; in brackets what else they have in common.
         trust: Who is trusted.
-        accountant: The bound that gave the number.
+        accountant: Which bound gave the number: `gaussian` (exact), `pld`, `rdp` or `pure`; `none` if infinite.
         per_client: Epsilon of each client.
-        non_private: Why the loss is infinite; empty when it is not.
-        not_covered: What else was told about the data, which this epsilon says nothing of.
+        non_private: Why epsilon is infinite; empty when it is finite.
+        not_covered: What else was revealed about the data, which epsilon does not count.
     """
 
     epsilon: float
@@ -57,14 +57,14 @@ class Spent:
         )
 
     def at_most(self, limit: float | None) -> Spent:
-        """The same with no epsilon above the limit that a filter enforces, if there is one."""
+        """The same with every epsilon at most `limit`, which the accountant enforced; None changes nothing."""
         if limit is None:
             return self
         return replace(self, epsilon=min(self.epsilon, limit), per_client=tuple(min(e, limit) for e in self.per_client))
 
 
 def up(value: float) -> str:
-    """Four digits, rounded up.
+    """A number as text with four significant digits, rounded up.
 
     >>> up(4.37718)
     '4.378'

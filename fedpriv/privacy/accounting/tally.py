@@ -1,4 +1,4 @@
-"""Running totals: what every client has spent so far, cheap to update and to read after each release."""
+"""Running totals from which each client's epsilon follows quickly after every release."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Price = tuple[Array, Array, Array]
 
 @dataclass(frozen=True)
 class Tally:
-    """Sufficient statistics of the quick bound; nothing in it depends on delta.
+    """What the quick bounds need of all releases so far, for any delta.
 
     Attributes:
         rdp: Sums of Rényi divergences ``[n_clients, orders]``.
@@ -36,7 +36,7 @@ class Tally:
         return Tally(np.zeros((n_clients, len(rdp.ORDERS))), np.zeros(n_clients), np.zeros(n_clients))
 
     def plus(self, charge: Charge, price: Callable[[Sequence[Event]], Price]) -> Tally:
-        """The totals after one more bill."""
+        """The totals after one more charge."""
         curve, pure, mu2 = price(charge.events)
         if charge.clients is None:
             return Tally(self.rdp + curve, self.pure + pure, self.mu2 + mu2)

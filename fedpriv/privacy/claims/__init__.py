@@ -1,7 +1,7 @@
-"""What papers claim about their privacy, and what the claim amounts to.
+"""The epsilon that papers state, beside the epsilon that their noise gives over a whole run.
 
-One function for each paper. A claim that is not differential privacy still gets its numbers: the epsilon that the
-stated noise would cost over a whole run if its stated sensitivity were a bound.
+One function for each paper. Where a paper's mechanism is not differentially private, the numbers hold if the
+sensitivity that the paper assumes were a bound.
 """
 
 from fedpriv.privacy.claims.admm import inexact_admm, output_perturbed_admm

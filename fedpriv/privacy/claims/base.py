@@ -1,4 +1,4 @@
-"""What a claim says."""
+"""A paper's privacy claim and its price."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from fedpriv.errors import ConfigError
 
 @dataclass(frozen=True)
 class Claim:
-    """A paper's privacy claim, completed.
+    """A paper's privacy claim, and what its noise gives over the whole run.
 
     Attributes:
         paper: Author and year.
         stated: The guarantee in the paper's words and symbols.
         stated_epsilon: The epsilon that the paper prints.
-        basic_total: Epsilon of the whole run by basic composition, delta 0.
+        basic_total: Epsilon of the whole run by basic composition: the sum over rounds.
         tight_total: Epsilon of the whole run by the tightest bound, at the delta asked for.
-        why_not: Why the published mechanism does not give even that; empty when it does.
-        scope: What the paper's epsilon is about.
-        views: Further prices of the same noise, each with its adversary and its neighbours.
+        why_not: Why the published mechanism does not guarantee even that; empty when it does.
+        scope: What the paper's epsilon is for, e.g. a single round.
+        views: Pairs (adversary and relation, epsilon): the same noise against other observers or relations.
     """
 
     paper: str
@@ -35,12 +35,12 @@ class Claim:
 
 @dataclass(frozen=True)
 class NoiseClaim:
-    """What a paper's formula for the noise would call the noise of a run.
+    """The epsilon that a paper's noise formula would state for the noise of a run.
 
     Attributes:
-        paper: Author, year, where.
-        stated_epsilon: The epsilon that the formula belongs to.
-        assumes: Its further arguments.
+        paper: Author, year and equation.
+        stated_epsilon: The epsilon with which the formula gives this noise.
+        assumes: The formula's other arguments.
     """
 
     paper: str

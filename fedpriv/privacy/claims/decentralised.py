@@ -18,15 +18,15 @@ _ROUGH = 50.0  # beyond, coarse bounds are close enough and finer ones slow
 
 @dataclass(frozen=True)
 class SubsamplingClaim:
-    """What the noise formula of a paper with node subsampling states, and what it amounts to.
+    """The epsilon that a paper with node subsampling states, and the epsilons that its noise gives.
 
     Attributes:
         stated_epsilon: The epsilon that the paper prints.
-        noise: Its standard deviation, for gradients of norm `lipschitz`.
-        final_model: Epsilon if a record were used with probability `iota / q` in each of T rounds and every round had
-            noise. The paper argues this against whoever sees messages; at most it could hold for the final model, and
-            it is no bound there either where an inactive node adds no noise.
-        messages: Epsilon against whoever sees messages, hence who is active: probability `1 / q` in `iota T` rounds.
+        noise: Standard deviation of the noise over the Lipschitz constant, the bound on gradient norms.
+        final_model: Epsilon as the paper argues: a record is used with probability `iota / q` in each of T rounds.
+            Against an observer of messages, who sees which nodes are active, this is wrong. For the final model it is
+            no bound either, where inactive nodes add no noise.
+        messages: Epsilon against an observer of messages: a record is used with probability `1 / q` in `iota T` rounds.
     """
 
     stated_epsilon: float
@@ -59,9 +59,9 @@ def dual_averaging(
     Args:
         epsilon: The epsilon that the paper states.
         rounds: T.
-        examples: q, of each node; one is drawn by an active node in a round (here: one in expectation).
-        active_fraction: iota.
-        delta: Delta at which the noise is priced.
+        examples: q, number of examples of each node; an active node draws one in a round (here: one in expectation).
+        active_fraction: iota, expected fraction of nodes that are active in a round.
+        delta: Delta of the epsilons.
         sensitivity: In units of the Lipschitz constant: 1 to add or remove a record, 2 to replace one.
         delta0: The paper's delta_0.
 
@@ -84,13 +84,13 @@ def dual_averaging(
 def dual_averaging_published(
     epsilon: float, rounds: int, examples: int, active_fraction: float, delta: float = 1e-5, *, delta0: float = 0.01
 ) -> Claim:
-    """The same with all prices: for whoever sees messages, and at the rate that the paper argues.
+    """`dual_averaging` as a `Claim`: against an observer of messages and as the paper argues, for both relations.
 
     Args:
         epsilon: The epsilon that the paper states.
         rounds: T.
-        examples: q.
-        active_fraction: iota.
+        examples: q, number of examples of each node.
+        active_fraction: iota, expected fraction of nodes that are active in a round.
         delta: Delta at which the noise is priced.
         delta0: The paper's delta_0.
 
@@ -145,18 +145,18 @@ def dual_averaging_stated(noise: float, rounds: int, examples: int, active_fract
     Args:
         noise: Standard deviation on the gradient of one example, over the bound on its norm.
         rounds: T.
-        examples: q, of each node.
-        active_fraction: iota.
+        examples: q, number of examples of each node.
+        active_fraction: iota, expected fraction of nodes that are active in a round.
     """
     stated = dual_averaging_noise(noise, rounds, examples, active_fraction)  # the formula is its own inverse
     return NoiseClaim("Liu, Johansson, Shi 2023, theorem 1", stated, "delta_0 = 0.01")
 
 
 def gradient_tracking_total(epsilon: float, q1: float, q2: float, rounds: float = math.inf) -> float:
-    """Pure epsilon that the published schedule of gradient tracking spends (Xie, Liu, Chai 2025, eq 5).
+    """Epsilon (at delta = 0) of the published noise schedule of gradient tracking (Xie, Liu, Chai 2025, eq 5).
 
-    The gap `delta alpha_k` of x(k) is hidden by the noise of scale nu_{k+1}, one round later than the paper counts:
-    `sum_k delta alpha_k / nu_{k+1} = epsilon / q2` over an infinite horizon.
+    Between neighbours x(k) differs by `delta alpha_k`, and the noise on it has scale nu_{k+1}, not the larger nu_k that
+    the paper uses. So infinitely many rounds cost `sum_k delta alpha_k / nu_{k+1} = epsilon / q2`.
     """
     ratio = q1 / q2
     return epsilon * (q2 - q1) / q2**2 * (1 - ratio**rounds) / (1 - ratio)
@@ -173,7 +173,7 @@ class TrackingNoise:
         gamma: First step size.
         q1: Ratio of the steps, below q2.
         q2: Ratio of the noise, below 1.
-        gap: delta, the assumed bound on the l1 gap between gradients of neighbouring problems.
+        gap: delta, the assumed bound on the l1 distance between gradients of neighbouring data sets.
 
     Raises:
         ConfigError: an argument is out of range.
@@ -241,15 +241,15 @@ _TABLE_3 = {"PP-DOAGT": "3 alpha_k", "Diff-TV-AB": "2"}
 
 
 def two_variable_tracking(method: str, noise: TrackingNoise, rounds: int, delta: float = 1e-5) -> Claim:
-    """Gradient tracking that sends x and y and noises both, eq 7 of Xie, Liu and Chai (2025), in our reading.
+    """Gradient tracking that sends x and y with noise on both: our reading of eq 7 of Xie, Liu and Chai (2025).
 
-    A client that keeps its own exact x and y, and whose gradients at any two points differ by at most delta in l1,
-    sends y that differs by `2 delta` and x that differs by `2 alpha_k delta` between neighbours; both are under noise
-    nu_k. Only y is moved by the first round, by delta, and x by `alpha_2 delta` in the second.
+    Sensitivities (l1), for a client that keeps its exact x and y and whose gradients differ by at most delta between
+    neighbours: `2 delta` for y and `2 alpha_k delta` for x, both under noise of scale nu_k. In the first round only y
+    differs, by delta; in the second x differs by `alpha_2 delta`.
 
     Args:
-        method: `"PP-DOAGT"` or `"Diff-TV-AB"`: whose row of their table 3 is stated.
-        noise: Its parameters; the paper gives all methods the noise of its own.
+        method: `"PP-DOAGT"` or `"Diff-TV-AB"`: whose row of the paper's table 3 is stated.
+        noise: Parameters of the steps and the noise; the paper gives all methods those of its own.
         rounds: Number of rounds.
         delta: Delta of the tightest bound.
     """

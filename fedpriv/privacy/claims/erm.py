@@ -15,16 +15,16 @@ def svrg(
 ) -> Claim:
     """DP-SVRG and DP-SVRG++ with batches of one (Wang, Ye, Xu 2017, equations 3 and 6, with their constant c as 1).
 
-    The inner steps are priced, anchors left out: a difference of two gradients of norm at most G moves by 4 G when its
-    record is replaced, of which the paper counts 2 G, as here; each step draws one of n records.
+    Only the inner steps are counted, not the full gradients. Each draws one of n records. Replacing a record changes a
+    difference of two gradients of norm at most G by up to 4 G; the paper uses 2 G, and so does this.
 
     Args:
         epsilon: The paper's epsilon, of the whole run.
         n_examples: n.
         epochs: T.
         epoch_length: m; epoch s of DP-SVRG++ has `2^s m` steps.
-        delta: Delta of the claim and of the price.
-        doubling: DP-SVRG++.
+        delta: Delta of the paper's claim and of the computed epsilon.
+        doubling: Whether it is DP-SVRG++.
 
     Raises:
         ConfigError: an argument is out of range.
