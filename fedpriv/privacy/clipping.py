@@ -61,7 +61,7 @@ class Clip:
         return rows.abs().sum(-1) if self.norm == "l1" else torch.linalg.vector_norm(rows, dim=-1)
 
     def factors(self, norms: Tensor) -> Tensor:
-        """Factors in [0, 1] by which rows of these norms are scaled, `[...] -> [...]`; 0 for a norm that is not finite."""
+        """Factor in [0, 1] by which a row of each norm is scaled, `[...] -> [...]`; 0 for a norm that is not finite."""
         factors = (self.bound / norms.clamp_min(torch.finfo(norms.dtype).tiny)).clamp_max(1.0)
         return factors.where(torch.isfinite(norms) & (factors >= _LEAST), 0.0)
 

@@ -144,7 +144,7 @@ def covers(planned: Event, event: Event, slack: float = 0.0) -> bool:
 
 
 def bucketed(history: History) -> dict[Event, int]:
-    """Round noise levels down so that few distinct ones are left. Less noise costs more: epsilon stays an upper bound."""
+    """Round noise levels down to a few distinct ones. Less noise costs more, so epsilon stays an upper bound."""
     if len(history) <= MOST_LEVELS:
         return dict(history)
     groups: dict[tuple[str, str, float, int], list[Event]] = {}
