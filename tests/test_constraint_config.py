@@ -11,6 +11,7 @@ import pytest
 from fedpriv.config import Config, build, forecast, load_config, to_yaml
 from fedpriv.config.building import outline
 from fedpriv.config.statistics import noise_notes, statistics_notes, suggested_share
+from fedpriv.errors import ConfigError
 from fedpriv.reports.report import Run
 from fedpriv.strategies.proximal import L2
 
@@ -48,6 +49,16 @@ def test_a_beta_that_drowns_the_multipliers_is_told_by_plan_and_train(tmp_path: 
     counted = "problem.constraints=[{name: class_loss_at_most, label: 1, bound: 0.3}]"
     found = config(tmp_path, counted, "privacy.statistics.public_counts=true", "strategy.beta=50")
     assert "beta = 50 drowns" in noise_notes(found, build(found))[0]
+
+
+def test_a_plan_refuses_what_the_run_refuses(tmp_path: Path):
+    counted = "problem.constraints=[{name: class_loss_at_most, label: 1, bound: 0.3}]"
+    declared = ("privacy.statistics.public_counts=true", "privacy.relation=add_remove")
+    for more, message in (((), "public fraction"), (declared, "presence shows in the counts")):
+        found = config(tmp_path, counted, *more)
+        for door in (forecast, build):
+            with pytest.raises(ConfigError, match=message):
+                door(found)
 
 
 def test_a_private_run_shows_its_worst_value_with_its_interval(tmp_path: Path):

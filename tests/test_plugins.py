@@ -19,8 +19,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.models import MODELS
 from fedpriv.network.activity import ACTIVITIES, Activity, Always
 from fedpriv.plugins import Entry, Registry, build, checked, find, resolve_object
-from fedpriv.problems.constraints import CONSTRAINTS, ClassLossAtMost, LossAtMost
-from fedpriv.problems.loss_sums import Constraint
+from fedpriv.problems.constraints import CONSTRAINTS, ClassLossAtMost, Constraint, LossAtMost
 
 RUN = Path(__file__).with_name("run.yaml")
 NUMBER = 3

@@ -87,6 +87,17 @@ class Population:
         """Weight of each client, `n m_i / sum(m)`, so that every example counts the same; `[n_clients]` float64."""
         return self.sizes / self.sizes.double().mean()
 
+    @cached_property
+    def equality(self) -> Tensor:
+        """Which of a client's constraint values must be zero, `[n_clients, most values of a client]` boolean."""
+        flags = [torch.tensor(client.problem.equality, dtype=torch.bool) for client in self.clients]
+        return nn.utils.rnn.pad_sequence(flags, batch_first=True).to(self.device)
+
+    @property
+    def n_objectives(self) -> int:
+        """Number of clients that have an objective, at least 1: a server with constraints has none."""
+        return max(sum(client.problem.objective is not None for client in self.clients), 1)
+
     def _check_fresh(self) -> None:
         for index, client in enumerate(self.clients):
             if client.outcome_of is not None:

@@ -107,8 +107,7 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
     recipe = config.recipe(len(seen.sizes))
     server = config.problem.of_server()
     problems = [config.problem.build(), *([server] if server else [])]
-    asked, compare = plan.sees_problem, config.problem.compare
-    fit.check_problem(recipe.strategy, problems, plan.privacy, sees_problem=asked, compare=compare)
+    fit.check_problem(recipe.strategy, problems, plan.privacy, plan.asked, compare=config.problem.compare)
     model = make_model(config, seen)[0]
     parameters = Layout.of(model).dim
     network = config.network.build(len(seen.sizes))

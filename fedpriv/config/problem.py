@@ -8,8 +8,7 @@ from pydantic import Field
 
 from fedpriv import plugins
 from fedpriv.config.base import Plugin, Section
-from fedpriv.problems.constraints import CONSTRAINTS, OBJECTIVES
-from fedpriv.problems.loss_sums import Constraint
+from fedpriv.problems.constraints import CONSTRAINTS, OBJECTIVES, Constraint
 from fedpriv.problems.problem import Problem
 
 

@@ -20,13 +20,15 @@ def statistics_notes(config: Config, seen: Outline, plan: Plan) -> list[str]:
     Only where constraints state public fractions: else the noise depends on counts that a plan does not look up.
     """
     asked = [record for record in plan.records if record.query == "statistic:constraints"]
-    stack = config.problem.build().stacked()
-    if not asked or stack is None or stack.counts_are_public() or not stack.terms:
+    problem = config.problem.build()
+    if not asked or problem.counts_are_public or not problem.constraints:
         return []
     privacy = plan.privacy
     clip, fewest = Clip(1.0, privacy.clip.norm), min(seen.sizes)
-    nobody = torch.zeros(fewest, *seen.input_shape), torch.zeros(fewest, dtype=torch.long)
-    reach = float(clip.norms(stack.largest(*nobody).double())) * privacy.statistics.bound / 2
+    table = problem.table(torch.zeros(fewest, *seen.input_shape), torch.zeros(fewest, dtype=torch.long))
+    if table is None:
+        return []
+    reach = float(clip.norms(table.largest.double())) * privacy.statistics.bound / 2
     noise = asked[0].noise_multiplier
     multiplier = max(noise) if isinstance(noise, tuple) else noise
     deviation = multiplier * privacy.sensitivity_of(clip) * reach * privacy.mechanism.deviation

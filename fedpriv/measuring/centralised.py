@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedpriv.oracle.values import ProblemValues
+from fedpriv.oracle.exact import ProblemValues
 from fedpriv.strategies.lagrangian import Outer, largest, penalty, raised
 from fedpriv.strategies.proximal import Proximal, Zero
 from fedpriv.strategies.solvers import LBFGS, Solver, gradient

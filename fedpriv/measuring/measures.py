@@ -108,9 +108,9 @@ def of_constraints(
     if private:
         return private_report(progress, oracle, multipliers)
     h, params = strategy.regularizer, reported(progress)
-    report = exact_report(progress, oracle.queries.problem, params, multipliers, h)
+    report = exact_report(progress, oracle.problem, params, multipliers, h)
     if start is not None:
-        best = centralised_al(oracle.queries.problem, start, regularizer=h)
+        best = centralised_al(oracle.problem, start, regularizer=h)
         names = ("objective", "converged", "outer_rounds", "evaluations", "cpu_seconds")
         report["centralised"] = {name: getattr(best, name) for name in names}
         difference = abs(report["objective"] - best.objective)

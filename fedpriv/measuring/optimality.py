@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fedpriv.engines.local import Progress
+from fedpriv.oracle.exact import ProblemValues
 from fedpriv.oracle.private import PrivateOracle
-from fedpriv.oracle.values import ProblemValues
 from fedpriv.strategies.lagrangian import violations
 from fedpriv.strategies.proximal import Proximal, Zero
 
@@ -108,7 +108,7 @@ def private_report(progress: Progress, oracle: PrivateOracle, multipliers: Tenso
         "constraint_estimates": estimate.tolist(),
         "constraint_confidence": {"level": 0.95, "half_width": width.tolist()},
         "estimates_of_reported_model": repeats > 0,
-        "max_violation_estimate": float(violations(estimate, oracle.queries.problem.equality).max()),
+        "max_violation_estimate": float(violations(estimate, oracle.equality).max()),
         "multipliers": multipliers.tolist(),
     }
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedpriv.errors import ConfigError
 from fedpriv.oracle.questions import Question, Questions
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.settings import Privacy
@@ -28,13 +27,13 @@ class DryOracle(Questions):
         records: What would be released, in order.
         evaluations: Expected gradients of single examples in each round: how many there are in earnest is as secret as
             the batches.
-        sees_problem: Whether objectives and constraints were asked about.
+        asked: Names of the questions that were asked.
     """
 
     def __init__(self, privacy: Privacy, sizes: Sequence[int], n_constraints: int = 1) -> None:
         self.records: list[Record] = []
         self.evaluations: list[float] = []
-        self.sees_problem = False
+        self.asked: set[str] = set()
         self._n_constraints = n_constraints
         super().__init__(privacy, sizes, torch.empty(0))
 
@@ -52,17 +51,6 @@ class DryOracle(Questions):
         """See `Questions`; listed with the widest bound, for what it will be may follow from answers."""
         return super().gradient_difference(params, anchor)
 
-    def exact(self, params: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Questions`.
-
-        Raises:
-            ConfigError: the run makes a promise.
-        """
-        if self.privacy.at != "none":
-            fix = "the strategy needs exact answers, so it makes no promise: at: none"
-            raise ConfigError("privacy.at", self.privacy.at, fix)
-        return super().exact(params)
-
     def _exact(self, question: Question, params: Tensor) -> tuple[Tensor, Tensor]:
         if self._index == 0:
             self._answer(question, params)
@@ -77,7 +65,7 @@ class DryOracle(Questions):
         return self._answer(question, message)
 
     def _answer(self, question: Question, params: Tensor, anchor: Tensor | None = None) -> Tensor:
-        self.sees_problem |= question.name.startswith(("exact", "statistic", "lagrangian"))
+        self.asked.add(question.name)
         examples = float(self._expected(question.sampling).sum()) * self.privacy.cohort_rate
         self.evaluations[self._round] += examples * question.gradients
         if self._recorded(question):

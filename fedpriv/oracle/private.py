@@ -13,10 +13,11 @@ from fedpriv.checks import check_finite
 from fedpriv.clients.population import Population
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.oracle.backends.base import Backend
-from fedpriv.oracle.constraint_queries import ConstraintQueries
+from fedpriv.oracle.constraints import ConstraintSums
 from fedpriv.oracle.draws import Draws
+from fedpriv.oracle.exact import ProblemValues
 from fedpriv.oracle.questions import Question, Questions
-from fedpriv.oracle.sums import Sums, check_depth, statistics
+from fedpriv.oracle.sums import Sums, check_depth
 from fedpriv.privacy.as_published import add_published_noise
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.ledger import Ledger, Release
@@ -61,27 +62,32 @@ class PrivateOracle(Questions):
     @property
     def equality(self) -> Tensor:
         """See `Questions`."""
-        return self.queries.problem.equality[self._cohort]
+        return self._population.equality[self._cohort]
 
     @cached_property
-    def queries(self) -> ConstraintQueries:
-        """What questions about constraints compute before noise."""
-        return ConstraintQueries(self._population, self.privacy)
+    def problem(self) -> ProblemValues:
+        """Exact objectives and constraints: without noise, for runs that make no promise."""
+        return ProblemValues(self._population)
+
+    @cached_property
+    def constraints(self) -> ConstraintSums:
+        """What answers about constraints are sums of, before noise."""
+        return ConstraintSums(self._population, self.privacy)
 
     def statistic_deviation(self, round_index: int) -> Tensor:
         """Standard deviation `[n, m]` that noise and batches give constraint values in a round, at most (public).
 
         Every client takes part in the round.
         """
-        queries, question = self.queries, self._constraints
+        question = self._constraints
         if not self.privacy.private:
-            return torch.zeros(queries.problem.equality.shape)
+            return torch.zeros(self._population.equality.shape)
         sampled = self._sampled_factors(question.sampling)
-        priced = range(self.n_clients), queries.factors(sampled), question.clip, question.share
-        return queries.deviation(self._pricing.price(round_index, 0, question.name, *priced)[1], sampled)
+        priced = range(self.n_clients), self.constraints.factors(sampled), question.clip, question.share
+        return self.constraints.deviation(self._pricing.price(round_index, 0, question.name, *priced)[1], sampled)
 
     def _exact(self, question: Question, params: Tensor) -> tuple[Tensor, Tensor]:
-        objective, constraints = self.queries.problem(params)
+        objective, constraints = self.problem(params)
         if self._index == 0:
             check_finite(objective, "objective")
             check_finite(constraints, "constraint value")
@@ -91,12 +97,11 @@ class PrivateOracle(Questions):
 
     def _statistic(self, question: Question, params: Tensor) -> Tensor:
         self._check_query_points(params, None)
-        queries = self.queries
         if not self.privacy.private:
-            return self._open(Release(self._exact_record(question.name), queries.problem(params)[1].detach()))
-        bounded = statistics(self._draws.batches(question.sampling, self._index), params, queries)
-        factors = queries.factors(self._sampled_factors(question.sampling))
-        return queries.values(self._noised(question, bounded, factors))
+            return self._open(Release(self._exact_record(question.name), self.problem(params)[1].detach()))
+        bounded = self.constraints.of_losses(self._draws.batches(question.sampling, self._index), params)
+        factors = self.constraints.factors(self._sampled_factors(question.sampling))
+        return self.constraints.values(self._noised(question, bounded, factors))
 
     def _sampled_factors(self, sampling: Sampling) -> Tensor:
         """Examples over expected examples of a batch, `[k]`."""
@@ -163,7 +168,7 @@ class PrivateOracle(Questions):
     def _sum(self, question: Question, params: Tensor, anchor: Tensor | None, clip: Clip | None = None) -> Tensor:
         """Sum over the question's examples, each clipped when `clip` is given."""
         batches, multipliers = self._draws.batches(question.sampling, self._index), question.multipliers
-        weights = None if multipliers is None else self.queries.weights.of_lagrangian(multipliers)
+        weights = None if multipliers is None else self.constraints.of_gradients(multipliers)
         return self._sums.gradients(batches, self._cohort, params, anchor, clip, weights)
 
     def _factors(self, question: Question) -> list[float]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedpriv.errors import ConfigError, PrivacyError
+from fedpriv.errors import ConfigError
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.pricing import Pricing
 from fedpriv.privacy.settings import FixedSize, Poisson, Privacy, Sampling
@@ -117,8 +117,7 @@ class Questions(ABC):
         """
         if name != "constraints":
             raise ConfigError("statistic", name, "unknown: there is 'constraints'")
-        if len(self._cohort) < self.n_clients:
-            raise ConfigError("network.cohort", len(self._cohort), "constraints need every client in every round")
+        self._check_everyone()
         return self._statistic(self._constraints, params)
 
     def exact(self, params: Tensor) -> tuple[Tensor, Tensor]:
@@ -128,11 +127,13 @@ class Questions(ABC):
         not private; it covers any number of further answers in that round, for epsilon is infinite then.
 
         Raises:
-            PrivacyError: the run makes a promise.
+            ConfigError: the run makes a promise.
             DataError: a value is not finite at the point received.
         """
-        if self.privacy.at != "none" or len(self._cohort) < self.n_clients:
-            raise PrivacyError("exact answers need at: none and every client in every round; epsilon is infinite")
+        if self.privacy.at != "none":
+            fix = "the strategy needs exact answers, so it makes no promise: at: none"
+            raise ConfigError("privacy.at", self.privacy.at, fix)
+        self._check_everyone()
         return self._exact(replace(self._question("exact"), gradients=1), params)
 
     @property
@@ -161,6 +162,10 @@ class Questions(ABC):
 
     @abstractmethod
     def _message(self, question: Question, message: Tensor) -> Tensor: ...
+
+    def _check_everyone(self) -> None:
+        if len(self._cohort) < self.n_clients:
+            raise ConfigError("network.cohort", len(self._cohort), "constraints need every client in every round")
 
     def _question(self, name: str) -> Question:
         return Question(name, self.privacy.clip, self._pricing.sampling_of(name))

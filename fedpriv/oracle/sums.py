@@ -10,7 +10,6 @@ from torch import Tensor
 from fedpriv.clients.batch import Batch
 from fedpriv.errors import ConfigError
 from fedpriv.oracle.backends.base import Backend
-from fedpriv.oracle.constraint_queries import ConstraintQueries
 from fedpriv.privacy.clipping import ROUNDING, Clip
 
 
@@ -54,9 +53,9 @@ class Sums:
         total = torch.zeros(params.shape, device=params.device, dtype=dtype)
         cohort = cohort.to(params.device)
         for batch in batches:
-            at = None if anchor is None else _rows(anchor, batch)
+            at = None if anchor is None else rows_of(anchor, batch)
             weighted = batch if weights is None else batch.weighted(weights)
-            part, broken = self._backend.clipped_sum(_rows(params, batch), weighted, clip, at)
+            part, broken = self._backend.clipped_sum(rows_of(params, batch), weighted, clip, at)
             total.index_add_(0, batch.rows, part)
             self.broken_examples.index_add_(0, cohort[batch.rows], broken)
         return total
@@ -65,20 +64,12 @@ class Sums:
         """Largest norm of one example's gradient, for each row."""
         norms = torch.zeros(len(params), device=params.device, dtype=torch.float64)
         for batch in batches:
-            largest = self._backend.largest_norm(_rows(params, batch), batch, clip)
+            largest = self._backend.largest_norm(rows_of(params, batch), batch, clip)
             norms[batch.rows] = norms[batch.rows].maximum(largest)
         return norms.tolist()
 
 
-def statistics(batches: Iterator[Batch], params: Tensor, queries: ConstraintQueries) -> Tensor:
-    """Sums of bounded losses for constraint values, `[k, n_sums]` in float64."""
-    total = torch.zeros(len(params), queries.n_sums, device=params.device, dtype=torch.float64)
-    for batch in batches:
-        total.index_add_(0, batch.rows, queries.bounded_sum(_rows(params, batch), batch))
-    return total
-
-
-def _rows(params: Tensor, batch: Batch) -> Tensor:
+def rows_of(params: Tensor, batch: Batch) -> Tensor:
     """The rows of a batch's clients, without a copy where all rows are one or all are wanted."""
     if params.stride(0) == 0:
         return params[:1].expand(len(batch.rows), -1)

@@ -1,133 +1,191 @@
-"""Learning problems with constraints: what each client minimises, and what must hold on its data.
+"""What a constraint is: values `c_i(w)` on a client's examples, each `<= 0` or `= 0`.
 
-Client i has an objective f_i and constraint values c_i(w) in R^m, each `<= 0` or `= 0`. Both are torch functions of
-(model, batch). Those that are sums of losses with coefficients (`LossSums`) can also be asked privately: a sum of
-losses that are clipped to [0, B] has a known sensitivity; a function of anything cannot have one.
+Values are torch functions of (model, examples). Those that are sums of losses (`LossSum`) can also be asked privately:
+a sum of losses that are clipped to [0, B] has a known sensitivity; a function of anything cannot have one. An objective
+is a constraint of one value whose bound is not looked at.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from fedpriv.checks import Finite, NonNegative, Probability, Ratio, checked
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, DataError
 from fedpriv.plugins import Entry, Registry
-from fedpriv.problems.loss_sums import Constraint, Count, LossSums, Model
 
 
-def _summed(term: LossSums, model: Model, inputs: Tensor, targets: Tensor) -> Tensor:
-    losses = model.losses(inputs, targets)
-    statistics = term.weights(inputs, targets).to(losses).T @ losses
-    return term.matrix.to(losses) @ statistics - term.offset.to(losses)
-
-
-class _Single:
-    """One sum, at most a bound."""
-
-    equality: tuple[bool, ...] = (False,)
+class Model(Protocol):
+    """A client's model at some parameters."""
 
     @property
-    def total(self) -> Tensor:
-        """A mean: 1."""
-        return torch.ones(1)
+    def params(self) -> Tensor:
+        """The parameters, `[dim]`."""
+        ...
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Outputs, `[b, ...] -> [b, ...]`."""
+        ...
+
+    def losses(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The client's loss of each example, `[b]`."""
+        ...
+
+
+class Constraint(Protocol):
+    """Values that must not be positive (or must be zero) at a solution."""
 
     @property
-    def matrix(self) -> Tensor:
-        """`[1, 1]`."""
-        return torch.ones(1, 1)
+    def equality(self) -> tuple[bool, ...]:
+        """For each value whether it must be zero."""
+        ...
+
+    def values(self, model: Model, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The values `[m]` on a client's examples, differentiable."""
+        ...
+
+    def sums(self) -> LossSum | None:
+        """The values as a sum of losses; None if they are not, and then no private answer exists."""
+        ...
+
+
+@dataclass(frozen=True)
+class Group:
+    """Some of a client's examples, and what their mean loss is multiplied by.
+
+    Args:
+        name: Completes "no example with".
+        members: Which they are, from a client's inputs and targets: `[b]` boolean, each by its own example alone.
+        fraction: Its public fraction of all examples; None counts the client's own, which makes the count public.
+        sign: What its mean loss is multiplied by, 1 or -1.
+    """
+
+    name: str
+    members: Callable[[Tensor, Tensor], Tensor]
+    fraction: float | None
+    sign: float = 1.0
+
+    def size(self, members: Tensor) -> float:
+        """Number of a client's examples in the group, of its members `[b]`.
+
+        Raises:
+            DataError: the group is empty and no fraction is given.
+        """
+        if self.fraction is not None:
+            return self.fraction * len(members)
+        count = int(members.sum())
+        if count == 0:
+            raise DataError(
+                f"no example with {self.name}: its mean loss does not exist. Divide the data so that each client "
+                "has some, leave the constraint out there, or state the group's public fraction"
+            )
+        return float(count)
+
+
+@dataclass(frozen=True)
+class LossSum:
+    """A sum of losses, each times a coefficient that is a function of its example and of public counts.
+
+    The sum is `s = sum_g sign_g * (mean loss of group g)`, and the constraint's values are `signs * s - bound`.
+
+    Args:
+        groups: Groups of examples, no two of which share one.
+        bound: Of each value.
+        signs: One for each value: several values of one sum are asked, and paid for, once.
+    """
+
+    groups: tuple[Group, ...]
+    bound: float
+    signs: tuple[float, ...] = (1.0,)
+
+    @property
+    def counts_are_public(self) -> bool:
+        """Whether it counts a client's examples in a group and so makes the count public."""
+        return any(group.fraction is None for group in self.groups)
+
+    @property
+    def total(self) -> float:
+        """Sum of the coefficients over a client whose counts are as declared; public."""
+        return sum(group.sign for group in self.groups)
+
+    def coefficients(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, float]:
+        """Of a client's examples (all of them), `[b]`; and the largest that any example could have, public."""
+        members = [group.members(inputs, targets) for group in self.groups]
+        sizes = [group.size(of) for group, of in zip(self.groups, members, strict=True)]
+        parts = zip(self.groups, members, sizes, strict=True)
+        return torch.stack([group.sign * of.double() / size for group, of, size in parts]).sum(0), 1 / min(sizes)
+
+
+class OfLosses(ABC):
+    """A constraint that is a sum of losses."""
+
+    @property
+    def equality(self) -> tuple[bool, ...]:
+        """None must be zero."""
+        return (False,) * len(self.sums().signs)
+
+    def values(self, model: Model, inputs: Tensor, targets: Tensor) -> Tensor:
+        """See `Constraint.values`."""
+        term, losses = self.sums(), model.losses(inputs, targets)
+        total = term.coefficients(inputs, targets)[0].to(losses).unsqueeze(0) @ losses
+        return losses.new_tensor(term.signs) * total - term.bound
+
+    @abstractmethod
+    def sums(self) -> LossSum:
+        """The sum."""
+
+
+def _everyone(inputs: Tensor, targets: Tensor) -> Tensor:
+    return torch.ones(len(targets), dtype=torch.bool, device=targets.device)
 
 
 @checked("problem.constraints")
 @dataclass(frozen=True)
-class LossAtMost(_Single):
+class LossAtMost(OfLosses):
     """Mean loss of all examples at most `bound`."""
 
     bound: Finite
 
-    def weights(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """`1 / m`."""
-        return torch.full((len(targets), 1), 1 / len(targets), dtype=torch.float64)
-
-    def largest(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """`1 / m`."""
-        return torch.tensor([1 / len(targets)])
-
-    @property
-    def offset(self) -> Tensor:
-        """The bound."""
-        return torch.tensor([self.bound], dtype=torch.float64)
-
-    @property
-    def counts_are_public(self) -> bool:
-        """Sizes are public anyway."""
-        return False
-
-    def values(self, model: Model, inputs: Tensor, targets: Tensor) -> Tensor:
-        """See `Constraint.values`."""
-        return _summed(self, model, inputs, targets)
-
-    def sums(self) -> LossSums:
-        """Itself."""
-        return self
+    def sums(self) -> LossSum:
+        """One group: everyone, for sizes are public anyway."""
+        return LossSum((Group("any label", _everyone, 1.0),), self.bound)
 
 
 @checked("problem.constraints")
 @dataclass(frozen=True)
-class ClassLossAtMost(_Single):
+class ClassLossAtMost(OfLosses):
     """Mean loss of the examples of one class at most `bound`: Neyman-Pearson classification.
 
     Args:
         label: The class.
         bound: Largest mean loss.
-        fraction: Its public fraction; None counts (see `Count`).
+        fraction: Its public fraction; None counts (see `Group`).
     """
 
     label: int
     bound: Finite
     fraction: Probability | None = None
 
-    def weights(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """`1 / m_label` for the class's examples, else 0."""
-        members = targets == self.label
-        return (members.double() / Count(self.fraction).of(members, f"label {self.label}")).unsqueeze(1)
-
-    def largest(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """`1 / m_label`."""
-        return torch.tensor([1 / Count(self.fraction).of(targets == self.label, f"label {self.label}")])
-
-    @property
-    def offset(self) -> Tensor:
-        """The bound."""
-        return torch.tensor([self.bound], dtype=torch.float64)
-
-    @property
-    def counts_are_public(self) -> bool:
-        """Without a fraction."""
-        return self.fraction is None
-
-    def values(self, model: Model, inputs: Tensor, targets: Tensor) -> Tensor:
-        """See `Constraint.values`."""
-        return _summed(self, model, inputs, targets)
-
-    def sums(self) -> LossSums:
-        """Itself."""
-        return self
+    def sums(self) -> LossSum:
+        """One group: the class."""
+        return LossSum((Group(f"label {self.label}", lambda _, y: y == self.label, self.fraction),), self.bound)
 
 
 @checked("problem.constraints")
 @dataclass(frozen=True)
-class GroupLossGap:
+class GroupLossGap(OfLosses):
     """Mean loss of group 1 minus that of group 0 within `+- at_most`: loss parity. Not convex.
 
     Args:
         feature: The input feature that tells the groups apart (index into the flattened input; -1 is the last).
         at_most: Largest absolute gap.
         threshold: Group 1 has a feature above it.
-        fraction: Public fraction of group 1; None counts (see `Count`).
+        fraction: Public fraction of group 1; None counts (see `Group`).
     """
 
     feature: int
@@ -135,59 +193,19 @@ class GroupLossGap:
     threshold: Finite = 0.5
     fraction: Ratio | None = None
 
-    @property
-    def equality(self) -> tuple[bool, ...]:
-        """`gap - at_most <= 0` and `-gap - at_most <= 0`."""
-        return (False, False)
+    def sums(self) -> LossSum:
+        """Two groups, and two values of their gap: `gap - at_most <= 0` and `-gap - at_most <= 0`."""
+        rest = None if self.fraction is None else 1 - self.fraction
+        where = f"feature {self.feature}"
+        ones = Group(f"{where} > {self.threshold}", lambda x, _: self._above(x), self.fraction)
+        zeros = Group(f"{where} <= {self.threshold}", lambda x, _: ~self._above(x), rest, -1.0)
+        return LossSum((ones, zeros), self.at_most, (1.0, -1.0))
 
-    def _fractions(self) -> tuple[Count, Count]:
-        return Count(self.fraction), Count(None if self.fraction is None else 1 - self.fraction)
-
-    def _counts(self, inputs: Tensor) -> tuple[Tensor, float, float]:
-        flat, where = inputs.flatten(1), f"feature {self.feature}"
+    def _above(self, inputs: Tensor) -> Tensor:
+        flat = inputs.flatten(1)
         if not -flat.shape[1] <= self.feature < flat.shape[1]:
             raise ConfigError("feature", self.feature, f"an input has {flat.shape[1]}: 0 is the first, -1 the last")
-        ones = flat[:, self.feature] > self.threshold
-        first, second = self._fractions()
-        return ones, first.of(ones, f"{where} > {self.threshold}"), second.of(~ones, f"{where} <= {self.threshold}")
-
-    def weights(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """`1 / m_1` in group 1, `-1 / m_0` in group 0."""
-        ones, first, second = self._counts(inputs)
-        return (ones.double() / first - (~ones).double() / second).unsqueeze(1)
-
-    def largest(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The smaller group's."""
-        _, first, second = self._counts(inputs)
-        return torch.tensor([1 / min(first, second)])
-
-    @property
-    def total(self) -> Tensor:
-        """A difference of means: 0."""
-        return torch.zeros(1)
-
-    @property
-    def matrix(self) -> Tensor:
-        """One gap, two bounds: it is asked, and paid for, once."""
-        return torch.tensor([[1.0], [-1.0]])
-
-    @property
-    def offset(self) -> Tensor:
-        """The bound, twice."""
-        return torch.tensor([self.at_most, self.at_most], dtype=torch.float64)
-
-    @property
-    def counts_are_public(self) -> bool:
-        """Without a fraction."""
-        return self.fraction is None
-
-    def values(self, model: Model, inputs: Tensor, targets: Tensor) -> Tensor:
-        """See `Constraint.values`."""
-        return _summed(self, model, inputs, targets)
-
-    def sums(self) -> LossSums:
-        """Itself."""
-        return self
+        return flat[:, self.feature] > self.threshold
 
 
 @dataclass(frozen=True)
@@ -214,7 +232,7 @@ class LinearEquality:
             raise ConfigError("constraints.LinearEquality", f"coefficients of shape {(*self.coefficients.shape,)}", fix)
         return self.coefficients.to(model.params) @ model.params + self.offset.to(model.params)
 
-    def sums(self) -> LossSums | None:
+    def sums(self) -> LossSum | None:
         """None: it is no sum of losses."""
         return None
 
@@ -247,7 +265,7 @@ class Function:
             raise ConfigError(f"constraints.{name}", "no gradient", fix)
         return found
 
-    def sums(self) -> LossSums | None:
+    def sums(self) -> LossSum | None:
         """None: nothing bounds what one example adds to it."""
         return None
 

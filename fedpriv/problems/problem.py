@@ -1,4 +1,4 @@
-"""One client's problem: its objective and its constraints, and how they stack up as sums of losses."""
+"""One client's problem: its objective and its constraints, and both on its examples as one table of loss sums."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
-from fedpriv.problems.constraints import MEAN_LOSS
-from fedpriv.problems.loss_sums import Constraint, LossSums
+from fedpriv.problems.constraints import MEAN_LOSS, Constraint, LossSum
 
 
 @dataclass(frozen=True)
@@ -34,6 +33,11 @@ class Problem:
             raise ConfigError("problem.objective", self.objective, "must have one value")
 
     @property
+    def parts(self) -> tuple[Constraint, ...]:
+        """The objective, if there is one, and the constraints."""
+        return (*(() if self.objective is None else (self.objective,)), *self.constraints)
+
+    @property
     def equality(self) -> tuple[bool, ...]:
         """For each constraint value whether it must be zero."""
         return tuple(flag for constraint in self.constraints for flag in constraint.equality)
@@ -43,50 +47,57 @@ class Problem:
         """Whether it is the default one, which every strategy minimises."""
         return not self.constraints and self.objective == MEAN_LOSS
 
-    def stacked(self) -> Stacked | None:
-        """Objective and constraints as one table of loss sums; None if one of them is no such sum."""
-        terms = [term.sums() for term in self.constraints]
-        objective = None if self.objective is None else self.objective.sums()
-        known = [term for term in terms if term is not None]
-        if len(known) < len(terms) or (objective is None and self.objective is not None):
+    @property
+    def counts_are_public(self) -> bool:
+        """Whether its private form counts a client's examples in groups and so makes the counts public."""
+        sums = _sums(self.parts)
+        return sums is not None and any(term.counts_are_public for term in sums)
+
+    def table(self, inputs: Tensor, targets: Tensor) -> LossTable | None:
+        """Objective and constraints on a client's examples; None if one of them is no sum of losses.
+
+        Raises:
+            DataError: a group has no example, and no public fraction.
+        """
+        sums = _sums(self.parts)
+        if sums is None:
             return None
-        return Stacked(objective, tuple(known))
+        first = len(self.parts) - len(self.constraints)  # the objective stands before the constraints
+        found, terms = [term.coefficients(inputs, targets) for term in sums], sums[first:]
+        nothing = torch.zeros(len(targets), dtype=torch.float64, device=targets.device)
+        return LossTable(
+            objective=found[0][0] if first else nothing,
+            weights=torch.stack([nothing, *(own for own, _ in found[first:])], 1)[:, 1:],
+            largest=torch.tensor([largest for _, largest in found[first:]]),
+            total=torch.tensor([term.total for term in terms]),
+            matrix=torch.block_diag(torch.zeros(0, 0), *(torch.tensor(term.signs).unsqueeze(1) for term in terms)),
+            offset=torch.tensor([term.bound for term in terms for _ in term.signs], dtype=torch.float64),
+        )
 
 
 @dataclass(frozen=True)
-class Stacked:
-    """Several loss sums side by side."""
+class LossTable:
+    """A client's objective `objective @ losses` and constraints `matrix @ (losses @ weights) - offset`.
 
-    objective: LossSums | None
-    terms: tuple[LossSums, ...]
+    Attributes:
+        objective: Coefficients of the objective, `[b]`, zeros without one; the bound of an objective is dropped.
+        weights: Coefficients of the q sums behind the constraints, `[b, q]`.
+        largest: Bound on the absolute coefficients of any example that could be there, `[q]`; public.
+        total: Sum of the coefficients over a client whose counts are as declared, `[q]`; public.
+        matrix: `[m, q]`.
+        offset: `[m]`.
+    """
 
-    def objective_weights(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """`[b]`."""
-        if self.objective is None:
-            return torch.zeros(len(targets), dtype=torch.float64)
-        return self.objective.weights(inputs, targets)[:, 0]
+    objective: Tensor
+    weights: Tensor
+    largest: Tensor
+    total: Tensor
+    matrix: Tensor
+    offset: Tensor
 
-    def weights(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """`[b, q]`."""
-        return torch.cat([torch.zeros(len(targets), 0), *(t.weights(inputs, targets) for t in self.terms)], 1)
 
-    def largest(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """`[q]`."""
-        return torch.cat([torch.zeros(0), *(t.largest(inputs, targets) for t in self.terms)])
-
-    def total(self) -> Tensor:
-        """`[q]`."""
-        return torch.cat([torch.zeros(0), *(t.total for t in self.terms)])
-
-    def matrix(self) -> Tensor:
-        """`[m, q]`."""
-        return torch.block_diag(*(t.matrix for t in self.terms)) if self.terms else torch.zeros(0, 0)
-
-    def offset(self) -> Tensor:
-        """`[m]`; the objective has none, its own offset is dropped."""
-        return torch.cat([torch.zeros(0), *(t.offset for t in self.terms)])
-
-    def counts_are_public(self) -> bool:
-        """Whether any term counts examples."""
-        every = (*self.terms, *(() if self.objective is None else (self.objective,)))
-        return any(term.counts_are_public for term in every)
+def _sums(parts: tuple[Constraint, ...]) -> list[LossSum] | None:
+    """The parts as sums of losses; None if one is none."""
+    found = [part.sums() for part in parts]
+    known = [term for term in found if term is not None]
+    return known if len(known) == len(found) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -94,7 +94,7 @@ def check_shares(privacy: Privacy, records: Sequence[Record], n_clients: int) ->
 
 
 def check_problem(
-    strategy: Strategy, problems: Sequence[Problem], privacy: Privacy, *, sees_problem: bool, compare: bool
+    strategy: Strategy, problems: Sequence[Problem], privacy: Privacy, asked: Collection[str], *, compare: bool
 ) -> None:
     """Refuse to train past a client's objective or constraints, and a comparison that would not be made.
 
@@ -102,28 +102,53 @@ def check_problem(
         strategy: The algorithm.
         problems: The clients' objectives and constraints.
         privacy: The promise.
-        sees_problem: Whether the strategy asks about objectives and constraints.
+        asked: Names of the questions that the strategy asks.
         compare: Whether the run is to be compared with the method in one place.
 
     Raises:
         ConfigError: a client has some, and the strategy would never look at them; the strategy would pay for the values
-            of constraints, and there are none, or they are a whole client's; or `compare` with a run that has no
-            centralised counterpart.
+            of constraints, and there are none, or nothing bounds them, or they tell what is not public; or `compare`
+            with a run that has no centralised counterpart.
     """
-    if privacy.private and sees_problem and privacy.unit == "client":
-        fix = "a client's constraint values cannot be kept from whoever sees them; use unit: sample"
-        raise ConfigError("privacy.unit", "client", fix)
-    if privacy.private and sees_problem and not any(problem.constraints for problem in problems):
-        fix = f"{strategy.name} spends a part of its budget on their values; name some, or use fedavg or dp_gd"
-        raise ConfigError("problem.constraints", [], fix)
+    of_sums = "lagrangian_gradient" in asked or ("statistic:constraints" in asked and privacy.private)
+    sees_problem = of_sums or not {"exact", "statistic:constraints"}.isdisjoint(asked)
+    if privacy.private and of_sums:
+        _check_public(strategy, problems, privacy)
     if compare and (privacy.private or not sees_problem):
         fix = "only an exact run of proximal_al (privacy.at: none) is compared with one in one place; leave it out"
         raise ConfigError("problem.compare", True, fix)
     if compare and not isinstance(strategy.regularizer.remainder, Zero):
         fix = f"the method in one place has no {strategy.regularizer}: it takes no regulariser or l2; leave it out"
         raise ConfigError("problem.compare", True, fix)
+    for part in (part for problem in problems for part in problem.parts if of_sums and part.sums() is None):
+        fix = (
+            f"nothing bounds what one example adds to it, and {strategy.name} takes sums of losses alone: LossAtMost, "
+            "ClassLossAtMost, GroupLossGap. Use those, or proximal_al with privacy.at: none"
+        )
+        raise ConfigError("problem", type(part).__name__, fix)
     for problem in problems:
         if not (sees_problem or problem.is_mean_loss):
-            what = ", ".join(type(part).__name__ for part in (problem.objective, *problem.constraints) if part)
+            what = ", ".join(type(part).__name__ for part in problem.parts)
             fix = f"{strategy.name} minimises the mean loss and would ignore it; use private_al or proximal_al"
             raise ConfigError("problem", what, fix)
+
+
+def _check_public(strategy: Strategy, problems: Sequence[Problem], privacy: Privacy) -> None:
+    """Refuse private answers about constraints that are not there, or that would tell what is not public."""
+    if privacy.unit == "client":
+        fix = "a client's constraint values cannot be kept from whoever sees them; use unit: sample"
+        raise ConfigError("privacy.unit", "client", fix)
+    if not any(problem.constraints for problem in problems):
+        fix = f"{strategy.name} spends a part of its budget on their values; name some, or use fedavg or dp_gd"
+        raise ConfigError("problem.constraints", [], fix)
+    if not any(problem.counts_are_public for problem in problems):
+        return
+    if not privacy.statistics.public_counts:
+        fix = (
+            "a constraint divides by the number of a client's examples in a group, which must be public: state the "
+            "group's public fraction in the constraint, or set privacy.statistics.public_counts: true"
+        )
+        raise ConfigError("privacy.statistics.public_counts", False, fix)
+    if privacy.relation == "add_remove":
+        fix = "presence shows in the counts; state the groups' public fractions, or use relation: replace_one"
+        raise ConfigError("privacy.statistics.public_counts", True, fix)

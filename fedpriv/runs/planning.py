@@ -34,7 +34,7 @@ class Plan:
         records: The planned releases, in order.
         n_clients: Number of clients.
         evaluations: Expected number of per-example gradients in each round.
-        sees_problem: The strategy asks about objectives and constraints; without, it minimises the mean loss.
+        asked: Names of the questions that the strategy asks.
         calibrated: The noise was chosen for the target, and so meets it.
     """
 
@@ -42,7 +42,7 @@ class Plan:
     records: tuple[Record, ...]
     n_clients: int
     evaluations: tuple[float, ...] = ()
-    sees_problem: bool = False
+    asked: frozenset[str] = frozenset()
     calibrated: bool = False
 
     def spent(self) -> Spent:
@@ -96,8 +96,9 @@ def make_plan(
         fix = f"its options lead out of the range of numbers ({in_short(error)}): choose others"
         raise ConfigError("strategy", strategy.name, fix) from error
     fit.check_shares(privacy, oracle.records, len(sizes))
+    asked = frozenset(oracle.asked)
     if not privacy.private:
-        return Plan(privacy, tuple(oracle.records), len(sizes), tuple(oracle.evaluations), oracle.sees_problem)
+        return Plan(privacy, tuple(oracle.records), len(sizes), tuple(oracle.evaluations), asked)
     factor = privacy.noise_multiplier
     if factor is None:
         assert privacy.epsilon is not None
@@ -105,7 +106,7 @@ def make_plan(
     records = tuple(_scaled(record, factor) for record in oracle.records)
     known = replace(privacy, noise_multiplier=factor)
     chosen = privacy.noise_multiplier is None
-    return Plan(known, records, len(sizes), tuple(oracle.evaluations), oracle.sees_problem, chosen)
+    return Plan(known, records, len(sizes), tuple(oracle.evaluations), asked, chosen)
 
 
 def with_neighbours(privacy: Privacy, problems: Sequence[Problem], *, sizes_declared: bool) -> Privacy:
@@ -121,8 +122,7 @@ def with_neighbours(privacy: Privacy, problems: Sequence[Problem], *, sizes_decl
     # of whole clients there are as many as there are: nobody declares another number
     coming = privacy.relation == "add_remove" and (privacy.unit == "client" or not sizes_declared)
     sizes = coming or (privacy.unit == "client" and not sizes_declared)
-    stacks = [problem.stacked() for problem in problems] if privacy.statistics.public_counts else []
-    within = any(stack is not None and stack.counts_are_public() for stack in stacks)
+    within = privacy.statistics.public_counts and any(problem.counts_are_public for problem in problems)
     said = (["sizes public"] if sizes else []) + (["within group"] if within else [])
     return replace(privacy, shared=", ".join(said))
 

@@ -146,7 +146,7 @@ class Training:
         self.warnings = [*self.plan.warnings(sizes), *([_GAP_WARNING] if told else [])]
         if privacy.private and secret_seed is not None:
             self.warnings.append(_TOLD)
-        fit.check_problem(strategy, problems, privacy, sees_problem=self.plan.sees_problem, compare=compare)
+        fit.check_problem(strategy, problems, privacy, self.plan.asked, compare=compare)
         ownership.check_clients(clients, test, privacy)
         self.population = Population(clients, device, getattr(torch, compute.dtype), compute.chunk)
         template, loss, batched = self.population.model, self.population.loss, compute.backend != "loop"

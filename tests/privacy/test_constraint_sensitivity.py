@@ -15,7 +15,7 @@ from fedpriv.clients.batch import Batch
 from fedpriv.measuring.optimality import half_width
 from fedpriv.models import LogisticRegression, resolve_loss
 from fedpriv.oracle.backends.functional import Functional
-from fedpriv.oracle.values import losses_of
+from fedpriv.oracle.constraints import losses_of
 from fedpriv.privacy.clipping import ROUNDING
 from fedpriv.strategies.solvers import Newton
 
@@ -72,7 +72,7 @@ def test_one_record_changes_each_release_by_at_most_its_sensitivity(relation: st
         w, pi = torch.tensor(point).expand(2, -1), torch.tensor(rng.random((2, 3)) * 3)
         one, two = training(x, y, relation, backend), training(swapped, labels, relation, backend)
         (c1, g1), (c2, g2) = answers(one, w, pi), answers(two, w, pi)
-        factors = one.oracle.queries.factors(one.oracle._sampled_factors(one.plan.privacy.sampling))
+        factors = one.oracle.constraints.factors(one.oracle._sampled_factors(one.plan.privacy.sampling))
         # back from constraint values to the sums that were released: the gap is the first, the class loss the third
         moved = torch.stack([c1[0, 0] - c2[0, 0], c1[0, 2] - c2[0, 2]]).norm()
         assert moved <= one.plan.privacy.sensitivity_of(fp.Clip(1.0)) * factors[0] * (1 + 1e-4)
@@ -163,7 +163,7 @@ def test_counts_must_be_public() -> None:
     problem = fp.Problem(constraints=(fp.GroupLossGap(-1, 0.1),))
     clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), sets, problem)
     with pytest.raises(fp.ConfigError, match="public fraction"):
-        fp.train(clients, fp.private_al(4), fp.Privacy(epsilon=1), rounds=4)
+        fp.Training(clients, fp.private_al(4), fp.Privacy(epsilon=1), rounds=4)
     clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), sets, problem)
     said = fp.Privacy(epsilon=1, statistics=fp.Statistics(public_counts=True))
     assert fp.train(clients, fp.private_al(4), said, rounds=4).rounds == 4
@@ -171,17 +171,17 @@ def test_counts_must_be_public() -> None:
         fp.Client(LogisticRegression(3), resolve_loss("logistic"), DataLoader(sets[0]), public_size=10, problem=problem)
     ]
     with pytest.raises(fp.ConfigError, match="presence shows in the counts"):
-        fp.train(clients, fp.private_al(4), replace(said, relation="add_remove"), rounds=4)
+        fp.Training(clients, fp.private_al(4), replace(said, relation="add_remove"), rounds=4)
 
 
-def test_a_function_cannot_be_asked_privately() -> None:
+@pytest.mark.parametrize("privacy", [fp.Privacy(epsilon=1), fp.Privacy(at="none")], ids=["private", "exact"])
+def test_what_is_no_sum_of_losses_is_refused_before_the_data(privacy: fp.Privacy) -> None:
     x, y = examples(4)
     own = fp.Function(lambda model, inputs, targets: model.losses(inputs, targets).max().view(1))
-    clients = fp.make_clients(
-        LogisticRegression(3), resolve_loss("logistic"), [TensorDataset(x, y)], fp.Problem(constraints=(own,))
-    )
-    with pytest.raises(fp.ConfigError, match="sums of losses"):
-        fp.train(clients, fp.private_al(4), fp.Privacy(epsilon=1), rounds=4)
+    for problem in (fp.Problem(constraints=(own,)), fp.Problem(own, (fp.LossAtMost(0.3),))):
+        clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), [TensorDataset(x, y)], problem)
+        with pytest.raises(fp.ConfigError, match=r"problem = 'Function'.*private_al takes sums of losses alone"):
+            fp.Training(clients, fp.private_al(4), privacy, rounds=4)
 
 
 @pytest.mark.parametrize("backend", ["vmap", "linear"])
@@ -307,7 +307,7 @@ def test_intervals_hold_the_true_value_as_often_as_they_say(mechanism, norm, sam
     strategy = fp.private_al(runs + 1, measurements=1)
     training = fp.Training(clients, strategy, privacy, rounds=runs + 1, seed=0, secret_seed=0, compute=compute)
     oracle = training.oracle
-    truth = oracle.queries.problem(w)[1].detach()[0, 0]
+    truth = oracle.problem(w)[1].detach()[0, 0]
     inside = 0
     for t in range(runs):
         oracle.begin_round(t, torch.arange(1))

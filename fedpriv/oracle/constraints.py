@@ -1,0 +1,132 @@
+"""What private answers about constraints are made of: sums of losses and of gradients, bounded example by example."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from fedpriv.clients.batch import Batch
+from fedpriv.clients.population import Population
+from fedpriv.errors import DataError
+from fedpriv.oracle.backends.functional import Functional
+from fedpriv.oracle.sums import rows_of
+from fedpriv.privacy.clipping import Clip
+from fedpriv.privacy.settings import Privacy
+from fedpriv.problems.problem import LossTable
+
+
+def tables(population: Population) -> list[LossTable | None]:
+    """Each client's objective and constraints on its examples; None for one whose problem is no sum of losses.
+
+    Raises:
+        DataError: a client has no example in a group; it is named.
+    """
+    found: list[LossTable | None] = []
+    for row, client in enumerate(population.clients):
+        try:
+            found.append(client.problem.table(*population.examples_of(row)))
+        except DataError as error:
+            raise DataError(f"client {row}: {error}") from error
+    return found
+
+
+class ConstraintSums:
+    """Coefficients of every example's loss in its client's objective and constraints.
+
+    A constraint value is a sum of losses times coefficients; the gradient of a Lagrangian is a sum of gradients times
+    coefficients. Once bounded, example by example, both are noised and recorded as every other answer.
+
+    Args:
+        population: The clients, whose problems are sums of losses.
+        privacy: The promise.
+    """
+
+    def __init__(self, population: Population, privacy: Privacy) -> None:
+        self._privacy, self._sizes = privacy, population.sizes
+        self._functional = Functional(population.model, population.loss)
+        self._unit = Clip(1.0, privacy.clip.norm)
+        known, like = [table for table in tables(population) if table is not None], population.params
+        assert len(known) == len(population)  # `runs.fit` refuses others
+        width, height = max(t.weights.shape[1] for t in known), max(len(t.offset) for t in known)
+        # turns a division by the number of examples into one by the public size
+        scaled = list(zip(known, (population.counts / population.sizes.double()).tolist(), strict=True))
+        self._weights = torch.cat([_pad(t.weights * scale, width) for t, scale in scaled]).to(like)
+        # the server has no objective: the others' mean is that of all rows times this factor
+        share = len(known) / population.n_objectives
+        self._objective = torch.cat([t.objective * scale for t, scale in scaled]).to(like) * share
+        self._owner = torch.repeat_interleave(population.counts).to(like.device)
+        # largest norm of an example's coefficients, [n]; public
+        self._reach = self._unit.norms(torch.stack([_pad(t.largest * scale, width) for t, scale in scaled]).to(like))
+        self._total = torch.stack([_pad(t.total, width) for t in known]).to(like)
+        self._matrix = torch.stack([_pad(_pad(t.matrix, width).T, height).T for t in known]).to(like)
+        self._offset = torch.stack([_pad(t.offset, height) for t in known]).to(like)
+
+    def of_gradients(self, multipliers: Tensor) -> Tensor:
+        """Factor of each example's gradient, `[n_examples]`, for multipliers `[n, m]`.
+
+        The mean over a client's examples of factor times gradient is the gradient of `f_i + <multipliers_i, c_i>`.
+        """
+        prices = torch.einsum("nmq,nm->nq", self._matrix, multipliers)
+        return self._sizes.to(prices)[self._owner] * (self._objective + (self._weights * prices[self._owner]).sum(1))
+
+    def of_losses(self, batches: Iterator[Batch], params: Tensor) -> Tensor:
+        """Sums of contributions, each of norm at most 1: `[n, dim] -> [n, q]` in float64.
+
+        Losses are centred at half their bound, so that an example that keeps its group changes its contribution by one
+        bound instead of two. A loss that is not finite counts as zero.
+        """
+        half = self._privacy.statistics.bound / 2
+        total = torch.zeros(len(params), self._total.shape[1], device=params.device, dtype=torch.float64)
+        for batch in batches:
+            assert batch.examples is not None
+            losses = losses_of(self._functional, rows_of(params, batch), batch)
+            centred, reach = losses.clamp(0, 2 * half) - half, half * self._reach[batch.rows]
+            parts = self._weights[batch.examples] * centred.unsqueeze(2) / reach[:, None, None]
+            total.index_add_(0, batch.rows, (self._unit.rows(parts)[0] * batch.mask.unsqueeze(2)).sum(1))
+        return total
+
+    def factors(self, sampled: Tensor) -> list[float]:
+        """Public factor of each row of `of_losses`, for examples over expected examples of a batch, `[n]`."""
+        return (sampled * self._reach.cpu() * self._privacy.statistics.bound / 2).tolist()
+
+    def values(self, released: Tensor) -> Tensor:
+        """Constraint values `[n, m]` from rows of `of_losses` times their factors: the centre is added back."""
+        sums = released + self._privacy.statistics.bound / 2 * self._total
+        return torch.einsum("nmq,nq->nm", self._matrix, sums) - self._offset
+
+    def deviation(self, scales: Sequence[float], sampled: Tensor) -> Tensor:
+        """Bound on the standard deviation of constraint values `[n, m]`, of noise and of the draw of a batch.
+
+        Args:
+            scales: Noise scale of each client.
+            sampled: Examples over expected examples of a batch, `[n]`. A sum over a batch that takes each example with
+                probability q, divided by q, has variance `(1 - q) / q` times the sum of squares, each at most known.
+        """
+        noise = self._reach.new_tensor(scales) * self._privacy.mechanism.deviation
+        largest = self._reach * self._privacy.statistics.bound / 2
+        draw = (sampled.to(noise) - 1) * self._sizes.to(noise) * largest.square()
+        return self._matrix.norm(dim=2) * (noise.square() + draw).sqrt().unsqueeze(1)
+
+
+def losses_of(functional: Functional, params: Tensor, batch: Batch) -> Tensor:
+    """Loss of each example of a batch at its client's row: `[k, dim] -> [k, b]`.
+
+    Each example passes through the model as a batch of one, as for its gradient: a model that mixes the examples of a
+    batch, which cannot be told from outside, has nothing to mix, and an example's loss depends on no other.
+    """
+
+    def of_one(names: dict[str, Tensor], x: Tensor) -> Tensor:
+        return functional.outputs(names, x.unsqueeze(0)).squeeze(0)
+
+    with torch.no_grad():
+        of_examples = vmap(of_one, in_dims=(None, 0), randomness="different")
+        outputs = vmap(of_examples, randomness="different")(functional.unflatten(params), batch.inputs)
+        losses = functional.losses(outputs.flatten(0, 1), batch.targets.flatten(0, 1))
+    return losses.unflatten(0, batch.mask.shape)
+
+
+def _pad(values: Tensor, width: int) -> Tensor:
+    return nn.functional.pad(values.double(), (0, width - values.shape[-1]))

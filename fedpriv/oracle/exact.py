@@ -1,0 +1,145 @@
+"""Exact objectives and constraints as differentiable functions of the clients' rows, batched where shapes allow.
+
+For exact answers, whose epsilon is infinite, and for reports of exact runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from fedpriv.clients.population import Population
+from fedpriv.oracle.backends.functional import Functional
+from fedpriv.oracle.backends.linear import LinearBackend
+from fedpriv.oracle.constraints import tables
+from fedpriv.problems.problem import LossTable, Problem
+
+
+class ProblemValues:
+    """All clients' objectives and constraints.
+
+    A client with fewer constraints than others has zeros in the rest of its row.
+
+    Args:
+        population: The clients.
+
+    Attributes:
+        equality: Which values must be zero, `[n, width]` boolean.
+        width: Number of constraint values of the client that has most.
+    """
+
+    def __init__(self, population: Population) -> None:
+        self.equality, self._owners = population.equality, population.n_objectives
+        self.width, found = self.equality.shape[1], tables(population)
+        alike: dict[tuple[int, int, bool], list[int]] = {}
+        for row, (client, table) in enumerate(zip(population.clients, found, strict=True)):
+            # clients with the same problem and number of examples are one block; a user's function takes them in turn
+            key = (id(client.problem), row if table is None else len(table.weights), table is None)
+            alike.setdefault(key, []).append(row)
+        self._blocks = [_block(population, rows, [found[row] for row in rows]) for rows in alike.values()]
+
+    def __call__(self, params: Tensor) -> tuple[Tensor, Tensor]:
+        """Objective and constraints of each row: `[n, dim] -> [n], [n, width]`, differentiable row by row.
+
+        The objectives add up to the mean of the clients' objectives.
+        """
+        objective: list[Tensor] = []
+        constraints: list[Tensor] = []
+        order: list[int] = []
+        for block in self._blocks:
+            found, values = block(params[block.rows])
+            objective.append(found)
+            constraints.append(nn.functional.pad(values, (0, self.width - values.shape[1])))
+            order += block.rows
+        if order == list(range(len(params))):
+            return torch.cat(objective) / self._owners, torch.cat(constraints)
+        back = torch.tensor(order).argsort().to(params.device)
+        return torch.cat(objective)[back] / self._owners, torch.cat(constraints)[back]
+
+
+def _block(population: Population, rows: list[int], found: list[LossTable | None]) -> _SumBlock | _FunctionBlock:
+    functional, like = Functional(population.model, population.loss), population.params
+    known = [table for table in found if table is not None]
+    if not known:
+        return _FunctionBlock(functional, rows, population.clients[rows[0]].problem, *population.examples_of(rows[0]))
+    examples = [population.examples_of(row) for row in rows]
+    return _SumBlock(
+        functional,
+        rows,
+        torch.stack([inputs for inputs, _ in examples]),
+        torch.stack([targets for _, targets in examples]),
+        torch.stack([table.objective for table in known]).to(like),
+        torch.stack([table.weights for table in known]).to(like),
+        known[0].matrix.to(like),
+        known[0].offset.to(like),
+        LinearBackend.supports(functional.model),
+    )
+
+
+@dataclass(frozen=True)
+class _SumBlock:
+    """Clients with the same sums of losses and equally many examples."""
+
+    functional: Functional
+    rows: list[int]
+    inputs: Tensor  # [g, m, ...]
+    targets: Tensor  # [g, m, ...]
+    objective: Tensor  # [g, m]
+    weights: Tensor  # [g, m, q]
+    matrix: Tensor  # [c, q]
+    offset: Tensor  # [c]
+    linear: bool  # the model is one linear layer: no vmap needed
+
+    def __call__(self, params: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = self._outputs(self.functional.unflatten(params))
+        losses = self.functional.losses(outputs.flatten(0, 1), self.targets.flatten(0, 1))
+        losses = losses.unflatten(0, self.targets.shape[:2])  # [g * m] -> [g, m]
+        statistics = torch.einsum("gmq,gm->gq", self.weights, losses)
+        return (self.objective * losses).sum(1), statistics @ self.matrix.T - self.offset
+
+    def _outputs(self, names: dict[str, Tensor]) -> Tensor:
+        if self.linear:
+            weight, *bias = names.values()
+            outputs = torch.bmm(self.inputs.flatten(2), weight.mT)
+            return outputs + bias[0].unsqueeze(1) if bias else outputs
+        if len(self.rows) == 1:
+            single = {name: value[0] for name, value in names.items()}
+            return self.functional.outputs(single, self.inputs[0]).unsqueeze(0)
+        return vmap(self.functional.outputs)(names, self.inputs)
+
+
+@dataclass(frozen=True)
+class _FunctionBlock:
+    """One client with functions of its user's own."""
+
+    functional: Functional
+    rows: list[int]
+    problem: Problem
+    inputs: Tensor  # [m, ...]
+    targets: Tensor  # [m, ...]
+
+    def __call__(self, params: Tensor) -> tuple[Tensor, Tensor]:
+        model = BoundModel(self.functional, params[0])
+        problem, x, y = self.problem, self.inputs, self.targets
+        objective = params.new_zeros(1) if problem.objective is None else problem.objective.values(model, x, y)
+        values = [constraint.values(model, x, y) for constraint in problem.constraints]
+        return objective, torch.cat([params.new_zeros(0), *values]).unsqueeze(0)
+
+
+@dataclass(frozen=True)
+class BoundModel:
+    """The model at one row of parameters; see `fedpriv.problems.constraints.Model`."""
+
+    functional: Functional
+    params: Tensor
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Outputs of the batch."""
+        return self.functional.outputs(self.functional.unflatten(self.params), inputs)
+
+    def losses(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Loss of each example."""
+        return self.functional.losses(self(inputs), targets)
