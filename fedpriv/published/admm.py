@@ -16,7 +16,7 @@ _RHO: dict[Preset, tuple[float, float, float]] = {"mnist": (2.0, 5.0, 1e4), "fem
 
 
 def constant_on_output(strategy: Strategy) -> Recipe:
-    """ADMM with a proximal step, and noise that is constant on its output: the sound form of the baseline."""
+    """ADMM with a proximal step and noise that is constant on its result; the private form of `published_output`."""
     local = strategy.local_step
     assert isinstance(local, AdmmStep) and isinstance(local.step, Prox)
     return Recipe(strategy, schedule=OutputNoise(local.rho, local.step.eta))
@@ -33,7 +33,7 @@ def published_rho(preset: Preset, epsilon_bar: PositiveOrInfinite) -> Penalty:
 def published_prox(
     epsilon_bar: PositiveOrInfinite, rounds: int, preset: Preset = "mnist", scale: Positive = 1.0
 ) -> Recipe:
-    """Algorithm 1 as published: `eta_t = scale / sqrt(t)`."""
+    """Algorithm 1 of Ryu and Kim (2022) as published, not private: `eta_t = scale / sqrt(t)`."""
     return _perturbed_objective(Prox(Decay(scale, 0.5)), epsilon_bar, rounds, preset)
 
 
@@ -41,7 +41,7 @@ def published_prox(
 def published_trust(
     epsilon_bar: PositiveOrInfinite, rounds: int, preset: Preset = "mnist", scale: Positive = 1.0
 ) -> Recipe:
-    """Algorithm 2 with the constant radius that the paper's curves come from."""
+    """Algorithm 2 of Ryu and Kim (2022) as published, not private: the constant radius `scale` behind their curves."""
     return _perturbed_objective(Trust(Decay(scale, 0.0)), epsilon_bar, rounds, preset)
 
 
@@ -54,7 +54,7 @@ def published_output(
     delta_bar: Ratio = 1e-6,
     gradient_bound: Positive = 1.0,
 ) -> Recipe:
-    """The Gaussian baseline as published; `gradient_bound` is assumed there, not enforced."""
+    """The Gaussian baseline (Huang et al., 2020) as published, not private: `gradient_bound` is assumed."""
     return Recipe(
         inexact_admm(Prox(Decay(scale, 0.5)), published_rho(preset, epsilon_bar)),
         published=Published(epsilon_bar, "gaussian", delta_bar, gradient_bound),

@@ -1,4 +1,4 @@
-"""Decentralised strategies as their papers parametrise and publish them."""
+"""Decentralised strategies with their papers' parameters; `published_...` also with their noise, not private."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _GAP_ASSUMED = "the gap between neighbours' gradients is assumed, not enforced"
 
 @checked("strategy")
 def dpop(gamma: Positive = 0.1, q1: Ratio = 0.97, q2: Ratio = 0.99, average: NonNegative | None = None) -> Recipe:
-    """D-PSGD with steps `gamma q1^k` and a budget of shares `(q1 / q2)^k`."""
+    """DPOP (Huang, Mitra, Vaidya, 2015): D-PSGD with step size `gamma q1^k` and budget share `(q1 / q2)^k`."""
     return Recipe(decentralized_sgd(StepSize(gamma, ratio=q1), average=average), schedule=Geometric(q1 / q2))
 
 
 @checked("strategy")
 def pp_doagt(gamma: Positive = 0.1, q1: Ratio = 0.97, average: NonNegative | None = None) -> Strategy:
-    """`gradient_tracking_pair` with steps `gamma q1^k`: one noised answer enters both variables."""
+    """PP-DOAGT, our reading: `gradient_tracking_pair` with step size `gamma q1^k` in round k."""
     return gradient_tracking_pair(StepSize(gamma, ratio=q1), average=average)
 
 
@@ -43,7 +43,10 @@ def published_dual_averages(
     gamma_power: NonNegative = 0.0,
     active_fraction: Probability = 1.0,
 ) -> Recipe:
-    """Algorithm 1 as printed, noise of theorem 1; use `privacy: {sampling: {fixed_size: {size: 1}}}`."""
+    """Dual averaging as published (Liu, Johansson, Shi, 2023, algorithm 1, noise of theorem 1), not private.
+
+    Use `privacy: {sampling: {fixed_size: {size: 1}}}`.
+    """
     given = (epsilon_bar, rounds, examples, active_fraction)
     return Recipe(
         dual_averaging(
@@ -74,7 +77,10 @@ def published_tracking(
     q2: Ratio = 0.99,
     gap: Positive = 1.0,
 ) -> Recipe:
-    """Algorithm 1 with eq 5; noise xi(k+1) on z is noise `-xi(k+1) / alpha_k` on the gradient of round k."""
+    """Gradient tracking with the noise of eq 5 (Xie, Liu, Chai, 2025), not private.
+
+    The paper's noise xi(k+1) on z is noise `-xi(k+1) / alpha_k` on the gradient of round k.
+    """
     strategy = gradient_tracking(StepSize(gamma, ratio=q1), beta)
     return _eq5(strategy, TrackingNoise(epsilon_bar, gamma, q1, q2, gap), rounds)
 
@@ -88,7 +94,7 @@ def published_dpop(
     q2: Ratio = 0.99,
     gap: Positive = 1.0,
 ) -> Recipe:
-    """Gradient descent with the noise of eq 5, as Xie, Liu and Chai compare it, in our reading."""
+    """DPOP as Xie, Liu and Chai (2025) compare with it, in our reading: with the noise of their eq 5. Not private."""
     strategy = decentralized_sgd(StepSize(gamma, ratio=q1))
     return _eq5(strategy, TrackingNoise(epsilon_bar, gamma, q1, q2, gap), rounds)
 
@@ -102,7 +108,7 @@ def published_pp_doagt(
     q2: Ratio = 0.99,
     gap: Positive = 1.0,
 ) -> Recipe:
-    """Eq 7 with the noise of eq 5 on x and on y, in our reading."""
+    """PP-DOAGT in our reading: eq 7 of Xie, Liu and Chai (2025) with the noise of eq 5 on x and y. Not private."""
     return _both_noised("PP-DOAGT", TrackingNoise(epsilon_bar, gamma, q1, q2, gap), rounds)
 
 
@@ -115,7 +121,7 @@ def published_diff_tv_ab(
     q2: Ratio = 0.99,
     gap: Positive = 1.0,
 ) -> Recipe:
-    """The same, with the other row of table 3."""
+    """Diff-TV-AB in our reading: `published_pp_doagt` with the claim of another row of the paper's table 3."""
     return _both_noised("Diff-TV-AB", TrackingNoise(epsilon_bar, gamma, q1, q2, gap), rounds)
 
 

@@ -1,4 +1,4 @@
-"""Private empirical risk minimisation as Wang, Ye and Xu (2017) parametrise and publish it."""
+"""Algorithms of Wang, Ye and Xu (2017) with their parameters; `published_...` also with their noise, not private."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def dp_gd(
     average: NonNegative | None = None,
     seed: int | None = None,
 ) -> Strategy:
-    """Step 1 / smoothness unless given; see `fedpriv.gradient_descent`."""
+    """DP-GD with step size 1 / smoothness unless given; see `fedpriv.gradient_descent`."""
     if average is not None and report != "average":
         raise ConfigError("strategy.average", average, "is a weight of iterates: say report: average")
     if seed is not None and report != "random":
@@ -53,7 +53,7 @@ def dp_svrg(
     difference_bound: Literal["smoothness", "twice_clip"] = "smoothness",
     anchor_share: Positive = 1.0,
 ) -> Recipe:
-    """The paper's step and epoch unless given, see `fedpriv.strategies.svrg.proven`; else `fedpriv.svrg`."""
+    """DP-SVRG with the paper's step size and epoch length unless given; see `fedpriv.svrg`."""
     convexity = regularizer.strong_convexity
     step, length = proven(smoothness, convexity, learning_rate=learning_rate, epoch_length=epoch_length)
     return _svrg(Epochs(length), step, smoothness, regularizer, difference_bound, anchor_share)
@@ -68,14 +68,14 @@ def dp_svrg_plus_plus(
     difference_bound: Literal["smoothness", "twice_clip"] = "smoothness",
     anchor_share: Positive = 1.0,
 ) -> Recipe:
-    """Step 1 / (13 smoothness) unless given (theorem 4.4); m = 10 in the paper's experiment; see `fedpriv.svrg`."""
+    """DP-SVRG++ with step size 1 / (13 smoothness) unless given (theorem 4.4); see `fedpriv.svrg`."""
     step, epochs = learning_rate or 1 / (13 * smoothness), Epochs(epoch_length, True)
     return _svrg(epochs, step, smoothness, regularizer, difference_bound, anchor_share)
 
 
 @checked("strategy")
 def dp_accmd(radius: Positive, ball: Literal["l1", "l2"] = "l2", smoothness: Positive = LOGISTIC) -> Strategy:
-    """See `fedpriv.accelerated_mirror_descent`."""
+    """DP-AccMD on an l1 or l2 ball; see `fedpriv.accelerated_mirror_descent`."""
     return accelerated_mirror_descent(L1Ball(radius) if ball == "l1" else EuclideanBall(radius), smoothness)
 
 
@@ -89,7 +89,10 @@ def published_svrg(
     regularizer: Proximal = Zero(),
     delta_bar: Ratio = 1e-3,
 ) -> Recipe:
-    """Algorithm 1 as published, c = 1; use `privacy: {sampling: {fixed_size: {size: 1}}}`."""
+    """Algorithm 1 (DP-SVRG) as published, its constant c as 1. Not private.
+
+    Use `privacy: {sampling: {fixed_size: {size: 1}}}`.
+    """
     return _published(epsilon_bar, rounds, n_examples, Epochs(epoch_length), learning_rate, regularizer, delta_bar)
 
 
@@ -103,7 +106,7 @@ def published_svrg_plus_plus(
     regularizer: Proximal = Zero(),
     delta_bar: Ratio = 1e-3,
 ) -> Recipe:
-    """Algorithm 2 as published, c = 1."""
+    """Algorithm 2 (DP-SVRG++) as published, its constant c as 1. Not private."""
     epochs = Epochs(epoch_length, True)
     return _published(epsilon_bar, rounds, n_examples, epochs, learning_rate, regularizer, delta_bar)
 
@@ -118,7 +121,7 @@ def published_accmd(
     smoothness: Positive = LOGISTIC,
     delta_bar: Ratio = 1e-3,
 ) -> Recipe:
-    """Algorithm 3 as published, c = 1: the gradient of the y-step has no noise."""
+    """Algorithm 3 (DP-AccMD) as published, its constant c as 1. Not private: the y-step's gradient has no noise."""
     feasible = L1Ball(radius) if ball == "l1" else EuclideanBall(radius)
     sigma = claims.svrg_deviation(epsilon_bar, n_examples, rounds, 1, delta=delta_bar)
     return Recipe(

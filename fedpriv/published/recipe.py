@@ -1,4 +1,4 @@
-"""A strategy, and what comes with it that a strategy itself does not know: its noise."""
+"""A strategy together with the noise schedule or published noise that belongs to it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fedpriv.strategies.base import Strategy
 
 @dataclass(frozen=True)
 class Recipe:
-    """A strategy and what it asks of the noise.
+    """A strategy and its noise.
 
     Attributes:
         strategy: The algorithm.
-        schedule: How the algorithm shares the budget over rounds, where that is part of it.
-        published: As-published noise (not private).
-        claim: What the paper claims of this very run, at a delta.
+        schedule: How the algorithm shares the budget over rounds; None leaves it to the privacy settings.
+        published: Noise as the paper publishes it (not private), if any.
+        claim: Gives the paper's privacy claim for this run, from a delta.
     """
 
     strategy: Strategy

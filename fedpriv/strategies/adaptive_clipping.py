@@ -1,17 +1,16 @@
 """Adaptive clipping of client updates to a quantile of their norms (Andrew et al., 2021, algorithm 1).
 
-Around any strategy whose clients hear a model and say an update u_i. The server says the clip bound C_t as well, and
-each participant says, in one row of norm at most 1,
+For strategies whose clients receive a model and send an update u_i. The server also sends the clip bound C_t, and each
+participant sends one row of norm at most 1,
 
     (cos(a) clip(u_i, C_t) / C_t,  sin(a) (2 b_i - 1)),   b_i = 1 if ||u_i|| <= C_t else 0
 
-of which the server, once the mean is noised, makes the mean update and the fraction b of clients inside the bound:
+From the noised mean of these rows the server gets the mean update and the fraction b of clients within the bound:
 
     C_{t+1} = C_t exp(-clip_learning_rate (b - quantile))
 
-The bit rides along with the update, so a round is one release of sensitivity 1 in the sense of `privacy.clip`, whose
-bound must be 1 (another is refused): it enforces what is said here. `sin(a) = share`; the paper's bit noise sigma_b is
-in these terms `noise / (2 sin(a))`.
+Update and bit are one vector, so a round is one release; `Privacy(clip=Clip(1))` enforces its norm, and another bound
+is refused. `sin(a) = share`; the paper's noise on the bit is `sigma_b = noise / (2 sin(a))`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from fedpriv.strategies.base import Aggregator, LocalStep, Memory, Network, Orac
 
 @dataclass(frozen=True)
 class ClipToHeard:
-    """Clip the inner step's update to the bound heard in the last column, and say whether it was inside."""
+    """Clip the inner step's update to the bound received in the last column, and send whether it was within it."""
 
     hears: ClassVar[tuple[str, ...]] = ("model", "clip_bound")
     says: ClassVar[tuple[str, ...]] = ("update", "inside")
@@ -77,7 +76,7 @@ class FollowQuantile:
         return self.inner.is_sum
 
     def init(self, params: Tensor) -> tuple[Tensor, State]:
-        """The initial bound beside what the inner aggregator says."""
+        """The initial bound beside what the inner aggregator sends."""
         received, state = self.inner.init(params)
         return _beside(received, self.initial), {**state, "clip_bound": params.new_tensor(self.initial)}
 
@@ -95,7 +94,7 @@ class FollowQuantile:
 
 @dataclass(frozen=True)
 class WithoutBound:
-    """Another output, of all but the last column."""
+    """Report all but the last column through another output."""
 
     output: Output
 
@@ -117,18 +116,20 @@ def adaptive_clipping(
     clip_learning_rate: NonNegative = 0.2,
     share: Ratio = 0.1,
 ) -> Strategy:
-    """Let the clip bound of client updates follow a quantile of their norms.
+    """Let the clip bound of client updates follow a quantile of their norms (Andrew et al., 2021).
+
+    Run it with `Privacy(at="message", unit="client", clip=Clip(1))`.
 
     Args:
-        strategy: Its clients hear a model and say an update, e.g. `fedavg(...)`; run it with `at: message` and
-            `clip.bound: 1`.
-        initial: First bound, in the units of an update's l2 norm.
-        quantile: Fraction of clients that should be inside.
-        clip_learning_rate: Step of the bound's logarithm; 0.2 in the paper.
-        share: Part of the release that tells how many are inside, in (0, 1): the update keeps `sqrt(1 - share^2)`.
+        strategy: A strategy whose clients receive a model and send an update, e.g. `fedavg(...)`.
+        initial: First bound on the l2 norm of an update.
+        quantile: Fraction of clients whose update should be within the bound.
+        clip_learning_rate: Step size of the bound's logarithm; 0.2 in the paper.
+        share: Norm of the part of a message that says whether the update was within the bound, in (0, 1); the update
+            gets `sqrt(1 - share^2)`.
 
     Raises:
-        ConfigError: an option is out of range, or the strategy speaks of something else.
+        ConfigError: an option is out of range, or clients of the strategy exchange something else.
     """
     if strategy.local_step.hears != ("model",) or strategy.local_step.says != ("update",):
         raise ConfigError("strategy", strategy.name, "adaptive clipping needs clients that hear a model, say an update")

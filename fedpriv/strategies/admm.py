@@ -6,9 +6,9 @@ Problem: min_w sum_p f_p(w) with f_p = (1/I) sum of client p's sample losses. Ro
     z_p    = argmin_{z in W} <g~_p, z> + rho_t/2 ||w - z + lambda_p/rho_t||^2 + step term    (8), (9)
     lambda_p += rho_t (w - z_p)    (4c)
 
-The step term tells the family's members apart: `Prox` adds ||z - z_p||^2 / (2 eta_t), `Trust` keeps z within radius
-delta_t of z_p. Perturbing the objective by <xi, z> is noise xi on the gradient g~_p; the baseline's noise xi on z_p is
-noise (rho_t + 1/eta_t) xi on g~_p (`OutputNoise`). So the noise stands in the oracle, and one class serves all three.
+g~_p is the private gradient of f_p at z_p. The step term is ||z - z_p||^2 / (2 eta_t) for `Prox`; `Trust` keeps z
+within radius delta_t of z_p. The paper adds noise xi to the objective, as <xi, z>, which is noise xi on the gradient;
+the baseline adds xi to z_p, which is noise (rho_t + 1/eta_t) xi on the gradient (`OutputNoise`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Penalty:
 @checked("strategy.eta")
 @dataclass(frozen=True)
 class Decay:
-    """A positive sequence `scale / t**power`; `scale = inf` switches the term off."""
+    """A positive sequence `scale / t**power`, `t` = 1, 2, ...; `scale = inf` leaves out the term it belongs to."""
 
     scale: PositiveOrInfinite = 1.0
     power: Finite = 0.5
@@ -58,7 +58,7 @@ class Decay:
 
 
 class Step(Protocol):
-    """Solves the local subproblem in closed form."""
+    """Solves a client's subproblem in closed form."""
 
     def solve(self, w: Tensor, at: Tensor, dual: Tensor, gradient: Tensor, rho: float, t: int) -> Tensor:
         """New `z [k, dim]`."""
@@ -68,7 +68,10 @@ class Step(Protocol):
 @checked("strategy.step")
 @dataclass(frozen=True)
 class Prox:
-    """Proximal step, eq 8: `z = (rho w + lambda - g~ + at / eta) / (rho + 1 / eta)`; g~ was asked for at `at`."""
+    """Proximal step with step size `eta_t`, eq 8: `z = (rho w + lambda - g~ + at / eta) / (rho + 1 / eta)`.
+
+    g~ is the private gradient at `at`, the client's last z.
+    """
 
     eta: Decay = field(default_factory=Decay)
 
@@ -81,9 +84,10 @@ class Prox:
 @checked("strategy.step")
 @dataclass(frozen=True)
 class Trust:
-    """Trust-region step, eq 9: `w + (lambda - g~) / rho` projected on the ball of radius `delta_t` around `at`.
+    """Trust-region step, eq 9: `w + (lambda - g~) / rho` projected onto the ball of radius `delta_t` around `at`.
 
-    The paper's radius 1/t^2 freezes the method; its curves come from a constant radius (`power = 0`).
+    The paper's radius 1/t^2 allows only a finite distance in all, so the method stops short; the paper's curves come
+    from a constant radius (`power = 0`).
     """
 
     radius: Decay = field(default_factory=lambda: Decay(math.inf, 0.0))
@@ -142,11 +146,11 @@ class AdmmStep:
     Args:
         step: `Prox` or `Trust`.
         rho: Penalty sequence.
-        feasible: The set W; a projection after the step (exact for `Prox` on any of the sets, and for boxes).
-        weight_decay: `beta` of the regulariser `beta ||w||^2` (in all clients together).
-        linearize_at: Where the gradient is asked for and the step term is centred: the client's `"local"` z_p as in
-            the paper, or the `"received"` w. With the latter and a constant rho and eta, the mean over clients is
-            heavy-ball gradient descent with momentum 1 / (1 + rho eta), and it fits secure aggregation.
+        feasible: The set W, onto which z is projected after the step.
+        weight_decay: `beta` of the regulariser `beta ||w||^2` (of the sum over clients).
+        linearize_at: Where the gradient is computed and the step term is centred: at the client's own z_p (`"local"`),
+            as in the paper, or at the `"received"` w. The latter works with secure aggregation; with constant rho and
+            eta it is heavy-ball gradient descent with momentum 1 / (1 + rho eta).
     """
 
     hears: ClassVar[tuple[str, ...]] = ("consensus",)
@@ -161,7 +165,7 @@ class AdmmStep:
 
     @property
     def linear(self) -> bool:
-        """The free prox step is linear in the answers, and those are asked for at w."""
+        """True for proximal steps without W on gradients at w, whose messages are linear in the answers."""
         return isinstance(self.step, Prox) and isinstance(self.feasible, Everywhere) and self.linearize_at == "received"
 
     def init(self, params: Tensor) -> State:
@@ -169,7 +173,7 @@ class AdmmStep:
         return {"z": params.clone(), "dual": torch.zeros_like(params), "t": torch.zeros((), dtype=torch.long)}
 
     def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
-        """One round; the message `z_p - lambda_p / rho_{t+1}` is all that eq 4a needs of a client."""
+        """One round; the message is `z_p - lambda_p / rho_{t+1}`, which eq 4a averages."""
         w, z, dual = received, state["z"], state["dual"]
         t = int(state["t"]) + 1
         rho, n = self.rho(t), oracle.n_clients
@@ -200,7 +204,7 @@ class AdmmServer:
 
 @dataclass(frozen=True)
 class OutputNoise:
-    """Budget shares that make the noise on `z_p` constant: share `1 / (rho_t + 1/eta_t)` at the gradient."""
+    """Budget schedule under which the noise on `z_p`, the result of a step, is constant: `1 / (rho_t + 1/eta_t)`."""
 
     rho: Penalty
     eta: Decay
@@ -221,22 +225,23 @@ def inexact_admm(
     linearize_at: Literal["local", "received"] = "local",
     average: NonNegative | None = None,
 ) -> Strategy:
-    """Inexact ADMM on a star.
+    """Inexact ADMM with a server (Ryu and Kim, 2022): one private gradient and one closed-form step a round.
 
     Args:
-        step: `Prox()` (default) or `Trust()`.
-        rho: Penalty sequence.
-        feasible: Compact set W.
-        weight_decay: `beta` of `beta ||w||^2`.
-        linearize_at: `"local"` or `"received"`.
-        average: None reports the last w; a power p reports the average of w weighted by `t**p` (the paper's theorem
-            is about the plain average, p = 0).
+        step: The local step: proximal, `Prox()`, or in a trust region, `Trust()`.
+        rho: Penalty parameter of each round.
+        feasible: Set W that the model is kept in: `Everywhere()`, `Box(bound)` or `Ball(radius)`.
+        weight_decay: `beta` of the regulariser `beta ||w||^2` (of the sum over clients).
+        linearize_at: Where a client computes its gradient: at its own model (`"local"`), as in the paper, or at the
+            `"received"` one, which secure aggregation needs.
+        average: None reports the last model w; a number p the average of all rounds' w, weighted by `t**p` (the
+            paper's theorem is about p = 0).
 
     Returns:
-        The strategy. The oracle's privacy is its own; `AdmmStep.linear` says where secure aggregation fits.
+        The strategy.
 
     Raises:
-        ConfigError: a trust region and a set W whose joint projection is not one after the other.
+        ConfigError: an argument is out of range, or `Trust` with a set W other than a box around an l-infinity ball.
     """
     if isinstance(step, Trust) and not (
         isinstance(feasible, Everywhere) or (isinstance(feasible, Box) and step.norm == "linf")

@@ -1,7 +1,7 @@
-"""Proximal augmented Lagrangian with inner ADMM (He, Peng and Sun, 2024), exact: its messages are not private.
+"""Proximal augmented Lagrangian with inner ADMM (He, Peng and Sun, 2024), without noise: not private.
 
-Problem: min_w sum_i f_i(w) + h(w)  s.t. c_i(w) <= 0 (or = 0), i = 1..n; a server with data of its own is one more
-client, without an objective. Outer k = 0, 1, ..., tau_k = s / (k + 1)^2:
+Problem: min_w sum_i f_i(w) + h(w)  s.t. c_i(w) <= 0 (or = 0), i = 1..n. (Constraints on data of the server: one more
+client, without an objective.) Outer k = 0, 1, ..., tau_k = s / (k + 1)^2:
 
     w^{k+1} ~ argmin l_k = sum_i P_i + h + ||w - w^k||^2 / (2 (n+1) beta)    with  dist_inf(0, dl_k) <= tau_k    (10)
     P_i = f_i + (||[mu_i + beta c_i]_+||^2 - ||mu_i||^2) / (2 beta) + ||w - w^k||^2 / (2 (n+1) beta)    (14)
@@ -41,13 +41,13 @@ MONITOR = ("objective", "violation", "stationarity", "complementarity")
 class AdmmBlock:
     """Client i's block of the inner ADMM, and its multipliers.
 
-    Hears `w`, the phase (an inner iterate, or accepted as w^{k+1}?) and the inner tolerance. Says `u~_i` and five
-    numbers: e~_i (0 but in an inner round), and objective, violation, complementarity and change of the multipliers
-    if w is accepted.
+    Receives `w`, the phase (whether w is an inner iterate or accepted as w^{k+1}) and the inner tolerance. Sends `u~_i`
+    and five numbers: e~_i (in inner rounds, else 0), and objective, violation, complementarity and change of the
+    multipliers if w is accepted.
 
     Args:
         outer: The outer loop's parameters.
-        rho: ADMM penalty.
+        rho: ADMM penalty parameter.
         solver: Solves the subproblem.
     """
 
@@ -113,7 +113,7 @@ class AdmmBlock:
         return w, torch.nn.functional.pad(seen, (1, 0)), state
 
     def _look(self, w: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, Tensor]:
-        """Multipliers that w would raise, `[n, m]`, and the last four numbers of a message with them, `[n, 4]`."""
+        """Updated multipliers if w is accepted, `[n, m]`, and the last four numbers of the message, `[n, 4]`."""
         with torch.no_grad():
             objective, values = oracle.exact(w)
         old, equality = state["multipliers"], oracle.equality
@@ -129,10 +129,10 @@ class AdmmServer:
 
     Args:
         outer: The outer loop's parameters.
-        rho: ADMM penalty.
+        rho: ADMM penalty parameter.
         regularizer: h.
         inner_decay: `q` of `e_{t+1} = q^t`.
-        inner_rounds: Cap of an inner loop; a run whose last inner loop hit it reports that it has not converged.
+        inner_rounds: Most rounds of an inner loop; if the last loop needs more, the run reports `converged` as false.
     """
 
     hears: ClassVar[tuple[str, ...]] = ("shifted_primal", "certificate")
@@ -146,7 +146,7 @@ class AdmmServer:
     inner_rounds: int
 
     def init(self, params: Tensor) -> tuple[Tensor, State]:
-        """`w^0`, given to all with the phase START."""
+        """`w^0` and the phase START, sent to all."""
         w = params[0]
         state = {name: w.new_zeros(()) for name in _NUMBERS.split()}
         state |= {"w": w, "anchor": w, "phase": w.new_tensor(START), "least_violation": w.new_tensor(torch.inf)}
@@ -186,7 +186,7 @@ class AdmmServer:
             state["certified"] = error.new_tensor(float(certified))
 
     def _check_outer(self, numbers: Tensor, state: State) -> None:
-        """Take the answers to an accepted w and stop or begin the next inner loop."""
+        """With clients' numbers at an accepted w: stop, or begin the next inner loop."""
         first = float(state["phase"]) == START
         worst = numbers.amax(0)
         if not first:
@@ -231,18 +231,23 @@ def proximal_al(
     inner_decay: Ratio = 0.5,
     inner_rounds: Count = 2000,
 ) -> Strategy:
-    """Exact proximal augmented Lagrangian with inner ADMM on a star; needs `at: none`.
+    """Constrained training without privacy: proximal augmented Lagrangian with inner ADMM (He, Peng and Sun, 2024).
+
+    Messages reveal exact gradients and constraint values, so it needs `Privacy(at="none")`.
 
     Args:
-        outer: The outer loop's parameters.
-        rho: ADMM penalty, in the units of the objective's curvature.
-        regularizer: h, through its proximal map.
-        solver: Of the clients' subproblems: `LBFGS()` (default), `AcceleratedGradient()`, `Quadratic()`.
-        inner_decay: `q` of the inner tolerance `q^t`, in (0, 1).
-        inner_rounds: Cap of one inner loop.
+        outer: Penalty, tolerances and stopping rule of the outer loop.
+        rho: ADMM penalty parameter, in the units of the objective's curvature.
+        regularizer: Convex h, added to the sum of the clients' objectives.
+        solver: Of the clients' subproblems: `LBFGS()` (default), `Newton()`, `AcceleratedGradient()`, `Quadratic()`.
+        inner_decay: Round t of an inner loop solves subproblems to the tolerance `inner_decay**t`; in (0, 1).
+        inner_rounds: Most rounds of one inner loop.
 
     Returns:
-        The strategy; it ends by itself when both of eq 11's conditions hold and the last inner loop was certified.
+        The strategy. It ends by itself when w is stationary and feasible to the tolerances of `outer`.
+
+    Raises:
+        ConfigError: an argument is out of range.
     """
     server = AdmmServer(outer, rho, regularizer, inner_decay, inner_rounds)
     block = AdmmBlock(outer, rho, solver)

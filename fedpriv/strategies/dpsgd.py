@@ -2,9 +2,9 @@
 
     x_i <- sum_j W_ij (x_j - alpha_t g~_j(x_j))
 
-With a decaying step it converges; with a constant one each node's data pull it away from the common optimum (the
-heterogeneity bias). With a geometric step and the geometric schedule of the budget it is DPOP (Huang, Mitra and Vaidya,
-2015): its Laplace noise on x is noise on the gradient, divided by alpha_t.
+g~_j is the private gradient of node j and W the mixing matrix. With a constant step, nodes with different data do not
+reach the common optimum (heterogeneity bias); with a decaying one they do. With a geometric step and a geometric noise
+schedule it is DPOP (Huang, Mitra and Vaidya, 2015), whose Laplace noise on x is alpha_t times noise on the gradient.
 """
 
 from __future__ import annotations
@@ -43,14 +43,17 @@ class Descend:
 
 @checked("strategy")
 def decentralized_sgd(step_size: StepSize = StepSize(0.1), *, average: NonNegative | None = None) -> Strategy:
-    """Decentralised (stochastic) gradient descent.
+    """Decentralised (stochastic) gradient descent on a graph (D-PSGD; Lian et al., 2017).
 
     Args:
-        step_size: `alpha_t`.
-        average: None reports the last model; a power p its average weighted by `t**p`.
+        step_size: Step size `alpha_t` of each round.
+        average: None reports the last model; a number p the average of all rounds' models, weighted by `t**p`.
 
     Returns:
-        The strategy.
+        The strategy. Each round every active node computes one private gradient.
+
+    Raises:
+        ConfigError: an argument is out of range.
     """
     output: Output = Last() if average is None else Averaged(average)
     return Strategy(Descend(step_size), Gossip(), output, "decentralized_sgd")

@@ -7,8 +7,8 @@ Problem: min_x (1/n) sum_i F_i(x) + h(x). Node i holds a dual z_i, at first 0. R
 
     output: x~_i = (a_1 x_i^(1) + ... + a_T x_i^(T)) / A_T
 
-iota is the expected fraction of active nodes. A node that is not active neither asks nor sends, and keeps z_i. Whoever
-sees messages sees who was active: subsampling of nodes lowers no price but that of the rounds that a node sits out.
+iota is the expected fraction of active nodes. An inactive node computes nothing, sends nothing and keeps z_i, so the
+round costs it no epsilon. There is no further amplification: an observer of messages sees which nodes are active.
 """
 
 from __future__ import annotations
@@ -31,14 +31,17 @@ Inactive = Literal["lazy", "literal"]
 @checked("strategy")
 @dataclass(frozen=True)
 class DualMap:
-    """The map from duals to primals, and its schedules.
+    """How x follows from the dual z (eq 6), with the weights a_t and gamma_t.
 
     Args:
         regularizer: h.
         weight_power: `a_t = t**weight_power`: 1 for strongly convex h, 0 otherwise.
         gamma: `gamma_t = gamma t**gamma_power`; may be 0 where h is strongly convex.
         gamma_power: See `gamma`; 0.5 for convex h.
-        active_fraction: iota.
+        active_fraction: iota, expected fraction of active nodes.
+
+    Raises:
+        ConfigError: gamma is 0 though h is not strongly convex.
     """
 
     regularizer: Proximal = field(default_factory=lambda: L2(5e-4))
@@ -118,12 +121,11 @@ class Duals(Gossip):
 
 @dataclass(frozen=True)
 class WeightedPrimals:
-    """Reports `x~_i`, the average of `x_i^(1) ... x_i^(t)` weighted by `a_t`, from the released duals.
+    """Report `x~_i`, the average of `x_i^(1) ... x_i^(t)` weighted by `a_t`, from the released duals.
 
     Args:
         dual_map: How x follows from z.
-        inactive: As in `DualStep`. Under `"literal"` a node whose dual has not moved counts as inactive: without noise
-            also one whose gradient and neighbours left it where it was.
+        inactive: As in `DualStep`. With `"literal"` a node counts as inactive when its dual did not change.
     """
 
     dual_map: DualMap
@@ -162,21 +164,26 @@ def dual_averaging(
     active_fraction: Probability = 1.0,
     inactive: Inactive = "lazy",
 ) -> Strategy:
-    """Dual averaging on a graph, or on a star.
+    """Dual averaging with node subsampling, on a graph or a star (Liu, Johansson and Shi, 2023).
+
+    Minimises the mean loss plus a regulariser h; each node sends a dual variable, not its model.
 
     Args:
         regularizer: h; `L2(5e-4)` by default.
-        weight_power: `a_t = t**weight_power`: 1 (strongly convex h, rate O(1/t)) or 0 (convex h, O(1/sqrt t)).
-        gamma: `gamma_t = gamma t**gamma_power`; convex h: gamma > 0 and gamma_power 0.5.
-        gamma_power: See `gamma`.
-        active_fraction: iota, `network.active_fraction`.
-        inactive: See `DualStep`.
+        weight_power: Round t has weight `t**weight_power`: 1 for strongly convex h (rate O(1/t)), 0 for convex h
+            (O(1/sqrt t)).
+        gamma: Weight `gamma t**gamma_power` of a proximal term `||x||^2 / 2`: positive for convex h, 0 will do for
+            strongly convex h.
+        gamma_power: See `gamma`; 0.5 for convex h.
+        active_fraction: Expected fraction of active nodes in a round: `network.active_fraction`.
+        inactive: How a node that was inactive computes x: `"lazy"`, with the present weights, as in the paper's proof,
+            or `"literal"`, with those of its last active round, as the paper's algorithm is printed.
 
     Returns:
         The strategy. It starts at the minimiser of h, whatever the clients' initial parameters.
 
     Raises:
-        ConfigError: schedules that leave x undefined, or an unknown `inactive`.
+        ConfigError: gamma is 0 though h is not strongly convex, or an argument is out of range.
     """
     dual_map = DualMap(regularizer, weight_power, gamma, gamma_power, active_fraction)
     step, output = DualStep(dual_map, inactive), WeightedPrimals(dual_map, inactive)

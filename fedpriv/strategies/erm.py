@@ -4,10 +4,10 @@ Problem: min_x F(x) + h(x), F the mean loss of all examples of all clients, h a 
 
     x_t = prox_{eta h}(y_{t-1} - eta g~(y_{t-1})),  y_t = x_t + beta (x_t - x_{t-1})
 
-In the paper beta = 0. With momentum beta (Nesterov, 1983; Beck and Teboulle, 2009) fewer steps, and so less noise on
-each, come as far on an ill-conditioned problem. The answer g~ is a mean over clients, so one owner or many give the
-same iterates. On a non-convex F the guarantee is on the gradient norm of an iterate drawn at random (theorem 6.3,
-beta = 0): `RandomIterate`. With Poisson batches it is DP-SGD.
+g~ is the mean of the clients' private gradients. In the paper beta = 0. Momentum beta (Nesterov, 1983; Beck and
+Teboulle, 2009) needs fewer steps on ill-conditioned problems, and fewer steps need less noise each. For non-convex F
+the paper bounds the gradient norm of an iterate drawn at random (theorem 6.3, beta = 0): `RandomIterate`. With Poisson
+batches it is DP-SGD.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedpriv.strategies.proximal import Proximal, Zero
 
 @dataclass(frozen=True)
 class SendGradient:
-    """Say the private gradient at the point, the first part of what is heard."""
+    """Send the private gradient at the point, which is the first part of what is received."""
 
     says: ClassVar[tuple[str, ...]] = ("gradient",)
     memory: ClassVar[Memory] = "none"  # nothing survives a round
@@ -39,14 +39,14 @@ class SendGradient:
         return {}
 
     def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
-        """One question."""
+        """One private gradient."""
         return oracle.gradient(received.chunk(len(self.hears), 1)[0]), state
 
 
 @checked("strategy")
 @dataclass(frozen=True)
 class ProximalStep:
-    """`x+ = prox_{eta h}(y - eta mean(g~))`, and says `y = x+ + momentum (x+ - x)`, with momentum beside x+."""
+    """`x+ = prox_{eta h}(y - eta mean(g~))`; sends `y = x+ + momentum (x+ - x)`, and with momentum x+ beside it."""
 
     hears: ClassVar[tuple[str, ...]] = ("gradient",)
     is_sum: ClassVar[bool] = True
@@ -57,7 +57,7 @@ class ProximalStep:
 
     @property
     def says(self) -> tuple[str, ...]:
-        """The point, and where that is another one the iterate: whoever took it back from points would round it."""
+        """The point y, and with momentum the iterate x, since computing x from y would round it."""
         return ("point", "iterate") if self.momentum else ("point",)
 
     def init(self, params: Tensor) -> tuple[Tensor, State]:
@@ -78,7 +78,7 @@ class ProximalStep:
 
 @dataclass(frozen=True)
 class ReportIterate:
-    """Report the iterate x, the second half of what was said, through another output."""
+    """Report the iterate x, the second half of what the server sends, through another output."""
 
     output: Output
 
@@ -94,9 +94,9 @@ class ReportIterate:
 @checked("strategy")
 @dataclass(frozen=True)
 class RandomIterate:
-    """Report `x_m`, m drawn uniformly from {0, ..., rounds - 1} before the run, without looking at anything.
+    """Report `x_m`, with m drawn uniformly from {0, ..., rounds - 1} before the run.
 
-    The whole run is paid for, whatever m is.
+    The whole run costs epsilon, whatever m is.
     """
 
     rounds: Count
@@ -128,18 +128,22 @@ def gradient_descent(
     random_iterate: Count | None = None,
     seed: int = 0,
 ) -> Strategy:
-    """DP-GD: proximal gradient descent on private gradients.
+    """DP-GD: proximal gradient descent on private gradients, with a server (Wang, Ye, Xu, 2017, algorithm 4).
 
     Args:
-        learning_rate: eta; the paper takes 1 / L for an L-smooth loss.
+        learning_rate: Step size eta; the paper takes 1 / L for an L-smooth loss.
         regularizer: h, e.g. `L2(0.01)`; none by default.
-        momentum: beta, in [0, 1): an answer, noise included, moves x by up to `learning_rate / (1 - momentum)` of it.
-        average: None reports the last iterate; a power p the average weighted by `t**p`.
+        momentum: Nesterov momentum, in [0, 1). All in all a gradient, noise included, moves x by up to
+            `learning_rate / (1 - momentum)` times it.
+        average: None reports the last iterate; a number p the average of all iterates, weighted by `t**p`.
         random_iterate: Number of rounds T of the run, to report an iterate drawn from `{x_0, ..., x_{T-1}}`.
-        seed: Of that draw.
+        seed: Seed of that draw.
+
+    Returns:
+        The strategy.
 
     Raises:
-        ConfigError: both outputs are asked for, a random iterate with momentum, or a number is out of range.
+        ConfigError: `random_iterate` together with `average` or `momentum`, or a number is out of range.
     """
     if average is not None and random_iterate is not None:
         raise ConfigError("strategy.average", average, "a random iterate is no average: leave one of them out")

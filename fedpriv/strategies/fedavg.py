@@ -1,20 +1,19 @@
-"""Federated averaging and its kin: FedAvg, FedProx and FedOpt.
+"""FedAvg, FedProx and FedOpt.
 
-Each participant starts at the server's model w, makes `local_steps` gradient steps on its own mean loss, held near w by
-`mu / 2 ||x - w||^2`, and sends what it changed, weighted; the server takes the mean change as a step direction:
+Each participant p starts at the server's model w, makes `local_steps` steps on its own mean loss plus
+`mu / 2 ||x - w||^2`, and sends the weighted change; the server steps along the mean change:
 
     x_p = w;  x_p -= lr (g~_p(x_p) + mu (x_p - w))  (local_steps times);  u_p = omega_p (x_p - w)
     w  <- server(w, mean_p(u_p))
 
-omega_p = n m_p / sum(m), m_p the examples of client p (McMahan et al.), or 1 (Li et al.). The sum is over all n
-clients, so that the mean change of a cohort drawn at random is, on average, that of everyone.
+g~_p is the private gradient. omega_p = n m_p / sum(m) for m_p examples (McMahan et al.), or 1 (Li et al.). The sum is
+over all n clients, so the expected mean change of a random cohort is the mean change of all clients.
 
 * FedAvg (McMahan et al., 2017, algorithm 1): mu = 0, `w += server_lr mean(u)`. With one local step, FedSGD.
 * FedProx (Li et al., 2020, algorithm 2): mu > 0.
 * FedOpt (Reddi et al., 2021, algorithm 2): the server's step is one of momentum, Adagrad, Adam or Yogi.
 
-What the server does is post-processing of what it was sent. With the boundary `at: message` this is client-level
-DP-FedAvg (McMahan et al., 2018): u_p is clipped and noised.
+With `Privacy(at="message", unit="client")`, which clips and noises u_p, FedAvg is DP-FedAvg (McMahan et al., 2018).
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ from fedpriv.strategies.base import (
 class LocalSteps:
     """Gradient steps from the received model; the message is the weighted change.
 
-    With `at: message` the change is clipped with its weight. With `unit: client` at the gradient each of several
-    answers is clipped, and the change is weighted afterwards.
+    Weights and clipping: `at: message` clips the weighted change; `at: gradient` with `unit: client` and several steps
+    clips each unweighted gradient, and the change is weighted afterwards.
 
     Args:
-        learning_rate: Step of the clients.
-        local_steps: Gradient steps; each asks the oracle once.
+        learning_rate: Step size of the clients.
+        local_steps: Gradient steps per round; each costs one private gradient.
         proximal: `mu` of FedProx.
-        weighting: What counts the same: all `"examples"`, or all `"clients"`.
+        weighting: What has equal weight in the mean: all `"examples"`, or all `"clients"`.
     """
 
     hears: ClassVar[tuple[str, ...]] = ("model",)
@@ -65,7 +64,7 @@ class LocalSteps:
 
     @property
     def linear(self) -> bool:
-        """A single step is a multiple of its answer."""
+        """True for a single step, whose message is a multiple of its answer."""
         return self.local_steps == 1
 
     def init(self, params: Tensor) -> State:
@@ -94,7 +93,7 @@ class LocalSteps:
 
 
 class ServerOptimizer(Protocol):
-    """How the server moves along the mean update. A pure function of released values."""
+    """How the server moves along the mean update."""
 
     def init(self, model: Tensor) -> State:
         """State before round 0."""
@@ -190,15 +189,18 @@ def fedavg(
     weighting: Weighting = "examples",
     average: NonNegative | None = None,
 ) -> Strategy:
-    """Federated averaging on a star.
+    """Federated averaging with a server (McMahan et al., 2017).
 
     Args:
-        learning_rate: Step of the clients.
-        local_steps: Gradient steps per round; each asks the oracle once, so each is paid for.
-        server_learning_rate: Step of the server along the mean update.
+        learning_rate: Step size of the clients.
+        local_steps: Gradient steps per round. With noise on gradients each step costs privacy budget.
+        server_learning_rate: Step size of the server along the mean update.
         server_momentum: In [0, 1); 0 is FedAvg, else FedAvgM.
-        weighting: What counts the same in the mean update: all `"examples"` (as in the paper), or all `"clients"`.
-        average: None reports the last model; a power p the average weighted by `t**p`.
+        weighting: What has equal weight in the mean update: all `"examples"` (as in the paper), or all `"clients"`.
+        average: None reports the last model; a number p the average of all rounds' models, weighted by `t**p`.
+
+    Returns:
+        The strategy.
 
     Raises:
         ConfigError: an option is out of range.
@@ -217,9 +219,13 @@ def fedprox(
     weighting: Weighting = "examples",
     average: NonNegative | None = None,
 ) -> Strategy:
-    """FedProx: as `fedavg`, with local steps held near the received model by `proximal / 2 ||x - w||^2`.
+    """FedProx: `fedavg` whose local loss has the term `proximal / 2 ||x - w||^2` added, w the received model.
 
-    The paper weights `"clients"` alike, and draws each with a probability that grows with its examples.
+    Options are those of `fedavg`. The paper uses `weighting="clients"`, and draws clients with a probability
+    proportional to their number of examples. Source: Li et al., 2020.
+
+    Raises:
+        ConfigError: an option is out of range.
     """
     local = LocalSteps(learning_rate, local_steps, proximal, weighting)
     return _star(local, ServerSgd(server_learning_rate), average, "fedprox")
@@ -238,7 +244,13 @@ def fedopt(
     weighting: Weighting = "examples",
     average: NonNegative | None = None,
 ) -> Strategy:
-    """FedOpt: as `fedavg`, with an adaptive step of the server; see `ServerAdaptive`."""
+    """FedOpt: `fedavg` whose server uses Adagrad, Adam or Yogi on the mean update (Reddi et al., 2021, algorithm 2).
+
+    `beta1`, `beta2` and `tau` are the paper's, see `ServerAdaptive`; other options are those of `fedavg`.
+
+    Raises:
+        ConfigError: an option is out of range.
+    """
     optimizer = ServerAdaptive(server, server_learning_rate, beta1, beta2, tau)
     return _star(LocalSteps(learning_rate, local_steps, weighting=weighting), optimizer, average, "fedopt")
 

@@ -1,4 +1,4 @@
-"""What decentralised strategies share: nodes send a row each, and keep what they make of their neighbours' rows."""
+"""What decentralised strategies share: each node sends a row and averages the rows of its neighbours (gossip)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fedpriv.strategies.base import Network, State
 
 @dataclass(frozen=True)
 class Gossip:
-    """`rows <- W rows` on the round's active nodes; whoever is inactive keeps its row.
+    """`rows <- W rows` on the round's active nodes, W the network's mixing matrix; inactive nodes keep their rows.
 
-    On a star W = 11'/n, and the same strategy is the centralised method.
+    On a star every entry of W is 1/n, which makes the strategy its centralised counterpart.
     """
 
     hears: ClassVar[tuple[str, ...]] = ("row",)
@@ -35,12 +35,12 @@ class Gossip:
 @checked("strategy.step_size")
 @dataclass(frozen=True)
 class StepSize:
-    """`scale * ratio**(t - 1) / t**power` for round `t` = 1, 2, ...: constant, polynomial or geometric decay."""
+    """Step size `scale * ratio**(t - 1) / t**power` of round `t` = 1, 2, ...: constant, polynomial or geometric."""
 
     scale: Positive = 1.0
     power: Finite = 0.0
     ratio: Positive = 1.0
 
     def __call__(self, t: int) -> float:
-        """Step of round `t`."""
+        """Step size of round `t`, from 1."""
         return self.scale * self.ratio ** (t - 1) / t**self.power

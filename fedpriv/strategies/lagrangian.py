@@ -1,4 +1,4 @@
-"""What exact augmented Lagrangians share: multipliers, tolerances, and when an outer loop ends."""
+"""What augmented Lagrangian methods share: multipliers, tolerances, and the stopping rule."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Outer:
     """Parameters of the outer loop and its stopping rule (He, Peng and Sun, 2024, eq 11).
 
     Args:
-        beta: Penalty; the multipliers' step.
-        tolerance: `s` of `tau_k = s / (k + 1)^2`.
-        stationarity: `eps_1`.
-        feasibility: `eps_2`.
+        beta: Penalty parameter, which is also the step size of the multipliers.
+        tolerance: `s`: outer round k = 0, 1, ... is solved to the tolerance `tau_k = s / (k + 1)^2`.
+        stationarity: `eps_1`: stop when the gradient of the Lagrangian is this small.
+        feasibility: `eps_2`: and constraints are violated by at most about this.
     """
 
     beta: Positive = 10.0
@@ -38,7 +38,7 @@ class Outer:
         return still and change <= self.beta * self.feasibility
 
     def stalls(self, rounds: int, least: float, violation: float) -> tuple[int, float]:
-        """Whether the violation has stopped falling, by one per cent in all over some rounds.
+        """Count outer rounds in which the violation did not fall by one per cent: many mean that the run is stuck.
 
         Args:
             rounds: Outer rounds without progress before this one.
@@ -46,7 +46,7 @@ class Outer:
             violation: This round's.
 
         Returns:
-            Outer rounds without progress, this one included, and the violation that the next is held against.
+            Outer rounds without progress, this one included, and the violation to compare the next one with.
         """
         if violation <= max(0.99 * least, 10 * self.feasibility):
             return 0, violation
@@ -65,7 +65,7 @@ def penalty(multipliers: Tensor, values: Tensor, beta: float, equality: Tensor) 
 
 
 def violations(values: Tensor, equality: Tensor) -> Tensor:
-    """What is missing to `c <= 0`, or to `c = 0` for equalities: `[k, m]`, not negative."""
+    """How far values are from `c <= 0`, or from `c = 0` for equalities: `[k, m]`, not negative."""
     return values.abs().where(equality, values.clamp_min(0))
 
 

@@ -9,9 +9,9 @@ k = 0, 1, ...:
     z_{k+1} = argmin_{z in C} B_w(z, z_k) + a <g~, z>
     y_{k+1} = argmin_{y in C} L D^2 / 2 ||y - x||_C^2 + <g~, y>
 
-On the l1 ball y_{k+1} = x + r (z_{k+1} - z_k): the point with which the paper's proof compares its argmin, so the
-theorem holds for it, and it costs nothing. The paper leaves the gradient of the y-step without noise: then y_1 is a
-function of the exact gradient, and not private at all (`published`).
+On the l1 ball y_{k+1} = x + r (z_{k+1} - z_k), which is cheap; the paper's proof compares its argmin with this point,
+so the theorem holds for it. The paper leaves the gradient of the y-step without noise (`published`): y_1 is then a
+function of the exact gradient, and not private.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class MirrorSet(Protocol):
         ...
 
     def project(self, x: Tensor) -> Tensor:
-        """A point of C for each row, itself where it is in C."""
+        """A point of C for each row; rows in C stay as they are."""
         ...
 
     def mirror_step(self, z: Tensor, slope: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ class MirrorSet(Protocol):
         ...
 
     def descend(self, x: Tensor, slope: Tensor, coupled: Tensor) -> Tensor:
-        """`argmin_{y in C} ||y - x||_C^2 / 2 + <slope, y>`, or `coupled`, which does no worse than the proof needs."""
+        """`argmin_{y in C} ||y - x||_C^2 / 2 + <slope, y>`, or `coupled`, which is good enough for the proof."""
         ...
 
 
@@ -88,11 +88,11 @@ class L1Ball:
 
     @property
     def diameter(self) -> float:
-        """Twice the radius: between opposite corners."""
+        """Twice the radius."""
         return 2 * self.radius
 
     def project(self, x: Tensor) -> Tensor:
-        """Scale down; the start is the only point that needs it."""
+        """Scale down rows that are too long."""
         return x * (self.radius / x.abs().sum(-1, keepdim=True).clamp_min(self.radius))
 
     def mirror_step(self, z: Tensor, slope: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ class L1Ball:
 
 @dataclass(frozen=True)
 class SendGradient:
-    """Say the private gradient at the point heard beside the solution, `[k, 2 dim]`."""
+    """Send the private gradient at x; receives x and the solution y side by side, `[k, 2 dim]`."""
 
     hears: ClassVar[tuple[str, ...]] = ("point", "solution")
     says: ClassVar[tuple[str, ...]] = ("gradient",)
@@ -133,14 +133,14 @@ class SendGradient:
         return {}
 
     def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
-        """One question, for both steps."""
+        """One private gradient, for both steps."""
         gradient = oracle.gradient(received.chunk(2, 1)[0])
         return torch.cat([gradient, gradient], 1), state
 
 
 @dataclass(frozen=True)
 class SendTwoGradients:
-    """As published: the y-step's gradient is a question of its own, which the paper answers without noise."""
+    """As published: ask twice, since the paper leaves the gradient of the y-step without noise. Not private."""
 
     hears: ClassVar[tuple[str, ...]] = ("point", "solution")
     says: ClassVar[tuple[str, ...]] = ("gradient",)
@@ -152,14 +152,14 @@ class SendTwoGradients:
         return {}
 
     def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
-        """Two questions."""
+        """Two gradients."""
         point = received.chunk(2, 1)[0]
         return torch.cat([oracle.full_gradient(point), oracle.gradient(point)], 1), state
 
 
 @dataclass(frozen=True)
 class MirrorStep:
-    """Both steps, on means of what was said: the y-step's gradient beside the z-step's, `[k, 2 dim]`."""
+    """Both steps, on the mean message; as published that is two gradients side by side, `[k, 2 dim]`."""
 
     hears: ClassVar[tuple[str, ...]] = ("gradient",)
     says: ClassVar[tuple[str, ...]] = ("point", "solution")
@@ -175,7 +175,7 @@ class MirrorStep:
         return received, {"x": x, "y": x, "z": x, "k": torch.zeros((), dtype=torch.long)}
 
     def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
-        """Steps k, and the next point to ask at."""
+        """Both steps, and the next x."""
         mean, k = network.mean(message), int(state["k"])
         for_y, for_z = mean[:1].chunk(2, 1)
         smooth = self.smoothness * self.feasible.diameter**2
@@ -197,18 +197,22 @@ class ReportSolution:
         return {}
 
     def __call__(self, received: Tensor, state: State) -> tuple[Tensor, State]:
-        """The second half of what was said."""
+        """The second half of what the server sends."""
         return received.chunk(2, 1)[1], state
 
 
 @checked("strategy")
 def accelerated_mirror_descent(feasible: MirrorSet, smoothness: Positive, *, published: bool = False) -> Strategy:
-    """DP-AccMD.
+    """DP-AccMD: accelerated mirror descent on a ball, with a server (Wang, Ye, Xu, 2017, algorithm 3).
 
     Args:
-        feasible: C, `EuclideanBall(radius)` or `L1Ball(radius)`.
-        smoothness: L of the mean loss in the 2-norm; 1/4 for the logistic loss of rows of norm 1.
-        published: Ask for the y-step's gradient on its own, as the paper does; needs `Published(exact=...)` noise.
+        feasible: The set C that the model is kept in: `EuclideanBall(radius)` or `L1Ball(radius)`.
+        smoothness: Smoothness L of the mean loss in the 2-norm; 1/4 for the logistic loss of rows of norm 1.
+        published: Leave one of the two gradients without noise, as the paper does (not private): needs
+            `Privacy(published=Published(exact=...))`.
+
+    Returns:
+        The strategy.
 
     Raises:
         ConfigError: smoothness or the set's size is not positive.

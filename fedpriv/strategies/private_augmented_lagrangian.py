@@ -1,7 +1,7 @@
-"""A private augmented Lagrangian: noisy constraint values, public weights, noisy gradients of the scalarised loss.
+"""A private augmented Lagrangian: noisy constraint values, public multipliers, noisy gradients of the Lagrangian.
 
-He, Peng and Sun (2024) have no private variant: their messages reveal every client's gradients and constraint values.
-This one asks two private questions a round, for a fixed number of rounds T; the rest is post-processing. Round t:
+Our variant of He, Peng and Sun (2024), whose messages reveal gradients and constraint values. It asks each client two
+private questions a round, for a fixed number of rounds T; all else is computed from the answers. Round t:
 
     c^_i  = private constraint values at w
     pi_i  = min([mu_i + beta c^_i]_+, pi_max)        public; for an equality within [-pi_max, pi_max]
@@ -10,8 +10,8 @@ This one asks two private questions a round, for a fixed number of rounds T; the
     z_i   = argmin <g~_i, z> + ||z - w||^2 / (2 eta_t)
     w     = prox_h(mean_i z_i),  eta_t = eta / t**decay
 
-The last round measures: c^_i at the weighted average of the w's, which is the model reported, several times. No
-decision looks at data, so T and the noise are known beforehand. beta multiplies the noise of c^.
+The last round only measures c^_i, several times, at the weighted average of the w's, which is the model reported. No
+decision depends on data, so T and the noise are known beforehand. beta multiplies the noise of c^.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class ScalarizedStep:
 
     Args:
         rounds: T, the measuring round included.
-        beta: Step of the multipliers.
+        beta: Step size of the multipliers.
         largest: `pi_max`.
         learning_rate: `eta`.
-        decay: Power of t that divides it.
-        measurements: Times that the reported model's constraint values are asked for.
+        decay: `eta_t = eta / t**decay`.
+        measurements: How often the constraint values of the reported model are measured.
     """
 
     hears: ClassVar[tuple[str, ...]] = ("model",)
@@ -137,20 +137,23 @@ def private_al(
     measurements: Count = 4,
     regularizer: Proximal = Zero(),
 ) -> Strategy:
-    """Private augmented Lagrangian on a star.
+    """Private training under constraints: an augmented Lagrangian on noisy gradients and constraint values.
 
     Args:
-        rounds: Rounds of the run, which the noise is planned for.
-        beta: Step of the multipliers; it multiplies the noise of the constraint values.
-        largest: Cap of the multipliers, public.
-        learning_rate: Step at t = 1.
-        decay: The step falls as `t**-decay`.
-        average: The reported model is the average of all w weighted by `t**average`.
-        measurements: Times that the last round measures the reported model's constraint values; they are averaged.
-        regularizer: h, through its proximal map.
+        rounds: Number of rounds of the run, the last of which only measures the result.
+        beta: Step size of the multipliers; it multiplies the noise of the constraint values.
+        largest: Upper bound on the multipliers.
+        learning_rate: Step size in round t = 1.
+        decay: The step size falls as `t**-decay`.
+        average: The reported model is the average of all rounds' w, weighted by `t**average`.
+        measurements: How often the last round measures the reported model's constraint values, to average them.
+        regularizer: Convex h, added to the mean loss.
 
     Returns:
-        The strategy, private whatever the oracle's settings at `at: gradient`.
+        The strategy, for `Privacy(at="gradient")` and a run of exactly `rounds` rounds.
+
+    Raises:
+        ConfigError: an argument is out of range.
     """
     step = ScalarizedStep(rounds, beta, largest, learning_rate, decay, measurements)
     server = ProximalMean(rounds, regularizer, learning_rate, decay, average, measurements)

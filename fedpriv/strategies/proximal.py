@@ -1,6 +1,6 @@
 """Proximal maps `prox(x, step) = argmin_u h(u) + ||u - x||^2 / (2 step)` of regularisers and indicators, row by row.
 
-Each h is `strong_convexity / 2 ||x||^2` plus a `remainder` that is convex. Source: Parikh and Boyd, 2014.
+Each h is `strong_convexity / 2 ||x||^2` plus a convex `remainder`. Source: Parikh and Boyd, 2014.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Proximal(Protocol):
         ...
 
     def value(self, x: Tensor) -> Tensor:
-        """`h` of each row, `[..., dim] -> [...]`; 0 for an indicator, whose points are taken as feasible."""
+        """`h` of each row, `[..., dim] -> [...]`; 0 for the indicator of a set, in which rows are assumed to be."""
         ...
 
     def prox(self, x: Tensor, step: float | Tensor) -> Tensor:
-        """Proximal map of each row; `step >= 0` is a number or `[..., 1]`, 0 gives the nearest point with finite h."""
+        """Proximal map of each row; `step >= 0` is a number or `[..., 1]`; 0 projects onto where h is finite."""
         ...
 
 

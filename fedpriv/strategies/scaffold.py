@@ -7,15 +7,14 @@ of the control variates c (everyone's weighted mean) and c_i (its own). With wei
     x += server_lr mean_i(w_i u_i)
     c_i += control_rate (c_i+ - c_i),  c_i+ = c_i - c - u_i / (K lr);  c = mean_i(w_i c_i)
 
-In the paper c_i is the client's memory. Here the server keeps `w_i c_i` and says it, c and x, and a client says
+In the paper each client keeps c_i. Here the server keeps `w_i c_i` and sends it together with c and x; a client sends
 
     v_i = w_i (u_i + K lr c):   w_i c_i -= control_rate v_i / (K lr);   x += server_lr (mean_i(v_i) - K lr c)
 
-which is the same: then a client keeps nothing, half as much is sent up as in the paper (half as much again is sent
-down), and whatever privacy the messages v_i have, all of it has. (Where weights or the number of participants vary, c
-counts as if they had their mean: that step is unbiased, and varies less.) Single messages are needed, so secure
-aggregation cannot serve it. Noise on v_i enters c_i; `control_rate < 1` smooths it (1 in the paper). DP local steps:
-Noble, Bellet, Dieuleveut (2022).
+This gives the same iterates, and clients keep no state, so everything is computed from the private messages v_i. They
+send half as much as in the paper and receive half as much again. (Where weights or cohort sizes vary, the expected ones
+multiply c: unbiased, with less variance.) The server needs each single v_i, so secure aggregation is impossible. Noise
+on v_i enters c_i; `control_rate < 1` smooths it (1 in the paper). DP local steps: Noble, Bellet, Dieuleveut (2022).
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from fedpriv.strategies.base import (
 
 @dataclass(frozen=True)
 class CorrectedSteps:
-    """Local steps along the corrected gradient; hears `(x, c, w_i c_i)` side by side, `[k, 3 dim]`."""
+    """Local steps along the corrected gradient; receives `(x, c, w_i c_i)` side by side, `[k, 3 dim]`."""
 
     hears: ClassVar[tuple[str, ...]] = ("model", "mean_control", "control")
     says: ClassVar[tuple[str, ...]] = ("control_change",)
@@ -98,7 +97,7 @@ class ControlVariates:
 
 @dataclass(frozen=True)
 class ReportModel:
-    """Report the model, the first third of what was said, through another output."""
+    """Report the model, the first third of each row that the server sends, through another output."""
 
     output: Output
 
@@ -121,15 +120,18 @@ def scaffold(
     weighting: Weighting = "examples",
     average: NonNegative | None = None,
 ) -> Strategy:
-    """SCAFFOLD on a star.
+    """SCAFFOLD: federated averaging with control variates, for clients with different data (Karimireddy et al., 2020).
 
     Args:
-        learning_rate: Step of the clients.
-        local_steps: K; each asks the oracle once.
-        server_learning_rate: Step of the server along the mean update.
+        learning_rate: Step size of the clients.
+        local_steps: Gradient steps per round. With noise on gradients each step costs privacy budget.
+        server_learning_rate: Step size of the server along the mean update.
         control_rate: In (0, 1]: how far a control variate moves towards its newest estimate; 1 in the paper.
-        weighting: What counts the same in the mean: all `"examples"`, or all `"clients"` as in the paper.
-        average: None reports the last model; a power p the average weighted by `t**p`.
+        weighting: What has equal weight in the mean: all `"examples"`, or all `"clients"` as in the paper.
+        average: None reports the last model; a number p the average of all rounds' models, weighted by `t**p`.
+
+    Returns:
+        The strategy. The server needs each client's message, so it cannot run with secure aggregation.
 
     Raises:
         ConfigError: an option is out of range.

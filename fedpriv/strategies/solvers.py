@@ -1,4 +1,4 @@
-"""Smooth minimisers for many small problems at once: row i is problem i, and rows that are done stand still.
+"""Smooth minimisers for many small problems at once: row i is problem i; rows that have converged stay as they are.
 
 L-BFGS: Nocedal and Wright (2006), algorithm 7.4. Accelerated gradient: Nesterov (1983) with the gradient restart of
 O'Donoghue and Candes (2015) and backtracking. Newton on a fixed Hessian is exact for quadratics.
@@ -27,11 +27,11 @@ class Solver(Protocol):
     """Minimises `values` from `start` until every row's gradient is at most `tolerance` in the infinity norm."""
 
     def prepare(self, values: Values, start: Tensor) -> Tensor:
-        """What can be computed once for many solves, one row a problem."""
+        """What can be computed once for many solves: one row for each problem, of any width."""
         ...
 
     def solve(self, values: Values, start: Tensor, tolerance: float, prepared: Tensor) -> Tensor:
-        """The minimisers `[k, dim]`; rows that hit the iteration cap are as good as they got."""
+        """The minimisers `[k, dim]`; rows that reach the largest number of iterations are returned as they are."""
         ...
 
 
@@ -50,8 +50,8 @@ class LBFGS:
     """Limited-memory BFGS with backtracking.
 
     Args:
-        history: Pairs kept.
-        iterations: Cap.
+        history: Number of pairs (step, change of the gradient) that are kept.
+        iterations: Largest number of iterations.
     """
 
     history: Count = 10
@@ -92,7 +92,7 @@ class Newton:
     """Newton's method with backtracking: few iterations, each with a Hessian; for models of up to about 100 parameters.
 
     Args:
-        iterations: Cap.
+        iterations: Largest number of iterations.
     """
 
     iterations: Count = 50
@@ -127,8 +127,8 @@ class AcceleratedGradient:
     """Nesterov's method with adaptive restart and backtracking.
 
     Args:
-        iterations: Cap.
-        step: First step size; it is halved where needed and grows by a tenth an iteration.
+        iterations: Largest number of iterations.
+        step: First step size; it is halved where needed and grows by a tenth in each iteration.
     """
 
     iterations: Count = 2000

@@ -8,12 +8,12 @@ Problem: min_x F(x) + h(x), F the mean loss of all examples of all clients. Epoc
     x_t = prox_{eta h}(x_{t-1} - eta v),  t = 2, ..., m_s
     x~  = mean of x_1 .. x_{m_s}
 
-SVRG: m_s = m, x_0 = x~. SVRG++: m_s = 2^s m, and x_0 is the last inner iterate; its first inner step asks too.
+SVRG: m_s = m, x_0 = x~. SVRG++: m_s = 2^s m, x_0 is the last inner iterate, and the first inner step also needs a d~.
 
-One question is one round. An example's difference is clipped to twice the gradient's bound, or, for an L-smooth loss,
-to L ||x_{t-1} - x~||: a bound that holds without clipping, is a function of releases, and shrinks as x does not move.
-The paper's noise is fresh on v at every inner step, for batches of one, with an unspecified constant; see
-docs/papers/erm.md for what it costs.
+Each private answer, v~ or d~, takes one round. The difference of one example is clipped to twice the bound of a
+gradient or, for an L-smooth loss, to L ||x_{t-1} - x~||, which it cannot pass and which shrinks near the anchor x~. The
+paper adds noise to v at every inner step, for batches of one, with an unspecified constant: docs/papers/erm.md says
+what that costs.
 """
 
 from __future__ import annotations
@@ -34,10 +34,14 @@ from fedpriv.strategies.proximal import Proximal, Zero
 @checked("strategy.epochs")
 @dataclass(frozen=True)
 class Epochs:
-    """Which round is what: `length` inner steps an epoch, or `length 2^s` in epoch s = 1, 2, ... when `doubling`.
+    """Which rounds belong to which epoch of SVRG.
 
-    An epoch is a round for the anchor and one for each inner step that asks: all of them when doubling, all but the
-    first (where the difference is zero) when not.
+    An epoch has one round for the full gradient and one for each inner step but the first, where the difference is
+    zero. With `doubling` the first inner step needs a round too.
+
+    Args:
+        length: Inner steps of an epoch; with `doubling`, `length 2^s` in epoch s = 1, 2, ...
+        doubling: Whether it is SVRG++.
     """
 
     length: Count
@@ -66,7 +70,7 @@ class Epochs:
         return self._place(round_index)[1] == 0
 
     def _place(self, rounds: int) -> tuple[int, int]:
-        """Whole epochs in so many rounds, and rounds left over."""
+        """Whole epochs in a number of rounds, and rounds left over."""
         epoch = 1
         while rounds >= self.rounds_of(epoch):
             rounds -= self.rounds_of(epoch)
@@ -77,11 +81,11 @@ class Epochs:
 @checked("privacy.schedule")
 @dataclass(frozen=True)
 class AnchorBudget:
-    """Budget shares by kind of question: an anchor counts `anchor` times as much as an inner step's.
+    """Budget schedule for SVRG: another share for full gradients than for differences.
 
     Attributes:
-        epochs: Which round is what.
-        anchor: Share of a full gradient where a difference has share 1.
+        epochs: Which rounds ask for a full gradient.
+        anchor: Share of a full gradient, where a difference has share 1.
     """
 
     epochs: Epochs
@@ -94,10 +98,9 @@ class AnchorBudget:
 
 @dataclass(frozen=True)
 class SendDifference:
-    """Say the full gradient at a new anchor, else the difference to it.
+    """Send the full gradient at a new anchor, else the difference of the gradients at x and at the anchor x~.
 
-    It hears `(x, x~)` side by side, `[k, 2 dim]`; where they are alike it is asked for the anchor's gradient. Of what
-    is said only what was heard and this round's answer count, so nothing is kept.
+    Receives `(x, x~)` side by side, `[k, 2 dim]`; where they are equal the full gradient is wanted.
     """
 
     hears: ClassVar[tuple[str, ...]] = ("point", "anchor")
@@ -113,7 +116,7 @@ class SendDifference:
         return {"round": torch.zeros((), dtype=torch.long)}
 
     def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
-        """One question."""
+        """One private answer."""
         t = int(state["round"])
         point, anchor = received.chunk(2, 1)
         if self.epochs.is_anchor(t):
@@ -123,7 +126,7 @@ class SendDifference:
         return answer, {"round": torch.tensor(t + 1)}
 
     def _bound(self, point: Tensor, anchor: Tensor) -> float | None:
-        """`L ||x - x~||`, the same for all: they heard the same. A point like its anchor still needs some bound."""
+        """`L ||x - x~||`, the same for all clients, who received the same points; positive also for equal points."""
         if self.smoothness is None:
             return None
         distance = float((point[:1] - anchor[:1]).double().norm())
@@ -133,7 +136,7 @@ class SendDifference:
 
 @dataclass(frozen=True)
 class VarianceReducedStep:
-    """The epochs and steps of the module's equations, on means of what was said."""
+    """The server's part of the module's equations, on means of the messages."""
 
     hears: ClassVar[tuple[str, ...]] = ("gradient",)
     says: ClassVar[tuple[str, ...]] = ("point", "anchor")
@@ -177,7 +180,7 @@ class ReportAnchor:
         return {}
 
     def __call__(self, received: Tensor, state: State) -> tuple[Tensor, State]:
-        """The second half of what was said."""
+        """The second half of what the server sends."""
         return received.chunk(2, 1)[1], state
 
 
@@ -190,19 +193,22 @@ def svrg(
     smoothness: Positive | None = None,
     doubling: bool = False,
 ) -> Strategy:
-    """DP-SVRG, or DP-SVRG++ when `doubling`.
+    """DP-SVRG or DP-SVRG++: variance-reduced private gradients, with a server (Wang, Ye, Xu, 2017).
 
     Args:
-        learning_rate: eta; for what the paper proves see `proven` (SVRG); it takes 1 / (13 L) for SVRG++.
-        epoch_length: m; a multiple of L / mu (SVRG), see `proven`, and of L (SVRG++).
-        regularizer: h; none by default. The l2 term belongs here, not in the loss.
-        smoothness: L of each example's loss, if known: it bounds differences of gradients without clipping them, which
-            lowers their noise as much. 1/4 for the logistic loss of rows of norm 1. A value that is too small costs
-            accuracy, not privacy.
-        doubling: SVRG++.
+        learning_rate: Step size. `fedpriv.strategies.svrg.proven` gives the paper's for SVRG; 1 / (13 L) for SVRG++.
+        epoch_length: m, inner steps of an epoch (SVRG++: of half the first epoch). `proven` gives the paper's for SVRG.
+        regularizer: h; none by default. Put an l2 term here, not into the loss.
+        smoothness: Smoothness L of each example's loss, if known: differences of gradients are clipped to L times the
+            distance of the points, so they need less noise. 1/4 for the logistic loss of rows of norm 1. Too small a
+            value costs accuracy, not privacy.
+        doubling: Whether epochs double in length: SVRG++.
 
     Returns:
         The strategy. A run of S epochs has `Epochs(epoch_length, doubling).rounds(S)` rounds.
+
+    Raises:
+        ConfigError: a number is out of range.
     """
     epochs = Epochs(epoch_length, doubling)
     local = SendDifference(epochs, smoothness)
@@ -218,22 +224,22 @@ def proven(
     learning_rate: Positive | None = None,
     epoch_length: Count | None = None,
 ) -> tuple[float, int]:
-    """Step and epoch length of DP-SVRG, where not given, for which each epoch halves the gap (theorem 4.2, equation 4).
+    """Step size and epoch length of DP-SVRG for which each epoch is proved to halve the distance to the optimal value.
 
-    With eta = a / L and k = L / mu the theorem asks for `k / (a (1 - 8a) m) + 8a (m + 1) / (m (1 - 8a)) < 1/2`. The
-    step for which the fewest inner steps will do is a = 1/48, with m above 192 k + 2/3.
+    With eta = a / L and k = L / mu the theorem needs `k / (a (1 - 8a) m) + 8a (m + 1) / (m (1 - 8a)) < 1/2`. The epoch
+    is shortest for a = 1/48: m above 192 k + 2/3. Source: Wang, Ye, Xu, 2017, theorem 4.2, equation 4.
 
     Args:
         smoothness: L of each example's loss.
-        strong_convexity: mu of the objective: that of the regulariser is a lower bound.
-        learning_rate: eta, if chosen; by default 1 / (48 L).
-        epoch_length: m, if chosen, proven or not; by default the smallest that is.
+        strong_convexity: mu of the objective; at least that of the regulariser.
+        learning_rate: eta, if given; by default 1 / (48 L).
+        epoch_length: m, if given (it is not checked); by default the smallest that the theorem allows.
 
     Returns:
         eta and m.
 
     Raises:
-        ConfigError: m is to be found and there is none: mu is zero, or eta is 1 / (24 L) or more.
+        ConfigError: `epoch_length` is not given and no length will do: mu is zero, or eta at least 1 / (24 L).
     """
     eta = learning_rate or 1 / (48 * smoothness)
     if epoch_length is not None:

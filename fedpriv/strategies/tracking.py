@@ -6,16 +6,16 @@ One variable, round k = 1, 2, ..., y_i(0) = 0, only z is sent:
     y   += beta (z(k) - zbar)    (4b)
     z(k+1) = zbar - alpha_k (y + g~(z(k)))    (4c)
 
-In the paper z(k+1) = x(k) + xi(k+1), x(k) = zbar - alpha_k (y + grad f(z)): noise xi on z is noise -xi / alpha_k on the
-gradient, so here it stands in the oracle. The x(k) of the paper holds an un-noised gradient; it exists nowhere here.
+g~ is the private gradient and W the mixing matrix. The paper adds noise xi to z instead of the gradient, which is the
+same as noise -xi / alpha_k on the gradient.
 
 Two variables, y_i(0) = g~(x(0)), both sent:
 
     x(k+1) = W x(k) - alpha y(k)    (7a)
     y(k+1) = W y(k) + g~(x(k+1)) - g~(x(k))    (7b)
 
-This is the family of PP-DOAGT and Diff-TV-AB, in our reading: their own equations differ in detail, and they add
-independent noise to both variables where here one noised answer enters both.
+This is our reading of PP-DOAGT and Diff-TV-AB, whose equations differ in detail: they add independent noise to both
+variables, while here the same noised gradient enters both.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class ImplicitTracking:
 
     Args:
         step_size: `alpha_k`.
-        beta: Gain of the tracking variable; `alpha_k beta <= 1`.
-        gradient_at: `"sent"`: at the node's own z, as published. `"mixed"`: at zbar, which carries the noise of all its
-            neighbours divided by their number, and costs the same.
+        beta: Gain of the tracking variable y; `alpha_k beta <= 1`.
+        gradient_at: Where the gradient is computed: `"sent"`, at the node's own z, as published, or `"mixed"`, at zbar,
+            in which the noise of neighbours averages out. Both cost the same.
     """
 
     hears: ClassVar[tuple[str, ...]] = ("mixed_row",)
@@ -138,20 +138,21 @@ def gradient_tracking(
     gradient_at: Literal["sent", "mixed"] = "sent",
     average: NonNegative | None = None,
 ) -> Strategy:
-    """Gradient tracking with one exchanged variable; reports the mixed z.
+    """Gradient tracking on a graph with one exchanged variable (Xie, Liu and Chai, 2025).
 
     Args:
-        step_size: `alpha_k`; the paper's is `StepSize(gamma, ratio=q1)`.
-        beta: Gain of tracking; `0.1 / step_size` by default.
-        gradient_at: `"sent"` or `"mixed"`.
-        average: None reports the last z; a power p its average weighted by `t**p`.
+        step_size: Step size `alpha_k`; the paper's is `StepSize(gamma, ratio=q1)`.
+        beta: Gain of the tracking variable; `0.1 / step_size` by default, at most `1 / step_size`.
+        gradient_at: Where a node computes its gradient: at the model that it `"sent"`, as published, or at the average
+            of its neighbours' (`"mixed"`), which is less noisy and costs the same.
+        average: None reports the last mixed model; a number p the average of all rounds', weighted by `t**p`.
 
     Returns:
-        The strategy. Without noise it converges linearly to the optimum, with a constant step, on smooth strongly
-        convex problems.
+        The strategy. With a constant step and without noise it converges linearly to the optimum of smooth strongly
+        convex problems, however different the nodes' data are.
 
     Raises:
-        ConfigError: `beta` is too large.
+        ConfigError: `beta` is too large, or an argument is out of range.
     """
     beta = 0.1 / step_size(1) if beta is None else beta
     output: Output = Last() if average is None else Averaged(average)
@@ -160,14 +161,17 @@ def gradient_tracking(
 
 @checked("strategy")
 def gradient_tracking_pair(step_size: StepSize = StepSize(0.1), *, average: NonNegative | None = None) -> Strategy:
-    """Gradient tracking with two exchanged variables, eq 7: twice the bytes.
+    """Gradient tracking on a graph with two exchanged variables (Xie, Liu and Chai, 2025, eq 7): twice the bytes.
 
     Args:
-        step_size: `alpha`.
-        average: As in `gradient_tracking`.
+        step_size: Step size `alpha`.
+        average: None reports the last model; a number p the average of all rounds' models, weighted by `t**p`.
 
     Returns:
         The strategy.
+
+    Raises:
+        ConfigError: an argument is out of range.
     """
     output: Output = Last() if average is None else Averaged(average)
     local = TwoVariableTracking(step_size)
