@@ -68,7 +68,7 @@ def test_a_private_run_shows_its_worst_value_with_its_interval(tmp_path: Path):
     run = build(found, folder)
     list(run)
     (folder / "result.json").write_text(json.dumps(run.result().to_json()))
-    worst = float(run.progress.local["measured"].max())
+    worst = float(run.progress.local.measured.max())
     width = 1.96 * float(run.oracle.statistic_deviation(0).max()) / 2  # four measurements
     shown = Run.read(folder).rows()["worst constraint value"]
     assert shown.startswith(f"{worst:.3g} ± {width:.2g} (95 %; the largest of 3 noisy ones")

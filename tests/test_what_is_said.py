@@ -27,7 +27,7 @@ from fedpriv.privacy.ledger_file import read_ledger
 from fedpriv.reports import comparison, sinks
 from fedpriv.reports.report import Run
 from fedpriv.runs.results import RoundReport
-from fedpriv.strategies.base import Aggregator, Network, State
+from fedpriv.strategies.base import Aggregator, Network
 
 CONFIG = Path(__file__).with_name("run.yaml")
 SMALL = ["data.partition.n_clients=3", "rounds=20", "log.tensorboard=false", "log.evaluate_every=20"]
@@ -195,7 +195,7 @@ def test_a_run_that_leaves_its_plan_shows_no_less_than_it_spent() -> None:
         def __getattr__(self, name: str) -> object:
             return getattr(self.inner, name)
 
-        def __call__(self, received: Tensor, state: State, oracle: fp.Oracle) -> tuple[Tensor, State]:
+        def __call__(self, received: Tensor, state: Any, oracle: fp.Oracle) -> tuple[Tensor, Any]:
             if type(oracle).__name__ != "DryOracle":
                 oracle.gradient(received)
             return self.inner(received, state, oracle)  # pyright: ignore
@@ -216,24 +216,29 @@ def test_a_run_that_leaves_its_plan_shows_no_less_than_it_spent() -> None:
 
 
 @dataclass(frozen=True)
+class Stopping:
+    inner: Any
+    k: int = 0
+    done: bool = False
+
+
+@dataclass(frozen=True)
 class StopsAt:
     """An aggregator that says that it is done after so many rounds."""
 
-    inner: Aggregator
+    inner: Aggregator[Any]
     rounds: int
     hears = ("update",)
     says = ("model",)
     is_sum = True
 
-    def init(self, params: Tensor) -> tuple[Tensor, State]:
+    def init(self, params: Tensor) -> tuple[Tensor, Stopping]:
         received, state = self.inner.init(params)
-        return received, {**state, "k": torch.tensor(0), "done": torch.tensor(0.0)}
+        return received, Stopping(state)
 
-    def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
-        own = {name: value for name, value in state.items() if name not in ("k", "done")}
-        received, own = self.inner(message, network, own)
-        k = state["k"] + 1
-        return received, {**own, "k": k, "done": (k >= self.rounds).float()}
+    def __call__(self, message: Tensor, network: Network, state: Stopping) -> tuple[Tensor, Stopping]:
+        received, own = self.inner(message, network, state.inner)
+        return received, Stopping(own, state.k + 1, state.k + 1 >= self.rounds)
 
 
 def stops_at_four() -> fp.Strategy:

@@ -101,8 +101,8 @@ def leaks(epsilon: float, trials: int, rounds: int, gap: float | None, seed: int
 
 def _seen(before, progress, step: float) -> np.ndarray:
     """`(z_1, y_1, (zbar_1 - x_1) / step - y_1)` of a round, eq 44, `[trials, 3]`."""
-    sent, y = before.local["sent"][0], progress.local["y"][0]
-    given_away = (before.received[0] - progress.local["sent"][0]) / step - y
+    sent, y = before.local.sent[0], progress.local.y[0]
+    given_away = (before.received[0] - progress.local.sent[0]) / step - y
     return torch.stack([sent, y, given_away], 1).numpy()
 
 

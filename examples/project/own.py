@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from fedpriv.data import Split
-from fedpriv.strategies.base import Memory, Network, Oracle, State, Strategy
+from fedpriv.strategies.base import Memory, Network, Oracle, Strategy
 
 
 def spirals(*, examples: int = 2000, noise: float = 0.05, seed: int = 0) -> Split:
@@ -50,11 +50,19 @@ class SendGradient:
     memory: ClassVar[Memory] = "none"
     linear: ClassVar[bool] = True
 
-    def init(self, params: Tensor) -> State:
-        return {}
+    def init(self, params: Tensor) -> None:
+        """A client keeps nothing."""
 
-    def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
-        return oracle.gradient(received), state
+    def __call__(self, received: Tensor, state: None, oracle: Oracle) -> tuple[Tensor, None]:
+        return oracle.gradient(received), None
+
+
+@dataclass(frozen=True)
+class Moving:
+    """What the aggregator keeps between rounds."""
+
+    model: Tensor  # [n, dim]
+    velocity: Tensor  # [n, dim]
 
 
 @dataclass(frozen=True)
@@ -68,13 +76,13 @@ class HeavyBall:
     learning_rate: float
     momentum: float
 
-    def init(self, params: Tensor) -> tuple[Tensor, State]:
-        return params, {"model": params, "velocity": torch.zeros_like(params)}
+    def init(self, params: Tensor) -> tuple[Tensor, Moving]:
+        return params, Moving(params, torch.zeros_like(params))
 
-    def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
-        velocity = self.momentum * state["velocity"] + network.mean(message)
-        model = state["model"] - self.learning_rate * velocity
-        return model, {"model": model, "velocity": velocity}
+    def __call__(self, message: Tensor, network: Network, state: Moving) -> tuple[Tensor, Moving]:
+        velocity = self.momentum * state.velocity + network.mean(message)
+        model = state.model - self.learning_rate * velocity
+        return model, Moving(model, velocity)
 
 
 def heavy_ball(*, learning_rate: float = 1.0, momentum: float = 0.8) -> Strategy:

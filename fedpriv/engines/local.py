@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from fedpriv.clients.population import Population
-from fedpriv.errors import BudgetExhausted, PrivacyError, check_count
+from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError, check_count
 from fedpriv.privacy.settings import Privacy
 from fedpriv.randomness.streams import Randomness
-from fedpriv.strategies.base import Network, Oracle, State, Strategy
+from fedpriv.strategies.base import Network, Oracle, Strategy
+from fedpriv.strategies.state import named, restored, rows_of, with_rows
 
 
 class RoundOracle(Oracle, Protocol):
@@ -122,7 +123,7 @@ class Progress:
     Attributes:
         round: Number of finished rounds.
         received: What the clients hear next, `[n, dim]`.
-        local: State of the local steps: rows `[n, ...]` and public scalars. It belongs to the clients: under
+        local: State of the local steps: rows `[n, ...]` and public numbers. It belongs to the clients: under
             `trust: local` and `at: gradient` it is a function of releases, else it is as private as the data.
         server: State of the aggregator.
         output: State of the output.
@@ -132,11 +133,27 @@ class Progress:
 
     round: int
     received: Tensor
-    local: State
-    server: State
-    output: State
+    local: Any
+    server: Any
+    output: Any
     models: Tensor
     numbers_sent: int
+
+    def stored(self) -> dict[str, Any]:
+        """Tensors and numbers by name, for a checkpoint."""
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        return plain | {name: named(plain[name]) for name in _STATES}
+
+    def restored(self, stored: Mapping[str, Any]) -> Progress:
+        """The progress that was `stored`, of a run that began as this one did.
+
+        Raises:
+            KeyError: its strategy keeps another state.
+        """
+        return Progress(**{**stored, **{name: restored(getattr(self, name), stored[name]) for name in _STATES}})
+
+
+_STATES = ("local", "server", "output")
 
 
 @dataclass(frozen=True)
@@ -155,8 +172,15 @@ class Round:
 
 
 def begin(strategy: Strategy, params: Tensor) -> Progress:
-    """The state before round 0 from initial parameters `[n, dim]`."""
+    """The state before round 0 from initial parameters `[n, dim]`.
+
+    Raises:
+        ConfigError: `monitor` names what the aggregator's state does not have.
+    """
     received, server = strategy.aggregator.init(params)
+    if missing := [name for name in strategy.monitor if name not in dir(server)]:
+        fix = f"is no number of {type(server).__name__}, which {type(strategy.aggregator).__name__} keeps"
+        raise ConfigError("strategy.monitor", missing[0], fix)
     output = strategy.output.init(received)
     return Progress(0, received, strategy.local_step.init(params), server, output, params, 0)
 
@@ -185,7 +209,7 @@ def simulate(
     """
     check_count("rounds", rounds, "a run needs at least one round")
     for index in range(progress.round, rounds):
-        if bool(progress.server.get("done", False)):
+        if strategy.is_done(progress.server):
             return
         cohort = network.participants(index, randomness)
         try:
@@ -219,25 +243,14 @@ def _step(
     everyone = len(cohort) == n
     heard = progress.received if everyone else progress.received[cohort]
     oracle.begin_round(progress.round, cohort, heard)
-    state = progress.local if everyone else _take(progress.local, cohort)
+    state = progress.local if everyone else rows_of(progress.local, cohort)
     message, state = strategy.local_step(heard, state, oracle)
     message = oracle.release_message(message)
     received, server = strategy.aggregator(message, network, progress.server)
     models, output = strategy.output(received, progress.output)
-    local = state if everyone else _put(progress.local, cohort, state)
+    local = state if everyone else with_rows(progress.local, cohort, state)
     sent = progress.numbers_sent + network.numbers_sent + network.answers * received.shape[1]
     return Progress(progress.round + 1, received, local, server, output, models, sent)
-
-
-def _take(state: State, cohort: Tensor) -> State:
-    return {name: value[cohort] if value.ndim else value for name, value in state.items()}
-
-
-def _put(old: State, cohort: Tensor, new: State) -> State:
-    return {
-        name: value.index_copy(0, cohort.to(value.device), new[name]) if value.ndim else new[name]
-        for name, value in old.items()
-    }
 
 
 def adopt(population: Population, progress: Progress, price: str) -> None:

@@ -15,6 +15,7 @@ from fedpriv.measuring.metrics import Evaluator, consensus_distance, spread
 from fedpriv.measuring.optimality import exact_report, private_report
 from fedpriv.oracle.private import PrivateOracle
 from fedpriv.strategies.base import Strategy
+from fedpriv.strategies.lagrangian import Measured, Priced
 
 AT_THE_END = 1000  # test examples for each node's own model
 _AS_IT_GOES = 20_000  # the same for all nodes together, during a run
@@ -102,13 +103,13 @@ def of_constraints(
         private: Whether it makes a promise: then only what was released is reported.
         start: Solve the problem with all data in one place as well, from here, `[dim]`; None: do not.
     """
-    multipliers = progress.local.get("multipliers")
-    if multipliers is None or progress.round == 0:
+    local = progress.local
+    if not isinstance(local, Priced) or progress.round == 0:
         return {}
     if private:
-        return private_report(progress, oracle, multipliers)
+        return private_report(progress, oracle, local) if isinstance(local, Measured) else {}
     h, params = strategy.regularizer, reported(progress)
-    report = exact_report(progress, oracle.problem, params, multipliers, h)
+    report = exact_report(progress, oracle.problem, params, local.multipliers, h)
     if start is not None:
         best = centralised_al(oracle.problem, start, regularizer=h)
         names = ("objective", "converged", "outer_rounds", "evaluations", "cpu_seconds")

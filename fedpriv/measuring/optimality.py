@@ -11,7 +11,7 @@ from torch import Tensor
 from fedpriv.engines.local import Progress
 from fedpriv.oracle.exact import ProblemValues
 from fedpriv.oracle.private import PrivateOracle
-from fedpriv.strategies.lagrangian import violations
+from fedpriv.strategies.lagrangian import Loops, Measured, Remeasures, violations
 from fedpriv.strategies.proximal import Proximal, Zero
 
 # 95 % of a draw, in standard deviations; a mean of Laplace draws lies between the two
@@ -82,7 +82,8 @@ def exact_report(
 ) -> dict[str, Any]:
     """Fields of `result.json` of an exact run; the optimality is computed anew, not taken from the algorithm."""
     found, server = kkt(problem, params, multipliers, regularizer), progress.server
-    converged = bool(server.get("converged", False))
+    loops = server if isinstance(server, Loops) else None
+    converged = loops is not None and bool(loops.converged)
     return {
         "objective": found.objective,
         "constraint_values": found.constraint_values.tolist(),
@@ -90,26 +91,27 @@ def exact_report(
         "multipliers": found.multipliers.tolist(),
         "kkt": {name: getattr(found, name) for name in ("stationarity", "feasibility", "complementarity")},
         "converged": converged,
-        "status": "converged" if converged else _unfinished(found, stopped=bool(server.get("done", False))),
+        "status": "converged" if converged else _unfinished(found, stopped=loops is not None and bool(loops.done)),
         "infeasible_point": found.infeasible_point,
-        "outer_rounds": int(server.get("outer", 0)),
-        "inner_rounds": int(server.get("inner_total", 0)),
+        "outer_rounds": 0 if loops is None else int(loops.outer),
+        "inner_rounds": 0 if loops is None else int(loops.inner_total),
     }
 
 
-def private_report(progress: Progress, oracle: PrivateOracle, multipliers: Tensor) -> dict[str, Any]:
+def private_report(progress: Progress, oracle: PrivateOracle, local: Measured) -> dict[str, Any]:
     """Fields of `result.json` of a private run, from releases alone: estimates and what the noise does to them.
 
     A run that stopped early has not measured the model that it reports: its estimates are the last round's.
     """
-    estimate, repeats = progress.local["measured"], int(progress.server["measurements"])
+    estimate, server = local.measured, progress.server
+    repeats = int(server.measurements) if isinstance(server, Remeasures) else 0
     width = half_width(oracle, progress.round - 1, max(repeats, 1))
     return {
         "constraint_estimates": estimate.tolist(),
         "constraint_confidence": {"level": 0.95, "half_width": width.tolist()},
         "estimates_of_reported_model": repeats > 0,
         "max_violation_estimate": float(violations(estimate, oracle.equality).max()),
-        "multipliers": multipliers.tolist(),
+        "multipliers": local.multipliers.tolist(),
     }
 
 

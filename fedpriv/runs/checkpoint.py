@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -22,7 +22,7 @@ class Checkpoint:
     """A stopped run.
 
     Attributes:
-        progress: The run's state.
+        progress: The run's state, as `Progress.stored` names it.
         records: Number of ledger records when it was saved.
         head: The `chain` of the last of these; None where the ledger has no chain.
         seconds: Time spent so far.
@@ -35,7 +35,7 @@ class Checkpoint:
         first_nonfinite: See `fedpriv.runs.results.Result`.
     """
 
-    progress: Progress
+    progress: dict[str, Any]
     records: int
     head: str | None
     seconds: float
@@ -47,6 +47,11 @@ class Checkpoint:
     model: str
     first_nonfinite: dict[str, int] = field(default_factory=dict[str, int])
 
+    @property
+    def round(self) -> int:
+        """Number of finished rounds."""
+        return int(self.progress["round"])
+
     def randomness(self) -> Randomness:
         """The run's streams."""
         return Randomness(int(self.seed, 16), int(self.secret_seed, 16), self.attempt, self.run)
@@ -57,9 +62,8 @@ class Checkpoint:
         Raises:
             FedprivError: the disk does not take it.
         """
-        progress = {name: getattr(self.progress, name) for name in Progress.__dataclass_fields__}
         content = io.BytesIO()
-        torch.save({**asdict(self, dict_factory=_without_progress), "progress": progress}, content)
+        torch.save({field.name: getattr(self, field.name) for field in fields(self)}, content)
         try:
             files.write_whole(path, content.getvalue())
         except OSError as error:
@@ -86,9 +90,10 @@ class Checkpoint:
                     f"{path} was written by an earlier fedpriv, whose noise this one cannot repeat: go on with the "
                     "version that began the run, or start a new run (what this one has spent stays spent)"
                 )
-            progress = Progress(**payload.pop("progress"))
+            if missing := {field.name for field in fields(Progress)} ^ {*payload["progress"]}:
+                raise KeyError(", ".join(sorted(missing)))
             head: str | None = payload.pop("head", None)
-            return Checkpoint(progress=progress, head=head, **payload)
+            return Checkpoint(head=head, **payload)
         except (RuntimeError, KeyError, TypeError, EOFError, UnpicklingError) as error:
             reason = (str(error) or "it ends too early").split(". ")[0].splitlines()[0]  # torch goes on about it
             raise FedprivError(f"{path} cannot be read ({reason}); restore it or start the run anew") from error
@@ -113,7 +118,3 @@ class Checkpoint:
             return Checkpoint.load(path, device)
         ledger.unlink(missing_ok=True)
         return None
-
-
-def _without_progress(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {name: value for name, value in items if name != "progress"}

@@ -154,10 +154,8 @@ def _of_rounds(files: RunFiles) -> Iterator[Finding]:
     elif files.result is not None and len(rounds) != files.result["rounds"]:
         kind = "incomplete" if len(rounds) < files.result["rounds"] else "altered"
         yield Finding(kind, f"{path} has {len(rounds)} rounds and result.json {files.result['rounds']}")
-    elif files.checkpoint is not None and files.config is not None and len(rounds) < files.checkpoint.progress.round:
-        yield Finding(
-            "incomplete", f"{path} has {len(rounds)} rounds and the checkpoint {files.checkpoint.progress.round}"
-        )
+    elif files.checkpoint is not None and files.config is not None and len(rounds) < files.checkpoint.round:
+        yield Finding("incomplete", f"{path} has {len(rounds)} rounds and the checkpoint {files.checkpoint.round}")
 
 
 def _of_config(files: RunFiles) -> Iterator[Finding]:

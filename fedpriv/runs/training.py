@@ -20,7 +20,7 @@ from fedpriv.clients import loaders, ownership
 from fedpriv.clients.client import Client, public_sizes
 from fedpriv.clients.layout import fingerprint
 from fedpriv.clients.population import Population
-from fedpriv.engines.local import RoundNetwork, adopt, begin, seen_by_aggregator, simulate
+from fedpriv.engines.local import Progress, RoundNetwork, adopt, begin, seen_by_aggregator, simulate
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.measuring import measures
 from fedpriv.measuring.health import Health, StopOn
@@ -52,6 +52,10 @@ from fedpriv.strategies.base import Strategy
 _GAP_WARNING = (
     "optimum: the result tells the gap to it, computed on the training data without noise, which epsilon does not "
     "cover; leave it out unless the data are public"
+)
+_OTHER_VERSION = (
+    "was made with other settings, or by another version; resume with its own config.yaml, and the version of fedpriv "
+    "that began it"
 )
 _TOLD = "a secret_seed is given: whoever knows it can subtract the noise; leave it out for data that matter"
 
@@ -127,6 +131,7 @@ class Training:
         device = compute.torch_device()
         told = releases_told(_needed(self.folder) / "metrics.jsonl") if resume else 0
         saved = Checkpoint.last(_needed(self.folder), told, device) if resume else None
+        restart: Progress | None = None
         self.health = Health(stop_on, {} if saved is None else saved.first_nonfinite)
         kinds = [(type(part), [p.shape for p in part.parameters(False)]) for part in clients[0].modules()]
         self._settings = digest(
@@ -134,7 +139,7 @@ class Training:
         )
         if saved is not None:
             self._check_same(saved, secret_seed)
-            again = saved.randomness()
+            restart, again = self._restored(saved, len(clients)), saved.randomness()
             self._randomness = replace(again, attempt=secrets.randbits(62)) if fresh_noise else again
         else:
             # models of one kind may start elsewhere: the first answers of two such runs must not share noise
@@ -178,7 +183,7 @@ class Training:
         if self.ledger.replays:
             self._reported = Accountant(len(clients), privacy.delta, limit, self.plan.records)
         self._count(self.ledger.records)
-        self.progress = begin(strategy, self.population.params.clone()) if saved is None else saved.progress
+        self.progress = restart or begin(strategy, self.population.params.clone())
         self.oracle = PrivateOracle(self.population, backend, self.plan.privacy, self.ledger, self._randomness)
         before = read_metrics(_needed(self.folder) / "metrics.jsonl") if resume else []
         self._reports = [
@@ -192,8 +197,14 @@ class Training:
 
     def _check_same(self, saved: Checkpoint, secret_seed: int | None) -> None:
         if saved.settings != self._settings or secret_seed not in (None, int(saved.secret_seed, 16)):
-            fix = "resume with its own config.yaml, and the version of fedpriv that began it"
-            raise FedprivError(f"{_needed(self.folder)} was made with other settings, or by another version; {fix}")
+            raise FedprivError(f"{_needed(self.folder)} {_OTHER_VERSION}")
+
+    def _restored(self, saved: Checkpoint, n_clients: int) -> Progress:
+        """Before anything is written: what another version's strategy kept may have other names."""
+        try:
+            return begin(self.strategy, torch.zeros(n_clients, 1)).restored(saved.progress)
+        except (KeyError, TypeError, ValueError) as error:
+            raise FedprivError(f"{_needed(self.folder)} {_OTHER_VERSION}") from error
 
     def _open_ledger(self, saved: Checkpoint | None, *, fresh_noise: bool) -> Ledger:
         digests, seals = self._randomness.digest_key(), self._randomness.seal_key()
@@ -226,13 +237,13 @@ class Training:
             self._sync()
             self._count(self.ledger.records[self._kept.releases :])
             self.progress, self._kept = done.progress, self.ledger.mark
-            server, before = done.progress.server, self.health
+            before = self.health
             self.health = before.after(done.progress.round, {"model": done.progress.models})
             last = self._ended() != "left"
             metrics: dict[str, float] = {}
             if last or done.progress.round % self._every == 0:
                 metrics = self._metrics(measures.AT_THE_END if last else None)
-            metrics |= {name: x for name in self.strategy.monitor if not math.isnan(x := float(server[name]))}
+            metrics |= self.strategy.shown(done.progress.server)
             self.health = self.health.after(done.progress.round, metrics)
             self._seconds = time.monotonic() - start
             ended = self._ended()
@@ -264,7 +275,7 @@ class Training:
             self._check_writer()
             self.ledger.sync()
             checkpoint = Checkpoint(
-                self.progress,
+                self.progress.stored(),
                 *self._kept,
                 self._seconds,
                 self._settings,
@@ -314,7 +325,7 @@ class Training:
         """Why there are no more rounds, as far as is known."""
         if self.progress.round == self.rounds:
             return "rounds"
-        if self.progress.server.get("done", False):
+        if self.strategy.is_done(self.progress.server):
             return "strategy"
         if self.health.stops:
             return "nonfinite"

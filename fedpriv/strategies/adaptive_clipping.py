@@ -17,14 +17,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Generic
 
 import torch
 from torch import Tensor
 
 from fedpriv.checks import NonNegative, Positive, Ratio, checked
 from fedpriv.errors import ConfigError
-from fedpriv.strategies.base import Aggregator, LocalStep, Memory, Network, Oracle, Output, State, Strategy
+from fedpriv.strategies.base import Aggregator, Ends, LocalStep, Memory, Network, Oracle, Output, Strategy
+from fedpriv.strategies.state import S
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class ClipToHeard:
     says: ClassVar[tuple[str, ...]] = ("update", "inside")
     linear: ClassVar[bool] = False  # clipping is not
 
-    inner: LocalStep
+    inner: LocalStep[Any]
     share: float
 
     @property
@@ -43,11 +44,11 @@ class ClipToHeard:
         """As the inner step."""
         return self.inner.memory
 
-    def init(self, params: Tensor) -> State:
+    def init(self, params: Tensor) -> Any:  # noqa: ANN401 - whatever the inner step keeps
         """As the inner step."""
         return self.inner.init(params)
 
-    def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
+    def __call__(self, received: Tensor, state: Any, oracle: Oracle) -> tuple[Tensor, Any]:  # noqa: ANN401
         """One round."""
         bound = received[:, -1:]
         update, state = self.inner(received[:, :-1], state, oracle)
@@ -58,13 +59,31 @@ class ClipToHeard:
 
 
 @dataclass(frozen=True)
-class FollowQuantile:
+class Bounded(Generic[S]):
+    """What the server keeps.
+
+    Attributes:
+        inner: What the inner aggregator keeps.
+        clip_bound: C_t, `[]`.
+    """
+
+    inner: S
+    clip_bound: Tensor
+
+    @property
+    def done(self) -> bool:
+        """As the inner aggregator says."""
+        return isinstance(self.inner, Ends) and bool(self.inner.done)
+
+
+@dataclass(frozen=True)
+class FollowQuantile(Generic[S]):
     """Undo the scaling for the inner aggregator, and move the bound towards the quantile."""
 
     hears: ClassVar[tuple[str, ...]] = ("update", "inside")
     says: ClassVar[tuple[str, ...]] = ("model", "clip_bound")
 
-    inner: Aggregator
+    inner: Aggregator[S]
     initial: float
     quantile: float
     learning_rate: float
@@ -75,34 +94,33 @@ class FollowQuantile:
         """As the inner aggregator."""
         return self.inner.is_sum
 
-    def init(self, params: Tensor) -> tuple[Tensor, State]:
+    def init(self, params: Tensor) -> tuple[Tensor, Bounded[S]]:
         """The initial bound beside what the inner aggregator sends."""
-        received, state = self.inner.init(params)
-        return _beside(received, self.initial), {**state, "clip_bound": params.new_tensor(self.initial)}
+        received, inner = self.inner.init(params)
+        return _beside(received, self.initial), Bounded(inner, params.new_tensor(self.initial))
 
-    def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
+    def __call__(self, message: Tensor, network: Network, state: Bounded[S]) -> tuple[Tensor, Bounded[S]]:
         """One round."""
-        bound = state["clip_bound"]
-        own = {name: value for name, value in state.items() if name != "clip_bound"}
+        bound = state.clip_bound
         updates = message[:, :-1] * (bound / math.sqrt(1 - self.share**2))
-        received, own = self.inner(updates, network, own)
+        received, inner = self.inner(updates, network, state.inner)
         inside = (network.mean(message[:, -1:])[0, 0] / self.share + 1) / 2
         # noise may throw the fraction far out of [0, 1]: one round moves the bound by a bounded factor
         bound = bound * torch.exp(-self.learning_rate * (inside.clamp(0, 1) - self.quantile))
-        return _beside(received, float(bound)), {**own, "clip_bound": bound}
+        return _beside(received, float(bound)), Bounded(inner, bound)
 
 
 @dataclass(frozen=True)
 class WithoutBound:
     """Report all but the last column through another output."""
 
-    output: Output
+    output: Output[Any]
 
-    def init(self, received: Tensor) -> State:
+    def init(self, received: Tensor) -> Any:  # noqa: ANN401 - whatever the other output keeps
         """Of the other output."""
         return self.output.init(received[:, :-1])
 
-    def __call__(self, received: Tensor, state: State) -> tuple[Tensor, State]:
+    def __call__(self, received: Tensor, state: Any) -> tuple[Tensor, Any]:  # noqa: ANN401
         """Of the other output."""
         return self.output(received[:, :-1], state)
 

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from fedpriv.checks import Finite, NonNegative, Positive, PositiveOrInfinite, checked
 from fedpriv.errors import ConfigError
-from fedpriv.strategies.base import Averaged, Last, Memory, Network, Oracle, Output, State, Strategy
+from fedpriv.strategies.base import Averaged, Last, Memory, Network, Oracle, Output, Strategy
 
 
 @checked("strategy.rho")
@@ -138,6 +138,21 @@ class Ball:
         return z * (self.radius / z.norm(dim=-1, keepdim=True).clamp_min(self.radius))
 
 
+@dataclass(frozen=True)
+class AdmmState:
+    """What a client keeps.
+
+    Attributes:
+        z: Its z_p, `[n, dim]`.
+        dual: Its lambda_p, `[n, dim]`.
+        t: Rounds so far.
+    """
+
+    z: Tensor
+    dual: Tensor
+    t: int
+
+
 @checked("strategy")
 @dataclass(frozen=True)
 class AdmmStep:
@@ -168,21 +183,20 @@ class AdmmStep:
         """True for proximal steps without W on gradients at w, whose messages are linear in the answers."""
         return isinstance(self.step, Prox) and isinstance(self.feasible, Everywhere) and self.linearize_at == "received"
 
-    def init(self, params: Tensor) -> State:
+    def init(self, params: Tensor) -> AdmmState:
         """`z_p` starts at the initial parameters (zero in the paper), the duals at zero."""
-        return {"z": params.clone(), "dual": torch.zeros_like(params), "t": torch.zeros((), dtype=torch.long)}
+        return AdmmState(params.clone(), torch.zeros_like(params), 0)
 
-    def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
+    def __call__(self, received: Tensor, state: AdmmState, oracle: Oracle) -> tuple[Tensor, AdmmState]:
         """One round; the message is `z_p - lambda_p / rho_{t+1}`, which eq 4a averages."""
-        w, z, dual = received, state["z"], state["dual"]
-        t = int(state["t"]) + 1
+        w, z, dual, t = received, state.z, state.dual, state.t + 1
         rho, n = self.rho(t), oracle.n_clients
         at = z if self.linearize_at == "local" else w
         gradient = (oracle.gradient(at) + 2 * self.weight_decay * at) / n
         z = self.feasible.project(self.step.solve(w, at, dual, gradient, rho, t))
         dual = dual + rho * (w - z)
         message = z - dual / self.rho(t + 1)
-        return message, {"z": z, "dual": dual, "t": torch.tensor(t)}
+        return message, AdmmState(z, dual, t)
 
 
 @dataclass(frozen=True)
@@ -193,13 +207,13 @@ class AdmmServer:
     says: ClassVar[tuple[str, ...]] = ("consensus",)
     is_sum: ClassVar[bool] = True
 
-    def init(self, params: Tensor) -> tuple[Tensor, State]:
+    def init(self, params: Tensor) -> tuple[Tensor, None]:
         """The mean of the initial parameters (zero in the paper), given to all."""
-        return params.mean(0).expand_as(params), {}
+        return params.mean(0).expand_as(params), None
 
-    def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
+    def __call__(self, message: Tensor, network: Network, state: None) -> tuple[Tensor, None]:
         """Average and give back."""
-        return network.mean(message), state
+        return network.mean(message), None
 
 
 @dataclass(frozen=True)
@@ -247,7 +261,7 @@ def inexact_admm(
         isinstance(feasible, Everywhere) or (isinstance(feasible, Box) and step.norm == "linf")
     ):
         raise ConfigError("strategy.feasible", feasible, "only an linf trust region joins with a box; use step: prox")
-    output: Output = Last() if average is None else Averaged(average)
+    output: Output[Any] = Last() if average is None else Averaged(average)
     local = AdmmStep(step, rho, feasible, weight_decay, linearize_at)
     name = "iadmm_prox" if isinstance(step, Prox) else "iadmm_trust"
     return Strategy(local, AdmmServer(), output, name)  # pyright: ignore[reportArgumentType] - linear is a property: it depends on the step

@@ -19,22 +19,41 @@ Inner ADMM from u_i = w^k, lambda_i = -grad P_i(w^k), u~_i = u_i + lambda_i / rh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fedpriv.checks import Count, Positive, Ratio, check_finite, checked
-from fedpriv.strategies.base import Memory, Network, Oracle, State, Strategy
+from fedpriv.strategies.base import Memory, Network, Oracle, Strategy
 from fedpriv.strategies.lagrangian import STALLED, Outer, largest, penalty, raised, violations
 from fedpriv.strategies.proximal import Proximal, Zero
 from fedpriv.strategies.solvers import LBFGS, Solver, gradient
 
 INNER, ACCEPTED, START = 0.0, 1.0, 2.0
-_NUMBERS = "outer inner inner_total certified done converged stalled objective violation complementarity stationarity"
 MONITOR = ("objective", "violation", "stationarity", "complementarity")
+
+
+@dataclass(frozen=True)
+class Block:
+    """What a client keeps.
+
+    Attributes:
+        u: u_i, `[n, dim]`.
+        dual: lambda_i, `[n, dim]`.
+        anchor: w^k, `[n, dim]`.
+        multipliers: mu_i, `[n, m]`.
+        prepared: What the solver made ready for this inner loop, rows of its own shape.
+    """
+
+    u: Tensor
+    dual: Tensor
+    anchor: Tensor
+    multipliers: Tensor
+    prepared: Tensor
 
 
 @dataclass(frozen=True)
@@ -60,67 +79,100 @@ class AdmmBlock:
     rho: float
     solver: Solver
 
-    def init(self, params: Tensor) -> State:
+    def init(self, params: Tensor) -> Block:
         """Zero multipliers; one column, which grows to the number of constraints in the first round."""
         rows = params.new_zeros(len(params), 1)
-        return {
-            "u": params.clone(),
-            "dual": torch.zeros_like(params),
-            "anchor": params.clone(),
-            "multipliers": rows,
-            "prepared": rows[:, :0],
-        }
+        return Block(params.clone(), torch.zeros_like(params), params.clone(), rows, rows[:, :0])
 
-    def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
+    def __call__(self, received: Tensor, state: Block, oracle: Oracle) -> tuple[Tensor, Block]:
         """One communication round."""
         w, phase, tolerance = received[:, :-2], float(received[0, -2]), float(received[0, -1])
         step = self._inner if phase == INNER else self._restart
         u, numbers, state = step(w, state, oracle, tolerance if phase == INNER else phase)
-        return torch.cat([u + state["dual"] / self.rho, numbers], 1), state
+        return torch.cat([u + state.dual / self.rho, numbers], 1), state
 
-    def _merit(self, state: State, oracle: Oracle) -> Callable[[Tensor], Tensor]:
+    def _merit(self, state: Block, oracle: Oracle) -> Callable[[Tensor], Tensor]:
         """`P_i`, eq 14."""
-        beta, mu, n = self.outer.beta, state["multipliers"], oracle.n_clients
+        beta, mu, n = self.outer.beta, state.multipliers, oracle.n_clients
 
         def merit(u: Tensor) -> Tensor:
             objective, values = oracle.exact(u)
-            proximal = (u - state["anchor"]).square().sum(1) / (2 * (n + 1) * beta)
+            proximal = (u - state.anchor).square().sum(1) / (2 * (n + 1) * beta)
             return objective + penalty(mu, values, beta, oracle.equality) + proximal
 
         return merit
 
-    def _inner(self, w: Tensor, state: State, oracle: Oracle, tolerance: float) -> tuple[Tensor, Tensor, State]:
+    def _inner(self, w: Tensor, state: Block, oracle: Oracle, tolerance: float) -> tuple[Tensor, Tensor, Block]:
         _, seen = self._look(w, state, oracle)
-        merit, dual, rho = self._merit(state, oracle), state["dual"], self.rho
-        error = (_slope(merit, w) + dual - rho * (w - state["u"])).abs().amax(1)
+        merit, dual, rho = self._merit(state, oracle), state.dual, self.rho
+        error = (_slope(merit, w) + dual - rho * (w - state.u)).abs().amax(1)
 
         def subproblem(u: Tensor) -> Tensor:
             return merit(u) + (dual * (u - w)).sum(1) + rho / 2 * (u - w).square().sum(1)
 
-        u = self.solver.solve(subproblem, state["u"], tolerance, state["prepared"])
-        return u, torch.cat([error.unsqueeze(1), seen], 1), {**state, "u": u, "dual": dual + rho * (u - w)}
+        u = self.solver.solve(subproblem, state.u, tolerance, state.prepared)
+        return u, torch.cat([error.unsqueeze(1), seen], 1), replace(state, u=u, dual=dual + rho * (u - w))
 
-    def _restart(self, w: Tensor, state: State, oracle: Oracle, phase: float) -> tuple[Tensor, Tensor, State]:
+    def _restart(self, w: Tensor, state: Block, oracle: Oracle, phase: float) -> tuple[Tensor, Tensor, Block]:
         """Raise the multipliers (not at the start) and begin the next inner loop at w."""
         new, seen = self._look(w, state, oracle)
-        new = new if phase == ACCEPTED else state["multipliers"] + 0 * new
-        state = {**state, "multipliers": new, "anchor": w, "u": w}
-        merit = self._merit(state, oracle)
-        state["dual"] = -_slope(merit, w)
+        new = new if phase == ACCEPTED else state.multipliers + 0 * new
+        state = replace(state, multipliers=new, anchor=w, u=w)
+        merit, rho = self._merit(state, oracle), self.rho
+        state = replace(state, dual=-_slope(merit, w))
         if phase == START:
-            rho = self.rho
-            state["prepared"] = self.solver.prepare(lambda u: merit(u) + rho / 2 * u.square().sum(1), w)
+            prepared = self.solver.prepare(lambda u: merit(u) + rho / 2 * u.square().sum(1), w)
+            state = replace(state, prepared=prepared)
         return w, torch.nn.functional.pad(seen, (1, 0)), state
 
-    def _look(self, w: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, Tensor]:
+    def _look(self, w: Tensor, state: Block, oracle: Oracle) -> tuple[Tensor, Tensor]:
         """Updated multipliers if w is accepted, `[n, m]`, and the last four numbers of the message, `[n, 4]`."""
         with torch.no_grad():
             objective, values = oracle.exact(w)
-        old, equality = state["multipliers"], oracle.equality
+        old, equality = state.multipliers, oracle.equality
         new = raised(old, values, self.outer.beta, equality)
         slack = (new * values).where(~equality, 0.0)
         worst = [largest(v) for v in (violations(values, equality), slack, new - old)]
         return new, torch.stack([objective, *worst], 1)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """What the server keeps: where it is, what it has decided, and the numbers that a run shows.
+
+    Attributes:
+        w: The newest w, `[dim]`.
+        anchor: w^k, `[dim]`.
+        phase: What `w` is to the clients: INNER, ACCEPTED or START.
+        outer: Outer rounds.
+        inner: Rounds of this inner loop.
+        inner_total: Rounds of all inner loops.
+        certified: Whether the last inner loop ended by its certificate, not by its cap.
+        done: Whether the run is over.
+        converged: Whether eq 11 and the certificate hold.
+        stalled: Outer rounds without progress.
+        least_violation: Violation that the next one is held against.
+        objective: h included, `[]`.
+        violation: Largest of a client, `[]`.
+        complementarity: Largest `|mu_i c_i|` of an inequality, `[]`.
+        stationarity: `dist_inf(0, dL)` at most; not known before the first certificate, `[]`.
+    """
+
+    w: Tensor
+    anchor: Tensor
+    objective: Tensor
+    violation: Tensor
+    complementarity: Tensor
+    stationarity: Tensor
+    phase: float = START
+    outer: int = 0
+    inner: int = 0
+    inner_total: int = 0
+    certified: bool = False
+    done: bool = False
+    converged: bool = False
+    stalled: int = 0
+    least_violation: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -145,65 +197,51 @@ class AdmmServer:
     inner_decay: float
     inner_rounds: int
 
-    def init(self, params: Tensor) -> tuple[Tensor, State]:
+    def init(self, params: Tensor) -> tuple[Tensor, Loop]:
         """`w^0` and the phase START, sent to all."""
-        w = params[0]
-        state = {name: w.new_zeros(()) for name in _NUMBERS.split()}
-        state |= {"w": w, "anchor": w, "phase": w.new_tensor(START), "least_violation": w.new_tensor(torch.inf)}
-        state["stationarity"] = w.new_tensor(torch.nan)  # until the first certificate
-        return _broadcast(w, START, 1.0, len(params)), state
+        w, zero = params[0], params.new_zeros(())
+        return _broadcast(w, START, 1.0, len(params)), Loop(w, w, zero, zero, zero, zero + math.nan)
 
-    def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
+    def __call__(self, message: Tensor, network: Network, state: Loop) -> tuple[Tensor, Loop]:
         """One communication round."""
         rows = network.gather(message)
         shifted, numbers = rows[:, :-5], rows[:, -5:]
         worst = numbers.amax(0)
-        objective = numbers[:, 1].sum() + self.regularizer.value(state["w"].unsqueeze(0))[0]
-        state = {**state, "objective": objective, "violation": worst[2], "complementarity": worst[3]}
-        if float(state["phase"]) == INNER:
-            self._check_inner(numbers, state)
-        else:
-            self._check_outer(numbers, state)
-        if float(state["phase"]) == ACCEPTED or bool(state["done"]):
-            return _broadcast(state["w"], ACCEPTED, 1.0, len(rows)), state
+        objective = numbers[:, 1].sum() + self.regularizer.value(state.w.unsqueeze(0))[0]
+        state = replace(state, objective=objective, violation=worst[2], complementarity=worst[3])
+        state = self._checked(numbers[:, 0].sum(), state) if state.phase == INNER else self._next(worst, state)
+        if state.phase == ACCEPTED or state.done:
+            return _broadcast(state.w, ACCEPTED, 1.0, len(rows)), state
         share = 1 / ((len(rows) + 1) * self.outer.beta)
         weight = len(rows) * self.rho + share
-        center = (self.rho * shifted.sum(0) + share * state["anchor"]) / weight
-        state["w"] = self.regularizer.prox(center, 1 / weight)
-        tolerance = max(self.inner_decay ** float(state["inner"]), 1e-2 * self.outer.tau(int(state["outer"])))
-        state["inner"] = state["inner"] + 1
-        state["inner_total"] = state["inner_total"] + 1
-        return _broadcast(state["w"], INNER, tolerance, len(rows)), state
+        center = (self.rho * shifted.sum(0) + share * state.anchor) / weight
+        w = self.regularizer.prox(center, 1 / weight)
+        tolerance = max(self.inner_decay**state.inner, 1e-2 * self.outer.tau(state.outer))
+        state = replace(state, w=w, inner=state.inner + 1, inner_total=state.inner_total + 1)
+        return _broadcast(w, INNER, tolerance, len(rows)), state
 
-    def _check_inner(self, numbers: Tensor, state: State) -> None:
+    def _checked(self, error: Tensor, state: Loop) -> Loop:
         """Accept w when its certificate, or the cap, says so."""
-        error, tau = numbers[:, 0].sum(), self.outer.tau(int(state["outer"]))
         # of the Lagrangian at w with the multipliers that it would raise, eq 11
-        state["stationarity"] = error + (state["w"] - state["anchor"]).abs().max() / self.outer.beta
-        certified = bool(error <= tau)
-        if certified or int(state["inner"]) >= self.inner_rounds:
-            state["phase"] = error.new_tensor(ACCEPTED)
-            state["certified"] = error.new_tensor(float(certified))
+        state = replace(state, stationarity=error + (state.w - state.anchor).abs().max() / self.outer.beta)
+        certified = bool(error <= self.outer.tau(state.outer))
+        if certified or state.inner >= self.inner_rounds:
+            return replace(state, phase=ACCEPTED, certified=certified)
+        return state
 
-    def _check_outer(self, numbers: Tensor, state: State) -> None:
+    def _next(self, worst: Tensor, state: Loop) -> Loop:
         """With clients' numbers at an accepted w: stop, or begin the next inner loop."""
-        first = float(state["phase"]) == START
-        worst = numbers.amax(0)
-        if not first:
-            self._decide(float(worst[2]), float(worst[4]), state)
-            state["outer"] = state["outer"] + 1
-        if not bool(state["done"]):
-            state |= {"anchor": state["w"], "inner": worst.new_zeros(()), "phase": worst.new_tensor(INNER)}
+        if state.phase != START:
+            state = replace(self._decided(float(worst[2]), float(worst[4]), state), outer=state.outer + 1)
+        return state if state.done else replace(state, anchor=state.w, inner=0, phase=INNER)
 
-    def _decide(self, violation: float, change: float, state: State) -> None:
+    def _decided(self, violation: float, change: float, state: Loop) -> Loop:
         """Converged, stalled, or neither."""
-        k, moved = int(state["outer"]), float((state["w"] - state["anchor"]).abs().max())
-        converged = self.outer.stops(k, moved, change) and bool(state["certified"])
-        least = float(state["least_violation"])
-        stalled, least = self.outer.stalls(int(state["stalled"]), least, violation)
-        found = {"converged": converged, "stalled": stalled, "least_violation": least}
-        found |= {"done": converged or stalled >= STALLED}
-        state |= {name: state["w"].new_tensor(float(value)) for name, value in found.items()}
+        moved = float((state.w - state.anchor).abs().max())
+        converged = self.outer.stops(state.outer, moved, change) and state.certified
+        stalled, least = self.outer.stalls(state.stalled, state.least_violation, violation)
+        done = converged or stalled >= STALLED
+        return replace(state, converged=converged, stalled=stalled, least_violation=least, done=done)
 
 
 @dataclass(frozen=True)
@@ -212,11 +250,10 @@ class Consensus:
 
     extras: int = 2
 
-    def init(self, received: Tensor) -> State:
-        """No state."""
-        return {}
+    def init(self, received: Tensor) -> None:
+        """Nothing is kept."""
 
-    def __call__(self, received: Tensor, state: State) -> tuple[Tensor, State]:
+    def __call__(self, received: Tensor, state: None) -> tuple[Tensor, None]:
         """The server's w."""
         return received[:1, : -self.extras], state
 

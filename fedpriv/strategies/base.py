@@ -1,22 +1,23 @@
 """What an algorithm is: a local step and an aggregator that speak to each other, on rows `[n, dim]`.
 
-Both are pure: state in, state out. State is a dict of tensors, either one row a client (`[n, ...]`) or a public
-scalar (`[]`), so it can be stored, sent, resumed and restricted to a cohort. A strategy never sees data: it asks an
-`Oracle`, whose answers are already private, so any strategy, ours or a user's, is private by construction.
+Both are pure: state in, state out. State is a dataclass of tensors and numbers (`fedpriv.strategies.state`), so it can
+be stored, sent, resumed and restricted to a cohort. A strategy never sees data: it asks an `Oracle`, whose answers are
+already private, so any strategy, ours or a user's, is private by construction.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from fedpriv.checks import NonNegative, checked
 from fedpriv.errors import ConfigError
 from fedpriv.strategies.proximal import Proximal, Zero
+from fedpriv.strategies.state import S
 
-State = dict[str, Tensor]
 Memory = Literal["none", "private"]
 Weighting = Literal["examples", "clients"]
 
@@ -106,8 +107,8 @@ class Network(Protocol):
         ...
 
 
-class LocalStep(Protocol):
-    """What each client does in a round.
+class LocalStep(Protocol[S]):
+    """What each client does in a round; S is the state that it keeps.
 
     Attributes:
         hears: Names of what it takes from the aggregator.
@@ -124,17 +125,17 @@ class LocalStep(Protocol):
     memory: ClassVar[Memory]
     linear: ClassVar[bool]
 
-    def init(self, params: Tensor) -> State:
+    def init(self, params: Tensor) -> S:
         """State before round 0 from the initial parameters `[n, dim]`."""
         ...
 
-    def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
+    def __call__(self, received: Tensor, state: S, oracle: Oracle) -> tuple[Tensor, S]:
         """One round: `received [k, dim]` to a message `[k, dim]` and the new state."""
         ...
 
 
-class Aggregator(Protocol):
-    """What becomes of the messages.
+class Aggregator(Protocol[S]):
+    """What becomes of the messages; S is the state that it keeps.
 
     Attributes:
         is_sum: It uses the messages only through their (weighted) sum, so secure aggregation can serve it.
@@ -144,23 +145,33 @@ class Aggregator(Protocol):
     says: ClassVar[tuple[str, ...]]
     is_sum: ClassVar[bool]
 
-    def init(self, params: Tensor) -> tuple[Tensor, State]:
+    def init(self, params: Tensor) -> tuple[Tensor, S]:
         """What clients receive in round 0, `[n, dim]`, and the state."""
         ...
 
-    def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
+    def __call__(self, message: Tensor, network: Network, state: S) -> tuple[Tensor, S]:
         """Messages `[k, dim]` to what clients receive next `[n, dim]` and the new state."""
         ...
 
 
-class Output(Protocol):
-    """The model that a run reports, from what was received (released values only)."""
+@runtime_checkable
+class Ends(Protocol):
+    """An aggregator's state that can end a run."""
 
-    def init(self, received: Tensor) -> State:
+    @property
+    def done(self) -> bool:
+        """Whether this round was the last."""
+        ...
+
+
+class Output(Protocol[S]):
+    """The model that a run reports, from what was received (released values only); S is the state that it keeps."""
+
+    def init(self, received: Tensor) -> S:
         """State before round 0."""
         ...
 
-    def __call__(self, received: Tensor, state: State) -> tuple[Tensor, State]:
+    def __call__(self, received: Tensor, state: S) -> tuple[Tensor, S]:
         """The reported models `[n, dim]` after this round."""
         ...
 
@@ -169,13 +180,27 @@ class Output(Protocol):
 class Last:
     """Report the last iterate."""
 
-    def init(self, received: Tensor) -> State:
-        """No state."""
-        return {}
+    def init(self, received: Tensor) -> None:
+        """Nothing is kept."""
 
-    def __call__(self, received: Tensor, state: State) -> tuple[Tensor, State]:
+    def __call__(self, received: Tensor, state: None) -> tuple[Tensor, None]:
         """Return what was received."""
         return received, state
+
+
+@dataclass(frozen=True)
+class RunningAverage:
+    """A weighted average so far.
+
+    Attributes:
+        average: `[n, dim]`, or `[1, dim]` where all rows are one.
+        weight: Sum of the weights, `[]`.
+        round: Rounds averaged, `[]`.
+    """
+
+    average: Tensor
+    weight: Tensor
+    round: Tensor
 
 
 @checked("strategy.average")
@@ -189,36 +214,36 @@ class Averaged:
 
     power: NonNegative = 0.0
 
-    def init(self, received: Tensor) -> State:
-        """The running average, the sum of the weights and the round."""
-        return {"average": received[:1] * 0, "weight": received.new_zeros(()), "round": received.new_zeros(())}
+    def init(self, received: Tensor) -> RunningAverage:
+        """Nothing averaged yet."""
+        return RunningAverage(received[:1] * 0, received.new_zeros(()), received.new_zeros(()))
 
-    def __call__(self, received: Tensor, state: State) -> tuple[Tensor, State]:
+    def __call__(self, received: Tensor, state: RunningAverage) -> tuple[Tensor, RunningAverage]:
         """Fold the round in. Rows that are all one (a star's) stay one."""
         received = received[:1] if received.stride(0) == 0 else received
-        round_number = state["round"] + 1
+        round_number = state.round + 1
         share = round_number**self.power
-        weight = state["weight"] + share
-        average = state["average"] + (share / weight) * (received - state["average"])
-        return average, {"average": average, "weight": weight, "round": round_number}
+        weight = state.weight + share
+        average = state.average + (share / weight) * (received - state.average)
+        return average, RunningAverage(average, weight, round_number)
 
 
 @dataclass(frozen=True)
 class Strategy:
     """An algorithm: a local step and an aggregator that fit, which model is reported, and under which name.
 
-    A true `done` in the aggregator's state ends the run. `monitor` names public scalars of that state that a run shows
-    as it goes; like all that an aggregator knows they are functions of messages. `regularizer`
-    is the h of the objective, for reports. `message_norm` is the l2 norm to which the local step keeps its messages
-    itself, as its aggregator relies on: another clip of messages is refused.
+    A true `done` of the aggregator's state ends the run (`Ends`). `monitor` names numbers of that state that a run
+    shows as it goes; like all that an aggregator knows they are functions of messages. `regularizer` is the h of the
+    objective, for reports. `message_norm` is the l2 norm to which the local step keeps its messages itself, as its
+    aggregator relies on: another clip of messages is refused.
 
     Raises:
         ConfigError: what one says is not what the other hears.
     """
 
-    local_step: LocalStep
-    aggregator: Aggregator
-    output: Output = field(default_factory=Last)
+    local_step: LocalStep[Any]
+    aggregator: Aggregator[Any]
+    output: Output[Any] = field(default_factory=Last)
     name: str = "custom"
     regularizer: Proximal = field(default_factory=Zero)
     monitor: tuple[str, ...] = ()
@@ -236,3 +261,12 @@ class Strategy:
                     f"{type(step).__name__} + {type(aggregator).__name__}",
                     f"{type(speaker).__name__} says {says} but {type(listener).__name__} hears {hears}",
                 )
+
+    def is_done(self, server: object) -> bool:
+        """Whether the aggregator's state says that the run is over."""
+        return isinstance(server, Ends) and bool(server.done)
+
+    def shown(self, server: object) -> dict[str, float]:
+        """What a run shows of the aggregator's state after a round: the numbers of `monitor` that are known."""
+        values = {name: float(getattr(server, name)) for name in self.monitor}
+        return {name: value for name, value in values.items() if not math.isnan(value)}

@@ -10,14 +10,24 @@ schedule it is DPOP (Huang, Mitra and Vaidya, 2015), whose Laplace noise on x is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from fedpriv.checks import NonNegative, checked
-from fedpriv.strategies.base import Averaged, Last, Memory, Oracle, Output, State, Strategy
+from fedpriv.strategies.base import Averaged, Last, Memory, Oracle, Output, Strategy
 from fedpriv.strategies.gossip import Gossip, StepSize
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """What a node keeps.
+
+    Attributes:
+        t: Rounds so far.
+    """
+
+    t: int
 
 
 @dataclass(frozen=True)
@@ -31,14 +41,14 @@ class Descend:
 
     step_size: StepSize
 
-    def init(self, params: Tensor) -> State:
-        """The round."""
-        return {"t": torch.zeros((), dtype=torch.long)}
+    def init(self, params: Tensor) -> Rounds:
+        """None yet."""
+        return Rounds(0)
 
-    def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
+    def __call__(self, received: Tensor, state: Rounds, oracle: Oracle) -> tuple[Tensor, Rounds]:
         """One round."""
-        t = int(state["t"]) + 1
-        return received - self.step_size(t) * oracle.gradient(received), {"t": torch.tensor(t)}
+        t = state.t + 1
+        return received - self.step_size(t) * oracle.gradient(received), Rounds(t)
 
 
 @checked("strategy")
@@ -55,5 +65,5 @@ def decentralized_sgd(step_size: StepSize = StepSize(0.1), *, average: NonNegati
     Raises:
         ConfigError: an argument is out of range.
     """
-    output: Output = Last() if average is None else Averaged(average)
+    output: Output[Any] = Last() if average is None else Averaged(average)
     return Strategy(Descend(step_size), Gossip(), output, "decentralized_sgd")

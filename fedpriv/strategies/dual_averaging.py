@@ -21,8 +21,8 @@ from torch import Tensor
 
 from fedpriv.checks import NonNegative, Probability, checked
 from fedpriv.errors import ConfigError
-from fedpriv.strategies.base import Memory, Oracle, State, Strategy
-from fedpriv.strategies.gossip import Gossip
+from fedpriv.strategies.base import Memory, Oracle, Strategy
+from fedpriv.strategies.gossip import Gossip, Mixed
 from fedpriv.strategies.proximal import L2, Proximal
 
 Inactive = Literal["lazy", "literal"]
@@ -67,6 +67,23 @@ class DualMap:
         return self.regularizer.remainder.prox(-z / curvature, scale / curvature)
 
 
+@dataclass(frozen=True)
+class Clock:
+    """What a node keeps: how far the schedules are.
+
+    Attributes:
+        t: The round, `[]` float64.
+        total: A_t, `[]` float64.
+        own_t: For `"literal"`: the round when each node last computed its x, `[n, 1]` float64.
+        own_total: A_t then, `[n, 1]` float64.
+    """
+
+    t: Tensor
+    total: Tensor
+    own_t: Tensor | None = None
+    own_total: Tensor | None = None
+
+
 @checked("strategy")
 @dataclass(frozen=True)
 class DualStep:
@@ -86,26 +103,26 @@ class DualStep:
     dual_map: DualMap
     inactive: Inactive = "lazy"
 
-    def init(self, params: Tensor) -> State:
-        """The round, A_t, and for `"literal"` what they were when each node last computed its x."""
+    def init(self, params: Tensor) -> Clock:
+        """Before round 1."""
         zero = torch.zeros((), dtype=torch.float64)
         if self.inactive == "lazy":
-            return {"t": zero, "total": zero}
+            return Clock(zero, zero)
         one = torch.ones(len(params), 1, dtype=torch.float64)
-        return {"t": zero, "total": zero, "own_t": one, "own_total": self.dual_map.weight(one)}
+        return Clock(zero, zero, one, self.dual_map.weight(one))
 
-    def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
+    def __call__(self, received: Tensor, state: Clock, oracle: Oracle) -> tuple[Tensor, Clock]:
         """One round of an active node; the message is `z_j + a_t g~_j`."""
-        t = state["t"] + 1
+        t = state.t + 1
         weight = self.dual_map.weight(t)
-        total = state["total"] + weight
-        new = {"t": t, "total": total}
-        if self.inactive == "lazy":
+        total = state.total + weight
+        new = Clock(t, total)
+        if state.own_t is None or state.own_total is None:
             x = self.dual_map.primal(received, total, t)
         else:
-            x = self.dual_map.primal(received, state["own_total"], state["own_t"])
-            rows = torch.ones_like(state["own_t"])
-            new |= {"own_t": (t + 1) * rows, "own_total": (total + self.dual_map.weight(t + 1)) * rows}
+            x = self.dual_map.primal(received, state.own_total, state.own_t)
+            rows = torch.ones_like(state.own_t)
+            new = Clock(t, total, (t + 1) * rows, (total + self.dual_map.weight(t + 1)) * rows)
         return received + float(weight) * oracle.gradient(x), new
 
 
@@ -113,10 +130,29 @@ class DualStep:
 class Duals(Gossip):
     """Gossip that starts from zero duals."""
 
-    def init(self, params: Tensor) -> tuple[Tensor, State]:
+    def init(self, params: Tensor) -> tuple[Tensor, Mixed]:
         """`z_i = 0`."""
         zeros = torch.zeros_like(params)
-        return zeros, {"rows": zeros}
+        return zeros, Mixed(zeros)
+
+
+@dataclass(frozen=True)
+class PrimalAverage:
+    """The weighted average of primals so far.
+
+    Attributes:
+        average: x~, `[n, dim]`, or `[1, dim]` where all rows are one.
+        x: The newest primal, not yet in it, `[n, dim]` or `[1, dim]`.
+        t: The round of that, `[]` float64.
+        total: A_t, `[]` float64.
+        duals: For `"literal"`: the duals that x was made of, `[n, dim]` or `[1, dim]`.
+    """
+
+    average: Tensor
+    x: Tensor
+    t: Tensor
+    total: Tensor
+    duals: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -131,27 +167,25 @@ class WeightedPrimals:
     dual_map: DualMap
     inactive: Inactive = "lazy"
 
-    def init(self, received: Tensor) -> State:
-        """The average, the newest x, the round and A_t, and for `"literal"` the duals."""
+    def init(self, received: Tensor) -> PrimalAverage:
+        """Nothing averaged yet; x of round 1."""
         t, received = torch.ones((), dtype=torch.float64), received[:1]  # all start alike
         weight = self.dual_map.weight(t)
         x = self.dual_map.primal(received, weight, t)
-        state = {"average": torch.zeros_like(x), "x": x, "t": t, "total": weight}
-        return state if self.inactive == "lazy" else {**state, "duals": received}
+        return PrimalAverage(torch.zeros_like(x), x, t, weight, None if self.inactive == "lazy" else received)
 
-    def __call__(self, received: Tensor, state: State) -> tuple[Tensor, State]:
+    def __call__(self, received: Tensor, state: PrimalAverage) -> tuple[Tensor, PrimalAverage]:
         """Fold in the x of the round that has ended; then compute the next one. Rows that are all one stay one."""
         received = received[:1] if received.stride(0) == 0 else received
-        t, total = state["t"], state["total"]
+        t, total = state.t, state.total
         share = float(self.dual_map.weight(t) / total)
-        average = state["average"] + share * (state["x"] - state["average"])
+        average = state.average + share * (state.x - state.average)
         following = total + self.dual_map.weight(t + 1)
-        new = {"average": average, "t": t + 1, "total": following}
         x = self.dual_map.primal(received, following, t + 1)
-        if self.inactive == "lazy":
-            return average, {**new, "x": x}
-        moved = (received != state["duals"]).any(-1, keepdim=True)
-        return average, {**new, "x": x.where(moved, state["x"]), "duals": received}
+        if state.duals is None:
+            return average, PrimalAverage(average, x, t + 1, following)
+        moved = (received != state.duals).any(-1, keepdim=True)
+        return average, PrimalAverage(average, x.where(moved, state.x), t + 1, following, received)
 
 
 @checked("strategy")

@@ -13,14 +13,14 @@ batches it is DP-SGD.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from fedpriv.checks import Count, Fraction, NonNegative, Positive, checked
 from fedpriv.errors import ConfigError
-from fedpriv.strategies.base import Averaged, Last, Memory, Network, Oracle, Output, State, Strategy
+from fedpriv.strategies.base import Averaged, Last, Memory, Network, Oracle, Output, Strategy
 from fedpriv.strategies.proximal import Proximal, Zero
 
 
@@ -34,13 +34,25 @@ class SendGradient:
 
     hears: tuple[str, ...] = ("point",)
 
-    def init(self, params: Tensor) -> State:
-        """No state."""
-        return {}
+    def init(self, params: Tensor) -> None:
+        """Nothing is kept."""
 
-    def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
+    def __call__(self, received: Tensor, state: None, oracle: Oracle) -> tuple[Tensor, None]:
         """One private gradient."""
         return oracle.gradient(received.chunk(len(self.hears), 1)[0]), state
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """What the server keeps; both are alike without momentum.
+
+    Attributes:
+        point: y, where gradients are asked for, `[1, dim]`.
+        iterate: x, `[1, dim]`.
+    """
+
+    point: Tensor
+    iterate: Tensor
 
 
 @checked("strategy")
@@ -60,17 +72,17 @@ class ProximalStep:
         """The point y, and with momentum the iterate x, since computing x from y would round it."""
         return ("point", "iterate") if self.momentum else ("point",)
 
-    def init(self, params: Tensor) -> tuple[Tensor, State]:
+    def init(self, params: Tensor) -> tuple[Tensor, Momentum]:
         """All start from the first client's model, brought to where h is finite."""
         x = self.regularizer.prox(params[:1].clone(), 0.0)
-        return self._said(x, x, len(params)), {"point": x, "iterate": x}
+        return self._said(x, x, len(params)), Momentum(x, x)
 
-    def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
+    def __call__(self, message: Tensor, network: Network, state: Momentum) -> tuple[Tensor, Momentum]:
         """One step."""
         mean = network.mean(message)
-        x = self.regularizer.prox(state["point"] - self.learning_rate * mean[:1], self.learning_rate)
-        point = x + self.momentum * (x - state["iterate"]) if self.momentum else x
-        return self._said(point, x, len(mean)), {"point": point, "iterate": x}
+        x = self.regularizer.prox(state.point - self.learning_rate * mean[:1], self.learning_rate)
+        point = x + self.momentum * (x - state.iterate) if self.momentum else x
+        return self._said(point, x, len(mean)), Momentum(point, x)
 
     def _said(self, point: Tensor, x: Tensor, n: int) -> Tensor:
         return (torch.cat([point, x], 1) if self.momentum else point).expand(n, -1)
@@ -80,15 +92,28 @@ class ProximalStep:
 class ReportIterate:
     """Report the iterate x, the second half of what the server sends, through another output."""
 
-    output: Output
+    output: Output[Any]
 
-    def init(self, received: Tensor) -> State:
+    def init(self, received: Tensor) -> Any:  # noqa: ANN401 - whatever the other output keeps
         """Of the other output."""
         return self.output.init(received.chunk(2, 1)[1])
 
-    def __call__(self, received: Tensor, state: State) -> tuple[Tensor, State]:
+    def __call__(self, received: Tensor, state: Any) -> tuple[Tensor, Any]:  # noqa: ANN401
         """Of the other output."""
         return self.output(received.chunk(2, 1)[1], state)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """An iterate up to the one that was drawn.
+
+    Attributes:
+        model: `[1, dim]`.
+        round: Rounds so far.
+    """
+
+    model: Tensor
+    round: int
 
 
 @checked("strategy")
@@ -107,15 +132,15 @@ class RandomIterate:
         """The m drawn."""
         return int(torch.randint(self.rounds, (), generator=torch.Generator().manual_seed(self.seed)))
 
-    def init(self, received: Tensor) -> State:
+    def init(self, received: Tensor) -> Drawn:
         """`x_0`."""
-        return {"model": received[:1].clone(), "round": torch.zeros((), dtype=torch.long)}
+        return Drawn(received[:1].clone(), 0)
 
-    def __call__(self, received: Tensor, state: State) -> tuple[Tensor, State]:
+    def __call__(self, received: Tensor, state: Drawn) -> tuple[Tensor, Drawn]:
         """The newest iterate up to round m, then `x_m`."""
-        t = state["round"] + 1
-        model = received[:1].clone() if int(t) <= self.chosen else state["model"]
-        return model, {"model": model, "round": t}
+        t = state.round + 1
+        model = received[:1].clone() if t <= self.chosen else state.model
+        return model, Drawn(model, t)
 
 
 @checked("strategy")
@@ -147,7 +172,7 @@ def gradient_descent(
     """
     if average is not None and random_iterate is not None:
         raise ConfigError("strategy.average", average, "a random iterate is no average: leave one of them out")
-    output: Output = Last() if average is None else Averaged(average)
+    output: Output[Any] = Last() if average is None else Averaged(average)
     if random_iterate is not None:
         if momentum:
             raise ConfigError("strategy.momentum", momentum, "the guarantee of a random iterate is for momentum 0")

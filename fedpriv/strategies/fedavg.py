@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from torch import Tensor
 
@@ -32,10 +32,10 @@ from fedpriv.strategies.base import (
     Network,
     Oracle,
     Output,
-    State,
     Strategy,
     Weighting,
 )
+from fedpriv.strategies.state import S
 
 
 @checked("strategy")
@@ -67,11 +67,10 @@ class LocalSteps:
         """True for a single step, whose message is a multiple of its answer."""
         return self.local_steps == 1
 
-    def init(self, params: Tensor) -> State:
-        """No state."""
-        return {}
+    def init(self, params: Tensor) -> None:
+        """Nothing is kept."""
 
-    def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
+    def __call__(self, received: Tensor, state: None, oracle: Oracle) -> tuple[Tensor, None]:
         """One round."""
         ask, weights = self._question(oracle)
         x = received
@@ -92,14 +91,14 @@ class LocalSteps:
         return oracle.client_gradient, oracle.weights.unsqueeze(1)
 
 
-class ServerOptimizer(Protocol):
-    """How the server moves along the mean update."""
+class ServerOptimizer(Protocol[S]):
+    """How the server moves along the mean update; S is the state that it keeps."""
 
-    def init(self, model: Tensor) -> State:
+    def init(self, model: Tensor) -> S:
         """State before round 0."""
         ...
 
-    def __call__(self, model: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
+    def __call__(self, model: Tensor, update: Tensor, state: S) -> tuple[Tensor, S]:
         """The next model `[1, dim]` from the mean update `[1, dim]`."""
         ...
 
@@ -112,16 +111,29 @@ class ServerSgd:
     learning_rate: Positive = 1.0
     momentum: Fraction = 0.0
 
-    def init(self, model: Tensor) -> State:
-        """Velocity zero."""
-        return {"velocity": model * 0} if self.momentum else {}
+    def init(self, model: Tensor) -> Tensor | None:
+        """The velocity v, zero; None without momentum."""
+        return model * 0 if self.momentum else None
 
-    def __call__(self, model: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
+    def __call__(self, model: Tensor, update: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """One step."""
-        if not self.momentum:
-            return model + self.learning_rate * update, state
-        velocity = self.momentum * state["velocity"] + update
-        return model + self.learning_rate * velocity, {"velocity": velocity}
+        if state is None:
+            return model + self.learning_rate * update, None
+        velocity = self.momentum * state + update
+        return model + self.learning_rate * velocity, velocity
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Running moments of the mean update.
+
+    Attributes:
+        m: Of the update, `[1, dim]`.
+        v: Of its square, `[1, dim]`.
+    """
+
+    m: Tensor
+    v: Tensor
 
 
 @checked("strategy.server")
@@ -139,21 +151,34 @@ class ServerAdaptive:
     beta2: Fraction = 0.99
     tau: NonNegative = 1e-3
 
-    def init(self, model: Tensor) -> State:
+    def init(self, model: Tensor) -> Moments:
         """Zero momentum, `v = tau^2`."""
-        return {"m": model * 0, "v": model * 0 + self.tau**2}
+        return Moments(model * 0, model * 0 + self.tau**2)
 
-    def __call__(self, model: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
+    def __call__(self, model: Tensor, update: Tensor, state: Moments) -> tuple[Tensor, Moments]:
         """One step."""
-        v, square = state["v"], update.square()
-        m = self.beta1 * state["m"] + (1 - self.beta1) * update
+        v, square = state.v, update.square()
+        m = self.beta1 * state.m + (1 - self.beta1) * update
         if self.rule == "adagrad":
             v = v + square
         elif self.rule == "adam":
             v = self.beta2 * v + (1 - self.beta2) * square
         else:
             v = v - (1 - self.beta2) * square * (v - square).sign()
-        return model + self.learning_rate * m / (v.sqrt() + self.tau), {"m": m, "v": v}
+        return model + self.learning_rate * m / (v.sqrt() + self.tau), Moments(m, v)
+
+
+@dataclass(frozen=True)
+class Served:
+    """What the server keeps.
+
+    Attributes:
+        model: w, `[1, dim]`.
+        optimizer: What its optimiser keeps, rows `[1, dim]`.
+    """
+
+    model: Tensor
+    optimizer: Any
 
 
 @dataclass(frozen=True)
@@ -164,19 +189,18 @@ class AddMeanUpdate:
     says: ClassVar[tuple[str, ...]] = ("model",)
     is_sum: ClassVar[bool] = True
 
-    server: ServerOptimizer = field(default_factory=ServerSgd)
+    server: ServerOptimizer[Any] = field(default_factory=ServerSgd)
 
-    def init(self, params: Tensor) -> tuple[Tensor, State]:
+    def init(self, params: Tensor) -> tuple[Tensor, Served]:
         """All start from the first client's model."""
         model = params[:1].clone()
-        return model.expand_as(params), {"model": model, **self.server.init(model)}
+        return model.expand_as(params), Served(model, self.server.init(model))
 
-    def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
+    def __call__(self, message: Tensor, network: Network, state: Served) -> tuple[Tensor, Served]:
         """Step along the mean update."""
         mean = network.mean(message)
-        memory = {name: value for name, value in state.items() if name != "model"}
-        model, memory = self.server(state["model"], mean[:1], memory)
-        return model.expand_as(mean), {"model": model, **memory}
+        model, optimizer = self.server(state.model, mean[:1], state.optimizer)
+        return model.expand_as(mean), Served(model, optimizer)
 
 
 @checked("strategy")
@@ -255,6 +279,6 @@ def fedopt(
     return _star(LocalSteps(learning_rate, local_steps, weighting=weighting), optimizer, average, "fedopt")
 
 
-def _star(local: LocalSteps, server: ServerOptimizer, average: float | None, name: str) -> Strategy:
-    output: Output = Last() if average is None else Averaged(average)
+def _star(local: LocalSteps, server: ServerOptimizer[Any], average: float | None, name: str) -> Strategy:
+    output: Output[Any] = Last() if average is None else Averaged(average)
     return Strategy(local, AddMeanUpdate(server), output, name)  # pyright: ignore[reportArgumentType] - linear is a property: it depends on local_steps

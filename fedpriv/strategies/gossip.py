@@ -8,7 +8,18 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedpriv.checks import Finite, Positive, checked
-from fedpriv.strategies.base import Network, State
+from fedpriv.strategies.base import Network
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """What each node made of its neighbours' rows when it was last active.
+
+    Attributes:
+        rows: `[n, dim]`.
+    """
+
+    rows: Tensor
 
 
 @dataclass(frozen=True)
@@ -22,14 +33,14 @@ class Gossip:
     says: ClassVar[tuple[str, ...]] = ("mixed_row",)
     is_sum: ClassVar[bool] = False
 
-    def init(self, params: Tensor) -> tuple[Tensor, State]:
+    def init(self, params: Tensor) -> tuple[Tensor, Mixed]:
         """Each node starts from its own row."""
-        return params, {"rows": params}
+        return params, Mixed(params)
 
-    def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
+    def __call__(self, message: Tensor, network: Network, state: Mixed) -> tuple[Tensor, Mixed]:
         """Mix what was sent."""
-        rows = network.fill(network.mix(message), state["rows"])
-        return rows, {"rows": rows}
+        rows = network.fill(network.mix(message), state.rows)
+        return rows, Mixed(rows)
 
 
 @checked("strategy.step_size")

@@ -3,12 +3,68 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
 from fedpriv.checks import Positive, checked
 
 STALLED = 15  # outer rounds without one per cent less violation end a run
+
+
+@runtime_checkable
+class Priced(Protocol):
+    """A local step's state with multipliers: its run reports on the constraints."""
+
+    @property
+    def multipliers(self) -> Tensor:
+        """Of each client, `[n, m]`, for the mean objective."""
+        ...
+
+
+@runtime_checkable
+class Measured(Priced, Protocol):
+    """With private constraint values too."""
+
+    @property
+    def measured(self) -> Tensor:
+        """The newest of each client, `[n, m]`."""
+        ...
+
+
+@runtime_checkable
+class Remeasures(Protocol):
+    """An aggregator's state of a run whose last round measures the reported model."""
+
+    @property
+    def measurements(self) -> int:
+        """Times that its constraint values were asked for; 0 before that round."""
+        ...
+
+
+@runtime_checkable
+class Loops(Protocol):
+    """An aggregator's state of an outer loop with an inner one, which ends by itself."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the run is over."""
+        ...
+
+    @property
+    def converged(self) -> bool:
+        """Whether the stopping rule was met."""
+        ...
+
+    @property
+    def outer(self) -> int:
+        """Outer rounds."""
+        ...
+
+    @property
+    def inner_total(self) -> int:
+        """Rounds of all inner loops."""
+        ...
 
 
 @checked("strategy")

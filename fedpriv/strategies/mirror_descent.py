@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fedpriv.checks import Positive, checked
 from fedpriv.errors import ConfigError
-from fedpriv.strategies.base import Memory, Network, Oracle, State, Strategy
+from fedpriv.strategies.base import Memory, Network, Oracle, Strategy
 from fedpriv.strategies.proximal import Ball
 
 
@@ -128,11 +128,10 @@ class SendGradient:
     memory: ClassVar[Memory] = "none"  # nothing survives a round
     linear: ClassVar[bool] = True  # the answer itself, twice
 
-    def init(self, params: Tensor) -> State:
-        """No state."""
-        return {}
+    def init(self, params: Tensor) -> None:
+        """Nothing is kept."""
 
-    def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
+    def __call__(self, received: Tensor, state: None, oracle: Oracle) -> tuple[Tensor, None]:
         """One private gradient, for both steps."""
         gradient = oracle.gradient(received.chunk(2, 1)[0])
         return torch.cat([gradient, gradient], 1), state
@@ -147,14 +146,30 @@ class SendTwoGradients:
     memory: ClassVar[Memory] = "none"  # nothing survives a round
     linear: ClassVar[bool] = False  # two questions are one too many for secure sums
 
-    def init(self, params: Tensor) -> State:
-        """No state."""
-        return {}
+    def init(self, params: Tensor) -> None:
+        """Nothing is kept."""
 
-    def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
+    def __call__(self, received: Tensor, state: None, oracle: Oracle) -> tuple[Tensor, None]:
         """Two gradients."""
         point = received.chunk(2, 1)[0]
         return torch.cat([oracle.full_gradient(point), oracle.gradient(point)], 1), state
+
+
+@dataclass(frozen=True)
+class MirrorState:
+    """What the server keeps.
+
+    Attributes:
+        x: Where the next gradient is asked for, `[1, dim]`.
+        y: The solution so far, `[1, dim]`.
+        z: The mirror step's point, `[1, dim]`.
+        k: Steps so far.
+    """
+
+    x: Tensor
+    y: Tensor
+    z: Tensor
+    k: int
 
 
 @dataclass(frozen=True)
@@ -168,35 +183,34 @@ class MirrorStep:
     feasible: MirrorSet
     smoothness: float
 
-    def init(self, params: Tensor) -> tuple[Tensor, State]:
+    def init(self, params: Tensor) -> tuple[Tensor, MirrorState]:
         """All start from the first client's model, brought into C."""
         x = self.feasible.project(params[:1].clone())
         received = torch.cat([x, x], 1).expand(len(params), -1)
-        return received, {"x": x, "y": x, "z": x, "k": torch.zeros((), dtype=torch.long)}
+        return received, MirrorState(x, x, x, 0)
 
-    def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
+    def __call__(self, message: Tensor, network: Network, state: MirrorState) -> tuple[Tensor, MirrorState]:
         """Both steps, and the next x."""
-        mean, k = network.mean(message), int(state["k"])
+        mean, k = network.mean(message), state.k
         for_y, for_z = mean[:1].chunk(2, 1)
         smooth = self.smoothness * self.feasible.diameter**2
-        x, r, z_old = state["x"], 2 / (k + 2), state["z"]
+        x, r, z_old = state.x, 2 / (k + 2), state.z
         z = self.feasible.mirror_step(z_old, (k + 2) / (4 * smooth) * for_z)
         y = self.feasible.descend(x, for_y / smooth, x + r * (z - z_old))
         following = 2 / (k + 3)
         x = following * z + (1 - following) * y
         received = torch.cat([x, y], 1).expand(len(mean), -1)
-        return received, {"x": x, "y": y, "z": z, "k": torch.tensor(k + 1)}
+        return received, MirrorState(x, y, z, k + 1)
 
 
 @dataclass(frozen=True)
 class ReportSolution:
     """Report `y`."""
 
-    def init(self, received: Tensor) -> State:
-        """No state."""
-        return {}
+    def init(self, received: Tensor) -> None:
+        """Nothing is kept."""
 
-    def __call__(self, received: Tensor, state: State) -> tuple[Tensor, State]:
+    def __call__(self, received: Tensor, state: None) -> tuple[Tensor, None]:
         """The second half of what the server sends."""
         return received.chunk(2, 1)[1], state
 

@@ -16,7 +16,7 @@ decision depends on data, so T and the noise are known beforehand. beta multipli
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Annotated, ClassVar
 
@@ -25,8 +25,23 @@ from torch import Tensor
 
 from fedpriv.checks import Bound, Count, NonNegative, Positive, checked
 from fedpriv.errors import ConfigError
-from fedpriv.strategies.base import Memory, Network, Oracle, State, Strategy
+from fedpriv.strategies.base import Memory, Network, Oracle, Strategy
 from fedpriv.strategies.proximal import Proximal, Zero
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What a client keeps.
+
+    Attributes:
+        multipliers: mu_i / n, for the mean objective, `[n, m]`.
+        measured: The newest private constraint values, `[n, m]`.
+        t: Rounds so far.
+    """
+
+    multipliers: Tensor
+    measured: Tensor
+    t: int
 
 
 @dataclass(frozen=True)
@@ -54,28 +69,46 @@ class ScalarizedStep:
     decay: float
     measurements: int
 
-    def init(self, params: Tensor) -> State:
+    def init(self, params: Tensor) -> Prices:
         """Zero multipliers; one column until the first answer shows how many there are."""
         rows = params.new_zeros(len(params), 1)
-        return {"multipliers": rows, "measured": rows, "t": torch.zeros((), dtype=torch.long)}
+        return Prices(rows, rows, 0)
 
-    def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
+    def __call__(self, received: Tensor, state: Prices, oracle: Oracle) -> tuple[Tensor, Prices]:
         """One round."""
-        w, t = received, int(state["t"]) + 1
+        w, t = received, state.t + 1
         if t == self.rounds:
             measured = torch.stack([oracle.statistic(w, "constraints") for _ in range(self.measurements)]).mean(0)
-            return _with_worst(w, measured, oracle.equality), {**state, "measured": measured, "t": torch.tensor(t)}
+            return _with_worst(w, measured, oracle.equality), Prices(state.multipliers, measured, t)
         if t > self.rounds:
             raise ConfigError("rounds", t, f"private_al was made for {self.rounds} rounds; give both the same number")
         values = oracle.statistic(w, "constraints")
         # the state holds lambda / n, for the mean objective; the update works on lambda
-        moved = oracle.n_clients * state["multipliers"] + self.beta * values
+        moved = oracle.n_clients * state.multipliers + self.beta * values
         lowest = torch.zeros_like(moved).where(~oracle.equality, -self.largest)
         prices = moved.clamp(lowest, torch.full_like(moved, self.largest))
         gradient = oracle.lagrangian_gradient(w, prices)
         z = w - self.learning_rate / t**self.decay * gradient
-        state = {"multipliers": prices / oracle.n_clients, "measured": values, "t": torch.tensor(t)}
-        return _with_worst(z, values, oracle.equality), state
+        return _with_worst(z, values, oracle.equality), Prices(prices / oracle.n_clients, values, t)
+
+
+@dataclass(frozen=True)
+class MeanState:
+    """What the server keeps.
+
+    Attributes:
+        average: Weighted average of the w's, `[1, dim]`.
+        weight: Sum of the weights, `[]`.
+        t: Rounds so far.
+        worst_estimate: The largest noisy value that a client reported last, `[]`.
+        measurements: Times that the reported model's constraint values were asked for.
+    """
+
+    average: Tensor
+    weight: Tensor
+    t: int
+    worst_estimate: Tensor
+    measurements: int
 
 
 @dataclass(frozen=True)
@@ -93,31 +126,24 @@ class ProximalMean:
     power: float
     measurements: int
 
-    def init(self, params: Tensor) -> tuple[Tensor, State]:
+    def init(self, params: Tensor) -> tuple[Tensor, MeanState]:
         """All start from the first client's model."""
         zero = params.new_zeros(())
-        state = {
-            "average": 0 * params[:1],
-            "weight": zero,
-            "t": zero,
-            "worst_estimate": zero,
-            "measurements": zero,
-        }
-        return params[:1].expand_as(params), state
+        return params[:1].expand_as(params), MeanState(0 * params[:1], zero, 0, zero, 0)
 
-    def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
+    def __call__(self, message: Tensor, network: Network, state: MeanState) -> tuple[Tensor, MeanState]:
         """Mean, proximal map, average."""
         everyone = network.gather(message)
-        t = int(state["t"]) + 1
+        t = state.t + 1
         # the largest noisy value that a client reports: what a run shows as it goes
-        state = {**state, "t": state["t"] + 1, "worst_estimate": everyone[:, -1].max()}
+        state = replace(state, t=t, worst_estimate=everyone[:, -1].max())
         if t == self.rounds:
-            state["measurements"] = state["measurements"] + self.measurements
+            state = replace(state, measurements=state.measurements + self.measurements)
             return everyone[:1, :-1].expand(len(everyone), -1), state  # the model that all measured: a mean is rounded
         w = self.regularizer.prox(everyone[:, :-1].mean(0, keepdim=True), self.learning_rate / t**self.decay)
-        weight = state["weight"] + t**self.power
-        average = state["average"] + t**self.power / weight * (w - state["average"])
-        state |= {"average": average, "weight": weight}
+        weight = state.weight + t**self.power
+        average = state.average + t**self.power / weight * (w - state.average)
+        state = replace(state, average=average, weight=weight)
         return (average if t == self.rounds - 1 else w).expand(len(everyone), -1), state
 
 

@@ -20,7 +20,7 @@ on v_i enters c_i; `control_rate < 1` smooths it (1 in the paper). DP local step
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -33,7 +33,6 @@ from fedpriv.strategies.base import (
     Network,
     Oracle,
     Output,
-    State,
     Strategy,
     Weighting,
 )
@@ -53,11 +52,10 @@ class CorrectedSteps:
     local_steps: int
     weighting: Weighting = "examples"
 
-    def init(self, params: Tensor) -> State:
-        """No state."""
-        return {}
+    def init(self, params: Tensor) -> None:
+        """Nothing is kept."""
 
-    def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
+    def __call__(self, received: Tensor, state: None, oracle: Oracle) -> tuple[Tensor, None]:
         """One round."""
         weights = oracle.weights.unsqueeze(1) if self.weighting == "examples" else 1.0
         x, mean, control = received.chunk(3, 1)
@@ -65,6 +63,19 @@ class CorrectedSteps:
         for _ in range(self.local_steps):
             y = y - self.learning_rate * (oracle.client_gradient(y) + correction)
         return weights * (y - x + self.local_steps * self.learning_rate * mean), state
+
+
+@dataclass(frozen=True)
+class Controls:
+    """What the server keeps.
+
+    Attributes:
+        model: x, `[1, dim]`.
+        controls: Every client's `w_i c_i`, `[n, dim]`.
+    """
+
+    model: Tensor
+    controls: Tensor
 
 
 @dataclass(frozen=True)
@@ -80,32 +91,32 @@ class ControlVariates:
     server_learning_rate: float = 1.0
     control_rate: float = 1.0
 
-    def init(self, params: Tensor) -> tuple[Tensor, State]:
+    def init(self, params: Tensor) -> tuple[Tensor, Controls]:
         """All start from the first client's model, with control variates zero."""
         model, controls = params[:1].clone(), torch.zeros_like(params)
-        return _said(model, controls), {"model": model, "controls": controls}
+        return _said(model, controls), Controls(model, controls)
 
-    def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
+    def __call__(self, message: Tensor, network: Network, state: Controls) -> tuple[Tensor, Controls]:
         """Move the model along the mean update and the participants' control variates to their last gradients."""
-        controls, length = state["controls"], self.local_steps * self.learning_rate
+        controls, length = state.controls, self.local_steps * self.learning_rate
         update = network.mean(message)[:1] - length * controls.mean(0, keepdim=True)
-        model = state["model"] + self.server_learning_rate * update
+        model = state.model + self.server_learning_rate * update
         change = network.fill(message, torch.zeros_like(controls))
         controls = controls - self.control_rate / length * change
-        return _said(model, controls), {"model": model, "controls": controls}
+        return _said(model, controls), Controls(model, controls)
 
 
 @dataclass(frozen=True)
 class ReportModel:
     """Report the model, the first third of each row that the server sends, through another output."""
 
-    output: Output
+    output: Output[Any]
 
-    def init(self, received: Tensor) -> State:
+    def init(self, received: Tensor) -> Any:  # noqa: ANN401 - whatever the other output keeps
         """Of the other output."""
         return self.output.init(_model(received))
 
-    def __call__(self, received: Tensor, state: State) -> tuple[Tensor, State]:
+    def __call__(self, received: Tensor, state: Any) -> tuple[Tensor, Any]:  # noqa: ANN401
         """The first third of any row."""
         return self.output(_model(received), state)
 

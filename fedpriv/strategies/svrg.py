@@ -27,7 +27,7 @@ from torch import Tensor
 
 from fedpriv.checks import Count, NonNegative, Positive, checked
 from fedpriv.errors import ConfigError
-from fedpriv.strategies.base import Memory, Network, Oracle, State, Strategy
+from fedpriv.strategies.base import Memory, Network, Oracle, Strategy
 from fedpriv.strategies.proximal import Proximal, Zero
 
 
@@ -97,6 +97,17 @@ class AnchorBudget:
 
 
 @dataclass(frozen=True)
+class Rounds:
+    """What a client keeps.
+
+    Attributes:
+        round: Rounds so far.
+    """
+
+    round: int
+
+
+@dataclass(frozen=True)
 class SendDifference:
     """Send the full gradient at a new anchor, else the difference of the gradients at x and at the anchor x~.
 
@@ -111,19 +122,19 @@ class SendDifference:
     epochs: Epochs
     smoothness: float | None = None
 
-    def init(self, params: Tensor) -> State:
-        """The round."""
-        return {"round": torch.zeros((), dtype=torch.long)}
+    def init(self, params: Tensor) -> Rounds:
+        """None yet."""
+        return Rounds(0)
 
-    def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
+    def __call__(self, received: Tensor, state: Rounds, oracle: Oracle) -> tuple[Tensor, Rounds]:
         """One private answer."""
-        t = int(state["round"])
+        t = state.round
         point, anchor = received.chunk(2, 1)
         if self.epochs.is_anchor(t):
             answer = oracle.full_gradient(anchor)
         else:
             answer = oracle.gradient_difference(point, anchor, self._bound(point, anchor))
-        return answer, {"round": torch.tensor(t + 1)}
+        return answer, Rounds(t + 1)
 
     def _bound(self, point: Tensor, anchor: Tensor) -> float | None:
         """`L ||x - x~||`, the same for all clients, who received the same points; positive also for equal points."""
@@ -132,6 +143,29 @@ class SendDifference:
         distance = float((point[:1] - anchor[:1]).double().norm())
         # the norm above was rounded, and an answer needs noise even where it is zero
         return self.smoothness * max(distance * (1 + 1e-6), 1e-9)
+
+
+@dataclass(frozen=True)
+class EpochState:
+    """What the server keeps.
+
+    Attributes:
+        point: The iterate x, `[1, dim]`.
+        anchor: x~, `[1, dim]`.
+        anchor_gradient: v~, `[1, dim]`.
+        sum: Of the epoch's iterates so far, `[1, dim]`.
+        round: Rounds so far.
+        steps: Inner steps of the epoch so far.
+        epoch: s, from 1; 0 before the first.
+    """
+
+    point: Tensor
+    anchor: Tensor
+    anchor_gradient: Tensor
+    sum: Tensor
+    round: int
+    steps: int
+    epoch: int
 
 
 @dataclass(frozen=True)
@@ -146,17 +180,16 @@ class VarianceReducedStep:
     learning_rate: float
     regularizer: Proximal = field(default_factory=Zero)
 
-    def init(self, params: Tensor) -> tuple[Tensor, State]:
+    def init(self, params: Tensor) -> tuple[Tensor, EpochState]:
         """All start from the first client's model, brought to where h is finite."""
         x = self.regularizer.prox(params[:1].clone(), 0.0)
-        state = {"point": x, "anchor": x, "anchor_gradient": 0 * x, "sum": 0 * x, **_counts(0, 0, 0)}
-        return _said(x, x, len(params)), state
+        return _said(x, x, len(params)), EpochState(x, x, 0 * x, 0 * x, 0, 0, 0)
 
-    def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
+    def __call__(self, message: Tensor, network: Network, state: EpochState) -> tuple[Tensor, EpochState]:
         """One step; at the end of an epoch the anchor moves."""
         mean = network.mean(message)
-        t, steps, epoch = (int(state[name]) for name in ("round", "steps", "epoch"))
-        x, anchor, full, total = (state[name] for name in ("point", "anchor", "anchor_gradient", "sum"))
+        t, steps, epoch = state.round, state.steps, state.epoch
+        x, anchor, full, total = state.point, state.anchor, state.anchor_gradient, state.sum
         at_anchor = self.epochs.is_anchor(t)
         if at_anchor:
             full, total, steps, epoch = mean[:1].clone(), 0 * x, 0, epoch + 1
@@ -167,19 +200,17 @@ class VarianceReducedStep:
         if steps == self.epochs.inner_steps(epoch):
             anchor = self.regularizer.prox(total / steps, 0.0)  # a mean may round to a point outside of a set
             x = x if self.epochs.doubling else anchor
-        state = {"point": x, "anchor": anchor, "anchor_gradient": full, "sum": total, **_counts(t + 1, steps, epoch)}
-        return _said(x, anchor, len(mean)), state
+        return _said(x, anchor, len(mean)), EpochState(x, anchor, full, total, t + 1, steps, epoch)
 
 
 @dataclass(frozen=True)
 class ReportAnchor:
     """Report the anchor, which is the mean of the last whole epoch's iterates."""
 
-    def init(self, received: Tensor) -> State:
-        """No state."""
-        return {}
+    def init(self, received: Tensor) -> None:
+        """Nothing is kept."""
 
-    def __call__(self, received: Tensor, state: State) -> tuple[Tensor, State]:
+    def __call__(self, received: Tensor, state: None) -> tuple[Tensor, None]:
         """The second half of what the server sends."""
         return received.chunk(2, 1)[1], state
 
@@ -259,7 +290,3 @@ def proven(
 
 def _said(point: Tensor, anchor: Tensor, n: int) -> Tensor:
     return torch.cat([point, anchor], 1).expand(n, -1)
-
-
-def _counts(t: int, steps: int, epoch: int) -> State:
-    return {"round": torch.tensor(t), "steps": torch.tensor(steps), "epoch": torch.tensor(epoch)}

@@ -21,15 +21,30 @@ variables, while here the same noised gradient enters both.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from fedpriv.checks import NonNegative, checked
 from fedpriv.errors import ConfigError
-from fedpriv.strategies.base import Averaged, Last, Memory, Network, Oracle, Output, State, Strategy
-from fedpriv.strategies.gossip import Gossip, StepSize
+from fedpriv.strategies.base import Averaged, Last, Memory, Network, Oracle, Output, Strategy
+from fedpriv.strategies.gossip import Gossip, Mixed, StepSize
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """What a node keeps.
+
+    Attributes:
+        sent: The z that it sent last, `[n, dim]`.
+        y: Its tracking variable, `[n, dim]`.
+        t: Rounds so far.
+    """
+
+    sent: Tensor
+    y: Tensor
+    t: int
 
 
 @checked("strategy")
@@ -58,17 +73,32 @@ class ImplicitTracking:
             fix = f"needs step_size beta <= 1, so at most {1 / self.step_size(1):g}"
             raise ConfigError("strategy.beta", self.beta, fix)
 
-    def init(self, params: Tensor) -> State:
-        """What was sent last, y, and the round."""
-        return {"sent": params.clone(), "y": torch.zeros_like(params), "t": torch.zeros((), dtype=torch.long)}
+    def init(self, params: Tensor) -> Tracked:
+        """Z at the initial parameters, y = 0."""
+        return Tracked(params.clone(), torch.zeros_like(params), 0)
 
-    def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
+    def __call__(self, received: Tensor, state: Tracked, oracle: Oracle) -> tuple[Tensor, Tracked]:
         """One round."""
-        t = int(state["t"]) + 1
-        y = state["y"] + self.beta * (state["sent"] - received)
-        gradient = oracle.gradient(state["sent"] if self.gradient_at == "sent" else received)
+        t = state.t + 1
+        y = state.y + self.beta * (state.sent - received)
+        gradient = oracle.gradient(state.sent if self.gradient_at == "sent" else received)
         sent = received - self.step_size(t) * (y + gradient)
-        return sent, {"sent": sent, "y": y, "t": torch.tensor(t)}
+        return sent, Tracked(sent, y, t)
+
+
+@dataclass(frozen=True)
+class TrackedPair:
+    """What a node keeps when two variables are exchanged.
+
+    Attributes:
+        y: Its y, `[n, dim]`.
+        gradient: The last answer, `[n, dim]`.
+        t: Rounds so far.
+    """
+
+    y: Tensor
+    gradient: Tensor
+    t: int
 
 
 @dataclass(frozen=True)
@@ -82,19 +112,19 @@ class TwoVariableTracking:
 
     step_size: StepSize
 
-    def init(self, params: Tensor) -> State:
-        """Own y, the last answer and the round."""
+    def init(self, params: Tensor) -> TrackedPair:
+        """Zeros: the first answer becomes the first y."""
         zeros = torch.zeros_like(params)
-        return {"y": zeros, "gradient": zeros.clone(), "t": torch.zeros((), dtype=torch.long)}
+        return TrackedPair(zeros, zeros.clone(), 0)
 
-    def __call__(self, received: Tensor, state: State, oracle: Oracle) -> tuple[Tensor, State]:
+    def __call__(self, received: Tensor, state: TrackedPair, oracle: Oracle) -> tuple[Tensor, TrackedPair]:
         """One round."""
-        t = int(state["t"]) + 1
+        t = state.t + 1
         mixed_x, mixed_y = received.chunk(2, dim=-1)
-        x = mixed_x - self.step_size(t) * state["y"]
+        x = mixed_x - self.step_size(t) * state.y
         gradient = oracle.gradient(x)
-        y = mixed_y + gradient - state["gradient"]
-        return torch.cat([x, y], -1), {"y": y, "gradient": gradient, "t": torch.tensor(t)}
+        y = mixed_y + gradient - state.gradient
+        return torch.cat([x, y], -1), TrackedPair(y, gradient, t)
 
 
 @dataclass(frozen=True)
@@ -105,12 +135,12 @@ class GossipPair:
     says: ClassVar[tuple[str, ...]] = ("mixed_pair",)
     is_sum: ClassVar[bool] = False
 
-    def init(self, params: Tensor) -> tuple[Tensor, State]:
+    def init(self, params: Tensor) -> tuple[Tensor, Mixed]:
         """`(x, 0)`."""
         pair = torch.cat([params, torch.zeros_like(params)], -1)
-        return pair, {"rows": pair}
+        return pair, Mixed(pair)
 
-    def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
+    def __call__(self, message: Tensor, network: Network, state: Mixed) -> tuple[Tensor, Mixed]:
         """Mix."""
         return Gossip()(message, network, state)
 
@@ -119,13 +149,13 @@ class GossipPair:
 class FirstOfPair:
     """Report x of (x, y)."""
 
-    output: Output = field(default_factory=Last)
+    output: Output[Any] = field(default_factory=Last)
 
-    def init(self, received: Tensor) -> State:
+    def init(self, received: Tensor) -> Any:  # noqa: ANN401 - whatever the output inside keeps
         """State of the output inside."""
         return self.output.init(received.chunk(2, dim=-1)[0])
 
-    def __call__(self, received: Tensor, state: State) -> tuple[Tensor, State]:
+    def __call__(self, received: Tensor, state: Any) -> tuple[Tensor, Any]:  # noqa: ANN401
         """The output inside, of x."""
         return self.output(received.chunk(2, dim=-1)[0], state)
 
@@ -155,7 +185,7 @@ def gradient_tracking(
         ConfigError: `beta` is too large, or an argument is out of range.
     """
     beta = 0.1 / step_size(1) if beta is None else beta
-    output: Output = Last() if average is None else Averaged(average)
+    output: Output[Any] = Last() if average is None else Averaged(average)
     return Strategy(ImplicitTracking(step_size, beta, gradient_at), Gossip(), output, "gradient_tracking")
 
 
@@ -173,6 +203,6 @@ def gradient_tracking_pair(step_size: StepSize = StepSize(0.1), *, average: NonN
     Raises:
         ConfigError: an argument is out of range.
     """
-    output: Output = Last() if average is None else Averaged(average)
+    output: Output[Any] = Last() if average is None else Averaged(average)
     local = TwoVariableTracking(step_size)
     return Strategy(local, GossipPair(), FirstOfPair(output), "gradient_tracking_pair")

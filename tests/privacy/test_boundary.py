@@ -17,7 +17,7 @@ from torch import Tensor
 import fedpriv as fp
 from fedpriv.oracle.private import PrivateOracle
 from fedpriv.privacy.accounting.accountant import account
-from fedpriv.strategies.fedavg import AddMeanUpdate, LocalSteps
+from fedpriv.strategies.fedavg import AddMeanUpdate, LocalSteps, Served
 
 SIZES = (12, 9, 15)
 ROUNDS = 6
@@ -196,9 +196,9 @@ class MedianServer(AddMeanUpdate):
 
     is_sum: ClassVar[bool] = False
 
-    def __call__(self, message: Tensor, network, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        model = state["model"] + network.gather(message).median(0, keepdim=True).values
-        return model.expand_as(message), {"model": model}
+    def __call__(self, message: Tensor, network, state: Served) -> tuple[Tensor, Served]:
+        model = state.model + network.gather(message).median(0, keepdim=True).values
+        return model.expand_as(message), replace(state, model=model)
 
 
 def test_secure_aggregation_is_refused_to_aggregators_of_single_messages() -> None:
@@ -309,11 +309,11 @@ class Momentum:
     linear = True
 
     def init(self, params):
-        return {"v": torch.zeros_like(params)}
+        return torch.zeros_like(params)
 
     def __call__(self, received, state, oracle):
-        v = 0.9 * state["v"] + oracle.gradient(received)
-        return v, {"v": v}
+        v = 0.9 * state + oracle.gradient(received)
+        return v, v
 
 
 @dataclass(frozen=True)

@@ -191,7 +191,7 @@ def test_the_bound_finds_its_quantile_and_each_round_is_one_release():
     training = fp.Training(clients, strategy, privacy, rounds=150)
     list(training)
     # an update is lr 2 s at the start, and the model hardly moves
-    assert float(training.progress.server["clip_bound"]) == pytest.approx(2e-4 * np.median(sizes), rel=0.1)
+    assert float(training.progress.server.clip_bound) == pytest.approx(2e-4 * np.median(sizes), rel=0.1)
     assert training.progress.models.shape[-1] == 1
     assert [r.query for r in training.ledger.records] == ["message"] * 150
 
@@ -205,8 +205,8 @@ def test_one_round_of_noise_moves_the_bound_by_a_bounded_factor(said: float, mov
     message[:, -1] = said
     received, state = strategy.aggregator(message, fp.Star(2), state)
     inside = (0.06 / 0.1 + 1) / 2  # share * (2 b - 1) of a fraction b
-    assert float(state["clip_bound"]) == pytest.approx(0.5 * (moved or math.exp(-0.2 * (inside - 0.3))), rel=1e-9)
-    assert received[:, -1].tolist() == [float(state["clip_bound"])] * 2
+    assert float(state.clip_bound) == pytest.approx(0.5 * (moved or math.exp(-0.2 * (inside - 0.3))), rel=1e-9)
+    assert received[:, -1].tolist() == [float(state.clip_bound)] * 2
 
 
 @pytest.mark.parametrize("clip", [fp.Clip(0.1), fp.Clip(10.0), fp.Clip(1.0, "l1")])

@@ -384,7 +384,7 @@ def test_flaw_10_a_checkpoint_that_cannot_be_written_leaves_the_old_one(
     with pytest.raises((OSError, fp.FedprivError)):
         training.save()
     assert (tmp_path / "checkpoint.pt").read_bytes() == before
-    assert Checkpoint.load(tmp_path / "checkpoint.pt", torch.device("cpu")).progress.round == 1
+    assert Checkpoint.load(tmp_path / "checkpoint.pt", torch.device("cpu")).round == 1
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from privacy_worlds import clients_of, digits_of
 from torch import Tensor
 
 import fedpriv as fp
-from fedpriv.strategies.base import Network, State, Strategy
-from fedpriv.strategies.fedavg import AddMeanUpdate
+from fedpriv.strategies.base import Network, Strategy
+from fedpriv.strategies.fedavg import AddMeanUpdate, Served
 
 SIZES = (9, 14, 11, 6)
 TRUSTS = [fp.Central(), fp.SecureAggregation(3)]
@@ -30,18 +30,18 @@ class Peeking(AddMeanUpdate):
 class Watching(Peeking):
     seen: list[Tensor] = field(default_factory=list)
 
-    def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
+    def __call__(self, message: Tensor, network: Network, state: Served) -> tuple[Tensor, Served]:
         self.seen.append(message.clone())
         return super().__call__(message, network, state)
 
 
 class Gathering(Peeking):
-    def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
+    def __call__(self, message: Tensor, network: Network, state: Served) -> tuple[Tensor, Served]:
         return super().__call__(network.gather(message), network, state)
 
 
 class Mixing(Peeking):
-    def __call__(self, message: Tensor, network: Network, state: State) -> tuple[Tensor, State]:
+    def __call__(self, message: Tensor, network: Network, state: Served) -> tuple[Tensor, Served]:
         return super().__call__(network.mix(message), network, state)
 
 

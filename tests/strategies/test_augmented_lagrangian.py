@@ -147,7 +147,7 @@ def test_what_a_run_shows_is_of_the_point_that_its_clients_have_just_heard() -> 
     for report in training:
         w, shown = before.received[0, :-2], report.metrics
         values = problem(w.expand(3, -1))[1].detach()
-        found = kkt(problem, w, (before.local["multipliers"] + 300 * values).clamp_min(0))
+        found = kkt(problem, w, (before.local.multipliers + 300 * values).clamp_min(0))
         assert shown["objective"] == pytest.approx(found.objective, abs=1e-12)
         assert shown["violation"] == pytest.approx(found.feasibility, abs=1e-12)
         assert shown["complementarity"] == pytest.approx(found.complementarity, abs=1e-9)

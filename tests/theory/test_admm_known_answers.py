@@ -68,10 +68,10 @@ def test_a_growing_penalty_is_next_rounds_in_what_is_sent() -> None:
     state = step.init(torch.zeros(1, 1))
     message, state = step(torch.zeros(1, 1), state, Answers())
     # z = -6 / (2 + 1) = -2, dual = 2 * 2 = 4, sent -2 - 4 / 4
-    assert (float(state["z"]), float(state["dual"]), float(message)) == (-2.0, 4.0, -3.0)
+    assert (float(state.z), float(state.dual), float(message)) == (-2.0, 4.0, -3.0)
     message, state = step(torch.full((1, 1), 2.0), state, Answers())
     # z = (4 * 2 + 4 - 6 - 2) / (4 + 1) = 0.8, dual = 4 + 4 * 1.2 = 8.8, sent 0.8 - 8.8 / 8
-    assert [float(v) for v in (state["z"], state["dual"], message)] == pytest.approx([0.8, 8.8, -0.3], abs=1e-6)
+    assert [float(v) for v in (state.z, state.dual, message)] == pytest.approx([0.8, 8.8, -0.3], abs=1e-6)
 
 
 def test_paper_radius_freezes_the_method() -> None:

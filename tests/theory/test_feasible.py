@@ -106,7 +106,7 @@ def test_with_momentum_the_reported_model_is_a_proximal_point_zeros_and_all(h: P
     zeros = 0
     for _ in training:
         model = training.progress.models[0]
-        assert torch.equal(model, training.progress.server["iterate"][0])
+        assert torch.equal(model, training.progress.server.iterate[0])
         assert not ((model != 0) & (model.abs() < 1e-7)).any()
         zeros = max(zeros, int((model == 0).sum()))
     assert zeros > 0

@@ -100,7 +100,7 @@ def test_scaffold_with_cohorts_keeps_what_absent_clients_said():
         pass
     assert float(training.progress.models[0]) == pytest.approx(OPTIMUM, abs=1e-6)
     # at the optimum each control variate is its client's gradient there
-    controls = training.progress.server["controls"][:, 0].numpy()
+    controls = training.progress.server.controls[:, 0].numpy()
     np.testing.assert_allclose(controls, 2 * A * (A * OPTIMUM - B), atol=1e-5)
 
 

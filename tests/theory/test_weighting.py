@@ -146,7 +146,7 @@ def test_scaffold_with_cohorts_ends_at_the_optimum_of_all_examples():
     optimum = (m * a * b).sum() / (m * a * a).sum()
     assert float(training.progress.models[0]) == pytest.approx(optimum, abs=1e-6)
     weighted = 3 * m / m.sum() * 2 * a * (a * optimum - b)
-    np.testing.assert_allclose(training.progress.server["controls"][:, 0].numpy(), weighted, atol=1e-5)
+    np.testing.assert_allclose(training.progress.server.controls[:, 0].numpy(), weighted, atol=1e-5)
 
 
 def test_another_weighting_is_refused_by_name():

@@ -1,0 +1,89 @@
+"""What a strategy keeps between rounds, and the one place that stores it, restores it and takes rows of it.
+
+A state is a tensor, a number, None (nothing is kept), or a dataclass, tuple or dict of such parts. A tensor of a local
+step's state has one row a client, `[n, ...]`; a number, and a tensor of shape `[]`, is public and the same for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from fedpriv.errors import ConfigError
+
+S = TypeVar("S")
+Leaf = Tensor | bool | int | float
+_LEAVES = (Tensor, bool, int, float)
+
+
+def named(state: object) -> dict[str, Leaf]:
+    """The parts of a state by name, `inner.velocity` for a part of a part: what a checkpoint holds."""
+    found: dict[str, Leaf] = {}
+
+    def keep(name: str, leaf: Leaf) -> Leaf:
+        found[name] = leaf
+        return leaf
+
+    _changed(keep, state)
+    return found
+
+
+def restored(like: S, parts: Mapping[str, Leaf]) -> S:
+    """A state like this one from the named parts of another; the shapes of tensors may differ.
+
+    Raises:
+        KeyError: the parts are not those of such a state.
+    """
+    if different := named(like).keys() ^ parts.keys():
+        raise KeyError(", ".join(sorted(different)))
+    # a number may have been stored as a tensor
+    return _changed(lambda name, leaf: parts[name] if isinstance(leaf, Tensor) else type(leaf)(parts[name]), like)
+
+
+def rows_of(state: S, cohort: Tensor) -> S:
+    """The rows of the clients `cohort [k]`: every `[n, ...]` becomes `[k, ...]`."""
+
+    def take(_: str, leaf: Leaf) -> Leaf:
+        return leaf[cohort.to(leaf.device)] if isinstance(leaf, Tensor) and leaf.ndim else leaf
+
+    return _changed(take, state)
+
+
+def with_rows(state: S, cohort: Tensor, rows: S) -> S:
+    """The state of n clients with the rows `[k, ...]` of the clients `cohort [k]`, and the public parts, of another."""
+    new = named(rows)
+
+    def put(name: str, leaf: Leaf) -> Leaf:
+        fresh = new[name]
+        if isinstance(leaf, Tensor) and isinstance(fresh, Tensor) and leaf.ndim:
+            return leaf.index_copy(0, cohort.to(leaf.device), fresh)
+        return fresh
+
+    return _changed(put, state)
+
+
+def _changed(change: Callable[[str, Any], Any], state: Any, name: str = "") -> Any:  # noqa: ANN401 - any state
+    """The state with every part changed by its name and value."""
+    if state is None:
+        return None
+    if isinstance(state, _LEAVES):
+        return change(name, state)
+    parts = _parts(state)
+    changed = {key: _changed(change, part, f"{name}.{key}" if name else key) for key, part in parts.items()}
+    if isinstance(state, tuple):
+        return tuple(changed.values())
+    return replace(state, **changed) if is_dataclass(state) and not isinstance(state, type) else changed
+
+
+def _parts(state: Any) -> dict[str, Any]:  # noqa: ANN401 - any state
+    if is_dataclass(state):
+        return {field.name: getattr(state, field.name) for field in fields(state)}
+    if isinstance(state, tuple):
+        return {str(place): part for place, part in enumerate(state)}
+    if isinstance(state, Mapping):
+        return dict(state)
+    fix = "keep tensors and numbers, in a dataclass, a tuple or a dict, or None"
+    raise ConfigError("strategy", type(state).__name__, fix)
