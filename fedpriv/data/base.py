@@ -1,4 +1,4 @@
-"""What a data set is to fedpriv: a checked pair of train and test examples."""
+"""A data set: train and test examples, checked."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from fedpriv.errors import DataError
 
 
 class ExactOnly(TensorDataset):
-    """Examples that a private run refuses: prepared by looking at all of them, or with some there twice."""
+    """Examples that a private run refuses: each was prepared by looking at all of them, or some occur twice."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Train and test examples of one task. One that exists has passed `check_dataset`.
+    """Train and test examples of one task, checked by `check_dataset`.
 
     Args:
         train: Examples `(x, y)`, to be divided among the clients.
-        test: Examples `(x, y)`, taken as public.
+        test: Examples `(x, y)`, which count as public.
         n_classes: Labels are in `[0, n_classes)`; None if targets are numbers (regression).
-        writers: int64 `[n_train]`, who wrote each train example; None if the data do not tell.
-        description: One line: what and how many.
+        writers: int64 `[n_train]`, whose each train example is (e.g. who wrote it); None if the data do not say.
+        description: One line: what the data are, and how many.
 
     Raises:
         DataError: an example cannot be used, or `writers` does not fit `train`.
@@ -73,7 +73,7 @@ def check_dataset(dataset: Dataset[Any], n_classes: int | None, *, name: str = "
         name: What to call the data in an error.
 
     Raises:
-        DataError: no examples, an input that is not a finite tensor, or a target that is none (names the index).
+        DataError: there are no examples, an input is no finite tensor, or a target cannot be used (names the index).
     """
     if size(dataset) == 0:
         raise DataError(f"{name} is empty: give at least one example")
@@ -94,7 +94,7 @@ def as_inputs(pixels: Tensor, *, flat: bool, transforms: Sequence[TransformName]
     Args:
         pixels: float32 `[n, channels, height, width]` in [0, 1].
         flat: Give `[n, channels * height * width]` instead.
-        transforms: Public maps of single images, in order; see `fedpriv.data.transforms`.
+        transforms: Names of functions of single images, applied in order; see `fedpriv.data.transforms`.
     """
     images = apply(pixels, transforms)
     return images.flatten(1) if flat else images  # [n, c, h, w] -> [n, c*h*w]

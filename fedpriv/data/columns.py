@@ -1,4 +1,4 @@
-"""What a published table may hold, column by column: another value is an error of the copy, not an example."""
+"""Values that may occur in each column of a published table; another value means that the file is damaged."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_rows(path: Path, rows: Sequence[Sequence[str]], columns: Sequence[Colu
     """Refuse a value that a column does not have.
 
     Raises:
-        DataError: no row, one of another length, or such a value; names file, row and column.
+        DataError: there is no row, a row has another length, or a value may not occur; names file, row and column.
     """
     if not rows:
         raise DataError(f"{path} has no rows: fetch it again")

@@ -30,17 +30,17 @@ def covertype(
     target: Literal["binary", "cover"] = "binary",
     seed: int = 0,
 ) -> Split:
-    """Covertype with rows of norm 1, so that a logistic gradient has norm at most 1.
+    """Forest cover types, 54 features and a constant; rows have l2 norm 1, so logistic gradients have norm at most 1.
 
     Measured columns are brought to [-1, 1] by UCI's published ranges, a constant column is appended, and each row is
     divided by its own norm: fixed maps of single rows, which cost no privacy.
 
     Args:
         root: Folder of the file; None is `$FEDPRIV_DATA/covertype`.
-        file: Its name; None takes the first there is of covtype.data, covtype.data.gz and a 16 % sample.
+        file: Its name; None takes the first that exists of covtype.data, covtype.data.gz and a 16 % sample.
         n_train: Number of training rows; the others are for testing. None is 86 % of all.
         target: `binary`: class 2 against the rest, as in Wang, Ye, Xu (2017); `cover`: the seven classes.
-        seed: Of the split.
+        seed: Seed of the split.
 
     Raises:
         DataError: the file is missing or has other columns.

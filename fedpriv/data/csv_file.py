@@ -1,4 +1,4 @@
-"""The user's own table, from comma-separated files, encoded by public facts alone."""
+"""A table from comma-separated files, encoded with public settings only."""
 
 from __future__ import annotations
 
@@ -29,30 +29,29 @@ def csv(
     client: str | None = None,
     bias: bool = True,
 ) -> Split:
-    """A table with a heading line: one example a row, its columns named.
+    """A table from comma-separated files with a heading line, one example a row.
 
-    Nothing is measured on the data: ranges, categories and classes are settings, so they are public, and the encoding
-    of one row does not depend on any other.
+    Ranges, categories and classes are settings, not measured on the data, so the encoding of a row depends on no other.
 
     Args:
         train: Comma-separated file (UTF-8) with the clients' examples.
-        test: The same with public examples; every accuracy is computed on them without noise.
-        label: Column of the class, or of the number that is to be predicted.
-        classes: The values of that column, in the order of the class numbers. Without, the column is a number: its
-            range stands in `numbers`, and it is mapped to [-1, 1] like the others.
-        numbers: For each numeric column its range `[low, high]`, known without looking: a limit of the device, a
-            textbook's. It is mapped to [-1, 1]; values outside count as the nearest end.
+        test: The same with public examples; accuracies are computed on them without noise.
+        label: Column of the class, or of the number to predict.
+        classes: The values of that column, in the order of the class numbers. None is regression: the column is a
+            number with a range in `numbers`, and is mapped to [-1, 1] like the others.
+        numbers: For each numeric column its range `[low, high]`, from public knowledge such as the limits of a device.
+            It is mapped to [-1, 1]; values outside count as the nearest end.
         categories: For each categorical column its values, which become one 0/1 feature each.
-        client: Column that says whose a row is, for `partition: {kind: by_writer}`. Clients are numbered in the sorted
-            order of their names.
+        client: Column that says which client a row belongs to, for `partition: {kind: by_writer}`. Clients are numbered
+            in the sorted order of their names.
         bias: Add a constant feature.
 
     Returns:
         Inputs float32 `[n, n_features]`: numbers, then categories, in the order of the settings, then the constant.
 
     Raises:
-        ConfigError: a column that the files do not have, a range that is none, or a value that is listed twice.
-        DataError: a file that cannot be read, or a value that is missing, no number or not listed; names file and line.
+        ConfigError: the files lack a column, a range is empty, or a value is listed twice.
+        DataError: a file cannot be read, or a value is missing, no number or not listed; names file and line.
     """
     numbers, categories = dict(numbers or {}), categories or {}
     ends = numbers.pop(label, None)

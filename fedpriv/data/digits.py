@@ -17,8 +17,8 @@ def digits(*, flat: bool = False, transforms: Sequence[TransformName] = (), seed
 
     Args:
         flat: `[n, 64]` instead of `[n, 1, 8, 8]`.
-        transforms: Public maps of single images, see `fedpriv.data.transforms`; pixels are in [0, 1] before.
-        seed: Of the split.
+        transforms: Functions of single images, see `fedpriv.data.transforms`; they receive pixels in [0, 1].
+        seed: Seed of the split.
 
     Source: Alpaydin & Kaynak (1998), UCI optical recognition of handwritten digits (its test part).
     """

@@ -53,11 +53,11 @@ def femnist(
         root: A LEAF folder (`train/*.json`, `test/*.json`) or a folder of npz files; None is `$FEDPRIV_DATA/femnist`.
         files: Names of the npz files in `root` to use; None is all of them in order of name.
         min_examples: Leave out writers with fewer train examples (at least 1).
-        max_writers: Of the others take the first so many, by writer number.
+        max_writers: Largest number of writers, the first by writer number; None takes all.
         test: Test examples of the `chosen` writers, or of `all` writers.
         invert: Make ink 1 on paper 0, as in MNIST; LEAF has it the other way round.
         flat: `[n, 784]` instead of `[n, 1, 28, 28]`.
-        transforms: Public maps of single images, see `fedpriv.data.transforms`; pixels are in [0, 1] before.
+        transforms: Functions of single images, see `fedpriv.data.transforms`; they receive pixels in [0, 1].
 
     Raises:
         DataError: a file is missing or broken, or no writer is left.

@@ -31,9 +31,9 @@ def libsvm(
     Args:
         train: File with the clients' examples.
         test: The same with public examples.
-        n_features: Columns, a public setting: the largest index that occurs would be an answer about the data.
+        n_features: Number of columns. It must be given, since the largest index in the files would reveal data.
         classes: Labels in the order of the class numbers; None takes labels as numbers, for regression.
-        normalize: Divide each row by its own l2 norm (rows of zeros stay), a fixed map of single rows.
+        normalize: Divide each row by its own l2 norm (rows of zeros stay).
         bias: Append a constant feature, before rows are divided.
         root: Folder of the files; None is `$FEDPRIV_DATA/libsvm` if that is set, else the current folder.
 

@@ -34,7 +34,7 @@ def mnist(
             then in `~/.cache/fedpriv`.
         download: Let torchvision fetch what is missing, into `root` or `~/.cache/fedpriv`.
         flat: `[n, 784]` instead of `[n, 1, 28, 28]`.
-        transforms: Public maps of single images, see `fedpriv.data.transforms`; pixels are in [0, 1] before.
+        transforms: Functions of single images, see `fedpriv.data.transforms`; they receive pixels in [0, 1].
 
     Raises:
         DataError: a file is missing, truncated or not idx, or images and labels differ in number.
@@ -59,7 +59,7 @@ def read_idx(path: Path, *, n_axes: int) -> Tensor:
     """An idx file of unsigned bytes as uint8 with `n_axes` axes.
 
     Raises:
-        DataError: the file is unreadable, a broken gzip, not such an idx file, or of another length than it says.
+        DataError: the file is unreadable, a broken gzip, no idx file of this kind, or shorter or longer than it says.
     """
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:

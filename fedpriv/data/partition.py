@@ -1,4 +1,4 @@
-"""Who holds which train examples. Every example goes to exactly one client."""
+"""Divide train examples among clients. Every example goes to exactly one client."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def partition(
         kind: The name of one of the functions below.
         labels: int64 `[n_examples]`.
         n_clients: Number of clients; each gets at least one example.
-        generator: Source of randomness; `in_order` draws nothing.
-        labels_per_client: For `by_label`.
-        alpha: For `dirichlet`.
-        min_examples: For `dirichlet`.
-        writers: int64 `[n_examples]`, for `by_writer`.
+        generator: Source of randomness; unused by `in_order`.
+        labels_per_client: For `by_label`: most labels that a client sees.
+        alpha: For `dirichlet`: positive; the smaller, the more unequal.
+        min_examples: For `dirichlet`: least number of examples of a client.
+        writers: int64 `[n_examples]`, for `by_writer`: whose each example is.
 
     Returns:
         For each client the ascending indices of its examples, int64.
 
     Raises:
-        ConfigError: the division asked for does not exist.
+        ConfigError: such a division does not exist, e.g. there are fewer examples than clients.
     """
     if kind == "iid":
         return iid(len(labels), n_clients, generator)
@@ -68,7 +68,7 @@ def partition(
 
 
 def iid(n_examples: int, n_clients: int, generator: torch.Generator) -> list[Tensor]:
-    """Uniformly at random, in sizes that differ by at most one."""
+    """Divide uniformly at random; sizes differ by at most one."""
     _check_clients(n_clients, n_examples, "examples")
     order = torch.randperm(n_examples, generator=generator)
     return [part.sort().values for part in order.tensor_split(n_clients)]
@@ -91,7 +91,7 @@ def stratified(labels: Tensor, n_clients: int, generator: torch.Generator) -> li
 
 
 def in_order(n_examples: int, n_clients: int) -> list[Tensor]:
-    """Consecutive runs in file order, in sizes that differ by at most one."""
+    """Divide into consecutive pieces in file order; sizes differ by at most one."""
     _check_clients(n_clients, n_examples, "examples")
     return list(torch.arange(n_examples).tensor_split(n_clients))
 
@@ -123,9 +123,9 @@ def by_label(labels: Tensor, n_clients: int, generator: torch.Generator, *, labe
 def dirichlet(
     labels: Tensor, n_clients: int, generator: torch.Generator, *, alpha: float = 0.5, min_examples: int = 1
 ) -> list[Tensor]:
-    """Each label is shared out in proportions drawn from Dirichlet(alpha, ..., alpha).
+    """Divide each label among clients in proportions drawn from Dirichlet(alpha, ..., alpha).
 
-    Small alpha: a label sits with few clients. Large alpha: like `iid` with equal class shares. Draws that leave a
+    With small alpha few clients hold most examples of a label; with large alpha clients are alike. Draws that leave a
     client fewer than `min_examples` are repeated.
 
     Source: Yurochkin et al. (2019), section 4; Hsu et al. (2019) draw the proportions per client instead.
@@ -153,7 +153,7 @@ def dirichlet(
 
 
 def by_writer(writers: Tensor, n_clients: int, generator: torch.Generator) -> list[Tensor]:
-    """All examples of a writer go to one client.
+    """Give all examples of a writer to one client.
 
     With as many clients as writers, client i is the i-th writer by number. With fewer, the writers are dealt at random,
     in numbers that differ by at most one.

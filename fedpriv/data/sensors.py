@@ -14,11 +14,11 @@ def sensors(*, n: int = 100, readings: int = 3, dim: int = 2, n_test: int = 1000
     """Readings `v = <M, x> + N(0, 1)` of one x ~ N(0, I), rows M uniform on [0, 10]: inputs M `[..., dim]`, targets v.
 
     Args:
-        n: Number of sensors, the writers of `partition: {kind: by_writer}`.
-        readings: Of each sensor.
-        dim: Of x.
-        n_test: Test readings of the same x.
-        seed: Of all draws.
+        n: Number of sensors: the clients, with `partition: {kind: by_writer}`.
+        readings: Number of readings of each sensor.
+        dim: Dimension of x.
+        n_test: Number of test readings of the same x.
+        seed: Seed of all draws.
 
     Source: Xie, Liu and Chai (2025), eq 42; they leave the distributions to a reference, and these are our reading.
     """

@@ -93,7 +93,7 @@ def adult(*, root: str | None = None, n_train: int | None = None, bias: bool = T
 
     Args:
         root: Folder with `adult.data(.gz)` and `adult.test(.gz)`; `$FEDPRIV_DATA/adult` if left out.
-        n_train: Use the first so many train rows.
+        n_train: Use only this many train rows, the first ones.
         bias: Add the constant feature.
 
     Source: Kohavi and Becker (1996), UCI; the encoding follows the `adult-b` set of He, Peng and Sun (2024).
@@ -126,9 +126,9 @@ def breast_cancer(
         root: Folder with `breast-cancer-wisconsin.data`; `$FEDPRIV_DATA/breast-cancer-wisconsin` if left out.
         features: Use these columns only.
         bias: Add a constant feature.
-        protocol: `held_out`: a fifth of the patients is for testing. `paper`: as He, Peng and Sun, all rows train and
-            test, standardised by their own moments, which looks at all of them: a private run refuses them.
-        seed: Of the patients held out.
+        protocol: `held_out`: a fifth of the patients is for testing. `paper`, as He, Peng and Sun: all rows are both
+            for training and testing, standardised by their own mean and deviation; a private run refuses them.
+        seed: Seed of the choice of patients.
 
     Source: Wolberg and Mangasarian (1990); Street, Wolberg and Mangasarian (1993); UCI.
     """
@@ -157,9 +157,9 @@ def monks(*, root: str | None = None, bias: bool = True, protocol: Protocol = "h
     Args:
         root: Folder with `monks-1.train` and `monks-1.test`; `$FEDPRIV_DATA/monks` if left out.
         bias: Add a constant feature.
-        protocol: `held_out`: the 432 different rows, of which a fifth is for testing. `paper`: as He, Peng and Sun, the
-            556 rows of both files train and test, 124 of them twice: a private run refuses them.
-        seed: Of the rows held out.
+        protocol: `held_out`: the 432 different rows, of which a fifth is for testing. `paper`, as He, Peng and Sun: all
+            556 rows of both files are both for training and testing, 124 occur twice; a private run refuses them.
+        seed: Seed of the choice of test rows.
 
     Source: Thrun et al. (1991), UCI.
     """

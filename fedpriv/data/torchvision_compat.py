@@ -1,8 +1,8 @@
 """The one place that imports torchvision.
 
-The package index's torchvision is built for CUDA. Beside a CPU build of torch its C++ library cannot load, and its
-import then fails because it gives shape rules to two operators that this library would have declared. We need only its
-data sets, so declaring the two operators is enough.
+Beside a CPU build of torch, the C++ library of PyPI's torchvision (built for CUDA) cannot load, and importing
+torchvision fails because two of that library's operators are missing. For its data sets, which are all that is needed
+here, it is enough to declare the two operators.
 """
 
 from __future__ import annotations

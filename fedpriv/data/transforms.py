@@ -1,7 +1,7 @@
-"""Fixed maps of single images. Each looks at one image and at nothing learned, so it is public and costs no privacy.
+"""Fixed functions of single images. None is fitted to data, so they cost no privacy.
 
-They matter more under privacy than without: noise is the same in every direction, so whatever lets a short vector tell
-the classes apart, and makes all per-example gradients alike in norm, pays at once.
+They help more with privacy than without: noise is equal in all directions, so short feature vectors and per-example
+gradients of similar norms mean less noise for the same epsilon.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def unit(images: Tensor) -> Tensor:
 
 
 def bandpass(images: Tensor) -> Tensor:
-    """Half the resolution, by cosine frequencies: `[n, c, h, w] -> [n, c, h // 2, w // 2]`.
+    """Keep the middle frequencies, at half the resolution: `[n, c, h, w] -> [n, c, h // 2, w // 2]`.
 
     The lower half of the orthonormal DCT-II coefficients in each axis, with the gain
     `exp(-f^2 / (2 s^2)) (f^2 / (f^2 + b^2))^(3/4)` at frequency f, where s and b are a quarter and 2/7 of the image's
-    height. The fall whitens the 1/f spectrum of smooth images, the rise drops their common brightness.
+    height. The gain whitens the 1/f spectrum of smooth images and removes their mean brightness.
     """
     height, width = images.shape[-2:]
     rows, columns = _cosines(height).to(images), _cosines(width).to(images)
@@ -47,10 +47,10 @@ def bandpass(images: Tensor) -> Tensor:
 
 
 def edges(images: Tensor) -> Tensor:
-    """How much edge of each of eight directions is in each cell of 4 x 4 pixels: `[n, c, h, w] -> [n, 8c, h/4, w/4]`.
+    """Strength of edges in eight directions, per cell of 4 x 4 pixels: `[n, c, h, w] -> [n, 8c, h/4, w/4]`.
 
-    The length of the Sobel gradient is shared between the two nearest of eight directions modulo pi, averaged over the
-    cell, and its square root taken, so that strong edges do not drown weak ones. `center` and `unit` go well after it.
+    The length of the Sobel gradient is divided between the two nearest of eight directions modulo pi and averaged over
+    the cell; its square root keeps strong edges from hiding weak ones. Use `center` and `unit` after it.
 
     Raises:
         ConfigError: an image is smaller than a cell.
@@ -63,7 +63,7 @@ def edges(images: Tensor) -> Tensor:
 
 
 def deskew(images: Tensor) -> Tensor:
-    """Upright and centred: shear each image by its own second moments: `[n, c, h, w] -> [n, c, h, w]`.
+    """Centre each image and make it upright, by a shear from its own second moments: `[n, c, h, w] -> [n, c, h, w]`.
 
     Source: LeCun, Bottou, Bengio, Haffner (1998), who deskew digits for their linear classifier.
     """
@@ -71,7 +71,7 @@ def deskew(images: Tensor) -> Tensor:
 
 
 def apply(images: Tensor, names: Sequence[TransformName]) -> Tensor:
-    """The transforms of these names, in order.
+    """Apply the transforms with these names, in order: `[n, c, h, w] -> [n, c', h', w']`.
 
     Raises:
         ConfigError: a name is unknown.

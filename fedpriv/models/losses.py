@@ -1,4 +1,4 @@
-"""Losses by their per-example form, and what their scores predict."""
+"""Loss functions with a per-example form, and class predictions from scores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ PerExampleLoss = Callable[[Tensor, Tensor], Tensor]
 
 
 class Loss(nn.Module):
-    """A loss from its per-example form `(outputs [n, k], targets [n]) -> [n]`."""
+    """A loss module made of a function `(outputs [n, k], targets [n]) -> [n]` that gives each example's loss.
+
+    Args:
+        per_example: That function.
+        reduction: `"mean"` (default), `"sum"` or `"none"`.
+
+    Raises:
+        ConfigError: the reduction is another word.
+    """
 
     def __init__(self, per_example: PerExampleLoss, reduction: Reduction = "mean") -> None:
         super().__init__()
@@ -25,7 +33,7 @@ class Loss(nn.Module):
             raise ConfigError("loss.reduction", reduction, "choose 'mean', 'sum' or 'none'")
 
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss of the batch; `[n]` if nothing is reduced."""
+        """The loss of the batch: a scalar, or `[n]` for `reduction="none"`."""
         losses = self.per_example(outputs, targets)
         if self.reduction == "none":
             return losses
@@ -33,16 +41,16 @@ class Loss(nn.Module):
 
 
 def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Per example `-log softmax(outputs)[label]`."""
+    """`-log softmax(outputs)[label]` of each example: `[n, k], [n] -> [n]`."""
     # classes first: along a short last dimension the softmax takes twice as long
     return functional.cross_entropy(outputs.mT.unsqueeze(0), labels.unsqueeze(0), reduction="none").squeeze(0)
 
 
 def hinge(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Margin loss per example.
+    """Hinge loss of each example: `[n, k], [n] -> [n]`.
 
-    One score: `max(0, 1 - s score)`, s = -1 for label 0 and 1 for label 1. More: `sum_{j != label} max(0, 1 + s_j -
-    s_label) / k` (Weston & Watkins, 1999), which is `torch.nn.MultiMarginLoss` in a form that vmap can batch.
+    For k = 1 score: `max(0, 1 - s score)`, with s = -1 for label 0 and 1 for label 1. For more:
+    `sum_{j != label} max(0, 1 + score_j - score_label) / k` (Weston and Watkins, 1999), as `torch.nn.MultiMarginLoss`.
     """
     if outputs.shape[-1] == 1:
         return (1 - _signs(outputs, labels) * outputs[:, 0]).clamp_min(0)
@@ -52,7 +60,7 @@ def hinge(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def logistic(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Per example `log(1 + exp(-s score))`, s = -1 for label 0 and 1 for label 1; outputs `[n, 1]`."""
+    """`log(1 + exp(-s score))` of each example, s = -1 for label 0 and 1 for label 1: `[n, 1], [n] -> [n]`."""
     if outputs.shape[-1] != 1:
         fix = "needs a model with one score, such as logistic_regression; else use cross_entropy"
         raise ConfigError("loss", "logistic", f"{fix} (found {outputs.shape[-1]} scores)")
@@ -60,7 +68,7 @@ def logistic(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Per example the mean square of `outputs - targets`; class numbers become one-hot if there are k > 1 outputs."""
+    """Mean square of `outputs - targets` of each example; with k > 1 outputs, class numbers become one-hot targets."""
     if targets.dim() < outputs.dim() and outputs.shape[-1] > 1:
         targets = _one_hot(targets, outputs.shape[-1])
     errors = outputs - targets.reshape(outputs.shape).to(outputs.dtype)  # [n] -> [n, 1] where there is one output
@@ -68,7 +76,7 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def predict(outputs: Tensor) -> Tensor:
-    """Class numbers `[n]` from scores `[n, k]`; one score means class 1 where it is positive."""
+    """Class numbers `[n]` from scores `[n, k]`: the largest, or for k = 1 class 1 where the score is positive."""
     return (outputs[:, 0] > 0).long() if outputs.shape[-1] == 1 else outputs.argmax(-1)
 
 

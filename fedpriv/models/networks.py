@@ -1,4 +1,4 @@
-"""Models that suit differential privacy: small, and no example's output depends on another example."""
+"""Small models in which no example's output depends on another example, as private training needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class SoftmaxRegression(nn.Module):
     Args:
         n_features: Numbers in one input.
         n_classes: Scores per example.
-        bias: Whether the layer has a bias; the ADMM paper's has none.
+        bias: Whether the layer has a bias.
     """
 
     def __init__(self, n_features: int, n_classes: int, bias: bool = False) -> None:
@@ -28,7 +28,7 @@ class SoftmaxRegression(nn.Module):
 
 
 class LinearRegression(nn.Module):
-    """As `SoftmaxRegression`, for targets that are numbers: one prediction `[n, 1]`."""
+    """One linear layer on the flattened input, zero at the start, for regression: `[n, ...] -> [n, 1]`."""
 
     def __init__(self, n_features: int, bias: bool = False) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class LinearRegression(nn.Module):
 
 
 class LinearSVM(nn.Module):
-    """As `SoftmaxRegression`, for the hinge loss: with two classes it has one score `[n, 1]`, positive for class 1."""
+    """`SoftmaxRegression` for the hinge loss: for two classes it has one score `[n, 1]`, positive for class 1."""
 
     def __init__(self, n_features: int, n_classes: int = 2, bias: bool = False) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class LinearSVM(nn.Module):
 
 
 class LogisticRegression(nn.Module):
-    """As `SoftmaxRegression`, for two classes and the logistic loss: one score `[n, 1]`, positive for class 1."""
+    """`SoftmaxRegression` for two classes and the logistic loss: one score `[n, 1]`, positive for class 1."""
 
     def __init__(self, n_features: int, n_classes: int = 2, bias: bool = False) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class MnistCNN(nn.Module):
     Args:
         input_shape: `(c, h, w)`; flat inputs are brought to this shape.
         n_classes: Scores per example.
-        channels: Of each block; two blocks by default.
+        channels: Output channels of each block; two blocks by default.
 
     29 034 parameters by default. Source: Xie, Liu, Chai, with GroupNorm where the paper has BatchNorm.
     """
@@ -89,9 +89,9 @@ class MnistCNN(nn.Module):
 
 
 class FemnistCNN(nn.Module):
-    """Three blocks of (3x3 convolution, GroupNorm, ReLU, 2x2 max-pool), then a linear layer; else as `MnistCNN`.
+    """Three blocks of (3x3 convolution, GroupNorm, ReLU, 2x2 max-pool), then a linear layer; arguments as `MnistCNN`.
 
-    59 294 parameters by default, against 6.6 million in LEAF's: noise grows with the number of parameters.
+    59 294 parameters by default; LEAF's model has 6.6 million. The noise vector is longer with more parameters.
     """
 
     def __init__(

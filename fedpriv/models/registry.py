@@ -26,9 +26,9 @@ def resolve(name: str, *, input_shape: tuple[int, ...], n_classes: int | None, *
 
     Args:
         name: A key of `MODELS`, or `package.module:Name`.
-        input_shape: Of one example. The model is given it, `n_features` (its product) and `n_classes`, as far as it
-            has parameters of these names.
-        n_classes: Number of classes; None where targets are numbers: then no model that asks for it will do.
+        input_shape: Shape of one example. The model gets it, `n_features` (its product) and `n_classes` where it has
+            parameters with these names.
+        n_classes: Number of classes; None for regression, where models with a parameter `n_classes` are refused.
         **options: The model's own options.
 
     Raises:

@@ -39,9 +39,10 @@ _INSTANCE_NORM = nn.modules.instancenorm._InstanceNorm  # noqa: SLF001
 
 
 def validate_model(model: nn.Module) -> None:
-    """Refuse layers that mix examples or keep running statistics, those that opacus refuses, and models all frozen.
+    """Refuse models that private training cannot use.
 
-    Frozen and parameterless layers count too: they leak as much.
+    These are models with layers that mix examples (BatchNorm), that keep running statistics or that opacus refuses,
+    frozen or not, and models without a trainable parameter.
 
     Raises:
         ConfigError: names the first such layer by its path, and the fix.
@@ -56,7 +57,7 @@ def validate_model(model: nn.Module) -> None:
 
 
 def shipped(model: nn.Module) -> list[str]:
-    """A sentence about the model's buffers, which are released as they are; nothing if it has none."""
+    """A warning about the model's buffers, which are released without noise; empty if it has none."""
     names = [name for name, _ in model.named_buffers()]
     if not names:
         return []
@@ -67,12 +68,13 @@ def shipped(model: nn.Module) -> list[str]:
 
 
 def fix_model(model: nn.Module) -> nn.Module:
-    """A copy of `model` that passes `validate_model`: BatchNorm becomes a fresh GroupNorm, LSTM opacus's DPLSTM, etc.
+    """A copy of `model` that `validate_model` accepts: BatchNorm becomes a new GroupNorm, LSTM opacus's DPLSTM, etc.
 
-    What is frozen stays frozen.
+    Frozen parameters stay frozen.
 
     Raises:
-        ConfigError: opacus knows no replacement for a layer, or none in which a part can be frozen as it was.
+        ConfigError: opacus has no replacement for a layer, or the replacement of a partly frozen layer has other
+            parameters.
     """
     fixed = copy.deepcopy(model)
     unfit = [(path, layer) for path, layer in fixed.named_modules() if _why_unfit(layer)]

@@ -1,4 +1,4 @@
-"""Who is active in a round, and over which links: public, seeded, never a function of data."""
+"""Which nodes and links of a graph are active in a round: drawn from the public seed, never a function of data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Activity(Protocol):
     """Chooses the links of a round."""
 
     def links(self, graph: Undirected, round_index: int, stream: Keystream) -> Undirected:
-        """The active nodes, with the links that are up among them."""
+        """The graph of a round: the active nodes and the active links between them."""
         ...
 
     def probability(self, graph: Undirected) -> NDArray[np.float64]:
@@ -33,7 +33,7 @@ class Activity(Protocol):
         ...
 
     def typical(self, graph: Undirected) -> Iterator[Undirected]:
-        """Links of some rounds, whose plain mean is the expectation over rounds or estimates it; fixed seeds."""
+        """Graphs of some rounds, with fixed seeds: their mean is or estimates the expectation over all rounds."""
         ...
 
 
@@ -117,7 +117,7 @@ class RandomLinks:
 @checked("network.activity")
 @dataclass(frozen=True)
 class RandomNodes:
-    """Each node is active with probability `rate`, on its own, with the links to its active neighbours."""
+    """Each node is active with probability `rate`, independently, with its links to active neighbours."""
 
     rate: Probability
 
@@ -159,12 +159,16 @@ class OnePeerExponential:
 
 @dataclass(frozen=True)
 class Function:
-    """The user's own: a public function of the round that gives links; nodes without one are inactive."""
+    """Links from a function of the round, which must not look at data; nodes without a link are inactive."""
 
     function: Callable[[int], Iterable[tuple[int, int]]]
 
     def links(self, graph: Undirected, round_index: int, stream: Keystream) -> Undirected:
-        """The user's links, which must be links of the graph."""
+        """The function's links.
+
+        Raises:
+            ConfigError: the graph has no such link.
+        """
         drawn = nx.Graph(self.function(round_index))
         for a, b in drawn.edges:
             if not graph.has_edge(a, b):
@@ -186,7 +190,7 @@ class Function:
 @checked("network.outages")
 @dataclass(frozen=True)
 class Outage:
-    """A node that is gone in rounds `start <= round < stop`; `stop` None means for good."""
+    """A node that is away in rounds `start <= round < stop`; None for `stop` means that it never returns."""
 
     node: Whole
     start: Whole = 0
@@ -198,12 +202,12 @@ class Outage:
             raise ConfigError("network.outages.stop", self.stop, fix)
 
     def covers(self, round_index: int) -> bool:
-        """Whether the node is gone in that round."""
+        """Whether the node is away in this round."""
         return self.start <= round_index and (self.stop is None or round_index < self.stop)
 
 
 def without(links: Undirected, outages: Sequence[Outage], round_index: int) -> Undirected:
-    """The links that are left when nodes are gone."""
+    """The links that are left without the nodes that are away."""
     gone = {outage.node for outage in outages if outage.covers(round_index)}
     return nx.Graph(links.subgraph(set(links) - gone)) if gone & set(links) else links
 

@@ -11,14 +11,14 @@ from fedpriv.network.graph import Graph
 
 
 def draw(network: Graph, path: Path) -> None:
-    """Draw nodes and links, by Kamada and Kawai up to 300 nodes; up to 50 nodes have their numbers.
+    """Draw nodes and links into a file; up to 50 nodes are numbered.
 
     Args:
         network: The graph.
         path: PNG file to write.
 
     Raises:
-        ConfigError: another kind of file.
+        ConfigError: the name does not end in .png.
     """
     if path.suffix != ".png":
         raise ConfigError("--out", str(path), "pictures are PNG files; give a name that ends in .png")

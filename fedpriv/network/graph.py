@@ -1,4 +1,4 @@
-"""A network without a server: nodes on a graph that mix what their neighbours send."""
+"""A network without a server: nodes on a graph that average what their neighbours send (gossip)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _SPARSE_FROM = 256
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a graph and its weights.
+    """Properties of a graph and its mixing matrix W.
 
     Attributes:
         nodes: Number of nodes.
         links: Number of links.
         diameter: Longest shortest path.
         mean_degree: Neighbours of a node, on average.
-        spectral_gap: One minus the second largest absolute eigenvalue of W, one mixing step.
+        spectral_gap: One minus the second largest absolute eigenvalue of W; the larger, the faster nodes agree.
         contraction: `sqrt(rho(E[W'W] - 11'/n))` of a round, eq 4 of Liu, Johansson and Shi (beta). Estimated from
             500 rounds or more where links are random.
         active_fraction: Expected fraction of active nodes (iota).
@@ -49,21 +49,21 @@ class Facts:
 
 
 class Graph:
-    """Nodes on a graph, in one process.
+    """Nodes on a communication graph that average with their neighbours (gossip), simulated in one process.
 
-    Nodes that are not active in a round neither answer nor send, and their rows stay: the round's matrix is W on the
-    active nodes and the identity elsewhere.
+    Inactive nodes compute and send nothing, and keep their rows: a round's mixing matrix is W on the active nodes and
+    the identity elsewhere.
 
     Args:
-        graph: Undirected and connected, nodes 0 .. n-1.
-        weights: Makes the mixing matrix of a graph (`metropolis`, ...), or the matrix itself, `[n, n]`.
-        activity: Which nodes and links are up in a round.
-        outages: Nodes that fail.
-        mixing_steps: Exchanges in a row for each `mix`: post-processing of what was sent, so it costs messages and no
-            privacy.
+        graph: Undirected connected networkx graph with nodes 0 .. n-1; node i is client i.
+        weights: Mixing matrix W `[n, n]`, symmetric with rows that sum to 1, or a function that makes one of a graph;
+            by default `fedpriv.network.mixing.metropolis`.
+        activity: Which nodes and links are active in a round, e.g. `RandomNodes(0.5)`; None is all of them.
+        outages: Rounds in which single nodes are away.
+        mixing_steps: How often nodes exchange for one mixing of the algorithm: costs messages, but no epsilon.
 
     Raises:
-        ConfigError: a graph in pieces, or weights that are no mixing matrix.
+        ConfigError: the graph is not connected, or the weights are no mixing matrix.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Graph:
 
     @property
     def settings(self) -> tuple[object, ...]:
-        """What decides who hears whom in every round."""
+        """Everything that decides who sends to whom in each round."""
         matrix = self.weights.tocoo()
         weights = matrix.coords, matrix.data, self._make
         return self.graph, *weights, self.activity, self._outages, self._steps
@@ -110,7 +110,7 @@ class Graph:
 
     @property
     def answers(self) -> int:
-        """There is no server."""
+        """Number of rows that a server sends back in a round: there is none."""
         return 0
 
     @property
@@ -129,7 +129,7 @@ class Graph:
 
     @cached_property
     def expected_rows(self) -> float:
-        """Messages of a `mix` on average, without outages."""
+        """Average number of rows sent in a round, without outages."""
         if isinstance(self.activity, Always):
             return 2.0 * self.graph.number_of_edges() * self._steps
         drawn = self.activity.typical(self.graph)
@@ -152,7 +152,7 @@ class Graph:
         return self._cohort
 
     def mix(self, rows: Tensor) -> Tensor:
-        """`W` of the round, `mixing_steps` times: `[k, dim] -> [k, dim]`, row i belongs to active node i."""
+        """Multiply by the round's W, `mixing_steps` times: `[k, dim] -> [k, dim]`, row i belongs to active node i."""
         if not len(rows):
             return rows
         if self._matrix is None or self._matrix.dtype != rows.dtype or self._matrix.device != rows.device:
@@ -169,7 +169,7 @@ class Graph:
         return rows if len(rows) == len(others) else others.index_copy(0, self._cohort.to(others.device), rows)
 
     def mean(self, rows: Tensor) -> Tensor:
-        """Nobody can average in one step here.
+        """Not available without a server.
 
         Raises:
             ConfigError: always.
@@ -177,7 +177,7 @@ class Graph:
         raise ConfigError("network.topology", "a graph", "this strategy needs a server: use star, or a gossip strategy")
 
     def gather(self, rows: Tensor) -> Tensor:
-        """Nobody holds all rows here.
+        """Not available without a server.
 
         Raises:
             ConfigError: always.
@@ -185,7 +185,7 @@ class Graph:
         raise ConfigError("network.topology", "a graph", "this strategy needs a server: use star, or a gossip strategy")
 
     def facts(self) -> Facts:
-        """What is known of the graph; estimates use a fixed seed."""
+        """Properties of the graph; estimates use a fixed seed."""
         return Facts(
             nodes=self.n_clients,
             links=self.graph.number_of_edges(),

@@ -1,4 +1,4 @@
-"""The network of one process: exchanges are a mean and a matrix product."""
+"""Clients around a server (a star), and who takes part in a round."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Everyone:
     """All clients take part in every round."""
 
     def draw(self, n_clients: int, round_index: int, randomness: Randomness) -> Tensor:
-        """All indices."""
+        """Indices of all clients."""
         return torch.arange(n_clients)
 
     def expected(self, n_clients: int) -> float:
@@ -29,7 +29,7 @@ class Everyone:
 @checked("network.cohort")
 @dataclass(frozen=True)
 class PoissonCohort:
-    """Each client takes part with probability `rate`, on its own."""
+    """Each client takes part in a round with probability `rate`, independently."""
 
     rate: Probability
 
@@ -39,14 +39,14 @@ class PoissonCohort:
         return torch.from_numpy(chosen.nonzero()[0])
 
     def expected(self, n_clients: int) -> float:
-        """Mean cohort size, the public divisor of sums."""
+        """Expected cohort size, by which sums are divided."""
         return self.rate * n_clients
 
 
 @checked("network.cohort")
 @dataclass(frozen=True)
 class FixedCohort:
-    """A uniform cohort of fixed size, without repeats."""
+    """In each round `size` clients, drawn at random without replacement, take part."""
 
     size: Count
 
@@ -66,11 +66,11 @@ Cohort = Everyone | PoissonCohort | FixedCohort
 
 
 class Star:
-    """Clients around a server, in one process.
+    """Clients around a server, simulated in one process.
 
     Args:
         n_clients: Number of clients.
-        cohort: Who takes part in a round.
+        cohort: Who takes part in a round: `Everyone()` (default), `PoissonCohort(rate)` or `FixedCohort(size)`.
     """
 
     def __init__(self, n_clients: int, cohort: Cohort | None = None) -> None:
@@ -80,7 +80,7 @@ class Star:
 
     @property
     def spectral_gap(self) -> float:
-        """One exchange averages exactly."""
+        """1: one exchange averages exactly."""
         return 1.0
 
     @property
@@ -95,12 +95,12 @@ class Star:
 
     @property
     def answers(self) -> int:
-        """The server answers every participant."""
+        """Number of rows that the server sends back in a round."""
         return len(self._drawn)
 
     @property
     def expected_rows(self) -> float:
-        """Messages of a round on average: up and down."""
+        """Average number of rows sent in a round, to the server and back."""
         return 2 * self.cohort.expected(self.n_clients)
 
     def participants(self, round_index: int, randomness: Randomness) -> Tensor:
@@ -109,12 +109,12 @@ class Star:
         return self._drawn
 
     def mean(self, rows: Tensor) -> Tensor:
-        """Sum of the rows over the expected number of participants, given to all: `[k, dim] -> [n, dim]`."""
+        """Sum of the rows divided by the expected number of participants, sent to all: `[k, dim] -> [n, dim]`."""
         self.numbers_sent += rows.numel()
         return (rows.sum(0) / self.cohort.expected(self.n_clients)).expand(self.n_clients, -1)
 
     def mix(self, rows: Tensor) -> Tensor:
-        """On a star everyone hears everyone: each participant gets the mean of theirs, `[k, dim] -> [k, dim]`."""
+        """Each participant gets the mean of the participants' rows, `[k, dim] -> [k, dim]`."""
         self.numbers_sent += rows.numel()
         return rows.mean(0).expand_as(rows)
 
@@ -123,7 +123,7 @@ class Star:
         return rows if len(rows) == len(others) else others.index_copy(0, self._drawn.to(others.device), rows)
 
     def facts(self) -> None:
-        """A star is not described as a graph."""
+        """None: a star is no graph of peers."""
         return
 
     def gather(self, rows: Tensor) -> Tensor:

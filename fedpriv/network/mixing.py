@@ -1,4 +1,4 @@
-"""Mixing matrices: doubly stochastic weights on the links of a graph, and what is known of them.
+"""Mixing matrices: doubly stochastic weights on the links of a graph.
 
 `W[i, j]` is the weight that node i gives to what node j sends. Sources: Xiao and Boyd, 2004 (Metropolis, max-degree);
 Nedic, Olshevsky and Rabbat, 2018 (a survey).
@@ -26,7 +26,7 @@ _DENSE = 512  # up to so many nodes eigenvalues are computed from the dense matr
 
 
 def metropolis(graph: Undirected) -> Weights:
-    """`1 / (1 + max(d_i, d_j))` on links, the rest on the diagonal."""
+    """Weight `1 / (1 + max(d_i, d_j))` on the link of nodes with degrees d_i and d_j, the rest on the diagonal."""
     return _from_links(graph, lambda a, b: 1 / (1 + np.maximum(a, b)))
 
 
@@ -36,13 +36,13 @@ def lazy_metropolis(graph: Undirected) -> Weights:
 
 
 def max_degree(graph: Undirected) -> Weights:
-    """`1 / (1 + d_max)` on links."""
+    """Weight `1 / (1 + d_max)` on every link, d_max the largest degree; the rest on the diagonal."""
     largest = max((degree for _, degree in graph.degree), default=0)
     return _from_links(graph, lambda a, _: np.full(len(a), 1 / (1 + largest)))
 
 
 def from_file(graph: Undirected, file: str) -> Weights:
-    """The user's own: a `.npy` file, or text with one row a line."""
+    """A matrix from a file: `.npy`, or text with one row a line."""
     try:
         loaded = np.load(Path(file)) if file.endswith(".npy") else np.loadtxt(Path(file), delimiter=",", ndmin=2)
     except (OSError, ValueError) as error:
@@ -51,23 +51,23 @@ def from_file(graph: Undirected, file: str) -> Weights:
 
 
 def shift(graph: Directed) -> Weights:
-    """Weights of directed links when each node has as many in- as outgoing ones, all nodes alike: `1 / (1 + d)`."""
+    """Weight `1 / (1 + d)` on directed links, where every node has d incoming and d outgoing ones."""
     adjacency = nx.to_scipy_sparse_array(graph, nodelist=sorted(graph), dtype=float)
     degree = adjacency.sum(1).max(initial=0)
     return sparse.csr_array((sparse.eye_array(len(graph)) + adjacency.T) / (1 + degree))
 
 
 def checked(weights: NDArray[np.float64] | Weights, graph: Undirected, tolerance: float = 1e-8) -> Weights:
-    """The weights, validated.
+    """Check that weights are a mixing matrix of a graph, and return them.
 
     Args:
         weights: `[n, n]`.
-        graph: Whose links they may use.
+        graph: The only links that may have weight.
         tolerance: Allowed rounding error of sums.
 
     Raises:
-        ConfigError: wrong shape, not finite, negative, not symmetric, rows that do not sum to one, weight where there
-            is no link, or a graph or weights in pieces. Names the row or node.
+        ConfigError: wrong shape, entries that are not finite or negative, not symmetric, rows that do not sum to one,
+            weight where there is no link, or a graph that is not connected. Names the row or node.
     """
     matrix = sparse.csr_array(weights)
     n = len(graph)
@@ -97,7 +97,7 @@ def checked(weights: NDArray[np.float64] | Weights, graph: Undirected, tolerance
 
 
 def check_connected(graph: Undirected) -> None:
-    """Refuse a graph in pieces.
+    """Refuse a graph that is not connected.
 
     Raises:
         ConfigError: names a node that node 0 cannot reach.
@@ -121,7 +121,7 @@ def _out_of_reach(graph: Undirected, n: int) -> int | None:
 
 
 def contraction(weights: Weights) -> float:
-    """Second largest absolute eigenvalue of symmetric weights: by what factor a mixing step shrinks disagreement."""
+    """Second largest absolute eigenvalue of symmetric weights: the factor by which mixing shrinks disagreement."""
     n = weights.shape[0]  # pyright: ignore[reportOptionalSubscript] - scipy is not typed
     if n == 1:
         return 0.0

@@ -63,25 +63,25 @@ def ring(n_clients: int) -> Undirected:
 
 
 def path(n_clients: int) -> Undirected:
-    """A ring, cut open."""
+    """A line of nodes."""
     _check_size(n_clients, 2)
     return nx.path_graph(n_clients)
 
 
 def hub(n_clients: int) -> Undirected:
-    """A star graph of peers: node 0 is everyone's only neighbour."""
+    """Node 0 is every other node's only neighbour; unlike on `Star`, there is no server."""
     _check_size(n_clients, 2)
     return nx.star_graph(n_clients - 1)
 
 
 def complete(n_clients: int) -> Undirected:
-    """Everyone hears everyone."""
+    """Every two nodes are linked."""
     _check_size(n_clients, n_clients - 1)
     return nx.complete_graph(n_clients)
 
 
 def grid(n_clients: int, rows: Count) -> Undirected:
-    """`rows` by `n / rows`."""
+    """A grid of `rows` by `n / rows` nodes."""
     return nx.grid_2d_graph(rows, _columns(n_clients, rows))
 
 
@@ -115,7 +115,7 @@ def erdos_renyi(n_clients: int, p: Probability, seed: int = 0) -> Undirected:
 
 
 def random_regular(n_clients: int, degree: Count, seed: int = 0) -> Undirected:
-    """Uniform among the graphs in which everyone has `degree` neighbours."""
+    """A graph drawn uniformly from those in which every node has `degree` neighbours."""
     if degree >= n_clients or n_clients * degree % 2:
         fix = f"needs degree < {n_clients} and an even n * degree"
         raise ConfigError("network.topology.degree", degree, fix)

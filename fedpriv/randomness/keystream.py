@@ -1,7 +1,7 @@
-"""Draws made of a ChaCha20 keystream: the one place where secret bits become numbers.
+"""Cryptographic random numbers from a ChaCha20 keystream.
 
-The bits are the keystream of RFC 8439 from block 0 on, its nonce zero, read as little-endian 64-bit words. A draw takes
-a fixed number of words and none is rejected, so another device can make the same words with integer operations alone.
+The bits are the keystream of RFC 8439 from block 0 on, with nonce zero, read as little-endian 64-bit words. Each draw
+takes a fixed number of words; none is rejected.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _BLOCK = 1 << 16  # words of normal draws at a time: they and their squares stay
 
 
 class Keystream:
-    """An endless stream of draws that belongs to its key.
+    """An endless stream of random numbers, determined by a key.
 
     Args:
-        key: 32 bytes, of which no two streams share the same.
+        key: 32 bytes; no two streams may have the same.
 
-    To those who do not know the key the words look like fair coins (the assumption that ChaCha20 is a pseudorandom
-    function); which words were published says nothing of the others.
+    Guarantee: without the key the words cannot be told from independent fair coin flips, also when other words of the
+    stream are known (assuming that ChaCha20 is a pseudorandom function).
     """
 
     def __init__(self, key: bytes) -> None:
@@ -40,16 +40,16 @@ class Keystream:
         return self._upper(size).astype(np.float64) * 2.0**-53
 
     def below(self, rate: float, size: int) -> NDArray[np.bool_]:
-        """`random(size) < rate`, faster: integers are compared."""
+        """`random(size) < rate`, by comparing integers: faster."""
         return self._upper(size) < np.uint64(math.ceil(rate * 2**53))
 
     def standard_normal(self, size: int) -> Floats:
-        """N(0, 1), by Box and Muller: sqrt(-2 ln u) cos(a) and sqrt(-2 ln u) sin(a).
+        """Normal draws N(0, 1), by Box and Muller: sqrt(-2 ln u) cos(a) and sqrt(-2 ln u) sin(a).
 
-        Of each 65536 words (the last ones may be fewer, but even in number) the first half gives the radii, the second
-        half the angles; cosines come before sines. u has 63 bits and is at least `2**-63`, so draws end at 9.34
-        standard deviations, beyond which the law has `1e-20`. The angle has 53 bits or more: draws lie as densely in
-        the tails as elsewhere, where those of an inverse distribution function would leave gaps.
+        In each block of 65536 words (the last may be shorter) the first half gives the radii, the second half the
+        angles; cosines come before sines. u has 63 bits and is at least `2**-63`, so draws are at most 9.34 in absolute
+        value, which N(0, 1) exceeds with probability `1e-20`. The angle has at least 53 bits, which leaves no gaps in
+        the tails, as inverting the distribution function would.
         """
         draws = np.empty(size + size % 2)
         for start in range(0, len(draws), _BLOCK):
@@ -57,14 +57,14 @@ class Keystream:
         return draws[:size]
 
     def standard_exponential(self, size: int) -> Floats:
-        """Exponential(1), at most 43.7: -ln u of a u with 63 bits."""
+        """Exponential(1) draws, at most 43.7: -ln u for u with 63 bits."""
         return -np.log(self._above_zero(size))
 
     def standard_gamma(self, shape: float, size: int) -> Floats:
-        """Gamma(shape, 1) for a shape of at least 1 (Marsaglia and Tsang, 2000).
+        """Gamma(shape, 1) draws for a shape of at least 1 (Marsaglia and Tsang, 2000).
 
-        Each draw has two candidates. Where neither is accepted (1 draw in 400 or fewer) the inverse survival function
-        of a further word decides.
+        Each draw has two candidates. Where neither is accepted (at most 1 draw in 400) the inverse survival function
+        of a further word is used.
         """
         d = shape - 1 / 3
         draws = np.full(size, np.nan)
@@ -79,7 +79,7 @@ class Keystream:
         return draws
 
     def permutation(self, x: int) -> NDArray[np.int64]:
-        """An order of `0..x-1`: that of x words, of which two are alike with probability `x**2 / 2**65`."""
+        """A random order of `0..x-1`, by sorting x words; two of them are equal with probability `x**2 / 2**65`."""
         return np.argsort(self.words(x), kind="stable")
 
     def _upper(self, size: int) -> NDArray[np.uint64]:

@@ -1,7 +1,7 @@
-"""Randomness by name: every draw belongs to a (purpose, round, index, client) of its run and to nothing else.
+"""Random streams by name: each (purpose, round, index, client) of a run has a stream of its own.
 
-Two seeds stand behind the names. What everybody may know (initial values, cohorts, links) follows from the public one;
-batches, noise and all else that hides data from the secret one, which nothing public is made of.
+There are two seeds. Initial values, cohorts and links follow from the public seed; batches, noise and everything else
+that must stay hidden follow from the secret seed.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Randomness:
     """The named random streams of one run.
 
     Args:
-        seed: Public: it decides cohorts and links.
-        secret_seed: Whoever knows it can subtract the noise. Give it 128 random bits or more; a small number is found
-            by trying. By default it comes from the operating system.
-        attempt: How often the run was resumed with fresh noise, in a form that never repeats.
-        run: Digest of the run's settings, so that runs of one secret seed that differ in any of them share no noise.
+        seed: Public seed, of initial values, cohorts and links.
+        secret_seed: Secret seed, of noise and batches: who knows it can subtract the noise. Give 128 random bits or
+            more, since small numbers can be guessed. By default it comes from the operating system.
+        attempt: A label that differs after every resume with fresh noise.
+        run: Digest of the run's settings: runs with the same secret seed but other settings share no noise.
     """
 
     seed: int = 0
@@ -51,20 +51,20 @@ class Randomness:
     def stream(
         self, purpose: PublicPurpose | SecretPurpose, round_index: int = 0, index: int = 0, client: int = 0
     ) -> Keystream:
-        """Open the stream of that name. The same name gives the same numbers."""
+        """The stream with this name, from its start: the same name gives the same numbers."""
         return Keystream(self._key(purpose, round_index, index, client))
 
     def digest_key(self) -> bytes:
-        """Key of the ledger's digests, so that they tell nothing to those who do not know the secret seed."""
+        """Key of the ledger's checksums of values: without the secret seed they reveal nothing."""
         return self._key("digest", 0, 0, 0)
 
     def seal_key(self) -> bytes:
-        """Key of the ledger's seals, the same at every attempt. No other key and no seed can be computed from it."""
+        """Key of the ledger's seals, the same after every resume. It reveals no other key and no seed."""
         name = f"{self.run}/seals".encode()
         return hashlib.blake2b(name, digest_size=32, key=self._secret(), person=b"fedpriv seals").digest()
 
     def torch_seed(self, purpose: PublicPurpose | SecretPurpose, round_index: int = 0, client: int = 0) -> int:
-        """A 63-bit seed for torch's own generators (initial weights, dropout): never for noise."""
+        """A 63-bit seed for torch's generators (initial weights, dropout). Not for noise."""
         return int.from_bytes(self._key(purpose, round_index, 0, client)[:8], "little") >> 1
 
     def _key(self, purpose: PublicPurpose | SecretPurpose, round_index: int, index: int, client: int) -> bytes:
@@ -89,8 +89,8 @@ def laplace(stream: Keystream, dim: int) -> Tensor:
 
 
 def laplace_sum(stream: Keystream, dim: int, amount: float) -> Tensor:
-    """`dim` draws of the sum of `amount` draws of Laplace(1), not always a whole number of them.
+    """`dim` draws, each the sum of `amount` draws of Laplace(1); `amount` may be fractional.
 
-    Laplace(1) is a difference of two Gamma(1) draws, and shapes of Gamma draws add up.
+    Laplace(1) is the difference of two Gamma(1) draws, and the shapes of Gamma draws add up.
     """
     return torch.from_numpy(stream.standard_gamma(amount, dim) - stream.standard_gamma(amount, dim))
