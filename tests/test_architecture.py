@@ -29,7 +29,7 @@ STRATEGIES = strategies(PACKAGE)
 OPENS_RELEASES = {"oracle/private.py", "engines/local.py"}
 MAKES_RELEASES = {"oracle/private.py", "privacy/mechanisms.py", "privacy/as_published.py"}
 READS_RELEASES = {"privacy/ledger.py"}
-MAKES_UP_DATA = {"config/forecasting.py"}  # to time a round without real data; nothing of it is released
+MAKES_UP_DATA = {"clients/outline.py"}  # to time a round without real data; nothing of it is released
 # torch functions that draw from its hidden global generator when no generator is given
 DRAWS = {
     "rand",

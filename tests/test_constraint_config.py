@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from fedpriv.config import Config, build, forecast, load_config, to_yaml
-from fedpriv.config.building import outline
-from fedpriv.config.statistics import noise_notes, statistics_notes, suggested_share
+from fedpriv.config.building import at_start
 from fedpriv.errors import ConfigError
 from fedpriv.reports.report import Run
+from fedpriv.strategies.base import ConstraintNoise
+from fedpriv.strategies.private_augmented_lagrangian import suggested_share
 from fedpriv.strategies.proximal import L2
 
 TEXT = """
@@ -45,10 +46,10 @@ def test_a_beta_that_drowns_the_multipliers_is_told_by_plan_and_train(tmp_path: 
         found = config(tmp_path, f"strategy.beta={factor * 5 / 10 / deviation}")
         planned = [note for note in forecast(found).warnings if "drowns" in note]
         assert len(planned) == expected
-        assert noise_notes(found, build(found)) == planned
+        assert [note for note in at_start(found, build(found)) if "drowns" in note] == planned
     counted = "problem.constraints=[{name: class_loss_at_most, label: 1, bound: 0.3}]"
     found = config(tmp_path, counted, "privacy.statistics.public_counts=true", "strategy.beta=50")
-    assert "beta = 50 drowns" in noise_notes(found, build(found))[0]
+    assert "beta = 50 drowns" in " ".join(at_start(found, build(found)))
 
 
 def test_a_plan_refuses_what_the_run_refuses(tmp_path: Path):
@@ -89,11 +90,9 @@ def test_the_suggested_share_has_the_least_noise_in_a_step(tmp_path: Path):
         noise[share] = dim * (gradient.noise_multiplier * sensitivity) ** 2 + of_values**2
         assert values.query == "statistic:constraints"
     best = min(noise, key=lambda share: noise[share])
-    seen = outline(found)
-    said = next(note for note in statistics_notes(found, seen, run.plan) if "suggested" in note)
-    share = suggested_share(found, seen, 3 / 2 / (0.1 * fewest), 2.0, fewest, clip)
+    share = suggested_share(2.0, ConstraintNoise(1.0, 3 / 2 / (0.1 * fewest), fewest, dim))
     assert share == pytest.approx(best, abs=0.03)
-    assert f"suggested: {share:.0%}" in said
+    assert any(f"suggested: {share:.0%}" in note for note in forecast(found).warnings)
 
 
 @pytest.mark.parametrize("strategy", ["name: private_al", "name: proximal_al"])

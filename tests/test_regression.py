@@ -9,8 +9,7 @@ import pytest
 import torch
 import yaml
 
-from fedpriv.config import build, load_config
-from fedpriv.config.forecasting import forecast
+from fedpriv.config import build, forecast, load_config
 from fedpriv.data import Split
 from fedpriv.errors import ConfigError, DataError
 

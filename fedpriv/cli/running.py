@@ -48,7 +48,7 @@ def run(
     Raises:
         typer.Exit: a signal left the run, or (code 3) its model or its test loss is not finite in the end.
     """
-    from fedpriv.config.advice import at_start
+    from fedpriv.config.building import at_start
     from fedpriv.errors import PromiseWarning
 
     with folder, Signals() as signals, warnings.catch_warnings():

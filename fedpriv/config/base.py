@@ -142,6 +142,10 @@ class Plugin(Section):
         typed = check(self.options_of(dict(self)), self.model_extra or {}, self.field)
         return dict(typed)
 
+    def build(self, **context: object) -> Any:  # noqa: ANN401 - what the registry makes
+        """What it names, made of its options and of what the caller knows."""
+        return plugins.build(self.name, self.registry, self.options, field=self.field, context=context)
+
 
 def options_model(
     builder: Callable[..., Any], skip: Collection[str] = (), spellings: Mapping[Any, Any] | None = None
@@ -183,11 +187,17 @@ class _OpenSection(Section):
 
 
 def hints_of(builder: Callable[..., Any]) -> dict[str, Any]:
-    """Annotations of a builder's parameters, with their bounds; none where they cannot be read."""
+    """Annotations of a builder's parameters, with their bounds.
+
+    Raises:
+        ConfigError: one of them cannot be read, so that the options could not be checked.
+    """
+    call = builder.__init__ if inspect.isclass(builder) else builder
     try:
-        return get_type_hints(builder.__init__ if inspect.isclass(builder) else builder, include_extras=True)
-    except (NameError, TypeError):  # a user's annotations need not be importable
-        return {}
+        return get_type_hints(call, include_extras=True)
+    except NameError as error:
+        fix = f"an annotation cannot be read ({error}): import what it names where the module runs, not for checkers"
+        raise ConfigError("plugin", f"{call.__module__}:{call.__qualname__}", fix) from error
 
 
 def named_fields(annotation: Any) -> Any:  # noqa: ANN401 - any annotation

@@ -1,9 +1,10 @@
-"""From a configuration to a run: data, clients, model, training."""
+"""From a configuration to a run, or to what it would cost: data, clients, model, training."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 
@@ -13,16 +14,20 @@ from torch.utils.data import Subset
 
 from fedpriv import data, models
 from fedpriv.clients.client import Client, make_clients
+from fedpriv.clients.outline import Outline
 from fedpriv.clients.ownership import check_datasets
 from fedpriv.config.files import fingerprint
-from fedpriv.config.network import check_cohort
 from fedpriv.config.schema import Config
-from fedpriv.data import Split, labels_of
+from fedpriv.data import DATASETS, Split, labels_of
 from fedpriv.data.base import size
+from fedpriv.data.partition import LABEL_DEPENDENT
 from fedpriv.errors import ConfigError
-from fedpriv.privacy.settings import Privacy
+from fedpriv.privacy.settings import SECURE_IS_GONE
 from fedpriv.randomness.streams import Randomness
-from fedpriv.runs.planning import Plan, make_plan, with_neighbours
+from fedpriv.runs import advice
+from fedpriv.runs.forecasting import Forecast
+from fedpriv.runs.forecasting import forecast as of_draft
+from fedpriv.runs.planning import Draft
 from fedpriv.runs.training import Training
 from fedpriv.storage.folder import RunFolder
 
@@ -42,8 +47,6 @@ def build(
         ConfigError: settings that do not fit the data.
         DataError: the data are missing or broken.
     """
-    if config.compute.threads is not None:
-        torch.set_num_threads(config.compute.threads)
     split = load_data(config)
     clients = make_population(config, split)
     return Training(
@@ -55,7 +58,7 @@ def build(
         secret_seed=config.secret_seed,
         network=config.network.build(len(clients)),
         test=split.test,
-        compute=config.compute.build(),
+        compute=config.compute,
         evaluate_every=config.log.evaluate_every,
         checkpoint_every=config.log.checkpoint_every,
         folder=folder,
@@ -68,6 +71,51 @@ def build(
     )
 
 
+def forecast(config: Config, *, timed: bool = False) -> Forecast:
+    """Price a run without training; its data are read only where their size is not known beforehand.
+
+    Args:
+        config: The run.
+        timed: Measure a round on made-up data of the same shape.
+
+    Raises:
+        ConfigError: the run cannot be made, or its target cannot be reached.
+    """
+    seen = outline(config)
+    n_clients = len(seen.sizes)
+    network, promise, recipe = config.network.build(n_clients), config.promise(n_clients), config.recipe(n_clients)
+    problems, (model, loss) = config.problem.everyones(), make_model(config, seen)
+    draft = Draft(recipe.strategy, promise, network, config.rounds, seen, problems, model, loss, config.seed or 0)
+    claims = recipe.claim is not None and math.isfinite(config.privacy.epsilon_bar or math.inf)
+    found = of_draft(
+        draft,
+        compute=config.compute,
+        compare=config.problem.compare,
+        timed=timed,
+        claim=recipe.claim(config.privacy.delta) if recipe.claim is not None and claims else None,
+        formula=config.strategy.formula,
+    )
+    notes = _partition_notes(config) if promise.private else []
+    return replace(found, warnings=(*found.warnings, *notes))
+
+
+def at_start(config: Config, training: Training) -> list[str]:
+    """What the user should know as a run begins, a sentence or two each."""
+    gone = [] if config.privacy.secure is None else [f"privacy.secure {SECURE_IS_GONE}"]
+    notes = _partition_notes(config) if training.plan.privacy.private else []
+    return [*gone, *advice.of_training(training), *notes]
+
+
+def _partition_notes(config: Config) -> list[str]:
+    kind = config.data.partition.kind
+    if kind not in LABEL_DEPENDENT:
+        return []
+    return [
+        f"data.partition.kind = {kind} looks at the labels: one other label would move other examples to other "
+        "clients, and epsilon does not cover that. It simulates owners who hold their data already"
+    ]
+
+
 def load_data(config: Config) -> Split:
     """The data set."""
     return data.load(config.data.name, **config.data.options)
@@ -76,15 +124,12 @@ def load_data(config: Config) -> Split:
 def make_population(config: Config, split: Split) -> list[Client]:
     """The clients, each with its share of the examples and its copy of the model."""
     shares = divide(config, split)
-    check_cohort(config.network, len(shares))
     model, loss = make_model(config, _outline(config, split, shares))
+    of_clients, *of_server = config.problem.everyones()
     datasets = [Subset(split.train, share.tolist()) for share in shares]
-    clients = make_clients(model, loss, datasets, config.problem.build())
-    server = config.problem.of_server()
-    if server is not None:
-        # the server takes part as one more client, with constraints but without an objective
-        clients += make_clients(model, loss, [split.test], server)
-    return clients
+    clients = make_clients(model, loss, datasets, of_clients)
+    # the server takes part as one more client, with constraints but without an objective
+    return [*clients, *(client for problem in of_server for client in make_clients(model, loss, [split.test], problem))]
 
 
 def make_model(config: Config, seen: Outline) -> tuple[nn.Module, nn.Module]:
@@ -103,83 +148,27 @@ def make_model(config: Config, seen: Outline) -> tuple[nn.Module, nn.Module]:
     model = models.fix_model(model) if section.fix else model
     models.validate_model(model)
     loss = models.resolve_loss(config.loss.name, **config.loss.options)
-    _try_out(config, model, loss, seen)
+    example, names = torch.zeros(1, *seen.input_shape, dtype=seen.dtype), (section.name, config.loss.name)
+    models.try_out(model, loss, example, seen.n_classes, names=names)
     return model, loss
-
-
-@torch.no_grad()
-def _try_out(config: Config, model: nn.Module, loss: nn.Module, seen: Outline) -> None:
-    example = torch.zeros(1, *seen.input_shape, dtype=seen.dtype)
-    target, kind = torch.zeros(1), "a target that is a number"
-    if seen.n_classes is not None:
-        target = torch.full((1,), seen.n_classes - 1)
-        kind = f"label {int(target)}, the last of {seen.n_classes} classes"
-    elif config.loss.name in ("cross_entropy", "hinge", "logistic"):
-        raise ConfigError("loss", config.loss.name, "is for classes, and the data's targets are numbers: use mse")
-    with torch.random.fork_rng(devices=[]):  # dropout
-        try:
-            outputs: Tensor = model(example)
-            shape = tuple(outputs.shape[1:])
-        except Exception as error:  # whatever a user's model raises
-            fix = f"cannot take inputs of shape {seen.input_shape} ({_first_line(error)}); change it, or the inputs"
-            raise ConfigError("model", config.model.name, fix) from error
-        try:
-            loss(outputs, target)
-        except Exception as error:  # whatever a user's loss raises
-            what = f"outputs of shape {shape} with {kind}"
-            fix = f"cannot compare {what} ({_first_line(error)}); change the model, the loss or the number of classes"
-            raise ConfigError("loss", config.loss.name, fix) from error
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def divide(config: Config, split: Split) -> Sequence[Tensor]:
     """For each client the indices of its examples."""
     wanted = config.data.partition
-    n_clients = wanted.n_clients
-    if n_clients is None:
-        n_clients = 0 if split.writers is None else len(split.writers.unique())
-    options = {name: value for name, value in wanted if name not in ("kind", "n_clients", "seed")}
-    if split.n_classes is None and wanted.kind in ("stratified", "by_label", "dirichlet"):
-        fix = "divides by class, and the data's targets are numbers: use iid, in_order or by_writer"
-        raise ConfigError("data.partition.kind", wanted.kind, fix)
-    generator = torch.Generator().manual_seed(wanted.seed)
+    generator, labels = torch.Generator().manual_seed(wanted.seed), labels_of(split.train)
     try:
-        labels = labels_of(split.train)
-        return data.partition(wanted.kind, labels, n_clients, generator, writers=split.writers, **options)
+        return data.partition(wanted.kind, labels, wanted.n_clients, generator, writers=split.writers, **wanted.options)
     except ConfigError as error:
         raise ConfigError(f"data.{error.field}", error.value, error.fix) from None
-
-
-@dataclass(frozen=True)
-class Outline:
-    """What is public about a run's data.
-
-    Attributes:
-        sizes: Number of examples of each client.
-        input_shape: Of one example.
-        n_classes: Labels are in `[0, n_classes)`; None where targets are numbers.
-        dtype: Of the inputs, as models get them.
-    """
-
-    sizes: tuple[int, ...]
-    input_shape: tuple[int, ...]
-    n_classes: int | None
-    dtype: torch.dtype = torch.float32
-
-
-# train examples, image and classes of the data sets whose size never changes
-_KNOWN = {"digits": (1437, (1, 8, 8), 10), "mnist": (60000, (1, 28, 28), 10)}
 
 
 def outline(config: Config) -> Outline:
     """The outline of a configuration's data; the data are read only where it is not known beforehand."""
     wanted = config.data.partition
+    facts = DATASETS[config.data.name].facts if config.data.name in DATASETS else None
     plain = wanted.kind in ("iid", "in_order") and config.problem.server is None
-    known = _KNOWN.get(config.data.name)
-    if known is None or not plain or wanted.n_clients is None or wanted.n_clients > known[0]:
+    if facts is None or not plain or wanted.n_clients is None or wanted.n_clients > facts.n_train:
         split = load_data(config)
         shares = divide(config, split)
         # the server's data are the test data
@@ -187,10 +176,10 @@ def outline(config: Config) -> Outline:
             [Subset(split.train, share.tolist()) for share in shares], split.test, config.promise(len(shares))
         )
         return _outline(config, split, shares)
-    n_train, shape, n_classes = known
-    fewer, more = divmod(n_train, wanted.n_clients)
+    fewer, more = divmod(facts.n_train, wanted.n_clients)
     sizes = tuple(fewer + (i < more) for i in range(wanted.n_clients))
-    return Outline(sizes, (prod(shape),) if config.data.options.get("flat") else shape, n_classes)
+    shape = (prod(facts.shape),) if config.data.options.get("flat") else facts.shape
+    return Outline(sizes, shape, facts.n_classes)
 
 
 def _outline(config: Config, split: Split, shares: Sequence[Tensor]) -> Outline:
@@ -200,13 +189,3 @@ def _outline(config: Config, split: Split, shares: Sequence[Tensor]) -> Outline:
     example: Tensor = split.train[0][0]
     dtype = torch.float32 if example.is_floating_point() else example.dtype
     return Outline(sizes, tuple(example.shape), split.n_classes, dtype)
-
-
-def plan_of(config: Config, seen: Outline, privacy: Privacy) -> Plan:
-    """The plan of a configuration's run under a promise."""
-    network = config.network.build(len(seen.sizes))
-    randomness = Randomness(config.seed or 0)
-    strategy, server = config.recipe(len(seen.sizes)).strategy, config.problem.of_server()
-    problems = [config.problem.build(), *([server] if server else [])]
-    privacy = with_neighbours(privacy, problems, sizes_declared=False)
-    return make_plan(strategy, privacy, seen.sizes, network, rounds=config.rounds, randomness=randomness)

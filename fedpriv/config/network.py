@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import networkx as nx
 from pydantic import Field, PositiveInt
@@ -18,8 +18,6 @@ from fedpriv.network.links import Undirected
 from fedpriv.network.local import Cohort, Everyone, FixedCohort, PoissonCohort, Star
 from fedpriv.network.mixing import MIXINGS, Weights
 from fedpriv.network.topology import GRAPHS, GraphEntry, checked
-
-T = TypeVar("T")
 
 
 def _star(n_clients: int) -> Undirected:
@@ -42,19 +40,14 @@ class TopologySection(Plugin):
 
     field, registry, context = "network.topology", TOPOLOGIES, ("n_clients",)
 
-    def build(self, n_clients: int) -> Undirected:
-        """The graph."""
-        made = _made(self, GRAPHS, {"n_clients": n_clients})
-        return checked(made, n_clients)
-
 
 class MixingSection(Plugin):
     """How weights follow from a graph."""
 
     field, registry, context = "network.mixing", MIXINGS, ("graph",)
 
-    def build(self) -> Callable[[Undirected], Weights]:
-        """The rule that makes the matrix of a graph."""
+    def rule(self) -> Callable[[Undirected], Weights]:
+        """What makes the matrix of a graph."""
         options = self.options  # checked once, not in every round
 
         def weights(graph: Undirected) -> Weights:
@@ -67,10 +60,6 @@ class ActivitySection(Plugin):
     """Who is active, and over which links, in a round."""
 
     field, registry = "network.activity", ALL_ACTIVITIES
-
-    def build(self) -> Activity:
-        """The setting."""
-        return _made(self, ALL_ACTIVITIES, {})
 
 
 class CohortChoice(Choice):
@@ -118,11 +107,20 @@ class NetworkSection(Section):
         if own and self.mixing.name != "metropolis":
             fix = "one_peer_exponential has weights of its own; leave it out"
             raise ConfigError("network.mixing", self.mixing.name, fix)
-        graph = self.topology.build(n_clients)
-        rule = self.mixing.build()
+        graph = checked(self.topology.build(n_clients=n_clients), n_clients)
+        rule = self.mixing.rule()
         weights = rule(graph).toarray() if self.mixing.name == "file" else rule
-        activity = self.activity.build()
+        activity: Activity = self.activity.build()
         return Graph(graph, weights, activity=activity, outages=self.outages, mixing_steps=self.mixing_steps)
+
+    def check(self, n_clients: int | None) -> None:
+        """Refuse a cohort that so many clients cannot fill; they may not be counted yet.
+
+        Raises:
+            ConfigError: there are fewer.
+        """
+        if n_clients is not None and self.topology.name == "star":
+            self.build(n_clients)
 
     def graph(self, n_clients: int) -> Graph:
         """The network, which must be a graph.
@@ -140,14 +138,3 @@ class NetworkSection(Section):
         if n_clients is None or (self.activity.name == "always" and self.cohort == CohortChoice()):
             return 1.0
         return self.build(n_clients).active_fraction
-
-
-def check_cohort(network: NetworkSection, n_clients: int) -> None:
-    """Refuse a cohort that the population cannot fill."""
-    fixed = network.cohort.fixed
-    if fixed is not None and fixed > n_clients:
-        raise ConfigError("network.cohort.fixed", fixed, f"there are only {n_clients} clients; give at most that many")
-
-
-def _made(section: Plugin, registry: plugins.Registry[plugins.Entry[T]], context: dict[str, object]) -> T:
-    return plugins.build(section.name, registry, section.options, field=section.field, context=context)

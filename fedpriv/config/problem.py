@@ -6,9 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from fedpriv import plugins
 from fedpriv.config.base import Plugin, Section
-from fedpriv.problems.constraints import CONSTRAINTS, OBJECTIVES, Constraint
+from fedpriv.problems.constraints import CONSTRAINTS, OBJECTIVES
 from fedpriv.problems.problem import Problem
 
 
@@ -22,10 +21,6 @@ class ConstraintSection(Plugin):
     """What must hold."""
 
     field, registry = "problem.constraints", CONSTRAINTS
-
-    def build(self) -> Constraint:
-        """The constraint."""
-        return plugins.build(self.name, CONSTRAINTS, self.options, field="problem.constraints")
 
 
 class ServerSection(Section):
@@ -43,13 +38,8 @@ class ProblemSection(Section):
     server: ServerSection | None = None
     compare: bool = False
 
-    def build(self) -> Problem:
-        """Of a client."""
-        made = plugins.build(self.objective.name, OBJECTIVES, self.objective.options, field="problem.objective")
-        return Problem(made, tuple(constraint.build() for constraint in self.constraints))
-
-    def of_server(self) -> Problem | None:
-        """Of the server; None if it has no constraints."""
-        if self.server is None:
-            return None
-        return Problem(None, tuple(constraint.build() for constraint in self.server.constraints))
+    def everyones(self) -> list[Problem]:
+        """A client's, and the server's if it has constraints of its own."""
+        problem = Problem(self.objective.build(), tuple(constraint.build() for constraint in self.constraints))
+        server = [] if self.server is None else [tuple(constraint.build() for constraint in self.server.constraints)]
+        return [problem, *(Problem(None, constraints) for constraints in server)]

@@ -4,66 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, create_model, model_validator
 
 from fedpriv import plugins
-from fedpriv.checks import Count, Finite, Positive
-from fedpriv.config.base import Plugin, Section
-from fedpriv.config.network import NetworkSection, check_cohort
+from fedpriv.checks import Count, Finite
+from fedpriv.config.base import Plugin, Section, Spelled, named_fields, options_model
+from fedpriv.config.network import NetworkSection
 from fedpriv.config.privacy import PrivacySection
 from fedpriv.config.problem import ProblemSection
 from fedpriv.config.spelling import SPELLINGS
 from fedpriv.config.strategies import CONTEXT, STRATEGIES
 from fedpriv.data import DATASETS
+from fedpriv.data.partition import PARTITIONS
 from fedpriv.errors import ConfigError
 from fedpriv.measuring.health import StopOn
 from fedpriv.models import LOSSES, MODELS
 from fedpriv.privacy import settings
 from fedpriv.published.recipe import Recipe
 from fedpriv.runs.compute import Compute
+from fedpriv.runs.forecasting import Formula
 from fedpriv.strategies.base import Strategy
 
 
-class PlainPartition(Section):
-    """At random, or consecutive runs of the file."""
+class PartitionSection(Section):
+    """Who holds which examples: `kind` names a function of `fedpriv.data.partition`, whose options stand beside it."""
 
-    kind: Literal["iid", "in_order", "stratified"]
-    n_clients: Count
+    kind: str
+    n_clients: int | None
     seed: int = 0
 
-
-class LabelPartition(Section):
-    """Few labels a client."""
-
-    kind: Literal["by_label"]
-    n_clients: Count
-    seed: int = 0
-    labels_per_client: Count = 2
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the kind alone has."""
+        return {name: value for name, value in self if name not in PartitionSection.model_fields}
 
 
-class DirichletPartition(Section):
-    """Label shares drawn from a Dirichlet distribution."""
-
-    kind: Literal["dirichlet"]
-    n_clients: Count
-    seed: int = 0
-    alpha: Positive = 0.5
-    min_examples: Count = 1
-
-
-class WriterPartition(Section):
-    """By writer; all writers are clients of their own unless `n_clients` is given."""
-
-    kind: Literal["by_writer"]
-    n_clients: Count | None = None
-    seed: int = 0
-
-
-Partition = Annotated[
-    PlainPartition | LabelPartition | DirichletPartition | WriterPartition, Field(discriminator="kind")
+_FROM_DATA = ("n_examples", "labels", "writers", "generator")
+_PARTITIONS: list[Any] = [
+    create_model(kind, __base__=(options_model(divide, _FROM_DATA), PartitionSection), kind=(Literal[kind], ...))
+    for kind, divide in PARTITIONS.items()
 ]
+_PARTITION = Annotated[reduce(or_, _PARTITIONS), Field(discriminator="kind")]
 
 
 class DataSection(Plugin):
@@ -71,7 +56,7 @@ class DataSection(Plugin):
 
     field, registry = "data", DATASETS
 
-    partition: Partition
+    partition: Annotated[PartitionSection, Spelled(_PARTITION)]
 
 
 class ModelSection(Plugin):
@@ -110,6 +95,12 @@ class StrategySection(Plugin):
             raise ConfigError("strategy.variant", "published", f"{name} has no published variant; these have: {having}")
         return entry.published
 
+    @property
+    def formula(self) -> Formula | None:
+        """What the paper would call a noise."""
+        entry = STRATEGIES.get(self.name)
+        return None if entry is None else entry.formula
+
     def recipe(self, rounds: int, epsilon_bar: float | None, active_fraction: float = 1.0) -> Recipe:
         """Build it."""
         published = self.variant == "published"
@@ -122,20 +113,6 @@ class StrategySection(Plugin):
             raise ConfigError("strategy", self.name, f"gives a {type(made).__name__}; give a fedpriv.Strategy")
         name = self.name if self.variant == "sound" else f"{self.name} ({self.variant})"
         return replace(recipe, strategy=replace(recipe.strategy, name=name))
-
-
-class ComputeSection(Section):
-    """How fast, never how private; see `fedpriv.Compute`."""
-
-    backend: Literal["auto", "loop", "vmap", "linear"] = "auto"
-    device: str = "auto"
-    dtype: Literal["float32", "float64"] = "float32"
-    chunk: Count = Compute.chunk
-    threads: Annotated[Count, Field(le=1024)] | None = None  # torch ends the process for very many
-
-    def build(self) -> Compute:
-        """The setting."""
-        return Compute(self.backend, self.device, self.dtype, self.chunk)
 
 
 class LogSection(Section):
@@ -170,15 +147,13 @@ class Config(Section):
     rounds: Annotated[Count, Field(le=1_000_000)]  # each is planned and priced before the first
     seed: int | None = None
     secret_seed: Annotated[int | None, Field(ge=0, exclude=True)] = None  # neither written down nor fingerprinted
-    compute: ComputeSection = ComputeSection()
+    compute: Annotated[Compute, Spelled(named_fields(Compute))] = Compute()
     log: LogSection = LogSection()
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         self.promise()
-        n_clients = self.data.partition.n_clients
-        if n_clients is not None:
-            check_cohort(self.network, n_clients)
+        self.network.check(self.data.partition.n_clients)
         return self
 
     def recipe(self, n_clients: int | None = None) -> Recipe:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedpriv import plugins
-from fedpriv.data.base import Split, check_dataset, labels_of
+from fedpriv.data.base import DatasetEntry, Facts, Split, check_dataset, labels_of
 from fedpriv.data.covertype import covertype
 from fedpriv.data.csv_file import csv
 from fedpriv.data.digits import digits
@@ -15,16 +15,14 @@ from fedpriv.data.sensors import sensors
 from fedpriv.data.tables import adult, breast_cancer, monks
 from fedpriv.errors import ConfigError
 
-__all__ = ["DATASETS", "DatasetEntry", "Split", "check_dataset", "labels_of", "load", "partition"]
-
-DatasetEntry = plugins.Entry[Split]
+__all__ = ["DATASETS", "DatasetEntry", "Facts", "Split", "check_dataset", "labels_of", "load", "partition"]
 
 _OWN = {
     "csv": DatasetEntry(csv, "your own table, from comma-separated files and public ranges"),
     "libsvm": DatasetEntry(libsvm, "your own files in LIBSVM's sparse text format, such as a9a"),
-    "digits": DatasetEntry(digits, "scikit-learn's 8x8 digits; needs no file"),
+    "digits": DatasetEntry(digits, "scikit-learn's 8x8 digits; needs no file", Facts(1437, (1, 8, 8), 10)),
     "sensors": DatasetEntry(sensors, "simulated sensors that look at one point, regression; needs no file"),
-    "mnist": DatasetEntry(mnist, "MNIST, 28x28, 60000 train and 10000 test images"),
+    "mnist": DatasetEntry(mnist, "MNIST, 28x28, 60000 train and 10000 test images", Facts(60000, (1, 28, 28), 10)),
     "adult": DatasetEntry(adult, "UCI Adult (census income), 38 features and a constant, 2 classes"),
     "breast_cancer": DatasetEntry(breast_cancer, "UCI breast cancer, original or diagnostic, 2 classes"),
     "monks": DatasetEntry(monks, "UCI monks-1, 17 one-hot features, 2 classes"),
@@ -33,7 +31,7 @@ _OWN = {
         covertype, "UCI Covertype, 54 features and a constant, rows of norm 1, binary or 7 classes"
     ),
 }
-DATASETS = plugins.Registry(_OWN, (Split,), "fedpriv.data")
+DATASETS = plugins.Registry(_OWN, (Split,), "fedpriv.data", DatasetEntry)
 
 
 def load(name: str, **options: object) -> Split:

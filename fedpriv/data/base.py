@@ -12,6 +12,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from fedpriv.data.transforms import TransformName, apply
 from fedpriv.errors import DataError
+from fedpriv.plugins import Entry
 
 
 class ExactOnly(TensorDataset):
@@ -44,6 +45,34 @@ class Split:
         check_dataset(self.test, self.n_classes, name="test")
         if self.writers is not None and len(self.writers) != size(self.train):
             raise DataError(f"writers has {len(self.writers)} entries for {size(self.train)} train examples")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What everybody knows of a data set: what it is, whoever loads it and with whatever options.
+
+    Attributes:
+        n_train: Number of train examples.
+        shape: Of one input that is not flattened.
+        n_classes: Number of classes; None if targets are numbers.
+    """
+
+    n_train: int
+    shape: tuple[int, ...]
+    n_classes: int | None
+
+
+@dataclass(frozen=True)
+class DatasetEntry(Entry[Split]):
+    """A row of the table of data sets.
+
+    Args:
+        build: Loads it.
+        description: One line.
+        facts: Given where they never change: then a run is planned without reading the data.
+    """
+
+    facts: Facts | None = None
 
 
 def size(dataset: Dataset[Any]) -> int:

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedpriv import plugins
+from fedpriv.checks import Count, Positive, checked
 from fedpriv.errors import ConfigError
-from fedpriv.plugins import nearest
 
 Kind = Literal["iid", "in_order", "by_label", "dirichlet", "stratified", "by_writer"]
 # one changed label moves other examples to other clients
@@ -22,25 +23,21 @@ _TRIES = 100
 def partition(
     kind: Kind,
     labels: Tensor,
-    n_clients: int,
+    n_clients: int | None,
     generator: torch.Generator,
     *,
-    labels_per_client: int = 2,
-    alpha: float = 0.5,
-    min_examples: int = 1,
     writers: Tensor | None = None,
+    **options: object,
 ) -> list[Tensor]:
     """Divide the examples among the clients.
 
     Args:
         kind: The name of one of the functions below.
-        labels: int64 `[n_examples]`.
-        n_clients: Number of clients; each gets at least one example.
+        labels: int64 `[n_examples]`; float where targets are numbers.
+        n_clients: Number of clients; each gets at least one example. None for `by_writer`: all writers.
         generator: Source of randomness; unused by `in_order`.
-        labels_per_client: For `by_label`: most labels that a client sees.
-        alpha: For `dirichlet`: positive; the smaller, the more unequal.
-        min_examples: For `dirichlet`: least number of examples of a client.
         writers: int64 `[n_examples]`, for `by_writer`: whose each example is.
+        **options: The function's own, such as `alpha` for `dirichlet`.
 
     Returns:
         For each client the ascending indices of its examples, int64.
@@ -48,37 +45,34 @@ def partition(
     Raises:
         ConfigError: such a division does not exist, e.g. there are fewer examples than clients.
     """
-    if kind == "iid":
-        return iid(len(labels), n_clients, generator)
-    if kind == "in_order":
-        return in_order(len(labels), n_clients)
-    if kind == "stratified":
-        return stratified(labels, n_clients, generator)
-    if kind == "by_label":
-        return by_label(labels, n_clients, generator, labels_per_client=labels_per_client)
-    if kind == "dirichlet":
-        return dirichlet(labels, n_clients, generator, alpha=alpha, min_examples=min_examples)
-    if kind != "by_writer":
-        raise ConfigError("partition.kind", kind, f"unknown{nearest(str(kind), get_args(Kind))}")
-    if writers is None or len(writers) != len(labels):
+    if kind not in PARTITIONS:
+        raise ConfigError("partition.kind", kind, f"unknown{plugins.nearest(str(kind), get_args(Kind))}")
+    if labels.is_floating_point() and kind in LABEL_DEPENDENT:
+        fix = "divides by class, and the data's targets are numbers: use iid, in_order or by_writer"
+        raise ConfigError("partition.kind", kind, fix)
+    if kind == "by_writer" and (writers is None or len(writers) != len(labels)):
         given = None if writers is None else len(writers)
         fix = f"by_writer needs the writer of each of the {len(labels)} examples; femnist has them"
         raise ConfigError("partition.writers", given, fix)
-    return by_writer(writers, n_clients, generator)
+    facts = {"n_examples": len(labels), "labels": labels, "writers": writers}
+    context = {**facts, "n_clients": n_clients, "generator": generator}
+    return plugins.call(PARTITIONS[kind], kind, options, field="partition", context=context)
 
 
-def iid(n_examples: int, n_clients: int, generator: torch.Generator) -> list[Tensor]:
+@checked("partition")
+def iid(n_examples: int, n_clients: Count, generator: torch.Generator) -> list[Tensor]:
     """Divide uniformly at random; sizes differ by at most one."""
     _check_clients(n_clients, n_examples, "examples")
     order = torch.randperm(n_examples, generator=generator)
     return [part.sort().values for part in order.tensor_split(n_clients)]
 
 
-def stratified(labels: Tensor, n_clients: int, generator: torch.Generator) -> list[Tensor]:
+@checked("partition")
+def stratified(labels: Tensor, n_clients: Count, generator: torch.Generator) -> list[Tensor]:
     """At random with equal class shares: each client's number of examples of a class differs by at most one."""
     classes = labels.unique()
     fewest = min(int((labels == label).sum()) for label in classes)
-    if not 1 <= n_clients <= fewest:
+    if n_clients > fewest:
         fix = f"give between 1 and {fewest}, the examples of the rarest class: each client gets one of every class"
         raise ConfigError("partition.n_clients", n_clients, fix)
     parts: list[list[Tensor]] = [[] for _ in range(n_clients)]
@@ -90,13 +84,17 @@ def stratified(labels: Tensor, n_clients: int, generator: torch.Generator) -> li
     return [torch.cat(part).sort().values for part in parts]
 
 
-def in_order(n_examples: int, n_clients: int) -> list[Tensor]:
+@checked("partition")
+def in_order(n_examples: int, n_clients: Count) -> list[Tensor]:
     """Divide into consecutive pieces in file order; sizes differ by at most one."""
     _check_clients(n_clients, n_examples, "examples")
     return list(torch.arange(n_examples).tensor_split(n_clients))
 
 
-def by_label(labels: Tensor, n_clients: int, generator: torch.Generator, *, labels_per_client: int = 2) -> list[Tensor]:
+@checked("partition")
+def by_label(
+    labels: Tensor, n_clients: Count, generator: torch.Generator, *, labels_per_client: Count = 2
+) -> list[Tensor]:
     """Shards of one label each; every client is dealt `labels_per_client` of them, so it sees at most that many labels.
 
     Labels are cut into shards of sizes as equal as can be.
@@ -106,7 +104,7 @@ def by_label(labels: Tensor, n_clients: int, generator: torch.Generator, *, labe
     _check_clients(n_clients, len(labels), "examples")
     n_shards = n_clients * labels_per_client
     classes, counts = labels.unique(return_counts=True)
-    if not len(classes) <= n_shards <= len(labels) or labels_per_client < 1:
+    if not len(classes) <= n_shards <= len(labels):
         least, most = math.ceil(len(classes) / n_clients), len(labels) // n_clients
         fix = f"give from {least} to {most} for {n_clients} clients, so that each label is dealt and no shard is empty"
         raise ConfigError("partition.labels_per_client", labels_per_client, fix)
@@ -120,8 +118,9 @@ def by_label(labels: Tensor, n_clients: int, generator: torch.Generator, *, labe
     return [torch.cat([shards[index] for index in hand]).sort().values for hand in hands]
 
 
+@checked("partition")
 def dirichlet(
-    labels: Tensor, n_clients: int, generator: torch.Generator, *, alpha: float = 0.5, min_examples: int = 1
+    labels: Tensor, n_clients: Count, generator: torch.Generator, *, alpha: Positive = 0.5, min_examples: Count = 1
 ) -> list[Tensor]:
     """Divide each label among clients in proportions drawn from Dirichlet(alpha, ..., alpha).
 
@@ -131,9 +130,7 @@ def dirichlet(
     Source: Yurochkin et al. (2019), section 4; Hsu et al. (2019) draw the proportions per client instead.
     """
     _check_clients(n_clients, len(labels), "examples")
-    if not (math.isfinite(alpha) and alpha > 0):
-        raise ConfigError("partition.alpha", alpha, "give a positive finite number, e.g. 0.5")
-    if not 1 <= min_examples <= len(labels) // n_clients:
+    if not min_examples <= len(labels) // n_clients:
         fix = f"give between 1 and {len(labels) // n_clients} ({len(labels)} examples, {n_clients} clients)"
         raise ConfigError("partition.min_examples", min_examples, fix)
     numpy_generator = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
@@ -152,13 +149,15 @@ def dirichlet(
     raise ConfigError("partition.alpha", alpha, f"{fix}, or lower n_clients or min_examples")
 
 
-def by_writer(writers: Tensor, n_clients: int, generator: torch.Generator) -> list[Tensor]:
-    """Give all examples of a writer to one client.
+@checked("partition")
+def by_writer(writers: Tensor, n_clients: Count | None = None, *, generator: torch.Generator) -> list[Tensor]:
+    """Give all examples of a writer to one client; without `n_clients` each writer is a client.
 
     With as many clients as writers, client i is the i-th writer by number. With fewer, the writers are dealt at random,
     in numbers that differ by at most one.
     """
     ids, position = writers.unique(return_inverse=True)
+    n_clients = n_clients or len(ids)
     _check_clients(n_clients, len(ids), "writers")
     if n_clients == len(ids):
         return _groups(position, n_clients)
@@ -177,7 +176,7 @@ PARTITIONS: dict[Kind, Callable[..., list[Tensor]]] = {
 
 
 def _check_clients(n_clients: int, available: int, unit: str) -> None:
-    if not 1 <= n_clients <= available:
+    if n_clients > available:
         fix = f"give between 1 and {available}, the number of {unit}: no client may be empty"
         raise ConfigError("partition.n_clients", n_clients, fix)
 

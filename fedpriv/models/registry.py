@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from inspect import signature
 from math import prod
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from fedpriv import plugins
 from fedpriv.errors import ConfigError
@@ -49,6 +51,48 @@ def resolve_loss(name: str, **options: object) -> nn.Module:
     return _as_module(plugins.build(name, LOSSES, options, field="loss"), name, "loss")
 
 
+@torch.no_grad()
+def try_out(
+    model: nn.Module, loss: nn.Module, example: Tensor, n_classes: int | None, *, names: tuple[str, str]
+) -> None:
+    """Refuse a model and a loss that do not fit each other or the data.
+
+    Args:
+        model: The model.
+        loss: The loss.
+        example: A made-up input `[1, ...]`.
+        n_classes: Number of classes; None where targets are numbers.
+        names: What the user calls the model and the loss.
+
+    Raises:
+        ConfigError: one of them fails.
+    """
+    target, kind = torch.zeros(1), "a target that is a number"
+    if n_classes is not None:
+        target = torch.full((1,), n_classes - 1)
+        kind = f"label {int(target)}, the last of {n_classes} classes"
+    elif names[1] in LOSSES and not LOSSES[names[1]].of_numbers:
+        raise ConfigError("loss", names[1], "is for classes, and the data's targets are numbers: use mse")
+    with torch.random.fork_rng(devices=[]):  # dropout
+        try:
+            outputs: Tensor = model(example)
+            shape = tuple(outputs.shape[1:])
+        except Exception as error:  # whatever a user's model raises
+            said, given = _first_line(error), tuple(example.shape[1:])
+            fix = f"cannot take inputs of shape {given} ({said}); change it, or the inputs"
+            raise ConfigError("model", names[0], fix) from error
+        try:
+            loss(outputs, target)
+        except Exception as error:  # whatever a user's loss raises
+            what = f"outputs of shape {shape} with {kind}"
+            fix = f"cannot compare {what} ({_first_line(error)}); change the model, the loss or the number of classes"
+            raise ConfigError("loss", names[1], fix) from error
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
 def _as_module(built: object, name: str, field: str) -> nn.Module:
     if not isinstance(built, nn.Module):
         raise ConfigError(field, name, f"gives a {type(built).__name__}: give a torch.nn.Module class")
@@ -63,7 +107,20 @@ def _loss(per_example: PerExampleLoss) -> Callable[..., nn.Module]:
 
 
 ModelEntry = plugins.Entry[nn.Module]
-LossEntry = plugins.Entry[nn.Module]
+
+
+@dataclass(frozen=True)
+class LossEntry(plugins.Entry[nn.Module]):
+    """A row of the table of losses.
+
+    Args:
+        build: Makes it.
+        description: One line.
+        of_numbers: Whether targets may be numbers instead of classes.
+    """
+
+    of_numbers: bool = False
+
 
 _MODELS = {
     "softmax": ModelEntry(SoftmaxRegression, "softmax regression: one linear layer, zero at the start, no bias"),
@@ -78,8 +135,8 @@ _LOSSES = {
     "cross_entropy": LossEntry(_loss(cross_entropy), "softmax cross-entropy, any number of classes"),
     "hinge": LossEntry(_loss(hinge), "hinge: binary for one score, Weston-Watkins for more"),
     "logistic": LossEntry(_loss(logistic), "binary logistic loss of one score"),
-    "mse": LossEntry(_loss(squared_error), "mean squared error, of numbers or of classes as 0/1"),
+    "mse": LossEntry(_loss(squared_error), "mean squared error, of numbers or of classes as 0/1", of_numbers=True),
 }
 
 MODELS = plugins.Registry(_MODELS, (nn.Module,), "fedpriv.models")
-LOSSES = plugins.Registry(_LOSSES, (nn.Module,))
+LOSSES = plugins.Registry(_LOSSES, (nn.Module,), row=LossEntry)

@@ -52,8 +52,6 @@ class FixedCohort:
 
     def draw(self, n_clients: int, round_index: int, randomness: Randomness) -> Tensor:
         """`size` distinct indices, sorted."""
-        if self.size > n_clients:
-            raise ConfigError("network.cohort.size", self.size, f"there are only {n_clients} clients")
         chosen = randomness.stream("cohort", round_index).permutation(n_clients)[: self.size]
         return torch.from_numpy(chosen).sort().values
 
@@ -71,11 +69,17 @@ class Star:
     Args:
         n_clients: Number of clients.
         cohort: Who takes part in a round: `Everyone()` (default), `PoissonCohort(rate)` or `FixedCohort(size)`.
+
+    Raises:
+        ConfigError: the cohort has more.
     """
 
     def __init__(self, n_clients: int, cohort: Cohort | None = None) -> None:
         self.n_clients = n_clients
         self.cohort = cohort or Everyone()
+        if (wanted := self.cohort.expected(n_clients)) > n_clients:
+            fix = f"there are only {n_clients} clients; give at most that many"
+            raise ConfigError("network.cohort.fixed", int(wanted), fix)
         self._drawn, self.numbers_sent = torch.arange(n_clients), 0
 
     @property

@@ -6,7 +6,6 @@ Nedic, Olshevsky and Rabbat, 2018 (a survey).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -132,17 +131,6 @@ def contraction(weights: Weights) -> float:
     return float(
         abs(eigsh(centred, k=1, which="LM", return_eigenvectors=False, v0=np.random.default_rng(0).random(n))[0])
     )
-
-
-def tracking_ratio(weights: Weights) -> float:
-    """Largest ratio q1 of geometric steps for which gradient tracking is proved to converge on these weights.
-
-    Theorem 5.18 of Xie, Liu and Chai (2025) with its theta at the limit 1:
-    `q1^2 <= (1 - s^2)^4 / (96 (2 + s^2) (3 + s^2) ||W - I||^2)` for the second largest absolute eigenvalue s of W.
-    """
-    square = contraction(weights) ** 2
-    away = float(np.linalg.norm(weights.toarray() - np.eye(weights.shape[0]), 2))  # pyright: ignore[reportOptionalSubscript] - scipy
-    return (1 - square) ** 2 / math.sqrt(96 * (2 + square) * (3 + square)) / max(away, 1e-12)
 
 
 def _from_links(graph: Undirected, weight: LinkWeight) -> Weights:

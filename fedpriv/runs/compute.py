@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 
-from fedpriv.errors import ConfigError, check_choice, check_count, in_short
+from fedpriv.checks import Bound, Count, checked
+from fedpriv.errors import ConfigError, in_short
+
+Threads = Annotated[int, Bound("must be a whole number from 1 to 1024", 1, 1024, "[]")]
 
 
+@checked("compute")
 @dataclass(frozen=True)
 class Compute:
     """How fast, never how private.
@@ -19,6 +23,7 @@ class Compute:
         device: A torch device, or `"auto"` for a GPU if there is one.
         dtype: `"float32"` or `"float64"`.
         chunk: Largest number of examples in one batch of a backend.
+        threads: Threads of torch on the CPU; None leaves them as they are. Torch ends the process for very many.
 
     Raises:
         ConfigError: a type or a number that is none of these.
@@ -27,11 +32,14 @@ class Compute:
     backend: Literal["auto", "loop", "vmap", "linear"] = "auto"
     device: str = "auto"
     dtype: Literal["float32", "float64"] = "float32"
-    chunk: int = 16384
+    chunk: Count = 16384
+    threads: Threads | None = None
 
-    def __post_init__(self) -> None:
-        check_choice("compute.dtype", self.dtype, "float32", "float64")
-        check_count("compute.chunk", self.chunk, "compute at least one example at a time, e.g. 16384")
+    def start(self) -> torch.device:
+        """Set the number of threads; the device, see `torch_device`."""
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        return self.torch_device()
 
     def torch_device(self) -> torch.device:
         """The device, resolved.

@@ -10,9 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import nn
 
+from fedpriv.clients.outline import Outline
 from fedpriv.engines.local import RoundNetwork, begin, seen_by_aggregator, simulate
 from fedpriv.errors import ConfigError, in_short
+from fedpriv.network.graph import Graph
+from fedpriv.network.local import Star
 from fedpriv.oracle.dry import DryOracle
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.calibration import calibrate, delta_warning
@@ -125,6 +129,40 @@ def with_neighbours(privacy: Privacy, problems: Sequence[Problem], *, sizes_decl
     within = privacy.statistics.public_counts and any(problem.counts_are_public for problem in problems)
     said = (["sizes public"] if sizes else []) + (["within group"] if within else [])
     return replace(privacy, shared=", ".join(said))
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A run that has no data yet.
+
+    Attributes:
+        strategy: The algorithm.
+        privacy: The promise.
+        network: Who hears whom.
+        rounds: Number of rounds.
+        outline: What is public of the data.
+        problems: The clients' objectives and constraints.
+        model: What is trained.
+        loss: What is minimised.
+        seed: Public seed of cohorts and links.
+    """
+
+    strategy: Strategy
+    privacy: Privacy
+    network: Star | Graph
+    rounds: int
+    outline: Outline
+    problems: Sequence[Problem]
+    model: nn.Module
+    loss: nn.Module
+    seed: int = 0
+
+    def plan(self, privacy: Privacy | None = None) -> Plan:
+        """Its plan, or that under another promise; see `make_plan`."""
+        promise = with_neighbours(privacy or self.privacy, self.problems, sizes_declared=False)
+        randomness = Randomness(self.seed)
+        sizes = self.outline.sizes
+        return make_plan(self.strategy, promise, sizes, self.network, rounds=self.rounds, randomness=randomness)
 
 
 def _scaled(record: Record, factor: float) -> Record:

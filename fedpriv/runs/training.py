@@ -128,7 +128,7 @@ class Training:
         self._every, self._save_every = evaluate_every, checkpoint_every
         sizes, problems = public_sizes(clients, privacy), [client.problem for client in clients]
         privacy = with_neighbours(privacy, problems, sizes_declared=all(client.size_declared for client in clients))
-        device = compute.torch_device()
+        device = compute.start()
         told = releases_told(_needed(self.folder) / "metrics.jsonl") if resume else 0
         saved = Checkpoint.last(_needed(self.folder), told, device) if resume else None
         restart: Progress | None = None

@@ -176,6 +176,61 @@ class Output(Protocol[S]):
         ...
 
 
+class Peers(Protocol):
+    """The graph of a run without a server."""
+
+    @property
+    def spectral_gap(self) -> float:
+        """One minus the second largest absolute eigenvalue of W."""
+        ...
+
+    @property
+    def weights(self) -> Any:  # noqa: ANN401 - scipy is not typed
+        """W, sparse `[n, n]`."""
+        ...
+
+
+@dataclass(frozen=True)
+class ConstraintNoise:
+    """What is known beforehand of private constraint values.
+
+    Attributes:
+        deviation: Standard deviation of their noise, where it is largest.
+        reach: Half of the most that one example changes a value by; None where it is too late to change the budget.
+        examples: Of the client with the fewest.
+        dim: Numbers in a gradient.
+    """
+
+    deviation: float
+    reach: float | None = None
+    examples: int = 1
+    dim: int = 1
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What is public of a run before it begins, for a strategy to say what its settings will do.
+
+    Attributes:
+        rounds: Number of rounds.
+        graph: Who hears whom; None with a server.
+        constraints: Noise of constraint values; None where none are asked for, or their noise is not known yet.
+    """
+
+    rounds: int
+    graph: Peers | None = None
+    constraints: ConstraintNoise | None = None
+
+
+@runtime_checkable
+class Advises(Protocol):
+    """A local step that looks at its settings before a run. A step need not."""
+
+    def advice(self, run: Outlook) -> list[str]:
+        """What the user should know of these settings in this run, a sentence or two each, with its numbers."""
+        ...
+
+
 @dataclass(frozen=True)
 class Last:
     """Report the last iterate."""
@@ -270,3 +325,7 @@ class Strategy:
         """What a run shows of the aggregator's state after a round: the numbers of `monitor` that are known."""
         values = {name: float(getattr(server, name)) for name in self.monitor}
         return {name: value for name, value in values.items() if not math.isnan(value)}
+
+    def advice(self, run: Outlook) -> list[str]:
+        """What the local step has to say of its settings before this run; see `Advises`."""
+        return self.local_step.advice(run) if isinstance(self.local_step, Advises) else []

@@ -16,6 +16,7 @@ decision depends on data, so T and the noise are known beforehand. beta multipli
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Annotated, ClassVar
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from fedpriv.checks import Bound, Count, NonNegative, Positive, checked
 from fedpriv.errors import ConfigError
-from fedpriv.strategies.base import Memory, Network, Oracle, Strategy
+from fedpriv.strategies.base import ConstraintNoise, Memory, Network, Oracle, Outlook, Strategy
 from fedpriv.strategies.proximal import Proximal, Zero
 
 
@@ -90,6 +91,37 @@ class ScalarizedStep:
         gradient = oracle.lagrangian_gradient(w, prices)
         z = w - self.learning_rate / t**self.decay * gradient
         return _with_worst(z, values, oracle.equality), Prices(prices / oracle.n_clients, values, t)
+
+    def advice(self, run: Outlook) -> list[str]:
+        """A share of the budget for values that suits beta better, and a beta too large for the noise of values."""
+        noise = run.constraints
+        if noise is None:
+            return []
+        share = suggested_share(self.beta, noise)
+        found: list[str] = []
+        if share is not None:
+            found.append(f"privacy.statistics.share, suggested: {share:.0%}, with which a step has the least noise")
+        if self.beta * noise.deviation > self.largest / 10:
+            found.append(
+                f"beta = {self.beta:g} drowns the multipliers in noise: a step of theirs has standard deviation "
+                f"{self.beta * noise.deviation:.3g} where their cap is {self.largest:g}; use a beta of at most "
+                f"{self.largest / 10 / noise.deviation:.2g}, a larger share for values, fewer rounds or more examples "
+                "a client"
+            )
+        return found
+
+
+def suggested_share(beta: float, noise: ConstraintNoise) -> float | None:
+    """The share of a round's budget for constraint values with the least noise in a step; None if it is settled.
+
+    A step's noise is the gradient's, of squared norm `dim (clip / m)^2 / (1 - share)`, and that of the multipliers
+    times a constraint's gradient, of norm at most about the clip: `(beta reach clip)^2 / share`. With numerators a^2
+    and b^2 the sum is least at b / (a + b), and the clip cancels.
+    """
+    if noise.reach is None:
+        return None
+    of_gradient, of_values = math.sqrt(noise.dim) / noise.examples, beta * noise.reach
+    return of_values / (of_gradient + of_values)
 
 
 @dataclass(frozen=True)

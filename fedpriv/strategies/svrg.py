@@ -27,7 +27,7 @@ from torch import Tensor
 
 from fedpriv.checks import Count, NonNegative, Positive, checked
 from fedpriv.errors import ConfigError
-from fedpriv.strategies.base import Memory, Network, Oracle, Strategy
+from fedpriv.strategies.base import Memory, Network, Oracle, Outlook, Strategy
 from fedpriv.strategies.proximal import Proximal, Zero
 
 
@@ -135,6 +135,20 @@ class SendDifference:
         else:
             answer = oracle.gradient_difference(point, anchor, self._bound(point, anchor))
         return answer, Rounds(t + 1)
+
+    def advice(self, run: Outlook) -> list[str]:
+        """The anchor is what is reported, and it moves when an epoch ends: rounds after the last one are lost."""
+        whole = self.epochs.whole(run.rounds)
+        used, following = self.epochs.rounds(whole), self.epochs.rounds(whole + 1)
+        if used == run.rounds:
+            return []
+        if not used:
+            fix = f"the first epoch ends after {following}, so the model stays where it starts"
+            return [f"rounds = {run.rounds}: {fix}"]
+        return [
+            f"rounds = {run.rounds}: epochs end after {used} and after {following}, so the last {run.rounds - used} "
+            "rounds are paid for and not used"
+        ]
 
     def _bound(self, point: Tensor, anchor: Tensor) -> float | None:
         """`L ||x - x~||`, the same for all clients, who received the same points; positive also for equal points."""

@@ -20,6 +20,7 @@ variables, while here the same noised gradient enters both.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -28,7 +29,7 @@ from torch import Tensor
 
 from fedpriv.checks import NonNegative, checked
 from fedpriv.errors import ConfigError
-from fedpriv.strategies.base import Averaged, Last, Memory, Network, Oracle, Output, Strategy
+from fedpriv.strategies.base import Averaged, Last, Memory, Network, Oracle, Outlook, Output, Peers, Strategy
 from fedpriv.strategies.gossip import Gossip, Mixed, StepSize
 
 
@@ -84,6 +85,29 @@ class ImplicitTracking:
         gradient = oracle.gradient(state.sent if self.gradient_at == "sent" else received)
         sent = received - self.step_size(t) * (y + gradient)
         return sent, Tracked(sent, y, t)
+
+    def advice(self, run: Outlook) -> list[str]:
+        """Geometric steps that fall more slowly than the proof allows, as the paper's own do."""
+        ratio = self.step_size.ratio
+        proved = 1.0 if run.graph is None or ratio == 1 else proven_ratio(run.graph)
+        if ratio <= proved:
+            return []
+        return [
+            f"step_size.ratio = {ratio:g}: the paper's proof of convergence needs at most {proved:.2g} on this graph "
+            "(its own experiments use .92 and more)"
+        ]
+
+
+def proven_ratio(graph: Peers) -> float:
+    """Largest ratio q1 of geometric steps for which gradient tracking is proved to converge on this graph.
+
+    Theorem 5.18 of the paper with its theta at the limit 1:
+    `q1^2 <= (1 - s^2)^4 / (96 (2 + s^2) (3 + s^2) ||W - I||^2)` for the second largest absolute eigenvalue s of W.
+    """
+    square = (1 - graph.spectral_gap) ** 2
+    weights = torch.from_numpy(graph.weights.toarray())
+    away = float(torch.linalg.matrix_norm(weights - torch.eye(len(weights)), 2))
+    return (1 - square) ** 2 / math.sqrt(96 * (2 + square) * (3 + square)) / max(away, 1e-12)
 
 
 @dataclass(frozen=True)

@@ -102,11 +102,13 @@ def test_equal_labels_are_cut_into_equal_shards():
 def test_what_cannot_be_divided_is_refused():
     labels = torch.tensor([0, 0, 1, 1])
     for kind in ("iid", "in_order", "by_label", "dirichlet"):
-        for n_clients in (0, -1, 5):
-            with pytest.raises(ConfigError, match=rf"n_clients = {n_clients}: give between 1 and 4.*empty"):
+        with pytest.raises(ConfigError, match=r"n_clients = 5: give between 1 and 4.*empty"):
+            partition(kind, labels, 5, seeded())
+        for n_clients in (0, -1, 1.5):
+            with pytest.raises(ConfigError, match=rf"n_clients = {n_clients}: must be a whole number, at least 1"):
                 partition(kind, labels, n_clients, seeded())
     for alpha in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(ConfigError, match=r"alpha = .*positive finite"):
+        with pytest.raises(ConfigError, match=r"alpha = .*positive, finite"):
             partition("dirichlet", labels, 2, seeded(), alpha=alpha)
     with pytest.raises(ConfigError, match="min_examples = 3: give between 1 and 2"):
         partition("dirichlet", labels, 2, seeded(), min_examples=3)

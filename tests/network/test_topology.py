@@ -297,13 +297,3 @@ def test_users_function_is_checked() -> None:
 def test_a_server_strategy_is_refused_on_a_graph() -> None:
     with pytest.raises(fp.ConfigError, match="needs a server"):
         Graph(topology.ring(4)).mean(torch.ones(4, 1))
-
-
-def test_the_ratio_that_tracking_is_proved_for_has_a_closed_form_where_one_exchange_is_the_mean() -> None:
-    """W = 11'/n: s = 0 and ||W - I|| = 1, so q1 = 1 / sqrt(96 * 2 * 3)."""
-    assert mixing.tracking_ratio(mixing.metropolis(nx.complete_graph(5))) == pytest.approx(1 / 24, rel=1e-9)
-    ring = Graph(nx.cycle_graph(4), mixing.lazy_metropolis).weights
-    eigenvalues = np.sort(np.linalg.eigvalsh(ring.toarray()))
-    square, away = eigenvalues[-2] ** 2, 1 - eigenvalues[0]
-    expected = (1 - square) ** 2 / np.sqrt(96 * (2 + square) * (3 + square)) / away
-    assert mixing.tracking_ratio(ring) == pytest.approx(expected, rel=1e-9)

@@ -56,7 +56,7 @@ def test_flaw_2_a_cohort_has_no_client_twice() -> None:
             members |= set(drawn)
         assert members == set(range(8))
     with pytest.raises(fp.ConfigError, match="there are only 8 clients"):
-        fp.Star(8, fp.FixedCohort(9)).participants(0, Randomness(3))
+        fp.Star(8, fp.FixedCohort(9))
 
 
 def test_flaw_2_a_release_that_names_a_client_twice_has_no_price() -> None:
@@ -256,7 +256,7 @@ BAD_SETTINGS = {
     "batch 0": (lambda: fp.FixedSize(0), "sampling.size"),
     "cohort 0": (lambda: fp.FixedCohort(0), "cohort.size"),
     "cohort rate 0": (lambda: fp.PoissonCohort(0.0), "cohort.rate"),
-    "cohort of 9": (lambda: training_of(fp.Privacy(epsilon=1), network=fp.Star(3, fp.FixedCohort(9))), "cohort.size"),
+    "cohort of 9": (lambda: training_of(fp.Privacy(epsilon=1), network=fp.Star(3, fp.FixedCohort(9))), "cohort.fixed"),
     "min_honest 0": (lambda: fp.SecureAggregation(0), "min_honest"),
     "rounds 0": (lambda: training_of(fp.Privacy(epsilon=1), rounds=0), "rounds"),
     "rounds -3": (lambda: training_of(fp.Privacy(epsilon=1), rounds=-3), "rounds"),

@@ -1,25 +1,19 @@
-"""What a run will cost, before it starts."""
+"""What a run will cost, before it starts and without its data."""
 
 from __future__ import annotations
 
 import math
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
-from torch.utils.data import TensorDataset
 
 from fedpriv.clients.client import make_clients
 from fedpriv.clients.layout import Layout
-from fedpriv.config.advice import advice
-from fedpriv.config.building import Outline, make_model, outline, plan_of
-from fedpriv.config.network import check_cohort
-from fedpriv.config.schema import Config
-from fedpriv.config.strategies import STRATEGIES
 from fedpriv.errors import PromiseWarning
-from fedpriv.models import shipped
 from fedpriv.network.graph import Facts
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.spent import Spent
@@ -28,10 +22,13 @@ from fedpriv.privacy.mechanisms import Gaussian
 from fedpriv.privacy.record import PerClient, SamplingName
 from fedpriv.privacy.schedules import Uniform
 from fedpriv.privacy.settings import FixedSize, Poisson, Sampling
-from fedpriv.published.recipe import Recipe
-from fedpriv.runs import fit
-from fedpriv.runs.planning import Plan
+from fedpriv.runs import advice, fit
+from fedpriv.runs.compute import Compute
+from fedpriv.runs.planning import Draft, Plan
 from fedpriv.runs.training import Training
+
+Formula = Callable[[float, int, int, float], NoiseClaim]
+"""What a paper would call a noise: its deviation over the clip, rounds, examples of a client, active fraction."""
 
 _SAMPLED: dict[SamplingName, SamplingName] = {
     "full": "poisson",
@@ -91,50 +88,51 @@ class Forecast:
         return _plain(asdict(self))
 
 
-def forecast(config: Config, *, timed: bool = False) -> Forecast:
-    """Price a run without training; its data are read only where their size is not known beforehand.
+def forecast(
+    draft: Draft,
+    *,
+    compute: Compute | None = None,
+    compare: bool = False,
+    timed: bool = False,
+    claim: Claim | None = None,
+    formula: Formula | None = None,
+) -> Forecast:
+    """Price a run without training.
 
     Args:
-        config: The run.
+        draft: The run.
+        compute: Speed settings.
+        compare: Whether the run is to be compared with the method in one place.
         timed: Measure a round on made-up data of the same shape.
+        claim: What the paper says of its published variant.
+        formula: What the paper would call a noise when one example a round is drawn.
 
     Raises:
         ConfigError: the run cannot be made, or its target cannot be reached.
     """
-    seen = outline(config)
-    check_cohort(config.network, len(seen.sizes))
-    plan = plan_of(config, seen, config.promise(len(seen.sizes)))
-    recipe = config.recipe(len(seen.sizes))
-    server = config.problem.of_server()
-    problems = [config.problem.build(), *([server] if server else [])]
-    fit.check_problem(recipe.strategy, problems, plan.privacy, plan.asked, compare=config.problem.compare)
-    model = make_model(config, seen)[0]
-    parameters = Layout.of(model).dim
-    network = config.network.build(len(seen.sizes))
+    compute, plan, network = compute or Compute(), draft.plan(), draft.network
+    fit.check_problem(draft.strategy, draft.problems, plan.privacy, plan.asked, compare=compare)
+    parameters, sizes = Layout.of(draft.model).dim, draft.outline.sizes
     floats = round(parameters * network.expected_rows)
-    claim = _claim(config, recipe)
     return Forecast(
-        strategy=recipe.strategy.name,
-        rounds=config.rounds,
-        n_clients=len(seen.sizes),
-        examples=(min(seen.sizes), max(seen.sizes)),
+        strategy=draft.strategy.name,
+        rounds=draft.rounds,
+        n_clients=len(sizes),
+        examples=(min(sizes), max(sizes)),
         releases=len(plan.records),
         noise_multiplier=plan.privacy.noise_multiplier,
         spent=plan.spent(),
         first_round=account([r for r in plan.records if r.round == 0], plan.n_clients, plan.privacy.delta),
         parameters=parameters,
         floats_per_round=floats,
-        bytes_per_round=floats * torch.finfo(getattr(torch, config.compute.dtype)).bits // 8,
+        bytes_per_round=floats * torch.finfo(getattr(torch, compute.dtype)).bits // 8,
         network=network.facts(),
-        batches=_batches(plan.privacy.sampling, min(seen.sizes)),
+        batches=_batches(plan.privacy.sampling, min(sizes)),
         if_activity_hidden=_if_hidden(plan, network.active_fraction),
-        seconds_per_round=_seconds(config, seen, plan) if timed else None,
+        seconds_per_round=_seconds(draft, plan, compute) if timed else None,
         claim=claim,
-        formula=_formula(config, seen, plan, network.active_fraction),
-        warnings=(
-            *advice(config, seen, plan, recipe.strategy, network, claim),
-            *(shipped(model) if plan.privacy.private else []),
-        ),
+        formula=None if formula is None else _called(formula, draft, plan),
+        warnings=tuple(advice.of_draft(draft, plan, claim)),
     )
 
 
@@ -168,46 +166,28 @@ def _largest(rate: PerClient) -> float:
     return max(rate) if isinstance(rate, tuple) else rate
 
 
-def _claim(config: Config, recipe: Recipe) -> Claim | None:
-    epsilon_bar = config.privacy.epsilon_bar
-    if recipe.claim is None or epsilon_bar is None or math.isinf(epsilon_bar):
-        return None
-    return recipe.claim(config.privacy.delta)
-
-
-def _formula(config: Config, seen: Outline, plan: Plan, active_fraction: float) -> NoiseClaim | None:
+def _called(formula: Formula, draft: Draft, plan: Plan) -> NoiseClaim | None:
     """Formulas are for equal clients, Gaussian noise of one size, and an example a round (also: one in expectation)."""
-    entry, privacy, examples = STRATEGIES.get(config.strategy.name), plan.privacy, min(seen.sizes)
+    privacy, examples = plan.privacy, min(draft.outline.sizes)
     sampling = privacy.sampling
     one_each = sampling == FixedSize(1) or (
         isinstance(sampling, Poisson) and math.isclose(sampling.rate * examples, 1, rel_tol=0.01)
     )
-    if entry is None or entry.formula is None or not one_each or not privacy.private or privacy.unit != "sample":
+    if not one_each or not privacy.private or privacy.unit != "sample":
         return None
     if privacy.noise_multiplier is None or privacy.mechanism != Gaussian() or privacy.schedule != Uniform():
         return None
     noise = privacy.noise_multiplier * privacy.sensitivity / privacy.clip.bound
-    return entry.formula(noise, config.rounds, examples, active_fraction)
+    return formula(noise, draft.rounds, examples, draft.network.active_fraction)
 
 
-def _seconds(config: Config, seen: Outline, plan: Plan) -> float:
+def _seconds(draft: Draft, plan: Plan, compute: Compute) -> float:
     """Time of a round, on made-up data: the first round also pays for what is done once."""
-    classes = seen.n_classes
-    targets = [torch.rand(m) if classes is None else torch.randint(classes, (m,)) for m in seen.sizes]
-    made_up = [TensorDataset(torch.rand(len(y), *seen.input_shape), y) for y in targets]
-    clients = make_clients(*make_model(config, seen), made_up)
+    clients = make_clients(draft.model, draft.loss, draft.outline.made_up())
     privacy = replace(plan.privacy, epsilon=None)
-    network = config.network.build(len(clients))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PromiseWarning)  # of made-up data
-        training = Training(
-            clients,
-            config.recipe(len(clients)).strategy,
-            privacy,
-            rounds=2,
-            network=network,
-            compute=config.compute.build(),
-        )
+        training = Training(clients, draft.strategy, privacy, rounds=2, network=draft.network, compute=compute)
     first, second = (time.monotonic() for _ in training)
     return second - first
 
