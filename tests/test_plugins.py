@@ -288,3 +288,24 @@ def test_a_broken_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         find("gone", MODELS, "model")
     with pytest.raises(ConfigError, match=r"entry point fedpriv\.models = 'zz_broken:nothing'"):
         find("odd", MODELS, "model")
+
+
+FOR_CHECKERS = """
+from __future__ import annotations
+from typing import TYPE_CHECKING
+from torch import nn
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+class Net(nn.Linear):
+    def __init__(self, width: Decimal = 3) -> None:
+        super().__init__(width, 2)
+"""
+
+
+@pytest.mark.usefixtures("allow_plugins")
+def test_an_annotation_that_cannot_be_read_is_an_error_and_not_an_option_unchecked(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "for_checkers.py").write_text(FOR_CHECKERS)
+    with pytest.raises(ConfigError, match=r"for_checkers:Net\.__init__.*name 'Decimal' is not defined.*import"):
+        load_config(RUN, ["model={name: 'for_checkers:Net', width: nonsense}"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import reduce
 from operator import or_
@@ -19,7 +19,7 @@ from fedpriv.config.problem import ProblemSection
 from fedpriv.config.spelling import SPELLINGS
 from fedpriv.config.strategies import CONTEXT, STRATEGIES
 from fedpriv.data import DATASETS
-from fedpriv.data.partition import PARTITIONS
+from fedpriv.data.partition import PARTITIONS, Kind
 from fedpriv.errors import ConfigError
 from fedpriv.measuring.health import StopOn
 from fedpriv.models import LOSSES, MODELS
@@ -33,7 +33,7 @@ from fedpriv.strategies.base import Strategy
 class PartitionSection(Section):
     """Who holds which examples: `kind` names a function of `fedpriv.data.partition`, whose options stand beside it."""
 
-    kind: str
+    kind: Kind
     n_clients: int | None
     seed: int = 0
 
@@ -44,11 +44,15 @@ class PartitionSection(Section):
 
 
 _FROM_DATA = ("n_examples", "labels", "writers", "generator")
-_PARTITIONS: list[Any] = [
-    create_model(kind, __base__=(options_model(divide, _FROM_DATA), PartitionSection), kind=(Literal[kind], ...))
-    for kind, divide in PARTITIONS.items()
-]
-_PARTITION = Annotated[reduce(or_, _PARTITIONS), Field(discriminator="kind")]
+
+
+def _partitions() -> Iterator[Any]:
+    for kind, divide in PARTITIONS.items():
+        tag: Any = Literal[kind]
+        yield create_model(kind, __base__=(options_model(divide, _FROM_DATA), PartitionSection), kind=(tag, ...))
+
+
+_PARTITION = Annotated[reduce(or_, _partitions()), Field(discriminator="kind")]
 
 
 class DataSection(Plugin):
