@@ -1,4 +1,4 @@
-"""Several runs side by side, and what their epsilons say about each other and together."""
+"""Several runs side by side, whether they can be compared, and the epsilon of all together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PROMISE = ("unit", "relation", "trust", "delta")
 
 
 def table(runs: Sequence[Run]) -> list[str]:
-    """One aligned line a run, under a line of headings; each epsilon is counted from its ledger, and rounded up."""
+    """A line of headings and one line for each run; epsilons are counted from the ledgers and rounded up."""
     rows = [_columns(run) for run in runs]
     cells = [list(rows[0]), *(list(row.values()) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -21,11 +21,11 @@ def table(runs: Sequence[Run]) -> list[str]:
 
 
 def notes(runs: Sequence[Run]) -> list[str]:
-    """What to know before one run is preferred to another.
+    """Warnings about the comparison, and the epsilon of all runs together.
 
-    Guarantee: the total is an upper bound on what the runs cost together by basic composition, if they read the same
-    clients' data: epsilons add up, and so do deltas (Dwork and Roth, 2014, theorem B.1; any choice of a later run's
-    settings by the results of an earlier one is covered).
+    Guarantee: the total is an upper bound if the runs read the same clients' data, by basic composition: epsilons add
+    up, and so do deltas (Dwork and Roth, 2014, theorem B.1). It also holds where settings of later runs were chosen by
+    the results of earlier ones.
     """
     spent = [run.spent for run in runs if run.spent is not None]
     differing = [name for name in _PROMISE if len({getattr(one, name) for one in spent}) > 1]

@@ -1,4 +1,4 @@
-"""What a run's folder says, in a table."""
+"""A run's folder, as a table."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Run:
     """A run's folder, read and checked.
 
     Args:
-        files: What its files say.
-        config: `config.yaml`, resolved.
-        key: Of the ledger's seals; None leaves them unchecked.
+        files: Its files, read.
+        config: `config.yaml`, with all defaults filled in.
+        key: Secret key of the ledger's seals; None does not check them.
     """
 
     files: RunFiles
@@ -54,12 +54,12 @@ class Run:
 
     @property
     def folder(self) -> Path:
-        """Where it lies."""
+        """Path of the folder."""
         return self.files.folder
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """One row a round."""
+        """One row for each round."""
         return self.files.metrics
 
     @property
@@ -69,23 +69,23 @@ class Run:
 
     @cached_property
     def findings(self) -> list[Finding]:
-        """What is wrong with its files; nothing, if they are as the run left them."""
+        """What is wrong with its files; empty if they are as the run left them."""
         found = findings(self.files)
         seal = None if found or self.key is None else unsealed(self.files, self.key)
         return [*found, *([] if seal is None else [seal])]
 
     @property
     def integrity(self) -> str:
-        """`"altered"`, `"incomplete"`, `"unchained"` (of a format that does not tell) or `"sound"`."""
+        """`"sound"`, `"altered"`, `"incomplete"`, or `"unchained"` (an old format, in which changes do not show)."""
         kinds = {finding.kind for finding in self.findings}
         chained = "sound" if self.files.ledger.chained else "unchained"
         return "altered" if "altered" in kinds else "incomplete" if kinds else chained
 
     @cached_property
     def spent(self) -> Spent | None:
-        """What was spent, counted again from the ledger; None where its files do not tell.
+        """What was spent, counted again from the ledger; None if files are altered or missing.
 
-        A run that was ended by its strategy says more than its ledger: it is charged for its whole plan.
+        A run that its strategy ended early is charged for its whole plan, which is more than the ledger holds.
         """
         if self.findings:
             return None
@@ -100,14 +100,14 @@ class Run:
 
     @property
     def privacy(self) -> str:
-        """What was spent, in a line, or why that is not known."""
+        """What was spent, in one line, or why it is unknown."""
         if self.spent is not None:
             return str(self.spent)
         return f"unknown: the run is {self.integrity} ({'; '.join(finding.text for finding in self.findings)})"
 
     @property
     def evidence(self) -> str:
-        """What the number rests on."""
+        """How many ledger records epsilon was counted from, and how they were checked."""
         ledger, count = self.files.ledger, len(self.files.ledger.texts)
         if not ledger.chained:
             return f"{count} records of format {ledger.header.fedpriv_ledger}, which has no chain: edits do not show"
@@ -118,12 +118,12 @@ class Run:
 
     @property
     def target(self) -> float | None:
-        """Epsilon that the run may spend."""
+        """Epsilon that the run may spend; None without a limit."""
         return self.config["privacy"]["epsilon"]
 
     @property
     def title(self) -> str:
-        """What ran, in a few words."""
+        """Strategy, model and data, in one line."""
         strategy, model, data = (self.config[section]["name"] for section in ("strategy", "model", "data"))
         variant = " as published" if self.config["strategy"]["variant"] == "published" else ""
         return f"{strategy}{variant}: {model} on {data}"
@@ -134,7 +134,7 @@ class Run:
 
     @property
     def rounds(self) -> int:
-        """Finished rounds, by the result or the metrics, whichever says more."""
+        """Number of finished rounds, the larger of what `result.json` and the metrics say."""
         said = 0 if self.result is None else self.result["rounds"]
         return max(said, self.metrics[-1]["round"] if self.metrics else 0)
 
@@ -161,7 +161,7 @@ class Run:
         return {**where, "rounds": self.rounds, **last, "epsilon": epsilon, **promise, **checks}
 
     def rows(self) -> dict[str, str]:
-        """The run at a glance, as names and values."""
+        """What `fedpriv show` prints, as names and values."""
         facts = self.to_json()
         rows = {
             "run": self.title,

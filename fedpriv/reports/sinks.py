@@ -1,8 +1,7 @@
-"""Where a run's rounds go: a live line, metrics files, TensorBoard.
+"""Where a run writes its rounds: metrics files and TensorBoard.
 
-A resumed run repeats the rounds past its checkpoint. With the same noise they come out the same, so the files keep what
-they have (`keep=math.inf`) and end up as if the run had never stopped; with fresh noise those rounds are cut off first
-(`keep` is the checkpoint's round).
+A resumed run repeats the rounds past its checkpoint. With the same noise they give the same numbers, so files keep
+their lines (`keep=math.inf`). With fresh noise the lines past the checkpoint are removed first (`keep` is its round).
 """
 
 from __future__ import annotations
@@ -28,13 +27,11 @@ _CSV_COLUMNS = ("round", "epsilon", "test_loss", "test_accuracy")
 
 
 class Jsonl:
-    """`metrics.jsonl`: one line a round, with nothing in it that depends on the clock or the machine.
-
-    A number that is not finite is null.
+    """`metrics.jsonl`: one JSON object a round, without times. A number that is not finite is null.
 
     Args:
         path: The file.
-        keep: Keep the rounds up to this one; 0 starts a new file.
+        keep: Keep lines of an existing file up to this round; 0 starts a new file.
 
     Raises:
         FedprivError: the file cannot be written.
@@ -56,7 +53,15 @@ class Jsonl:
 
 
 class Csv:
-    """`metrics.csv`: the same for spreadsheets; a value that was not measured, or is not finite, is empty."""
+    """`metrics.csv`: the rounds as a table; values that were not measured or are not finite are empty.
+
+    Args:
+        path: The file.
+        keep: Keep lines of an existing file up to this round; 0 starts a new file.
+
+    Raises:
+        FedprivError: the file cannot be written.
+    """
 
     def __init__(self, path: Path, keep: float = 0) -> None:
         self._lines = _Lines(path, _csv_rounds(path), keep, ",".join(_CSV_COLUMNS) + "\n")
@@ -76,8 +81,8 @@ class Csv:
 class TensorBoard:
     """TensorBoard events: test metrics, epsilon, its fraction of the target, and a text where training breaks.
 
-    All events bear the time at which the log was opened: how long a round took tells how many examples or clients were
-    drawn in secret.
+    All events have the time at which the log was opened, since the time of a round would reveal how many examples or
+    clients were drawn.
 
     Args:
         folder: Where event files go.

@@ -1,4 +1,4 @@
-"""Atomic save and resume. A checkpoint holds released and client-local state; keep it as safe as the data."""
+"""Save and resume a run. A checkpoint holds private state and the secret seed: keep it as safe as the data."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Checkpoint:
         seconds: Time spent so far.
         settings: Fingerprint of what must not change between stop and resume.
         seed: The run's public seed.
-        secret_seed: The one that noise follows from, which may be known to nobody else.
-        run: Names the run's noise.
-        attempt: Names the noise that is in use: another one after every resume with fresh noise.
-        model: Fingerprint of all that the state's rows do not hold of the model.
+        secret_seed: The seed of noise and batches, which nobody else may know.
+        run: Digest of the settings, from which, with the seed, the noise follows.
+        attempt: A label that differs after every resume with fresh noise.
+        model: Digest of the model's layers, frozen parameters and buffers.
         first_nonfinite: See `fedpriv.runs.results.Result`.
     """
 
@@ -53,14 +53,14 @@ class Checkpoint:
         return int(self.progress["round"])
 
     def randomness(self) -> Randomness:
-        """The run's streams."""
+        """The run's random streams."""
         return Randomness(int(self.seed, 16), int(self.secret_seed, 16), self.attempt, self.run)
 
     def save(self, path: Path) -> None:
-        """Write it whole, on the disk itself: a crash leaves the old file or the new one.
+        """Write it to the physical disk; a crash leaves the old file or the new one.
 
         Raises:
-            FedprivError: the disk does not take it.
+            FedprivError: it cannot be written.
         """
         content = io.BytesIO()
         torch.save({field.name: getattr(self, field.name) for field in fields(self)}, content)
@@ -72,7 +72,7 @@ class Checkpoint:
 
     @staticmethod
     def load(path: Path, device: torch.device) -> Checkpoint:
-        """Read a checkpoint; on the device `meta` without the values of its tensors, which takes no time.
+        """Read a checkpoint. On the device `meta` tensors have no values, which is fast.
 
         Raises:
             FedprivError: there is none, or it cannot be read.
@@ -100,17 +100,17 @@ class Checkpoint:
 
     @staticmethod
     def last(folder: Path, told: int, device: torch.device) -> Checkpoint | None:
-        """The last checkpoint of a stopped run; None where it was killed before its first one.
+        """The checkpoint of a stopped run; None if it was killed before its first one.
 
-        Nothing was released before that, so such a run begins again; its empty ledger is removed.
+        Such a run has released nothing: its empty ledger is removed, and it begins again.
 
         Args:
-            folder: The run's folder, held.
-            told: Number of releases that its metrics tell of.
+            folder: The run's folder, locked by this process.
+            told: Number of releases according to its metrics.
             device: Where tensors go.
 
         Raises:
-            FedprivError: there is none though something was released, or no run at all, or it cannot be read.
+            FedprivError: there is none though something was released, there is no run, or it cannot be read.
         """
         path, ledger = folder / "checkpoint.pt", folder / "ledger.jsonl"
         begun = ledger.exists() or (folder / "config.yaml").exists()

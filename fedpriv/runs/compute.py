@@ -1,4 +1,4 @@
-"""How fast a run is computed, never how private it is."""
+"""Settings of speed, which do not affect privacy."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ Threads = Annotated[int, Bound("must be a whole number from 1 to 1024", 1, 1024,
 @checked("compute")
 @dataclass(frozen=True)
 class Compute:
-    """How fast, never how private.
+    """How gradients are computed: affects speed, not privacy.
 
     Args:
-        backend: `"auto"` takes the closed form for linear models and vmap otherwise.
+        backend: How per-example gradients are computed: `"loop"`, `"vmap"`, `"linear"` (closed form for one linear
+            layer) or `"auto"`, which takes `linear` where it can and `vmap` otherwise.
         device: A torch device, or `"auto"` for a GPU if there is one.
-        dtype: `"float32"` or `"float64"`.
-        chunk: Largest number of examples in one batch of a backend.
-        threads: Threads of torch on the CPU; None leaves them as they are. Torch ends the process for very many.
+        dtype: Type of parameters and examples, `"float32"` or `"float64"`.
+        chunk: Largest number of examples that are computed at once.
+        threads: Number of CPU threads of torch; None leaves it unchanged. Very large numbers end the process.
 
     Raises:
-        ConfigError: a type or a number that is none of these.
+        ConfigError: an argument is none of these.
     """
 
     backend: Literal["auto", "loop", "vmap", "linear"] = "auto"
@@ -36,16 +37,16 @@ class Compute:
     threads: Threads | None = None
 
     def start(self) -> torch.device:
-        """Set the number of threads; the device, see `torch_device`."""
+        """Set the number of threads and return the device, see `torch_device`."""
         if self.threads is not None:
             torch.set_num_threads(self.threads)
         return self.torch_device()
 
     def torch_device(self) -> torch.device:
-        """The device, resolved.
+        """The device as a `torch.device`.
 
         Raises:
-            ConfigError: there is none of this name here.
+            ConfigError: it cannot be used on this machine.
         """
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")

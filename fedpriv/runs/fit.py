@@ -1,4 +1,4 @@
-"""Whether a combination of settings holds: every refusal that needs more than one of them."""
+"""Refuse combinations of settings that do not work together."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from fedpriv.strategies.proximal import Zero
 
 
 def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients: int) -> None:
-    """Refuse a strategy whose state or aggregation the privacy settings do not cover.
+    """Refuse a strategy for which the privacy settings would not hold.
 
     Raises:
-        ConfigError: the strategy keeps unreleased state where only messages are noised, its messages would be clipped
-            to another norm than they have, or only sums are to be seen where sums of messages are not covered by sums
-            of answers.
+        ConfigError: with noise on messages only, clients keep state that is not computed from messages; messages would
+            be clipped to another norm than their own; or only sums may be seen, and sums of messages depend on more
+            than sums of private answers.
     """
     step, trust, bound = strategy.local_step, str(privacy.trust), strategy.message_norm
     name = type(step).__name__
@@ -62,12 +62,12 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
 
 
 def check_linear(strategy: Strategy, n_clients: int, network: RoundNetwork, rounds: int = 3) -> None:
-    """Try out a strategy's promise to be `linear`: what it sends on depends on the sum of the answers alone.
+    """Test whether a strategy that says `linear` is: sums of its messages depend on sums of answers only.
 
-    This finds mistakes, not malice: a promise that holds for some answers may be broken for others.
+    This finds mistakes, but proves nothing: only a few random answers are tried.
 
     Raises:
-        ConfigError: the promise does not hold.
+        ConfigError: it is not.
     """
     heard: list[Tensor] = []
     for spread in (0.0, 1.0):
@@ -85,7 +85,11 @@ def check_linear(strategy: Strategy, n_clients: int, network: RoundNetwork, roun
 
 
 def check_shares(privacy: Privacy, records: Sequence[Record], n_clients: int) -> None:
-    """Refuse a run none of whose rounds has the participants who share its noise."""
+    """Refuse a run in which no round has the `min_honest` participants that its noise needs.
+
+    Raises:
+        ConfigError: names the largest number of participants.
+    """
     wanted = privacy.trust.shares(n_clients)
     most = max((n_clients if record.clients is None else len(record.clients) for record in records), default=wanted)
     if privacy.trust.sums_only and most < wanted:
@@ -96,19 +100,19 @@ def check_shares(privacy: Privacy, records: Sequence[Record], n_clients: int) ->
 def check_problem(
     strategy: Strategy, problems: Sequence[Problem], privacy: Privacy, asked: Collection[str], *, compare: bool
 ) -> None:
-    """Refuse to train past a client's objective or constraints, and a comparison that would not be made.
+    """Refuse a strategy that does not fit the clients' objectives and constraints.
 
     Args:
         strategy: The algorithm.
         problems: The clients' objectives and constraints.
-        privacy: The promise.
+        privacy: The privacy settings.
         asked: Names of the questions that the strategy asks.
-        compare: Whether the run is to be compared with the method in one place.
+        compare: Whether the run is to be compared with a centralised solver.
 
     Raises:
-        ConfigError: a client has some, and the strategy would never look at them; the strategy would pay for the values
-            of constraints, and there are none, or nothing bounds them, or they tell what is not public; or `compare`
-            with a run that has no centralised counterpart.
+        ConfigError: the strategy would ignore an objective or a constraint; it asks for private constraint values, and
+            there are none, or they are unbounded, or need group sizes that are not public; or `compare` is set for a
+            strategy that has no centralised counterpart.
     """
     of_sums = "lagrangian_gradient" in asked or ("statistic:constraints" in asked and privacy.private)
     sees_problem = of_sums or not {"exact", "statistic:constraints"}.isdisjoint(asked)

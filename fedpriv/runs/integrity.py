@@ -1,8 +1,8 @@
-"""Whether the files of a run are all there, and of one and the same run.
+"""Check that the files of a run are complete and belong together.
 
-The ledger is written before everything else: a crash leaves it ahead of the metrics, and these ahead of the checkpoint.
-What lies behind was cut (*incomplete*), and what contradicts was changed (*altered*). What a chain can prove, and what
-it cannot, is in docs/reliability.md.
+A run writes the ledger first, then the metrics, then the checkpoint; after a crash each may be ahead of the next. A
+file that is behind the next one has lost lines (*incomplete*); files that contradict each other were changed
+(*altered*). docs/reliability.md says what the ledger's hash chain can prove.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Finding:
 
 
 def findings(files: RunFiles) -> list[Finding]:
-    """What is wrong with a run's files, by what they say of each other; nothing, after whatever crash."""
+    """What is wrong with a run's files, as found by comparing them. Empty for an intact run, also after a crash."""
     if files.ledger.altered:
         return [Finding("altered", files.ledger.altered)]
     found = [*_of_heads(files)]
@@ -50,7 +50,7 @@ def findings(files: RunFiles) -> list[Finding]:
 
 
 def unsealed(files: RunFiles, key: bytes) -> Finding | None:
-    """The first line of the ledger, or the result, that was not made by a holder of the key; None if all were."""
+    """The first line of the ledger, or the result, that was not sealed with the key; None if all were."""
     if not files.ledger.chained:
         return Finding("altered", f"a ledger of format {files.ledger.header.fedpriv_ledger} has no seals")
     for number, link in enumerate(files.ledger.links, start=1):
@@ -65,10 +65,10 @@ def unsealed(files: RunFiles, key: bytes) -> Finding | None:
 
 
 def refuse(found: Sequence[Finding]) -> None:
-    """Go no further with what is not whole.
+    """Raise if anything was found.
 
     Raises:
-        LedgerError: something was found.
+        LedgerError: says what.
     """
     if found:
         said = "; ".join(f"{one.kind}: {one.text}" for one in found)
@@ -76,12 +76,12 @@ def refuse(found: Sequence[Finding]) -> None:
 
 
 def check_resumed(folder: Path, plan: Plan, key: bytes) -> None:
-    """Make sure that a stopped run can go on: its files fit each other, its plan and its key.
+    """Check that a stopped run can go on: its files fit each other, its plan and its key.
 
     Args:
-        folder: The run's.
-        plan: As made anew from the settings.
-        key: Of the ledger's seals.
+        folder: The run's folder.
+        plan: The plan, made anew from the settings.
+        key: Secret key of the ledger's seals.
 
     Raises:
         LedgerError: they do not, or the ledger is missing or damaged.
@@ -94,7 +94,7 @@ def check_resumed(folder: Path, plan: Plan, key: bytes) -> None:
 
 
 def against_plan(files: RunFiles, plan: Plan) -> Iterator[Finding]:
-    """What in a ledger contradicts the plan of its run: other facts at its head, or answers with more noise."""
+    """What in a ledger contradicts the run's plan: other facts in its header, or records with more noise."""
     header, privacy = files.ledger.header, plan.privacy
     facts = {"n_clients": plan.n_clients, "delta": privacy.delta, "planned": len(plan.records)}
     for name, planned in facts.items():

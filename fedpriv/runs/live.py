@@ -1,4 +1,4 @@
-"""How far a run is, while it runs."""
+"""The progress bar of a run."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ _QUIET = ("node_", "bytes_sent")  # in the files and in TensorBoard, but too muc
 
 
 def moves(console: Console) -> bool:
-    """Whether something can move there: on a terminal or in a notebook."""
+    """Whether a progress bar can move there: on a terminal or in a notebook."""
     return console.is_terminal or console.is_jupyter
 
 
 def bar(rounds: int, done: int) -> list[Live]:
-    """A `Live` on standard error where it can move, and nothing elsewhere."""
+    """A `Live` on standard error, in a list that is empty where it cannot move."""
     console = Console(stderr=True)
     return [Live(rounds, done, console)] if moves(console) else []
 
 
 class Live:
-    """A bar that moves on a terminal and in a notebook, or about twenty plain lines elsewhere.
+    """A progress bar on a terminal and in a notebook; about twenty plain lines elsewhere.
 
     Args:
         rounds: Number of rounds of the run.
         done: Rounds done before a resume.
-        console: Where to.
-        clock: Seconds of any origin, for the speed.
+        console: Where it is shown; standard error by default.
+        clock: Gives the time in seconds.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Live:
             self._progress.start()
 
     def write(self, report: RoundReport) -> None:
-        """Show one round, as long as the terminal is there."""
+        """Show one round; does nothing once the terminal is gone."""
         with suppress(OSError):
             self._show(report)
 

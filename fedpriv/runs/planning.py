@@ -1,7 +1,7 @@
-"""What a run will cost in privacy, before it touches data.
+"""What a run will cost in epsilon, computed without data.
 
-A plan runs the strategy against an oracle that has no data (zeros, one parameter), lists the releases and prices them.
-Any strategy can be planned this way, a user's own too.
+The strategy runs against an oracle that answers zeros for a model of one parameter and lists what would be released.
+This works for any strategy, also a user's own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Plan:
         n_clients: Number of clients.
         evaluations: Expected number of per-example gradients in each round.
         asked: Names of the questions that the strategy asks.
-        calibrated: The noise was chosen for the target, and so meets it.
+        calibrated: Whether the noise was computed from the target epsilon, and so meets it.
     """
 
     privacy: Privacy
@@ -50,11 +50,11 @@ class Plan:
     calibrated: bool = False
 
     def spent(self) -> Spent:
-        """What the whole run would spend, tightly."""
+        """Tight upper bound on what the whole run would spend."""
         return account(self.records, self.n_clients, self.privacy.delta)
 
     def warnings(self, sizes: Sequence[int]) -> list[str]:
-        """What weakens the promise to clients of these public sizes: too large a delta, too little noise."""
+        """Warnings: a delta too large for clients of these public sizes, or too little noise for the target."""
         privacy, found = self.privacy, list[str]()
         if not privacy.private:
             return found
@@ -80,14 +80,14 @@ def make_plan(
 
     Args:
         strategy: The algorithm.
-        privacy: The promise; with a target `epsilon` the noise is calibrated.
+        privacy: The privacy settings; with a target `epsilon` and no `noise_multiplier` the noise is computed.
         sizes: Public number of examples of each client.
         network: Decides who takes part in a round.
         rounds: Number of rounds.
-        randomness: The run's streams, so that the cohorts are those of the run itself.
+        randomness: The run's random streams, so that the plan has the cohorts of the run.
 
     Raises:
-        ConfigError: settings that do not fit the strategy, or a target that cannot be reached.
+        ConfigError: settings do not fit the strategy, or no noise reaches the target.
     """
     fit.check(strategy, privacy, network, len(sizes))
     relative = replace(privacy, epsilon=None, noise_multiplier=1.0) if privacy.private else privacy
@@ -114,14 +114,12 @@ def make_plan(
 
 
 def with_neighbours(privacy: Privacy, problems: Sequence[Problem], *, sizes_declared: bool) -> Privacy:
-    """The promise with what neighbouring data sets have in common, because it is told or used without noise.
-
-    It is stated by what was declared, never by comparing numbers: that a declared size is the true one is a secret.
+    """Fill in `Privacy.shared`: exact numbers about the data, such as sizes, that a run uses without noise.
 
     Args:
-        privacy: The promise.
+        privacy: The privacy settings.
         problems: The clients' objectives and constraints.
-        sizes_declared: Each client was given a public size, which stands for the true one.
+        sizes_declared: Whether each client has a declared `public_size` (then its true size stays private).
     """
     # of whole clients there are as many as there are: nobody declares another number
     coming = privacy.relation == "add_remove" and (privacy.unit == "client" or not sizes_declared)

@@ -1,4 +1,4 @@
-"""A result as a notebook shows it: a card, a table of its rounds, a picture."""
+"""A result in a notebook: a card, a table of its rounds, a picture."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def card(title: str, rows: Mapping[str, str]) -> str:
-    """A table of two columns as HTML; what stands in it is text and no HTML."""
+    """A table of two columns as HTML; its entries are escaped."""
     cells = "".join(
         f'<tr><th style="text-align:left">{escape(name)}</th><td style="text-align:left">{escape(value)}</td></tr>'
         for name, value in rows.items()
@@ -22,7 +22,7 @@ def card(title: str, rows: Mapping[str, str]) -> str:
 
 
 def table(rows: Rows) -> Any:  # noqa: ANN401 - a data frame, where there is pandas
-    """A pandas data frame with a row for each round, or a list of dicts where pandas is not installed."""
+    """A pandas DataFrame with one row for each round; a list of dicts if pandas is not installed."""
     try:
         import pandas  # a library of the user's, not one of fedpriv's
     except ImportError:

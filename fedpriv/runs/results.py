@@ -1,4 +1,4 @@
-"""What a run says: a report for each round, and the result at its end."""
+"""A report for each round, and the result at the end of a run."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _ENDINGS: dict[Ended, str] = {
 
 
 def why_no_more(ended: Ended, planned: int, spent: Spent, status: str | None = None) -> str:
-    """Why a run has fewer rounds than were planned, and what that means for its price; empty if it has all.
+    """Why a run has fewer rounds than planned, in words for a report; empty if it has all.
 
     Args:
         ended: What ended it.
-        planned: Rounds that were planned.
-        spent: What it is charged.
-        status: The strategy's own word for it.
+        planned: Number of rounds that were planned.
+        spent: What the run is charged.
+        status: What the strategy reports, e.g. that it converged.
     """
     if ended == "rounds":
         return ""
@@ -51,23 +51,22 @@ def why_no_more(ended: Ended, planned: int, spent: Spent, status: str | None = N
 
 @dataclass(frozen=True)
 class RoundReport:
-    """What sinks see of a round. Nothing in it is computed on clients' data un-noised.
+    """What is known after a round. All of it is computed from public data and from released, noised values.
 
     Attributes:
         round: Number of finished rounds.
         rounds: Number of rounds of the whole run.
         metrics: Values on public test data (`test_...`), the bytes sent so far and, where clients' models differ, how
-            far they are apart (`consensus_distance`, and `node_test_accuracy_min`, `_mean`, `_max` over nodes); empty
-            on rounds without an evaluation.
-        epsilon: Upper bound on what the rounds so far have spent (the largest over clients), never above the limit that
-            the budget's filter enforces. With sampled or Laplace noise it is the tight bound of this round or one of
-            the next, for it is worked out at a dozen rounds of the plan; of a run that has left its plan, the quick
-            bound. Of the round in which a strategy stops itself, or a run is stopped, what the run is charged.
+            far apart they are (`consensus_distance`, and `node_test_accuracy_min`, `_mean`, `_max` over nodes); empty
+            in rounds without an evaluation.
+        epsilon: Upper bound on what the rounds so far have spent (the largest over clients). It is cheap, and may be
+            somewhat above the tight bound, which `Result.spent` has; never above the limit. If the run stops early,
+            what it is charged.
         target: The target epsilon, or None.
-        releases: Number of records in the ledger, all of them on the disk where the run is kept there.
-        checkpoint: Whether a checkpoint follows once this report is taken; what is to be as durable is synced before.
-        head: The `chain` of the ledger's last line; None where it has no chain.
-        warning: A line where the released model or the test loss is not finite for the first time; else None.
+        releases: Number of records in the ledger, all on the physical disk if the ledger is a file.
+        checkpoint: Whether a checkpoint is written after this report; a sink must first sync what should survive.
+        head: The `chain` hash of the ledger's last line; None if it has no chain.
+        warning: A message when the model or the test loss is not finite for the first time; else None.
     """
 
     round: int
@@ -83,33 +82,35 @@ class RoundReport:
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """The end of a run; `to_json` is `result.json`. A notebook shows it as a card.
+    """The result of a run; `to_json` gives `result.json`, and a notebook shows it as a card.
+
+    On a graph every node has a model; "the model" below is their mean.
 
     Attributes:
         strategy: The algorithm's name.
-        rounds: Finished rounds.
-        planned_rounds: Rounds that were asked for.
-        test_accuracy: Of the one model (the mean over nodes), on public test data.
-        test_loss: The same.
-        ended: Why there were no more rounds: `"rounds"` (all were made), `"strategy"` (it said that it was done),
-            `"budget"`, `"nonfinite"` (see `stop_on` of `Training`) or `"left"`.
-        spent: Upper bound on what was spent: of a run that its strategy or a broken model ended, or that was left, the
-            price of the whole plan, for the stop may depend on what was seen.
+        rounds: Number of finished rounds.
+        planned_rounds: Number of rounds that were asked for.
+        test_accuracy: Accuracy of the model on public test data; None without test data or classes.
+        test_loss: Loss of the model on public test data; None without test data.
+        ended: Why the run ended: `"rounds"` (all were made), `"strategy"` (the algorithm ended it), `"budget"` (another
+            round would have passed epsilon), `"nonfinite"` (see `stop_on` of `Training`) or `"left"` (stopped early).
+        spent: Upper bound on what was spent. If the run stopped before its plan ended, the stop may depend on data, so
+            the whole plan is charged.
         releases: Number of records in the ledger.
-        seconds: Time of the run; of a private run with secret batches or cohorts to one digit, for it depends on them.
-        params_l2: Norm of `params`.
-        noise_multiplier: Noise over sensitivity in a round of share 1.
-        measures: What else is known: bytes sent, spectral gap, how far nodes are apart, multipliers.
+        seconds: Time of the run; rounded to one digit if batches or cohorts are secret, since it depends on them.
+        params_l2: l2 norm of `params`.
+        noise_multiplier: Noise scale over sensitivity in a round whose `schedule` share is 1.
+        measures: Further numbers: bytes sent, spectral gap, how far nodes' models are apart, multipliers.
         gradient_evaluations: Expected number of per-example gradients.
-        optimality_gap: F(params) - F*, where F* is known, over all training examples: exact, so NOT private.
-            `result.json` has it as `suboptimality` too, and lists both under `not_private`.
+        optimality_gap: F(params) - F* on all training examples, if F* is known: exact, so NOT private. `result.json`
+            also has it as `suboptimality`, and lists both under `not_private`.
         first_nonfinite: For `"model"` and `"test_loss"` the first round, from 1, in which it was NaN or infinite; empty
             if all was finite.
-        reports: Of each finished round its number, epsilon, number of releases and, where it was evaluated, metrics, as
-            in `metrics.jsonl`; of rounds before a resume only where the folder has that file.
-        params: The one model's trainable parameters, `[dim]`.
-        node_params: Each node's own, `[n, dim]`; the one model for all where they have none of their own.
-        model: The one model as a module, in eval mode: what a layer such as dropout does in training is off.
+        reports: For each finished round its number, epsilon, number of releases and metrics, as in `metrics.jsonl`; for
+            rounds before a resume only if the folder has that file.
+        params: The model's trainable parameters, `[dim]`.
+        node_params: Each node's trainable parameters, `[n, dim]`; n times `params` with a server.
+        model: The model as a module, in eval mode.
     """
 
     strategy: str
@@ -134,7 +135,7 @@ class Result:
 
     @property
     def history(self) -> Any:  # noqa: ANN401 - pandas is not a dependency
-        """The reports as a pandas data frame, a row for each; as a list of dicts where pandas is not installed."""
+        """The reports as a pandas DataFrame, one row a round; as a list of dicts if pandas is not installed."""
         return presenting.table(self.reports)
 
     def plot(self) -> Figure:
@@ -143,11 +144,11 @@ class Result:
 
     @property
     def broken(self) -> bool:
-        """Whether what was trained is of no use: the last model, or its test loss, is not finite."""
+        """Whether the last model or its test loss is not finite."""
         return not (bool(torch.isfinite(self.params).all()) and math.isfinite(self.test_loss or 0.0))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; null where a number is not finite, but an infinite epsilon is the string `"inf"`."""
+        """The result as values for JSON: None for numbers that are not finite, but `"inf"` for an infinite epsilon."""
         spent = asdict(self.spent)
         flat = {
             "strategy": self.strategy,
@@ -176,19 +177,18 @@ class Result:
         return strict_json.plain(flat)
 
     def save(self, folder: Path, *, nodes: bool = False) -> None:
-        """Write `model.pt`, the one model's `state_dict`, and beside it what else is known of the run.
+        """Write the model's `state_dict` to `model.pt`, reports to `metrics.jsonl` and `to_json()` to `result.json`.
 
-        That is `metrics.jsonl` (the reports) and `result.json`, but not in the folder of a run with its ledger, whose
-        own files of these names vouch for the ledger. `node_models.pt` is a list with each node's `state_dict`; load
-        one by `model.load_state_dict(torch.load(path)[node])`. All hold functions of releases only, but
-        for `optimality_gap`.
+        In the folder of a run, which already has the latter two, only the models are written. Everything but
+        `optimality_gap` is as private as `spent` says.
 
         Args:
-            folder: Where to; made if it is not there.
-            nodes: Write `node_models.pt` too.
+            folder: The folder; created if it does not exist.
+            nodes: Also write `node_models.pt`, a list of each node's `state_dict`, as for
+                `model.load_state_dict(torch.load(path)[node])`.
 
         Raises:
-            FedprivError: the disk does not take it.
+            FedprivError: a file cannot be written.
         """
         folder.mkdir(parents=True, exist_ok=True)
         models: dict[str, object] = {"model.pt": self.model.state_dict()}
@@ -243,10 +243,10 @@ class Result:
 
 
 class Sink(Protocol):
-    """Something that takes reports: a progress line, a file, TensorBoard."""
+    """Something that receives the report of each round: a progress line, a file, TensorBoard."""
 
     def write(self, report: RoundReport) -> None:
-        """Take one round."""
+        """Receive one round."""
         ...
 
     def close(self) -> None:
@@ -255,7 +255,7 @@ class Sink(Protocol):
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rounds of a `metrics.jsonl`, in order; none if there is no such file. A torn last line is left out.
+    """The rounds of a `metrics.jsonl`, in order; empty if there is no such file. A cut-off last line is left out.
 
     Raises:
         FedprivError: a line in it is damaged.
@@ -276,5 +276,5 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def releases_told(path: Path) -> int:
-    """How many releases a `metrics.jsonl` tells of, at least."""
+    """The number of releases after the last round of a `metrics.jsonl`; 0 if there is none."""
     return max((int(row.get("releases", 0)) for row in read_metrics(path)), default=0)

@@ -27,15 +27,15 @@ _REMAKE = f"{RESTORE}, or delete it: fedpriv resume writes it anew"
 
 @dataclass(frozen=True)
 class RunFiles:
-    """What a run's files say, finished or not.
+    """The files of a run, finished or not.
 
     Attributes:
-        folder: Where they are.
+        folder: Path of the run's folder.
         config: `config.yaml`; None if there is none.
         result: `result.json`; None while the run is unfinished.
-        checkpoint: The last checkpoint, its tensors without values; None if there is none that can be read.
-        unread: Why it cannot be read; None if it can, or there is none.
-        metrics: One row a round.
+        checkpoint: The last checkpoint, its tensors without values; None if there is none or it cannot be read.
+        unread: Why the checkpoint cannot be read; None if it can, or there is none.
+        metrics: `metrics.jsonl`, one row for each round.
         ledger: The ledger.
     """
 
@@ -49,7 +49,7 @@ class RunFiles:
 
     @staticmethod
     def read(folder: Path) -> RunFiles:
-        """Read a folder, in the opposite order to that of writing: while a run goes on, each file is ahead of the last.
+        """Read a folder, also of a run in progress: files are read in the opposite order to that of writing.
 
         Raises:
             FedprivError: a file is damaged.
@@ -70,7 +70,7 @@ class RunFiles:
 
     @cached_property
     def counted(self) -> Spent:
-        """What the ledger's records cost.
+        """Epsilon, counted from the ledger's records.
 
         Raises:
             LedgerError: the ledger is damaged or altered.
@@ -85,7 +85,7 @@ def config_in(folder: Path) -> dict[str, Any] | None:
     """The `config.yaml` of a folder, unchecked; None if there is none.
 
     Raises:
-        FedprivError: it is no mapping.
+        FedprivError: it is no YAML mapping.
     """
     path = folder / "config.yaml"
     if not path.exists():

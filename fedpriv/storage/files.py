@@ -1,7 +1,7 @@
-"""How a run changes its folder: files that are whole or absent, and files that only grow.
+"""Write a run's files: files that are complete or absent, and files that only grow.
 
 Every operation goes through `disk`, so that tests can make each one fail, be the last of its process, or be lost in a
-power cut. Files are for their owner alone (0600), whatever the umask, and no symbolic link is followed.
+power cut. Only the owner can read the files (mode 0600, whatever the umask). Symbolic links are not followed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Disk:
     """The operations by which a run changes its folder."""
 
     def open(self, path: Path, flags: int) -> int:
-        """Open for writing, and make the file if `flags` has `O_CREAT`; returns a descriptor."""
+        """Open for writing, and create the file if `flags` has `O_CREAT`; returns a descriptor."""
         fd = os.open(path, flags | _NO_LINK, 0o600)
         if flags & os.O_CREAT and hasattr(os, "fchmod"):
             with suppress(PermissionError):  # another owner's file keeps its mode
@@ -40,15 +40,15 @@ class Disk:
         os.ftruncate(fd, size)
 
     def sync(self, fd: int) -> None:
-        """Wait until the file's content is on the disk itself."""
+        """Wait until the file's content is on the physical disk."""
         os.fsync(fd)
 
     def rename(self, old: Path, new: Path) -> None:
-        """Give a file another name; one that has it already is gone."""
+        """Rename a file, replacing one that has the new name."""
         os.replace(old, new)
 
     def sync_folder(self, folder: Path) -> None:
-        """Wait until the names in a folder are on the disk itself."""
+        """Wait until the names in a folder are on the physical disk."""
         if os.name == "nt":  # a folder cannot be opened there
             return
         fd = os.open(folder, os.O_RDONLY)
@@ -62,10 +62,10 @@ disk = Disk()
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that a crash or a full disk leaves the old one or the new one, on the disk itself.
+    """Write a file to the physical disk, such that a crash or a full disk leaves the old one or the new one.
 
     Raises:
-        OSError: the disk does not take it; the old file is as it was.
+        OSError: it cannot be written; the old file is unchanged.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
@@ -84,7 +84,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def read(path: Path) -> bytes:
-    """The content of a run's file.
+    """Read a run's file.
 
     Raises:
         FileNotFoundError: there is none.
@@ -95,7 +95,7 @@ def read(path: Path) -> bytes:
 
 
 def opened(path: Path) -> BinaryIO:
-    """A run's file, to be read.
+    """Open a run's file for reading.
 
     Raises:
         FileNotFoundError: there is none.
@@ -110,11 +110,11 @@ def opened(path: Path) -> BinaryIO:
 
 
 class Appender:
-    """A file that grows by whole lines. The first failure is its last operation.
+    """A file that grows by whole lines. After a failure nothing more is written.
 
     Args:
-        path: The file; made if there is none.
-        keep: Bytes of it to keep; all by default.
+        path: The file; created if there is none.
+        keep: Number of bytes to keep of an existing file; all by default.
 
     Raises:
         OSError: it cannot be opened, is a symbolic link, or cannot be shortened.
@@ -136,8 +136,8 @@ class Appender:
         """Add a line, or leave the file as it was.
 
         Raises:
-            OSError: the disk does not take it, something else moved, removed or changed the file, or an earlier
-                operation failed.
+            OSError: it cannot be written, something else moved, removed or changed the file, or an earlier operation
+                failed.
         """
         self._check()
         try:
@@ -151,10 +151,10 @@ class Appender:
         self._synced = False
 
     def sync(self) -> None:
-        """Wait until all lines so far, and the file's name, are on the disk itself.
+        """Wait until all lines so far, and the file's name, are on the physical disk.
 
         Raises:
-            OSError: they are not. They may never be: asking again can succeed without them, so it is not done.
+            OSError: they may not be. It is not tried again: after a failure fsync can succeed without having written.
         """
         if self._synced:
             return

@@ -1,4 +1,4 @@
-"""A run's folder has one writer: an operating system's lock, which ends with its process however that ends."""
+"""A run's folder has one writer at a time, by a lock that the operating system frees when the process ends."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _RACES = 10  # how often a folder may be removed by its last holder while it is 
 
 
 class RunFolder:
-    """A folder that this process alone may write, until `close`. Within the process the last to take it has it.
+    """A folder that only this process may write until `close`. Within the process the newest `RunFolder` holds it.
 
     Args:
-        path: The folder; made, for its owner alone, if there is none.
+        path: The folder; created, for its owner alone, if there is none.
 
     Raises:
         FedprivError: another process holds it, or it cannot be locked.
@@ -70,7 +70,7 @@ class RunFolder:
 
     @classmethod
     def numbered(cls, path: Path) -> Self:
-        """Take a folder of this name and the first number that is free, for a new run."""
+        """Take the folder `path-1`, `path-2`, ..., the first that is free, for a new run."""
         number = 1
         while True:
             try:
@@ -83,10 +83,10 @@ class RunFolder:
             return folder
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file so that it is whole or absent, whatever happens.
+        """Write a file such that it is complete or absent after a crash.
 
         Raises:
-            FedprivError: the disk does not take it, or the folder has another holder.
+            FedprivError: it cannot be written, or another run has taken the folder.
         """
         self.check()
         try:
@@ -96,7 +96,7 @@ class RunFolder:
             raise FedprivError(f"{self.path / name} could not be written ({error.strerror}); {fix}") from error
 
     def check(self) -> None:
-        """Make sure that this is still the writer.
+        """Check that this object still holds the folder.
 
         Raises:
             FedprivError: it was closed, another object of this process took the folder, or this is a forked process.
@@ -107,7 +107,7 @@ class RunFolder:
             raise FedprivError(f"{self.path} belongs to process {self._process}, of which this one is a fork")
 
     def abandon(self) -> None:
-        """Leave nothing of a new run that could not be started; it has released nothing. Others' files stay."""
+        """Remove the files of a new run that could not be started and has released nothing. Other files stay."""
         for name in _OWN if self._new else ():
             (self.path / name).unlink(missing_ok=True)
         self.close()
@@ -116,7 +116,7 @@ class RunFolder:
                 self.path.rmdir()
 
     def close(self) -> None:
-        """Let others write."""
+        """Release the lock."""
         if self._lock.is_locked and self._held.get(self.path.resolve()) is self:
             del self._held[self.path.resolve()]
             (self.path / _LOCK).unlink(missing_ok=True)  # whoever waits for this file sees that it has no name

@@ -1,4 +1,4 @@
-"""What settings are, as a digest: equal settings have the same one in every process, other settings another one."""
+"""Digests of settings: equal settings have equal digests in every process, different settings different ones."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from torch import Tensor, uint8
 
 
 def digest(*settings: object) -> str:
-    """32 hexadecimal digits that stand for these settings.
+    """A digest of settings, 32 hexadecimal digits.
 
-    Values, containers, tensors and functions (their code, defaults and what they enclose) are taken for what they hold,
-    any other object for its class and its state; never for its address.
+    It depends on the contents of values, containers, tensors and functions (code, defaults and closure), and on the
+    class and state of any other object.
     """
     return hashlib.blake2b(repr([_described(value, ()) for value in settings]).encode(), digest_size=16).hexdigest()
 
@@ -31,10 +31,7 @@ SPEED = frozenset({"backend", "device", "chunk", "threads"})
 
 
 def of_config(config: Mapping[str, Any]) -> str:
-    """SHA-256 of a configuration as its file has it, less what may change between stop and resume.
-
-    That is what is logged, and how fast the run is.
-    """
+    """SHA-256 of a configuration without what may change between stop and resume: logging and speed."""
     compute = {name: value for name, value in (config.get("compute") or {}).items() if name not in SPEED}
     kept = {str(name): value for name, value in config.items() if name != "log"} | {"compute": compute}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
@@ -54,7 +51,7 @@ def _name(thing: Any) -> str:  # noqa: ANN401 - classes, functions and modules
 
 @singledispatch
 def parts(value: object) -> tuple[object, ...]:
-    """What makes a value what it is: text, or further values. Register it where state is more than settings."""
+    """The contents of a value, as text or further values. Register types that hold more state than settings."""
     if is_dataclass(value):
         return tuple(getattr(value, field.name) for field in fields(value))
     try:

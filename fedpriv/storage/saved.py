@@ -1,4 +1,4 @@
-"""What the files of a run's folder hold, so that a damaged one is told from a sound one before its parts are used."""
+"""The fields and types of a run's files, to detect damaged files before they are used."""
 
 from __future__ import annotations
 
@@ -116,10 +116,10 @@ ROUND: TypeAdapter[Any] = TypeAdapter(_Round)
 
 
 def checked(kind: TypeAdapter[Any], found: Any, path: Path | str, fix: str) -> Any:  # noqa: ANN401 - JSON and YAML hold anything
-    """What was read from a file, as it is, if it has the fields that it must have; it may have more.
+    """Return what was read from a file if it has the required fields; it may have more.
 
     Raises:
-        FedprivError: a field is missing or of the wrong kind; names it.
+        FedprivError: a field is missing or has the wrong type; names it.
     """
     try:
         kind.validate_python(found)

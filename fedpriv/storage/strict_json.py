@@ -1,4 +1,4 @@
-"""JSON as the standard has it (RFC 8259), which knows no NaN and no infinity: such a number is null."""
+"""JSON as in RFC 8259, which has no NaN and no infinity: they become null."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def dumps(value: object, *, indent: int | None = None) -> str:
 
 
 def plain(value: object) -> Any:  # noqa: ANN401 - any JSON value
-    """The same as dicts, lists and numbers that JSON has; null where a number is not finite."""
+    """The value as dicts, lists and finite numbers; None where a number is not finite."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in cast("dict[str, object]", value).items()}
     if isinstance(value, (list, tuple)):
@@ -26,5 +26,5 @@ def plain(value: object) -> Any:  # noqa: ANN401 - any JSON value
 
 
 def epsilon(value: float) -> float | str:
-    """A privacy loss, of which infinity says that there is no promise: that is the string `"inf"`, and not null."""
+    """An epsilon as JSON has it: the string `"inf"`, not null, where it is infinite, that is not private."""
     return "inf" if value == math.inf else value

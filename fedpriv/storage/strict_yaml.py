@@ -1,4 +1,4 @@
-"""YAML in which a word means one thing: what its versions read differently is refused, and so is what never ends."""
+"""YAML without what versions of YAML read differently (yes, 020, 1:20), aliases and huge inputs: those are refused."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ _Loader.add_implicit_resolver(
 
 
 def read(text: str, where: str) -> Any:  # noqa: ANN401 - YAML may hold anything
-    """What a text says, as mappings, lists, text, numbers, truths and None.
+    """Parse YAML into mappings, lists, text, numbers, booleans and None.
 
     Args:
         text: YAML. Refused: keys given twice, anchors, aliases and tags, words that versions of YAML read differently
             (yes, 020, 1:20, 1_000), `.nan`, and what is too long, too deep or too large.
-        where: What to call it in an error.
+        where: Name of the text in error messages.
 
     Raises:
-        ConfigError: it is not such a text.
+        ConfigError: the text is not such YAML.
     """
     if len(text) > LONGEST:
         raise ConfigError("configuration", where, f"has {len(text)} characters: give at most {LONGEST}")
