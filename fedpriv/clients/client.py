@@ -1,4 +1,4 @@
-"""A client: a torch module that owns a model, a loss and its own data loader."""
+"""A client: a torch module with a model, a loss and the client's own data loader."""
 
 from __future__ import annotations
 
@@ -31,18 +31,19 @@ class Client(nn.Module):
     """One data owner.
 
     Args:
-        model: Maps a batch of inputs `[b, ...]` to outputs `[b, ...]`. It must treat each example on its own.
-        loss: Maps (outputs, targets) of a batch to a scalar; it is only ever called on one example at a time.
-        loader: The client's own training data, as (input, target) pairs. fedpriv reads each example once, one at a
-            time, through the loader's data set and its `collate_fn`, which must give one row for it. It draws its own
-            batches: the privacy analysis needs to know how they are drawn, so the loader's batch size, order and
-            sampler are not used, and what its data set draws at random is drawn once and kept. A run warns of both.
-        problem: Its objective and constraints, for strategies that take constraints; by default its mean loss alone.
-        public_size: The size to be told to others and to divide by; the number of examples by default. Under the
-            relation `add_remove` the true number is private: declare a size that does not depend on it.
+        model: Maps a batch of inputs `[b, ...]` to outputs `[b, ...]`. The output for an example must not depend on the
+            others (no BatchNorm).
+        loss: Maps (outputs, targets) of a batch to a scalar; gradients are computed one example at a time.
+        loader: The client's training data, as (input, target) pairs of tensors. Each example is read once, alone,
+            through the loader's data set and `collate_fn`. fedpriv draws its own batches, since epsilon depends on how
+            they are drawn: the loader's batch size, order and sampler are not used, and a random transform is applied
+            once. A run warns of both.
+        public_size: The number of examples that others are told and that sums are divided by; by default the true
+            number. To keep the true number private (relation `add_remove`), give one that does not depend on it.
+        problem: Objective and constraints, for strategies that take constraints; by default the mean loss.
 
     Raises:
-        DataError: the loader streams (no length, no index) or is empty, or its sampler leaves examples out.
+        DataError: the data set has no length and index (it streams) or is empty, or a sampler leaves examples out.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Client(nn.Module):
             raise DataError("a client has no examples: leave it out, or give it at least one")
 
     def __len__(self) -> int:
-        """The number of examples it holds; what others are told is `public_size`."""
+        """The true number of examples; others are told `public_size`."""
         try:
             found = len(cast("TensorDataset", self.loader.dataset))
         except Exception as error:  # whatever a user's data set raises
@@ -101,7 +102,7 @@ class Client(nn.Module):
         """Read all examples in order: inputs `[m, ...]` and targets `[m, ...]`.
 
         Raises:
-            DataError: an item is not an (input, target) pair of tensors, or not finite, or cannot be read.
+            DataError: an example is no (input, target) pair of tensors, is not finite, or cannot be read.
         """
         try:
             inputs, targets = _read(self.loader)
@@ -122,7 +123,7 @@ class Client(nn.Module):
 
 
 def check_finite(inputs: Tensor, targets: Tensor) -> None:
-    """Refuse examples with numbers that are none.
+    """Refuse examples with NaN or infinity.
 
     Raises:
         DataError: names the example.
@@ -143,9 +144,15 @@ def first_broken(rows: Tensor) -> int | None:
 def make_clients(
     model: nn.Module, loss: Loss, datasets: Sequence[Dataset[Any]], problem: Problem | None = None
 ) -> list[Client]:
-    """One client for each map-style data set of (input, target) pairs, each with its own copy of `model`.
+    """Make one client for each data set, each with its own copy of `model`.
 
-    With a loader of your own, for its `collate_fn`, make a `fedpriv.Client` yourself.
+    Args:
+        model: Maps inputs `[b, ...]` to outputs `[b, ...]`, see `Client`.
+        loss: Maps (outputs, targets) of a batch to a scalar.
+        datasets: Map-style data sets of (input, target) pairs.
+        problem: Objective and constraints of every client; by default the mean loss.
+
+    For a `collate_fn` of your own, make a `fedpriv.Client` with a loader instead.
 
     Raises:
         DataError: a data set is empty or streams.
@@ -154,7 +161,7 @@ def make_clients(
 
 
 def is_plain(loader: DataLoader[Any]) -> bool:
-    """Whether the loader gives out rows of tensors as they are; a class or collate_fn of the user's own may do more."""
+    """Whether the loader gives out rows of tensors unchanged, without a class or `collate_fn` of the user's own."""
     dataset = loader.dataset
     while isinstance(dataset, Subset) and type(dataset).__getitem__ is Subset.__getitem__:
         dataset = dataset.dataset
@@ -231,10 +238,10 @@ def _tensors(dataset: Dataset[Any]) -> tuple[Tensor, Tensor]:
 
 
 def public_sizes(clients: Sequence[Client], privacy: Privacy) -> list[int]:
-    """The number of examples that each client gives out.
+    """Number of examples of each client that others are told.
 
     Raises:
-        ConfigError: batches of fixed size would use another number than the one given out.
+        ConfigError: with batches of fixed size, a client's `public_size` is not its true size.
     """
     if isinstance(privacy.sampling, FixedSize):
         for index, client in enumerate(clients):

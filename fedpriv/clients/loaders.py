@@ -1,4 +1,4 @@
-"""What of a user's loaders a run does not do, in words."""
+"""Warn about settings of a client's loader that a run does not use."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _TRIED = 16  # examples that are read twice: a coin that is tossed for each show
 
 
 def ignored(clients: Sequence[Client]) -> list[str]:
-    """A sentence for settings that fedpriv leaves unused; another for what loaders do at random, or to several at once.
+    """Warnings about loader settings that are not used, random transforms, and `collate_fn`s that mix examples.
 
-    Reads at most 48 examples twice, and those of plain tensors not at all.
+    Reads at most 48 examples twice; those of a `TensorDataset` are not read.
     """
     return [*_settings_note(clients), *_reading_note(clients)]
 
@@ -30,7 +30,7 @@ def _settings_note(clients: Sequence[Client]) -> list[str]:
         return []
     return [
         f"not used of the clients' loaders: {', '.join(settings)}. fedpriv draws its own batches: Privacy(sampling="
-        "Poisson(rate)) takes each example with that probability, Full() takes all"
+        "Poisson(rate)) takes each example with that probability, FullBatch() takes all"
     ]
 
 

@@ -1,4 +1,4 @@
-"""Whose examples are whose: each is at one client, once, and not among the test data, else no epsilon is true of it."""
+"""Check that each example is at one client, once, and not in the test data: epsilon is for one occurrence."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _TEST = -1
 
 @dataclass(frozen=True)
 class Repeats:
-    """Examples of equal content, which may be different people or one person twice. Not private: for the owner alone.
+    """Numbers of examples with equal content, which may be two people or one person twice. Exact, so not private.
 
     Attributes:
         examples: Training examples that equal another one.
-        apart: Those of them that equal one of another client.
+        apart: Training examples that equal one of another client.
         tested: Training examples that equal a test example.
     """
 
@@ -41,9 +41,9 @@ class Repeats:
 
 
 def check_clients(clients: Sequence[Client], test: Dataset[Any] | None, privacy: Privacy) -> None:
-    """As `check_datasets`, of the clients' data sets.
+    """`check_datasets` for the clients' data sets.
 
-    A client without an objective is the server with its own public data, which may be the test data.
+    A client without an objective is the server, whose data are public and may be the test data.
     """
     public = [i for i, client in enumerate(clients) if client.problem.objective is None]
     check_datasets([client.loader.dataset for client in clients], test, privacy, public=public)
@@ -52,20 +52,20 @@ def check_clients(clients: Sequence[Client], test: Dataset[Any] | None, privacy:
 def check_datasets(
     datasets: Sequence[Dataset[Any]], test: Dataset[Any] | None, privacy: Privacy, *, public: Sequence[int] = ()
 ) -> None:
-    """Refuse a private run of whose epsilon an example could claim more than one share, or none.
+    """Refuse a private run in which an example occurs more than once, or also in the test data.
 
-    An example is known by its data set and index, through `Subset` and `ConcatDataset`, or by its place in memory in a
-    `TensorDataset`: nothing is read. Copies are not found, as equal content may be two people; see `repeats`.
+    Examples are told apart by data set and index, also through `Subset` and `ConcatDataset`, or by their place in
+    memory in a `TensorDataset`; contents are not compared, see `repeats`.
 
     Args:
         datasets: The clients' data.
         test: Public test data.
-        privacy: The promise; a run without one is not checked.
+        privacy: The privacy settings; runs without privacy are not checked.
         public: Clients whose data are public.
 
     Raises:
-        PrivacyError: an example is at two clients, or twice at one whose examples are the unit, or among the test data;
-            or the data were prepared by looking at all of them.
+        PrivacyError: an example is at two clients, twice at one (for unit sample) or in the test data; or the data
+            were prepared by looking at all of them.
     """
     if not privacy.private:
         return
@@ -82,7 +82,7 @@ def check_test(population: Population, test: Dataset[Any] | None, privacy: Priva
     """Refuse a private run that is tested on a copy of its own training data.
 
     Raises:
-        PrivacyError: the test data hold what the clients hold, example by example.
+        PrivacyError: the test examples have the same contents as the training examples.
     """
     if not privacy.private or test is None or size(test) != int(population.counts.sum()):
         return
@@ -94,7 +94,7 @@ def check_test(population: Population, test: Dataset[Any] | None, privacy: Priva
 
 
 def repeats(population: Population, test: Dataset[Any] | None) -> Repeats:
-    """Count training examples of equal content, input and target; reads the test data once."""
+    """Count training examples with equal input and target; reads the test data once."""
     digests = _digests_of_clients(population)
     owners = torch.arange(len(population)).repeat_interleave(population.counts).tolist()
     counts, holders = Counter(digests), Counter(digest for digest, _ in {*zip(digests, owners, strict=True)})

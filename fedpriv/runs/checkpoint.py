@@ -19,14 +19,14 @@ from fedpriv.storage import files
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A stopped run.
+    """Everything that a stopped run needs to go on.
 
     Attributes:
-        progress: The run's state, as `Progress.stored` names it.
-        records: Number of ledger records when it was saved.
-        head: The `chain` of the last of these; None where the ledger has no chain.
+        progress: State of strategy and network after a round, as `Progress.stored` gives it.
+        records: Number of ledger records at that time.
+        head: The `chain` hash of the last of these; None if the ledger has no chain.
         seconds: Time spent so far.
-        settings: Fingerprint of what must not change between stop and resume.
+        settings: Digest of the settings, which must not change between stop and resume.
         seed: The run's public seed.
         secret_seed: The seed of noise and batches, which nobody else may know.
         run: Digest of the settings, from which, with the seed, the noise follows.
