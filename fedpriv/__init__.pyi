@@ -40,7 +40,8 @@ from .problems.problem import Problem
 from .reports import sinks as sinks
 from .runs.compute import Compute
 from .runs.results import Result, RoundReport
-from .runs.training import Training, train
+from .runs.train import train
+from .runs.training import Training
 from .strategies.adaptive_clipping import adaptive_clipping
 from .strategies.admm import Ball, Box, Decay, OutputNoise, Penalty, Prox, Trust, inexact_admm
 from .strategies.augmented_lagrangian import proximal_al

@@ -30,7 +30,7 @@ from fedpriv.privacy.accounting import gaussian
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.settings import Privacy
 from fedpriv.runs.compute import Compute
-from fedpriv.runs.training import train
+from fedpriv.runs.train import train
 from fedpriv.strategies.erm import gradient_descent
 from fedpriv.strategies.proximal import L2, Zero
 

@@ -20,7 +20,8 @@ import fedpriv
 from fedpriv import data, models
 from fedpriv.errors import PromiseWarning
 from fedpriv.measuring.metrics import Evaluator
-from fedpriv.runs.training import Training, train
+from fedpriv.runs.train import train
+from fedpriv.runs.training import Training
 
 DIGITS = data.load("digits", flat=True)
 ROUNDS = 4

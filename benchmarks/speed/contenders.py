@@ -132,9 +132,10 @@ def fedpriv(model: Model, mode: str, lap: Lap) -> None:
     """This library: whole updates clipped (`client`) or each example's gradient (`sample`)."""
     from torch.utils.data import TensorDataset
 
+    from fedpriv.clients.client import make_clients
     from fedpriv.privacy.clipping import Clip
     from fedpriv.privacy.settings import FixedSize, Privacy
-    from fedpriv.runs.training import Training, make_clients
+    from fedpriv.runs.training import Training
     from fedpriv.strategies.fedavg import fedavg
 
     inputs, targets = data()

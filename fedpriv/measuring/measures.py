@@ -30,12 +30,14 @@ class Measures:
         strategy: The algorithm, for its regulariser.
         evaluate: Tests a model on public data; None without test data.
         optimum: Smallest value of the objective, where it is known.
+        start: Where to solve a problem with constraints from with all data in one place, `[dim]`; None: do not.
     """
 
     population: Population
     strategy: Strategy
     evaluate: Evaluator | None
     optimum: float | None
+    start: Tensor | None = None
 
     def of_the_one(self, progress: Progress) -> dict[str, float]:
         """Test metrics of the run's one model: public."""
@@ -72,6 +74,23 @@ class Measures:
         loss = Evaluator(population.model, population.loss, data)(params)["test_loss"]
         return loss + float(self.strategy.regularizer.value(params)) - self.optimum
 
+    def of_constraints(self, progress: Progress, oracle: PrivateOracle) -> dict[str, Any]:
+        """What a run with constraints reports beside the rest; under a promise only what was released."""
+        local = progress.local
+        if not isinstance(local, Priced) or progress.round == 0:
+            return {}
+        if oracle.privacy.private:
+            return private_report(progress, oracle, local) if isinstance(local, Measured) else {}
+        h, params = self.strategy.regularizer, reported(progress)
+        report = exact_report(progress, oracle.problem, params, local.multipliers, h)
+        if self.start is not None:
+            best = centralised_al(oracle.problem, self.start, regularizer=h)
+            names = ("objective", "converged", "outer_rounds", "evaluations", "cpu_seconds")
+            report["centralised"] = {name: getattr(best, name) for name in names}
+            difference = abs(report["objective"] - best.objective)
+            report["relative_difference"] = difference / abs(best.objective) if best.objective else None
+        return report
+
 
 def apart(progress: Progress) -> bool:
     """Whether clients may have models of their own."""
@@ -91,29 +110,6 @@ def flat(found: dict[str, Any]) -> dict[str, float]:
     return {name: value for name, value in found.items() if not isinstance(value, dict)} | inner
 
 
-def of_constraints(
-    progress: Progress, oracle: PrivateOracle, strategy: Strategy, *, private: bool, start: Tensor | None
-) -> dict[str, Any]:
-    """What a run with constraints reports beside the rest.
-
-    Args:
-        progress: The run.
-        oracle: Its oracle.
-        strategy: Its algorithm.
-        private: Whether it makes a promise: then only what was released is reported.
-        start: Solve the problem with all data in one place as well, from here, `[dim]`; None: do not.
-    """
-    local = progress.local
-    if not isinstance(local, Priced) or progress.round == 0:
-        return {}
-    if private:
-        return private_report(progress, oracle, local) if isinstance(local, Measured) else {}
-    h, params = strategy.regularizer, reported(progress)
-    report = exact_report(progress, oracle.problem, params, local.multipliers, h)
-    if start is not None:
-        best = centralised_al(oracle.problem, start, regularizer=h)
-        names = ("objective", "converged", "outer_rounds", "evaluations", "cpu_seconds")
-        report["centralised"] = {name: getattr(best, name) for name in names}
-        difference = abs(report["objective"] - best.objective)
-        report["relative_difference"] = difference / abs(best.objective) if best.objective else None
-    return report
+def bytes_sent(progress: Progress) -> int:
+    """What clients and server have sent so far."""
+    return progress.numbers_sent * progress.received.element_size()

@@ -12,7 +12,6 @@ from torch import Tensor
 from fedpriv.checks import check_finite
 from fedpriv.clients.population import Population
 from fedpriv.errors import ConfigError, PrivacyError
-from fedpriv.oracle.backends.base import Backend
 from fedpriv.oracle.constraints import ConstraintSums
 from fedpriv.oracle.draws import Draws
 from fedpriv.oracle.exact import ProblemValues
@@ -35,19 +34,19 @@ class PrivateOracle(Questions):
 
     Args:
         population: The clients.
-        backend: Computes clipped sums.
+        sums: Computes sums over examples, each of them clipped.
         privacy: The promise; `noise_multiplier` must be set (calibrated) when the run is private.
         ledger: Opens releases.
         randomness: The run's streams.
     """
 
     def __init__(
-        self, population: Population, backend: Backend, privacy: Privacy, ledger: Ledger, randomness: Randomness
+        self, population: Population, sums: Sums, privacy: Privacy, ledger: Ledger, randomness: Randomness
     ) -> None:
         self.ledger = ledger
         self._population, self._randomness = population, randomness
         self._draws = Draws(population, randomness, privacy.cohort_rate)
-        self._sums = Sums(backend, len(population), population.device)
+        self._sums = sums
         together = privacy.trust.sums_only
         added = population.counts.tolist() if together else [int(population.counts.max())]
         check_depth(added, population.chunk, len(population) if together else 1)

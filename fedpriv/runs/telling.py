@@ -1,11 +1,42 @@
-"""Python warnings that point to the user's line, however deep in fedpriv they are raised."""
+"""What weakens a promise, as Python warnings that point to the user's line, however deep in fedpriv they are raised."""
 
 from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Sequence
 
+from fedpriv import models
+from fedpriv.clients import loaders
+from fedpriv.clients.client import Client
 from fedpriv.errors import PromiseWarning
+from fedpriv.runs.planning import Plan
+
+_GAP = (
+    "optimum: the result tells the gap to it, computed on the training data without noise, which epsilon does not "
+    "cover; leave it out unless the data are public"
+)
+_TOLD = "a secret_seed is given: whoever knows it can subtract the noise; leave it out for data that matter"
+
+
+def weaknesses(
+    plan: Plan, sizes: Sequence[int], clients: Sequence[Client], *, optimum: float | None, secret_seed: int | None
+) -> list[str]:
+    """What weakens the promise of a run, a sentence each; of one without a promise, what its loaders do not do.
+
+    Args:
+        plan: The run's plan.
+        sizes: Public number of examples of each client.
+        clients: The data owners.
+        optimum: Smallest value of the objective, if it is given.
+        secret_seed: Seed of the noise, if it is given.
+    """
+    found = plan.warnings(sizes)
+    if plan.privacy.private:
+        found += [_GAP] if optimum is not None else []
+        found += [_TOLD] if secret_seed is not None else []
+        found += models.shipped(clients[0].model)
+    return found + loaders.ignored(clients)
 
 
 def warn(text: str) -> None:

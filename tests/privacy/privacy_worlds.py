@@ -16,6 +16,7 @@ from fedpriv.clients.population import Population
 from fedpriv.models import SoftmaxRegression
 from fedpriv.oracle.backends import BACKENDS
 from fedpriv.oracle.private import PrivateOracle
+from fedpriv.oracle.sums import Sums
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.randomness.streams import Randomness
@@ -65,8 +66,8 @@ def oracle_of(
     """The real oracle over the real ledger, in memory, without a limit."""
     population = Population(clients_of(data, model), dtype=dtype)
     ledger = Ledger(Accountant(len(data), privacy.delta))
-    engine = BACKENDS[backend](population.model, population.loss)
-    return PrivateOracle(population, engine, privacy, ledger, randomness or Randomness(secret_seed=seed))
+    sums = Sums(BACKENDS[backend](population.model, population.loss), len(population), population.device)
+    return PrivateOracle(population, sums, privacy, ledger, randomness or Randomness(secret_seed=seed))
 
 
 def exact_clipped_sums(data: Data, params: Tensor, bound: float, norm: str) -> Tensor:

@@ -24,6 +24,7 @@ from fedpriv.engines.local import begin, seen_by_aggregator, simulate
 from fedpriv.models import Loss, logistic
 from fedpriv.oracle.backends import choose
 from fedpriv.oracle.private import PrivateOracle
+from fedpriv.oracle.sums import Sums
 from fedpriv.privacy.accounting.accountant import Accountant, account
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.mechanisms import Address
@@ -89,7 +90,8 @@ def views(strategy: Strategy, privacy: fp.Privacy, x: float, problem: fp.Problem
     seen, ledger = [], None
     for _ in range(RUNS):
         randomness, ledger = Randomness(secrets.randbits(128)), Ledger(Accountant(N, privacy.delta))
-        oracle = PrivateOracle(population, backend, plan.privacy, ledger, randomness)
+        sums = Sums(backend, len(population), population.device)
+        oracle = PrivateOracle(population, sums, plan.privacy, ledger, randomness)
         network.sent.clear()
         view, state = seen_by_aggregator(network, privacy), begin(strategy, start.clone())
         for _done in simulate(strategy, oracle, view, state, randomness, rounds=ROUNDS):

@@ -132,7 +132,7 @@ def test_the_secret_is_not_found_from_visible_cohorts() -> None:
     heard.clear()
     list(training)
     visible = [record.clients for record in training.ledger.records]
-    run = training._randomness.run  # settings are no secret
+    run = training._identity.randomness.run  # settings are no secret
 
     def cohorts(seed: int) -> list[tuple[int, ...] | None]:
         drawn = [network.participants(k, Randomness(seed)).tolist() for k in range(20)]
@@ -145,7 +145,7 @@ def test_the_secret_is_not_found_from_visible_cohorts() -> None:
         for client in range(len(SIZES)):
             guess = Randomness(7, seed, 0, run).stream("noise", 0, 0, client).standard_normal(len(noise))
             assert abs(float(torch.corrcoef(torch.stack([noise, torch.from_numpy(guess)]))[0, 1])) < 0.3
-    assert training._randomness.secret_seed.bit_length() > 90
+    assert training._identity.randomness.secret_seed.bit_length() > 90
 
 
 def test_public_draws_follow_the_public_seed_alone_and_secret_ones_the_secret() -> None:

@@ -1,0 +1,78 @@
+"""What a run is charged: before each answer, in each report, and at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fedpriv.privacy.accounting.accountant import Accountant, account
+from fedpriv.privacy.accounting.spent import Spent
+from fedpriv.privacy.ledger import Ledger
+from fedpriv.privacy.record import Record
+from fedpriv.runs.planning import Plan
+from fedpriv.runs.results import Ended
+
+_WHOLE_PLAN: tuple[Ended, ...] = ("strategy", "nonfinite", "left")
+
+
+class Charging:
+    """A run's account.
+
+    Args:
+        plan: The releases that were planned.
+        not_covered: What the run tells of the data that epsilon says nothing about.
+
+    Attributes:
+        guard: Counts each record before its answer is handed out, and refuses the one that would pass the limit.
+    """
+
+    def __init__(self, plan: Plan, not_covered: tuple[str, ...] = ()) -> None:
+        self._plan, self._not_covered = plan, not_covered
+        self.guard = self._reported = self._accountant()
+        self._spent: tuple[int, Spent] | None = None
+
+    def follow(self, ledger: Ledger) -> None:
+        """Charge for what is on this ledger, opened with `guard`."""
+        self._ledger, self._counted = ledger, 0
+        # a repeated round is reported with the epsilon that it had, though the guard counts all that was released
+        if ledger.replays:
+            self._reported = self._accountant()
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Count for reports what was released, or repeated, since the last call."""
+        records = self._ledger.records
+        if self._reported is not self.guard:
+            for record in records[self._counted :]:
+                self._reported.admit(record)
+            if not self._ledger.replays:
+                self._reported = self.guard
+        self._counted = len(records)
+
+    def reported(self, ended: Ended, finished: int) -> float:
+        """Epsilon for the report of a round, quickly: an upper bound on what the rounds so far have spent."""
+        return self.at_end(ended, finished).epsilon if ended in ("strategy", "nonfinite") else self._reported.so_far()
+
+    def spent(self) -> Spent:
+        """What has been spent so far, by the tightest bound."""
+        count = len(self._ledger.records)
+        if self._spent is None or self._spent[0] != count:
+            self._spent = count, self.guard.spent()
+        return self._spent[1]
+
+    def at_end(self, ended: Ended, finished: int) -> Spent:
+        """What a run is charged that ended so, after so many finished rounds.
+
+        If it stopped before its plan ended, the stop may depend on the data, so the whole plan is charged. A stop that
+        the budget forced does not: it follows from what was planned.
+        """
+        privacy = self._plan.privacy
+        if ended not in _WHOLE_PLAN or not privacy.private:
+            return replace(self.spent(), not_covered=self._not_covered)
+        rest: Sequence[Record] = [record for record in self._plan.records if record.round >= finished]
+        charged = account([*self._ledger.records, *rest], self._plan.n_clients, privacy.delta)
+        return replace(charged.at_most(privacy.epsilon), not_covered=self._not_covered)
+
+    def _accountant(self) -> Accountant:
+        plan, privacy = self._plan, self._plan.privacy
+        return Accountant(plan.n_clients, privacy.delta, privacy.epsilon if privacy.private else None, plan.records)

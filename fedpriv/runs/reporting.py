@@ -1,0 +1,46 @@
+"""What a run tells of its models, round by round: each round's are measured once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fedpriv.engines.local import Progress
+from fedpriv.measuring import measures
+from fedpriv.measuring.measures import Measures
+
+
+class Reporting:
+    """The measured side of reports.
+
+    Args:
+        measures: Measures models.
+        every: Rounds between evaluations.
+        before: Rows of the rounds before a resume.
+
+    Attributes:
+        rows: Of each finished round its number, epsilon, number of releases, and metrics.
+    """
+
+    def __init__(self, measures: Measures, every: int, before: Sequence[dict[str, Any]] = ()) -> None:
+        self._measures, self._every = measures, every
+        self.rows: list[dict[str, Any]] = list(before)
+        self._seen: tuple[int, int | None, dict[str, float], dict[str, Any]] | None = None
+
+    def metrics(self, progress: Progress, *, last: bool) -> dict[str, float]:
+        """What the report of a round shows, all of it public or released; the last round is always evaluated."""
+        found: dict[str, float] = {}
+        if last or progress.round % self._every == 0:
+            one, nodes = self._measure(progress, measures.AT_THE_END if last else None)
+            found = {**one, **measures.flat(nodes), "bytes_sent": measures.bytes_sent(progress)}
+        return found | self._measures.strategy.shown(progress.server)
+
+    def at_the_end(self, progress: Progress) -> tuple[dict[str, float], dict[str, Any]]:
+        """Metrics of the one model, and of nodes' own; what the last report measured is not measured again."""
+        return self._measure(progress, measures.AT_THE_END)
+
+    def _measure(self, progress: Progress, examples: int | None) -> tuple[dict[str, float], dict[str, Any]]:
+        if self._seen is None or self._seen[:2] != (progress.round, examples):
+            one, nodes = self._measures.of_the_one(progress), self._measures.of_nodes(progress, examples)
+            self._seen = progress.round, examples, one, nodes
+        return self._seen[2:]
