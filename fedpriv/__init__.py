@@ -1,8 +1,7 @@
-"""fedpriv: federated training with differential privacy that is true.
+"""fedpriv: federated training of PyTorch models with differential privacy.
 
-What most users need is in `__init__.pyi`, by name and module; everything else is in the modules they come from. A
-module is imported when one of its names is asked for, so that `import fedpriv` and `fedpriv --help` wait for nothing
-that is not used.
+`__init__.pyi` lists the names that most users need. Modules are imported when one of their names is first used, so that
+`import fedpriv` and `fedpriv --help` are fast.
 """
 
 import pkgutil

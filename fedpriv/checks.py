@@ -1,8 +1,8 @@
-"""Bounds of parameters, each declared once, where the parameter stands, and checked alike from Python and from YAML.
+"""Bounds of parameters, declared in their annotations and checked alike in Python and in YAML configurations.
 
-A bound is part of an annotation: `learning_rate: Positive`, `local_steps: Count`. `checked` holds what a function or a
-dataclass is given against its annotations; a configuration reads the same ones, so both doors refuse the same values
-with the same words. They are strict: a truth is no number, text is no number, and 1.5 is no whole number.
+Examples are `learning_rate: Positive` and `local_steps: Count`. `checked` compares the arguments of a function or a
+dataclass with its annotations; configurations read the same annotations and raise the same errors. Types are strict:
+True is no number, text is no number, and 1.5 is no whole number.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ T = TypeVar("T", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Bound:
-    """Metadata of `Annotated[float, ...]` or `Annotated[int, ...]`: an interval, and what to say outside of it.
+    """An interval, as metadata of `Annotated[float, ...]` or `Annotated[int, ...]`. NaN is in none.
 
     Args:
         words: What an error says, e.g. "must be a positive, finite number".
         low: Lower end.
         high: Upper end.
-        ends: Which ends belong to it: with an open end at infinity only finite numbers do. NaN never does.
+        ends: Brackets that say which ends are included, e.g. `"(]"`; an open end at infinity excludes infinity.
     """
 
     words: str
@@ -43,7 +43,7 @@ class Bound:
     ends: Literal["()", "[)", "(]", "[]"] = "()"
 
     def complaint(self, kind: object, value: object) -> str | None:
-        """The words if `value` is no number of that kind (`int` or `float`) inside; else None."""
+        """`words` unless `value` is a number of this kind (`int` or `float`) in the interval; else None."""
         if complaint(kind, value) or not isinstance(value, Real):
             return self.words
         try:
@@ -89,7 +89,7 @@ PLAIN: dict[object, tuple[type, str]] = {
 
 
 def complaint(kind: Any, value: object) -> str | None:  # noqa: ANN401 - any annotation
-    """What to do about a value that is not as annotated; None if it is, or if the annotation says nothing checkable."""
+    """What an error says of a value that does not fit its annotation; None if it fits or cannot be checked."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Annotated:
         bound = next((part for part in parts[1:] if isinstance(part, Bound)), None)
@@ -111,10 +111,10 @@ def either(words: tuple[object, ...]) -> str:
 
 
 def checked(field: str) -> Callable[[T], T]:
-    """Hold the arguments of a function, or the fields of a dataclass, against their annotations.
+    """Decorator that checks the arguments of a function, or the fields of a dataclass, against their annotations.
 
     Args:
-        field: Where they belong, as errors name it: `strategy` makes an error about `strategy.learning_rate`.
+        field: Prefix of the names in errors: `strategy` makes an error about `strategy.learning_rate`.
 
     Example:
         >>> @checked("strategy")
@@ -147,7 +147,7 @@ def checked(field: str) -> Callable[[T], T]:
 
 
 def check_finite(values: Tensor, what: str) -> None:
-    """Refuse values `[n, ...]` with a NaN or an infinity.
+    """Refuse values `[n, ...]`, one row for each client, with NaN or infinity.
 
     Raises:
         DataError: names the client.

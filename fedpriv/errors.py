@@ -1,21 +1,21 @@
-"""Errors that name the field, the value and the fix."""
+"""Errors and warnings. They name the setting, its value and what to do."""
 
 from __future__ import annotations
 
 
 class FedprivError(Exception):
-    """Every error that fedpriv raises on purpose."""
+    """Base class of all errors that fedpriv raises on purpose."""
 
 
 class PromiseWarning(UserWarning):
-    """What weakens the promise of a run, or ends it, and is no error."""
+    """Something weakens the privacy of a run, or ended the run early; it is no error."""
 
 
 class ConfigError(FedprivError, ValueError):
-    """A setting cannot be used.
+    """A setting cannot be used; also a `ValueError`.
 
     Args:
-        field: Dotted path of the setting.
+        field: Dotted name of the setting, e.g. `"privacy.epsilon"`.
         value: What was given.
         fix: What to do about it, as a sentence fragment.
     """
@@ -46,15 +46,15 @@ def check_count(field: str, value: object, fix: str) -> None:
 
 
 class DataError(FedprivError, ValueError):
-    """Data is missing, broken or out of range."""
+    """Data are missing, broken or out of range; also a `ValueError`."""
 
 
 class PrivacyError(FedprivError):
-    """Going on would break the privacy guarantee. Always fails closed."""
+    """Going on would break the privacy guarantee, so it is refused."""
 
 
 class BudgetExhausted(PrivacyError):
-    """The next release would overspend the target; it was not made."""
+    """The next release would pass the target epsilon; it was not made."""
 
 
 class LedgerError(PrivacyError):
@@ -62,7 +62,7 @@ class LedgerError(PrivacyError):
 
 
 def shown(value: object) -> str:
-    """A value as an error shows it: what Python writes, on one line, cut where it is long."""
+    """The `repr` of a value for an error message: on one line, cut if long."""
     try:
         return cut(repr(value))
     except (ValueError, RecursionError):  # an integer of thousands of digits, lists in lists without end
@@ -70,7 +70,7 @@ def shown(value: object) -> str:
 
 
 def cut(text: str, longest: int = 120) -> str:
-    """A text on one line, without what follows its first `longest` characters."""
+    """A text on one line, cut after `longest` characters."""
     line = " ".join(text[: 2 * longest].split())
     return (
         line if len(line) <= longest and len(text) <= 2 * longest else f"{line[:longest]}... ({len(text)} characters)"
@@ -78,5 +78,5 @@ def cut(text: str, longest: int = 120) -> str:
 
 
 def in_short(error: BaseException) -> str:
-    """What an error of somebody else's code says, on one line."""
+    """Class and message of another library's error, on one line."""
     return f"{type(error).__name__}: {cut(str(error))}"

@@ -43,29 +43,29 @@ _GUESSABLE = 2**64
 class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     """Logistic regression by private gradient descent with momentum (DP-GD; Wang, Ye, Xu, 2017).
 
-    Guarantee: the fitted coefficients are (epsilon, delta)-differentially private, unit sample (a row with its
-    label and weight), relation replace-one, with the number of rows, the number of columns and the set of classes
-    public. It does not cover what you do with the data elsewhere: choose parameters on other data, scale columns by
-    public constants instead of their own means and deviations, and give an encoder of text columns the categories
-    (scikit-learn's `OneHotEncoder(categories=...)`). Parameters left out are functions of public numbers alone.
+    Guarantee: the fitted coefficients are (epsilon, delta)-differentially private for neighbouring data sets that
+    differ in one row with its label and weight; the numbers of rows and columns and the set of classes are public.
+
+    This does not cover other uses of the data. Choose parameters on other data, scale columns by public constants
+    instead of their means and deviations, and give encoders public categories (`OneHotEncoder(categories=...)`).
 
     Args:
         epsilon: Privacy of the whole fit; `math.inf` fits without noise, and `spent_` says that it is not private.
         delta: Failure probability; well below one over the number of rows.
-        data_norm: A public bound on the l2 norm of rows: rows are divided by it, and longer ones scaled down to norm 1.
-            None is the square root of the number of columns, for columns in [-1, 1]. A bound closer to the rows
-            learns more: one-hot columns of one variable count as one column.
-        clip_norm: Bound on the l2 norm of one row's gradient, its weight included. A gradient is at most 1.03 long
-            (1.46 from 3 classes on); a smaller bound lowers the noise and holds back rows that are predicted badly.
-        lam: Weight of the l2 regulariser `lam/2 ||w||^2`, on rows of norm at most 1 and a constant of 1/4. 0 is none:
-            that steps are few regularises already.
-        max_iter: Number of gradient steps. None is `sqrt(12 mu n)` of n rows, from 10 to 500, where mu is the ratio of
-            sensitivity to noise of one Gaussian mechanism that is (epsilon, delta)-private. Momentum grows with the
-            steps, `1 - 6 / max_iter`: with too many of them noise is what is learned.
-        classes: The labels, sorted; None takes those in `y`, which reveals which labels there are: `spent_` says so.
+        data_norm: Public bound on the l2 norm of rows: rows are divided by it, and longer ones scaled down to norm 1.
+            None is the square root of the number of columns, for columns in [-1, 1]. The closer the bound, the better
+            the fit; the one-hot columns of one variable count as one column.
+        clip_norm: Bound on the l2 norm of one row's gradient, its weight included. Without clipping the norm is at most
+            1.03 (1.46 for 3 classes or more); a smaller bound needs less noise and weakens badly predicted rows.
+        lam: Weight of the l2 regulariser `lam/2 ||w||^2`, where rows have norm at most 1 and the constant feature is
+            1/4; 0 is none.
+        max_iter: Number of gradient steps; momentum is `1 - 6 / max_iter`. More steps need more noise each. None is
+            `sqrt(12 mu n)` for n rows, from 10 to 500, where mu is the ratio of sensitivity to noise of one Gaussian
+            mechanism that is (epsilon, delta)-private.
+        classes: The labels, sorted; None takes those in `y`, which reveals which labels occur: `spent_` says so.
         class_weight: Public positive numbers by label, 1 for those left out. Only their ratios count: they are
             divided by the largest. "balanced" would count private labels and is refused.
-        random_state: An int repeats the fit (whoever knows it can remove the noise, and `spent_` says so of one below
+        random_state: An int repeats the fit, but who knows it can remove the noise (`spent_` says so for ints below
             2^64, which can be guessed); None draws a secret seed.
 
     Attributes:
@@ -74,7 +74,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             at most `data_norm`).
         intercept_: `[n_classes]`, or `[1]`.
         n_features_in_: Number of columns.
-        n_iter_: Steps made.
+        n_iter_: Number of gradient steps.
         spent_: What the fit spent: epsilon with its delta, unit, relation and accountant.
 
     >>> from sklearn.datasets import make_blobs
@@ -119,14 +119,13 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         """Fit to rows `[n, n_features]` and labels `[n]`.
 
         Args:
-            X: Dense, or sparse as scipy has it. Here, unlike in prediction, sparse rows are held dense: about 16 bytes
-                times n times n_features.
+            X: Dense array or scipy sparse matrix, which becomes dense here: about 16 bytes times n times n_features.
             y: Labels.
             sample_weight: Factors in [0, 1] of the rows' losses, `[n]`; private, as rows are. The mean loss divides by
-                n, not by their sum. A row's gradient is clipped with its weight in it.
+                n, not by their sum. Gradients are clipped with the weight included.
 
         Raises:
-            ValueError: parameters or data that cannot be used.
+            ValueError: parameters or data cannot be used.
         """
         checked: Any = validate_data(self, cast(Any, X), cast(Any, y), accept_sparse="csr", dtype=np.float64)
         rows, labels = checked
@@ -153,7 +152,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         return self
 
     def decision_function(self, X: Rows) -> NDArray[np.float64]:
-        """Scores `[n, n_classes]`, or `[n]` for the second of two classes. Long rows are scaled down as in `fit`."""
+        """Scores `[n, n_classes]`, or `[n]` for the second of two classes. Rows are scaled as in `fit`."""
         check_is_fitted(self)
         rows: Any = validate_data(self, cast(Any, X), accept_sparse="csr", dtype=np.float64, reset=False)
         scores = _shortened(rows, self._bound()) @ self.coef_.T + self.intercept_

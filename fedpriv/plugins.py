@@ -1,7 +1,7 @@
-"""Names in a configuration become objects: a name of fedpriv's or of an installed package's, or `package.module:Name`.
+"""Turn names in a configuration into objects: registered names, or `package.module:Name`.
 
-A registered name runs no code but what is installed. `package.module:Name` runs whatever it names, so it needs a word
-of the user's beside the configuration: `--allow-plugins`, `FEDPRIV_ALLOW_PLUGINS=1` or `allowed()`.
+Registered names are those of fedpriv and of installed packages. `package.module:Name` imports and runs any code, so the
+user must allow it outside the configuration: `--allow-plugins`, `FEDPRIV_ALLOW_PLUGINS=1` or `allowed()`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _allowed: ContextVar[bool] = ContextVar("allowed", default=False)
 
 @contextmanager
 def allowed() -> Generator[None]:
-    """Inside this, configurations may name `package.module:Name`: code of anybody's that can be imported here."""
+    """A context in which configurations may name `package.module:Name`, which imports and runs that code."""
     token = _allowed.set(True)
     try:
         yield
@@ -59,14 +59,14 @@ R = TypeVar("R", bound=Entry[Any])
 
 
 class Registry(Mapping[str, R]):
-    """The names of one section of a configuration: fedpriv's own first, then those of installed packages.
+    """The names that one section of a configuration may use: fedpriv's first, then those of installed packages.
 
     Args:
-        rows: fedpriv's own.
-        makes: What a builder gives: it must be a class of one of these, or a function whose annotation says that it
-            returns one. This is checked before it is called.
-        group: Entry points in which installed packages name builders of theirs; None where they cannot.
-        row: Makes a row of a builder and its description.
+        rows: fedpriv's names.
+        makes: Types of the objects. A builder must be one of these classes (or a subclass), or a function annotated to
+            return one; this is checked before it is called.
+        group: Group of entry points in which installed packages register builders; None allows no other packages.
+        row: Makes an entry from a builder and its description.
     """
 
     def __init__(
@@ -123,8 +123,8 @@ def resolve_object(reference: str, *, field: str = "plugin") -> Any:  # noqa: AN
         field: Dotted path of the setting, for error messages.
 
     Raises:
-        ConfigError: plug-ins are not allowed, or it is not of that form, module not found or broken, or attribute not
-            found (with the nearest names).
+        ConfigError: plug-ins are not allowed, the reference has another form, the module is missing or broken, or it
+            has no such attribute (names the nearest ones).
     """
     module_name, colon, attribute = reference.partition(":")
     if not (colon and module_name and attribute):
@@ -143,10 +143,10 @@ def resolve_object(reference: str, *, field: str = "plugin") -> Any:  # noqa: AN
 
 
 def checked(found: object, makes: tuple[type, ...], reference: str, field: str) -> Callable[..., Any]:
-    """`found`, if calling it gives one of `makes` by its own account: nothing is called to find out.
+    """Return `found` if it is one of the classes `makes`, or a function annotated to return one; it is not called.
 
     Raises:
-        ConfigError: it is no class of that kind, and no function that is annotated to return one.
+        ConfigError: it is neither.
     """
     wanted = " or ".join(kind.__name__ for kind in makes)
     if inspect.isclass(found):
@@ -164,10 +164,10 @@ def checked(found: object, makes: tuple[type, ...], reference: str, field: str) 
 
 
 def find(reference: str, registry: Registry[R], field: str) -> Callable[..., Any]:
-    """What builds `reference`: a name in `registry`, or `package.module:Name`.
+    """The builder for `reference`: a name in `registry`, or `package.module:Name`.
 
     Raises:
-        ConfigError: it is neither registered nor importable, or not of the registry's kind.
+        ConfigError: it is neither registered nor importable, or builds another type than the registry's.
     """
     if reference in registry:
         return registry[reference].build
@@ -178,11 +178,11 @@ def find(reference: str, registry: Registry[R], field: str) -> Callable[..., Any
 
 
 def function_of_round(reference: str, gives: type, field: str) -> Callable[[int], Any]:
-    """The user's function of a round's number.
+    """Import a function of the round number.
 
     Args:
         reference: `package.module:name`.
-        gives: What its annotation must say that it returns.
+        gives: Type that the function must be annotated to return.
         field: Dotted path of the setting, for error messages.
 
     Raises:
@@ -204,7 +204,7 @@ def build(
     field: str,
     context: Mapping[str, object] | None = None,
 ) -> Any:  # noqa: ANN401 - what the registry makes
-    """Build what `reference` names, with options that are checked against its signature; see `find` and `call`."""
+    """Build the object that `reference` names, from options that must fit its signature; see `find` and `call`."""
     return call(find(reference, registry, field), reference, options, field=field, context=context)
 
 
@@ -216,14 +216,14 @@ def call(
     field: str,
     context: Mapping[str, object] | None = None,
 ) -> T:
-    """What a builder gives.
+    """Call a builder with the user's options.
 
     Args:
         builder: A class or function.
-        reference: What the user calls it.
-        options: The user's options; every one must be a parameter of the builder.
+        reference: Its name in error messages.
+        options: The user's options; each must be a parameter of the builder.
         field: Dotted path of the setting, for error messages.
-        context: Facts known to the caller (such as the number of classes), passed where the builder asks for them.
+        context: Further values (such as the number of classes), passed if the builder has parameters of these names.
 
     Raises:
         ConfigError: an option is unknown or missing, or the builder fails.

@@ -1,6 +1,6 @@
 """The command line: init, train, plan, resume, show, key, topology, list, schema.
 
-Each command imports what it uses, so that `fedpriv --help` and the shell's completion wait for nothing else.
+Each command imports what it uses when it is called, so that `fedpriv --help` and shell completion are fast.
 """
 
 from __future__ import annotations
@@ -101,15 +101,15 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.
 def init(
     name: Annotated[
         str,
-        typer.Argument(metavar="[NAME]", help="As `fedpriv list configs` names it.", autocompletion=shipped.names),
+        typer.Argument(metavar="[NAME]", help="One of `fedpriv list configs`.", autocompletion=shipped.names),
     ] = "digits_iadmm",
-    folder: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where to, made if it is not there.")] = Path(),
-    python: Annotated[bool, typer.Option("--python", help="Write a script that trains it, too.")] = False,
+    folder: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder; created if needed.")] = Path(),
+    python: Annotated[bool, typer.Option("--python", help="Also write a Python script that trains it.")] = False,
     project: Annotated[
-        bool, typer.Option("--project", help="Write a project with data, model and algorithm of your own instead.")
+        bool, typer.Option("--project", help="Write a small project with your own data, model and algorithm instead.")
     ] = False,
 ) -> None:
-    """Write a configuration to start from, and say what to do next. Changes no file that is there."""
+    """Write a configuration to start from, and print the next command. Existing files are not changed."""
     from fedpriv.cli import starting
     from fedpriv.cli.printing import print_rows
 
@@ -131,7 +131,7 @@ def train(
     allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train; everything about the run goes to its folder."""
+    """Train. All files of the run go to its folder."""
     from fedpriv.cli import running
     from fedpriv.config import load_config
     from fedpriv.storage.folder import RunFolder
@@ -207,9 +207,9 @@ def show(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a run, finished or not, or compare several; epsilon is counted again from the ledger.
+    """Show a run, finished or not, or compare several. Epsilon is counted again from the ledger.
 
-    The exit code is 1 where the files of a run were altered, or some are missing.
+    The exit code is 1 if files of a run were altered or are missing.
     """
     from fedpriv.cli import running
     from fedpriv.cli.printing import print_comparison, print_run
@@ -231,9 +231,9 @@ def show(
 
 @app.command()
 def key(run: RunFolder) -> None:
-    """Print the key of a run's ledger, by which `show --verify` tells whether anybody changed it who has it not.
+    """Print the key of a run's ledger. With it, `show --verify` finds lines that were written without the key.
 
-    It follows from the secret seed in the run's checkpoint by a one-way function, and tells nothing of the noise.
+    The key follows from the secret seed in the run's checkpoint by a one-way function, so it reveals no noise.
     """
     import torch
 
@@ -278,11 +278,11 @@ def topology(
 @app.command(name="list")
 def list_names(
     name: Annotated[
-        str | None, typer.Argument(metavar="[KIND|NAME]", help="Names of this kind, or the options of this name.")
+        str | None, typer.Argument(metavar="[KIND|NAME]", help="A kind, to list its names, or a name, for its options.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what a configuration can name, one kind of it, or the options of one name."""
+    """List the names that a configuration can use, those of one kind, or the options of one name."""
     from fedpriv.cli.printing import print_json, print_tables
 
     configs = {key: shipped.title(path) for key, path in shipped.configs().items()}
@@ -299,7 +299,7 @@ def list_names(
 def schema(
     file: Annotated[Path | None, typer.Option("--out", metavar="JSON", help="Write it to this file.")] = None,
 ) -> None:
-    """Tell editors what a configuration may say, as a JSON schema. Names of installed packages' parts are in it."""
+    """Print a JSON schema, by which editors check configurations and complete names, also of installed packages."""
     from fedpriv.config.json_schema import dumps
 
     if file is None:

@@ -23,12 +23,12 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def busy(rounds: int) -> Status:
-    """Something that moves on a terminal while data are read and all rounds are planned; nothing elsewhere."""
+    """A spinner while data are read and rounds are planned; shown on a terminal only."""
     return err.status(f"reading data, planning {rounds} round{'s' * (rounds > 1)}")
 
 
 def print_rows(rows: dict[str, str], indent: int = 0) -> None:
-    """One line a row, never wrapped: an epsilon and its conditions stay together, for readers and for grep."""
+    """Print one line for each row, never wrapped, so that an epsilon and its conditions stay on one line."""
     width = max(len(name) for name in rows)
     for name, value in rows.items():
         out.print(f"{' ' * indent}[bold]{name:<{width}}[/]  {escape(value)}")
@@ -42,22 +42,22 @@ def print_tables(tables: dict[str, dict[str, str]]) -> None:
 
 
 def print_error(text: str) -> None:
-    """One line on standard error."""
+    """Print an error as one line on standard error."""
     err.print(f"[bold red]error:[/] {escape(' '.join(text.split()))}")
 
 
 def print_warning(text: str) -> None:
-    """One line among the answers."""
+    """Print a warning as one line."""
     out.print(f"[bold yellow]warning:[/] {escape(text)}")
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """One JSON object on standard output."""
+    """Print one JSON object on standard output."""
     typer.echo(strict_json.dumps(value, indent=2))
 
 
 def print_run(found: Run, picture: Path, *, as_json: bool) -> None:
-    """One run, and a picture of it in this file."""
+    """Print one run, and draw it to this file."""
     from fedpriv.reports.picture import draw
 
     drawn = {"picture": str(picture)}
@@ -73,7 +73,7 @@ def print_run(found: Run, picture: Path, *, as_json: bool) -> None:
 
 
 def print_comparison(runs: Sequence[Run], *, as_json: bool) -> None:
-    """Several runs, one line each, and what to know before one is preferred."""
+    """Print several runs, one line each, with notes on comparing them."""
     from fedpriv.reports import comparison
 
     if as_json:

@@ -1,4 +1,4 @@
-"""A run from its configuration to its folder: claim, build, iterate, report."""
+"""Train from a configuration into a folder, and report."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def run(
     fresh_noise: bool = False,
     as_json: bool = False,
 ) -> None:
-    """Train until the end, with progress, and report; a signal leaves a run that can be resumed.
+    """Train to the end with a progress bar, and report. After a signal the run can be resumed.
 
     Args:
         config: The configuration.
-        folder: Where everything goes; closed at the end.
-        again: The command that goes on with the run if it is stopped.
-        resumed: Go on with the run that the folder holds.
+        folder: The run's folder, closed at the end.
+        again: The command that resumes the run, to be printed if it is stopped.
+        resumed: Whether to go on with the run in the folder.
         fresh_noise: See `fedpriv resume`.
         as_json: Print one JSON object.
 
     Raises:
-        typer.Exit: a signal left the run, or (code 3) its model or its test loss is not finite in the end.
+        typer.Exit: a signal stopped the run, or (code 3) the model or the test loss is not finite in the end.
     """
     from fedpriv.config.building import at_start
     from fedpriv.errors import PromiseWarning
@@ -160,7 +160,7 @@ def read_key(path: Path) -> bytes:
     """The key in a file that `fedpriv key` printed.
 
     Raises:
-        ConfigError: it holds none.
+        ConfigError: the file holds no key.
     """
     from fedpriv.errors import ConfigError
 

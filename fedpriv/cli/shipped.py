@@ -11,7 +11,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def folder(name: str) -> Path:
-    """`configs` or `examples`: inside the package where it was installed, beside it in a checkout."""
+    """The folder `configs` or `examples`: inside an installed package, beside it in a checkout."""
     inside = _PACKAGE / name
     return inside if inside.is_dir() else _PACKAGE.parent / name
 
@@ -22,15 +22,15 @@ def configs() -> dict[str, Path]:
 
 
 def names(incomplete: str) -> list[str]:
-    """Those that begin so, for the shell's completion."""
+    """The names that begin with `incomplete`, for shell completion."""
     return [name for name in configs() if name.startswith(incomplete)]
 
 
 def config(name: str) -> Path:
-    """A shipped configuration.
+    """Path of a shipped configuration.
 
     Raises:
-        ConfigError: there is none of this name; tells those that are near.
+        ConfigError: there is none of this name; names similar ones.
     """
     known = configs()
     if name not in known:

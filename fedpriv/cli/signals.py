@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP end a run between two rounds, and one that has not begun at once."""
+"""Ctrl-C, SIGTERM and SIGHUP: they end a run after the present round, or at once if it has not begun."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _NAMES = ("SIGINT", "SIGTERM", "SIGHUP")  # the last is not there on Windows
 
 
 class Signals:
-    """Takes the signals that end a run while it is entered. Signals that the process ignores (`nohup`) stay ignored.
+    """A context that handles these signals. Signals that the process ignores (`nohup`) stay ignored.
 
     Attributes:
-        asked: The number of the signal that came while they were taken patiently; 0 if none did.
+        asked: Number of the signal that came inside `patiently`; 0 if none did.
     """
 
     def __init__(self) -> None:
@@ -36,10 +36,7 @@ class Signals:
 
     @contextmanager
     def patiently(self) -> Generator[None]:
-        """The first signal waits to be looked at; a Ctrl-C after it raises `KeyboardInterrupt`, as any does elsewhere.
-
-        Further signals of other kinds change nothing.
-        """
+        """A context in which the first signal only sets `asked`; a second Ctrl-C raises `KeyboardInterrupt`."""
         self._patient = True
         try:
             yield
@@ -48,7 +45,7 @@ class Signals:
 
     @property
     def exit_code(self) -> int:
-        """As a shell counts: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP."""
+        """The exit code by a shell's rule: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP."""
         return 128 + self._last
 
     def _take(self, number: int, frame: FrameType | None) -> None:

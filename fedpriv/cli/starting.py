@@ -12,14 +12,14 @@ SCHEMA = "fedpriv.schema.json"  # the name that the first line of each shipped c
 
 
 def config(name: str, folder: Path) -> str:
-    """A shipped configuration, and the schema by which an editor checks it; returns the next command."""
+    """Write a shipped configuration and the JSON schema for editors; returns the next command."""
     source = shipped.config(name)
     _write(folder, {source.name: source.read_text(encoding="utf-8")})
     return f"fedpriv train {_shown(folder / source.name)}"
 
 
 def script(name: str, folder: Path) -> str:
-    """The same, and a script that trains it; returns the next command."""
+    """Write a shipped configuration, the schema and a script that trains it; returns the next command."""
     source = shipped.config(name)
     text = (shipped.folder("examples") / "from_config.py").read_text(encoding="utf-8").replace("digits_iadmm", name)
     _write(folder, {source.name: source.read_text(encoding="utf-8"), f"{name}.py": text})
@@ -27,7 +27,7 @@ def script(name: str, folder: Path) -> str:
 
 
 def project(folder: Path) -> str:
-    """A small project with data, a model and an algorithm of the user's own; returns the next command."""
+    """Write a small project with the user's own data, model and algorithm; returns the next command."""
     source = shipped.folder("examples") / "project"
     parts = sorted(path for path in source.iterdir() if path.is_file())
     _write(folder, {path.name: path.read_text(encoding="utf-8") for path in parts})

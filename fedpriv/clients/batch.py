@@ -9,10 +9,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Batch:
-    """Examples of some clients, padded to one length.
+    """Examples of k clients, padded to b examples each.
 
     Attributes:
-        rows: Position in the cohort of each row, `[k]`.
+        rows: Position of each client in the round's cohort, `[k]`.
         inputs: `[k, b, ...]`.
         targets: `[k, b, ...]`.
         mask: `[k, b]`, False where padded.
@@ -28,6 +28,6 @@ class Batch:
     weights: Tensor | None = None
 
     def weighted(self, of_examples: Tensor) -> Batch:
-        """The same examples with the factors `[n_examples]` of the population's data."""
+        """The same examples with these loss factors, `[n_examples]` in the order of the population's data."""
         assert self.examples is not None
         return replace(self, weights=of_examples[self.examples])

@@ -1,4 +1,4 @@
-"""Whose and which examples answer a query: drawn in secret, and fresh whenever noise is fresh."""
+"""Which clients and examples an answer is computed on: secret draws, and new ones wherever noise is new."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Draws:
 
     Args:
         population: The clients.
-        randomness: The run's streams.
+        randomness: The run's random streams.
         cohort_rate: Probability with which each client of a round is drawn; 1 draws all.
     """
 

@@ -1,4 +1,4 @@
-"""An oracle without data, so that any strategy, a user's own too, is priced before data is touched."""
+"""An oracle without data, by which the epsilon of any strategy is known before data is read."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from fedpriv.privacy.settings import Privacy
 class DryOracle(Questions):
     """Answers zeros and lists what would be released.
 
-    A strategy whose number of questions depends on the (private) answers may ask differently in earnest; the budget's
-    filter covers that.
+    In a real run a strategy may ask other questions if they depend on the answers; the accountant then refuses what
+    would pass the limit.
 
     Args:
-        privacy: The promise, with a noise multiplier.
+        privacy: The privacy settings, with a noise multiplier.
         sizes: Public number of examples of each client.
         n_constraints: Number of constraint values of a client.
 
     Attributes:
         records: What would be released, in order.
-        evaluations: Expected gradients of single examples in each round: how many there are in earnest is as secret as
-            the batches.
+        evaluations: Expected number of per-example gradients in each round; the true number is as secret as batches.
         asked: Names of the questions that were asked.
     """
 
@@ -44,11 +43,11 @@ class DryOracle(Questions):
 
     @property
     def equality(self) -> Tensor:
-        """Inequalities."""
+        """All constraints count as inequalities."""
         return torch.zeros(len(self._clients), self._n_constraints, dtype=torch.bool)
 
     def gradient_difference(self, params: Tensor, anchor: Tensor, bound: float | None = None) -> Tensor:
-        """See `Questions`; listed with the widest bound, for what it will be may follow from answers."""
+        """See `Questions`; listed with the default bound, since the real one may depend on answers."""
         return super().gradient_difference(params, anchor)
 
     def _exact(self, question: Question, params: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""An oracle of random answers, to try out what a strategy says of itself."""
+"""An oracle with random answers, to test whether a strategy is `linear`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class MadeUpOracle(Questions):
 
     Args:
         n_clients: Number of clients.
-        rounds: For how many rounds there are answers, of dimension 2 and one constraint.
-        spread: How far answers move apart.
+        rounds: Number of rounds with answers, which have dimension 2 and one constraint.
+        spread: By how much single answers are changed.
     """
 
     def __init__(self, n_clients: int, rounds: int, spread: float) -> None:
@@ -26,12 +26,12 @@ class MadeUpOracle(Questions):
 
     @property
     def weights(self) -> Tensor:
-        """Unequal, for a step that multiplies its own answers by them sends no sum of answers."""
+        """Unequal weights: sums of messages that are multiplied by them are no sums of answers."""
         return torch.linspace(0.5, 1.5, len(self._cohort), dtype=torch.float64)
 
     @property
     def equality(self) -> Tensor:
-        """Inequalities."""
+        """All constraints are inequalities."""
         return torch.zeros(len(self._cohort), 1, dtype=torch.bool)
 
     def _answer(self, question: Question, params: Tensor, anchor: Tensor | None = None) -> Tensor:

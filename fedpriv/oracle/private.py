@@ -27,17 +27,18 @@ from fedpriv.randomness.streams import Randomness
 
 
 class PrivateOracle(Questions):
-    """Answers about the clients' data. What leaves it has been clipped, noised and written down.
+    """Answers about the clients' data, clipped, noised and written in the ledger.
 
-    Guarantee: every tensor that a method returns (but for `at: none`, `at: message` and `published`, which the
-    ledger says) is a Gaussian or Laplace mechanism whose sensitivity follows from how its sum was clipped.
+    Guarantee: every tensor that a method returns is a Gaussian or Laplace mechanism whose sensitivity follows from how
+    its sum was clipped. Not so for `at: none` and `published`, which the ledger records as not private, and for
+    gradients with `at: message`, where only messages are noised.
 
     Args:
         population: The clients.
         sums: Computes sums over examples, each of them clipped.
-        privacy: The promise; `noise_multiplier` must be set (calibrated) when the run is private.
-        ledger: Opens releases.
-        randomness: The run's streams.
+        privacy: The privacy settings; a private run needs a `noise_multiplier`.
+        ledger: Records each release before its value is handed out.
+        randomness: The run's random streams.
     """
 
     def __init__(
@@ -74,9 +75,9 @@ class PrivateOracle(Questions):
         return ConstraintSums(self._population, self.privacy)
 
     def statistic_deviation(self, round_index: int) -> Tensor:
-        """Standard deviation `[n, m]` that noise and batches give constraint values in a round, at most (public).
+        """Upper bound on the standard deviation `[n, m]` of constraint values, by noise and random batches (public).
 
-        Every client takes part in the round.
+        For a round in which every client takes part.
         """
         question = self._constraints
         if not self.privacy.private:

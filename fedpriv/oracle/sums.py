@@ -1,4 +1,4 @@
-"""What answers are made of before noise: sums over the drawn examples of each client."""
+"""Answers before noise: sums over the drawn examples of each client."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from fedpriv.privacy.clipping import ROUNDING, Clip
 
 
 class Sums:
-    """Sums at rows of parameters, `[k, dim]`. Nothing here is private: it stays with whoever holds the clients.
+    """Sums of gradients at given parameters `[k, dim]`. They have no noise and must not leave the oracle.
 
     Args:
         backend: Computes sums of clipped gradients.
         n_clients: Number of clients of the run.
-        device: Where they are.
+        device: The clients' device.
 
     Attributes:
-        broken_examples: How many examples of each client had a gradient that is not finite and counted as zero,
-            `[n_clients]`: a diagnostic, never written or sent.
+        broken_examples: Number of gradients that were not finite and counted as zero, of each client, `[n_clients]`:
+            for diagnosis, never written or sent.
     """
 
     def __init__(self, backend: Backend, n_clients: int, device: torch.device) -> None:
@@ -43,11 +43,11 @@ class Sums:
 
         Args:
             batches: The examples.
-            cohort: The clients of the rows, `[k]`.
-            params: Where.
-            anchor: The other point of differences.
-            clip: Bound on each example's part; None does not clip.
-            weights: Public coefficients of each example's loss, `[examples]`.
+            cohort: Index of each row's client, `[k]`.
+            params: Where gradients are computed, `[k, dim]`.
+            anchor: Where the gradients to subtract are computed, `[k, dim]`; None subtracts nothing.
+            clip: Bound on each example's gradient or difference; None does not clip.
+            weights: Public factors of each example's loss, `[examples]`.
         """
         dtype = params.dtype if clip is None else torch.float64
         total = torch.zeros(params.shape, device=params.device, dtype=dtype)
@@ -61,7 +61,7 @@ class Sums:
         return total
 
     def largest_norms(self, batches: Iterator[Batch], params: Tensor, clip: Clip) -> list[float]:
-        """Largest norm of one example's gradient, for each row."""
+        """Largest norm of a per-example gradient, for each row."""
         norms = torch.zeros(len(params), device=params.device, dtype=torch.float64)
         for batch in batches:
             largest = self._backend.largest_norm(rows_of(params, batch), batch, clip)
@@ -77,18 +77,18 @@ def rows_of(params: Tensor, batch: Batch) -> Tensor:
 
 
 def check_depth(sizes: Sequence[int], chunk: int, clients: int) -> None:
-    """Refuse sums whose rounding could pass what is paid for it (`ROUNDING`).
+    """Refuse sums whose rounding error could be larger than the sensitivity allows for (`ROUNDING`).
 
     A float64 sum of n rows of norm C in which no row passes through more than d additions is wrong by at most
     `d n 2**-53 C` (Higham, 2002, Accuracy and Stability of Numerical Algorithms, section 4.2).
 
     Args:
-        sizes: Numbers of examples that enter one sum: a client's, or all clients' where only their sum is seen.
+        sizes: Numbers of examples in one sum: one client's, or all clients' where only their sum is released.
         chunk: Largest number of examples that are summed at once.
-        clients: How many rows are added up afterwards.
+        clients: Number of rows that are added up afterwards.
 
     Raises:
-        ConfigError: too many examples at once.
+        ConfigError: the chunk is too large.
     """
     largest, total = max(sizes), sum(sizes)
     depth = min(chunk, largest) + largest // chunk + clients + 2

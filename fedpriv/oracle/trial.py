@@ -1,8 +1,8 @@
-"""Whether model and loss treat each example on its own: tried out on a handful of made-up ones before a run begins.
+"""Test, before a run, that model and loss treat each example independently of the others.
 
-What bounds an example's influence takes for granted that its output, loss and gradient depend on no other one. So an
-example is computed alone, among others, among yet others, and once more after them; what differs is refused by name.
-This finds mistakes, not malice: a model that behaves for these examples may misbehave for others.
+Clipping bounds an example's influence only if no other example's output, loss or gradient depends on it. A few made-up
+examples are computed alone, among others, among yet others, and once more after them; a layer that gives different
+results is refused by name. This finds mistakes, but proves nothing for other examples.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Event = tuple[str, list[Tensor]]
 def try_out(population: Population) -> None:
     """Refuse a model or a loss that mixes examples or remembers them.
 
-    The examples are random numbers of the real shapes and types; where model and loss cannot be computed on those, the
-    first real ones. The model is copied first, so that it can remember nothing of this. Random draws of torch's, as of
-    dropout, are the same in each trial; where a model makes some, batches are compared with single ones in eval mode.
+    The examples are random numbers of the real shapes and types or, where model and loss fail on those, the first real
+    ones. The trial uses a copy of the model. Torch's random draws, as in dropout, are the same in each trial; a model
+    that makes any is in eval mode where batches are compared with single examples.
 
     Raises:
         ConfigError: names the layer or the function.

@@ -1,4 +1,4 @@
-"""How gradients are computed. Every backend gives the sums of `loop` up to rounding; they differ in speed only."""
+"""Backends compute sums of clipped per-example gradients: all give the same up to rounding, at other speeds."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def choose(name: BackendName, model: nn.Module, loss: Loss) -> Backend:
     """Build a backend.
 
     Args:
-        name: A key of `BACKENDS`, or `"auto"`: `linear` where it can serve the model, else `vmap`.
+        name: A key of `BACKENDS`, or `"auto"`: `linear` where it supports the model, else `vmap`.
         model: The clients' model.
         loss: The clients' loss.
 
     Raises:
-        ConfigError: unknown name, or a model that the backend cannot serve.
+        ConfigError: the name is unknown, or the backend does not support the model.
     """
     if name == "auto":
         name = "linear" if LinearBackend.supports(model) else "vmap"

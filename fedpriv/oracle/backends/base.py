@@ -1,4 +1,4 @@
-"""What a backend computes: sums of clipped per-example gradients, one row a client."""
+"""The interface of backends: sums of clipped per-example gradients, one row for each client."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from fedpriv.privacy.clipping import Clip
 class Backend(Protocol):
     """Per-example gradients of the clients' losses, clipped one by one and summed.
 
-    The guarantee rests on this: each example changes its client's row by a vector of norm at most `clip.bound`, up to
-    the rounding of float64, in which clipped gradients are summed.
-    Built as `Backend(model, loss)`; every backend gives the same sums as `loop` up to rounding.
+    Guarantee, on which all privacy rests: each example changes its client's row by a vector of norm at most
+    `clip.bound`, up to rounding in float64, and no other row. Built as `Backend(model, loss)`.
     """
 
     def clipped_sum(
@@ -26,8 +25,8 @@ class Backend(Protocol):
         Args:
             params: Row of each client of the batch, `[k, dim]` (already selected: row j belongs to `batch.rows[j]`).
             batch: Examples `[k, b, ...]` with their mask.
-            clip: Bound on each example's gradient, or None for exact sums. An example whose gradient is not finite
-                counts as zero when clipped, and is passed on as it is when not.
+            clip: Bound on each example's gradient, or None for exact sums. With a bound, gradients that are not finite
+                count as zero; without, they are added as they are.
             anchor: `[k, dim]`; if given, each example contributes the clipped difference of its gradients at
                 `params` and at `anchor`.
 

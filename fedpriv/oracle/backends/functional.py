@@ -16,18 +16,18 @@ from fedpriv.clients.layout import Layout
 
 
 class Functional:
-    """A model and a loss without state of their own.
+    """A model and a loss as pure functions of the trainable parameters.
 
-    A row holds the trainable parameters. Frozen ones are the model's own. Buffers are constants: what a forward pass
-    does to them is forgotten, for it would carry data past the oracle.
+    Frozen parameters and buffers are constants: changes that a forward pass makes to buffers are discarded, since they
+    would carry data past the oracle.
 
     Args:
         model: Maps `[b, ...]` to `[b, ...]`, each example on its own.
         loss: Maps the outputs and targets of a batch of one to a scalar.
 
     Attributes:
-        layout: Of the rows.
-        per_example: The loss as `(outputs, targets) -> [b]`, where it is known in that form; it saves a vmap.
+        layout: Where parameters lie in a row.
+        per_example: The loss as `(outputs, targets) -> [b]`, if it has that form, which is faster; else None.
     """
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
@@ -50,7 +50,7 @@ class Functional:
         return self.loss(self.outputs(params, x.unsqueeze(0)), y.unsqueeze(0))
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Loss of each example, whatever the loss's own reduction: `[b, ...], [b, ...] -> [b]`."""
+        """Loss of each example, without the loss's reduction: `[b, ...], [b, ...] -> [b]`."""
         if len(outputs) == 0:
             return outputs.flatten()  # vmap needs at least one
         if self.per_example is not None:
@@ -76,12 +76,12 @@ def _per_example_form(loss: Loss) -> Loss | None:
 
 
 def all_alike(params: Tensor) -> bool:
-    """Whether the rows of `[k, dim]` are one row, seen from the shape alone."""
+    """Whether `rows [k, dim]` are one row, expanded; contents are not compared."""
     return params.shape[0] == 1 or params.stride(0) == 0
 
 
 def is_finite(values: Tensor) -> bool:
-    """Whether there is no nan or inf, in one pass: either would show in the sum. May say no when the sum overflows."""
+    """Whether there is no NaN or infinity, by way of the sum; may be False for finite values whose sum overflows."""
     return bool(torch.isfinite(values.sum()))
 
 
@@ -91,10 +91,10 @@ def count(flags: Tensor) -> Tensor:
 
 
 def unpad(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Inputs and targets with each padded cell replaced by the client's own first real example.
+    """Inputs and targets in which padding is replaced by the client's own first example.
 
-    A padded cell holds any client's example. Weighing it by zero is not enough: 0 * inf is nan, so a broken example of
-    one client would show in another client's sum.
+    Padding may hold examples of other clients. Multiplying by zero is not enough: 0 * inf is NaN, so a broken example
+    of one client would show in another client's sum.
     """
     if bool(batch.mask.all()):
         return batch.inputs, batch.targets

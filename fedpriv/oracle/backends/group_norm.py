@@ -1,9 +1,9 @@
-"""Group normalisation that vmap batches with torch's fused kernels.
+"""Group normalisation that uses torch's fused kernels under vmap.
 
-torch batches `group_norm` by spelling its backward pass out in a dozen passes over the activations, at three times
-the cost of the fused kernel (53 ms against 17 ms for 256 images of 16 x 28 x 28 on one CPU thread). But examples that
-each have a copy of the weights are one example with more channels and groups: so folded, the fused kernel returns the
-weight gradients of every example by itself.
+Under vmap torch writes out the backward pass of `group_norm` in a dozen passes over the activations, at three times the
+cost of the fused kernel (53 ms against 17 ms for 256 images of 16 x 28 x 28 on one CPU thread). But many examples, each
+with a copy of the weights, are one example with more channels and groups; the fused kernel then returns each example's
+weight gradients.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Three = tuple[Tensor, Tensor, Tensor]
 
 
 class FoldedGroupNorm(TorchFunctionMode):
-    """While it is active, `torch.nn.functional.group_norm` with weight and bias is batched by folding."""
+    """A context in which `group_norm` with weight and bias is computed by folding examples into channels under vmap."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

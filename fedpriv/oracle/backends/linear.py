@@ -1,9 +1,9 @@
-"""Closed form for linear models: no per-example gradient is ever stored.
+"""Closed form for linear models, without storing per-example gradients.
 
-The gradient of one example is an outer product, `delta (x, 1)^T` with `delta = d loss / d outputs`. Its norm, l1 as
-l2, is the product of the norms of `delta` and `(x, 1)`, and the sum of clipped gradients is one matrix product. A
-difference of gradients at two points is one as well, with the difference of the deltas (Goodfellow, 2015,
-arXiv:1510.01799, for l2).
+The gradient of one example is an outer product, `delta (x, 1)^T` with `delta = d loss / d outputs`. Its norm, l1 or l2,
+is the product of the norms of `delta` and `(x, 1)`, and the sum of clipped gradients is a matrix product. The same
+holds for differences of gradients at two points, with the difference of the deltas. Source: Goodfellow, 2015,
+arXiv:1510.01799, for l2.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LinearBackend:
         loss: Maps the outputs and targets of a batch of one to a scalar.
 
     Raises:
-        ConfigError: the model is anything else.
+        ConfigError: the model is another one.
     """
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:

@@ -1,6 +1,6 @@
-"""The specification: one client after another, one example after another, plain autograd.
+"""The reference backend: one client after another, one example after another, with plain autograd.
 
-Every other backend must give these sums. Slow on purpose: nothing here is worth getting wrong.
+Every other backend must give the same sums up to rounding. It is slow and simple on purpose.
 """
 
 from __future__ import annotations

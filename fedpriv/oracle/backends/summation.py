@@ -1,8 +1,8 @@
 """Sums over examples in float64, whatever the type of the gradients.
 
-In float32 a sum of n rows is wrong by up to n times the rounding of its largest partial sum, so that one example could
-move it by far more than its clipped norm. In float64 the error of a sum of n rows of norm C is at most `n**2 2**-53 C`
-in any order; `fedpriv.privacy.clipping.ROUNDING` pays for it.
+In float32 the error of a sum of n rows is up to n times the rounding error of its largest partial sum, so one example
+could change the sum by far more than its clipped norm. In float64 the error for n rows of norm C is at most
+`n**2 2**-53 C` in any order, which the sensitivity includes (`fedpriv.privacy.clipping.ROUNDING`).
 """
 
 from __future__ import annotations

@@ -26,9 +26,9 @@ class VmapBackend:
 
     Guarantee: each example adds to its client's row a vector of norm at most `clip.bound`, and to no other row.
 
-    Clients whose rows are one expanded row share their weights, and their examples go through one vmap. Where rows
-    differ, clients are batched too if that pays, else they take turns. Time of batched clients over that of clients in
-    turn, by number of parameters (torch 2.13, one CPU thread):
+    If all clients have the same parameters, their examples go through one vmap. If not, clients are batched too where
+    that is faster, else computed one after another. Time of the former over the latter, by number of parameters (torch
+    2.13, one CPU thread):
 
     ===================  =====  =====  =====  =====  ==============
     examples per client      2     10     32    100  exact, 10 / 32
@@ -40,13 +40,13 @@ class VmapBackend:
     CNN, 1 651 658        1.37   0.96   1.02   1.06     0.94 / 1.13
     ===================  =====  =====  =====  =====  ==============
 
-    Hence: batched when 4 clients fit in a chunk; for exact sums, where a client has one gradient, up to 16 examples.
+    So clients are batched if 4 fit in a chunk; for exact sums, with one gradient a client, up to 16 examples each.
 
     Args:
         model: The clients' model; its own parameters are not used. Dropout draws a mask for each example.
         loss: Maps the outputs and targets of a batch of one to a scalar.
-        chunk: Largest number of examples at once. By default as many as have 16 MiB of gradients, within 4 to 512:
-            enough to hide the overhead of a call, few enough to stay in the processor's cache. Give a GPU more.
+        chunk: Largest number of examples at once. By default from 4 to 512, with about 16 MiB of gradients, which
+            suits a CPU's cache; a GPU is faster with more.
     """
 
     def __init__(self, model: nn.Module, loss: Loss, chunk: int | None = None) -> None:
