@@ -1,4 +1,4 @@
-"""The round, on half a screen."""
+"""The round, in a client half and a server half with data only between them."""
 
 from __future__ import annotations
 
@@ -53,6 +53,10 @@ class RoundNetwork(Network, Protocol):
         """Whether all clients take part in every round."""
         ...
 
+    def here(self, cohort: Tensor) -> Tensor:
+        """Where the rows of a cohort's clients are among the rows that this engine holds, `[k]`."""
+        ...
+
     def participants(self, round_index: int, randomness: Randomness) -> Tensor:
         """Sorted indices of this round's clients, `[k]`."""
         ...
@@ -61,59 +65,65 @@ class RoundNetwork(Network, Protocol):
 class SumsOnly:
     """A network on which an aggregator gets sums over the participants and nothing else."""
 
-    def __init__(self, network: RoundNetwork) -> None:
+    def __init__(self, network: Network) -> None:
         self._network = network
+        self.mean, self.total = network.mean, network.total
+        self.fill, self.scatter = network.fill, network.scatter  # nothing is exchanged
 
     @property
-    def numbers_sent(self) -> int:
-        """See `RoundNetwork`."""
-        return self._network.numbers_sent
-
-    @property
-    def answers(self) -> int:
-        """See `RoundNetwork`."""
-        return self._network.answers
-
-    @property
-    def spectral_gap(self) -> float:
-        """See `RoundNetwork`."""
-        return self._network.spectral_gap
-
-    @property
-    def everyone(self) -> bool:
-        """See `RoundNetwork`."""
-        return self._network.everyone
-
-    def participants(self, round_index: int, randomness: Randomness) -> Tensor:
-        """See `RoundNetwork`."""
-        return self._network.participants(round_index, randomness)
-
-    def mean(self, rows: Tensor) -> Tensor:
+    def n_clients(self) -> int:
         """See `Network`."""
-        return self._network.mean(rows)
-
-    def fill(self, rows: Tensor, others: Tensor) -> Tensor:
-        """See `Network`; nothing is exchanged."""
-        return self._network.fill(rows, others)
+        return self._network.n_clients
 
     def mix(self, rows: Tensor) -> Tensor:
-        """Refused."""
-        raise _more_than_a_sum("mix")
+        """Refused, as `gather` and `largest` are.
 
-    def gather(self, rows: Tensor) -> Tensor:
-        """Refused."""
-        raise _more_than_a_sum("gather")
+        Raises:
+            PrivacyError: always.
+        """
+        raise PrivacyError(
+            "only sums of messages are seen, so there is no network.mix, gather or largest: use network.mean, or "
+            "trust: local"
+        )
+
+    gather = largest = mix
 
 
-def _more_than_a_sum(exchange: str) -> PrivacyError:
-    return PrivacyError(
-        f"only sums of messages are seen, so there is no network.{exchange}: use network.mean, or trust: local"
-    )
-
-
-def seen_by_aggregator(network: RoundNetwork, privacy: Privacy) -> RoundNetwork:
+def seen_by_aggregator(network: RoundNetwork, privacy: Privacy) -> Network:
     """The network as far as the settings of trust let an aggregator see it."""
     return SumsOnly(network) if privacy.private and privacy.trust.sums_only else network
+
+
+@dataclass(frozen=True)
+class Call:
+    """What clients are told of a round: public, or released.
+
+    Attributes:
+        round: The round, from 0.
+        cohort: Who takes part, sorted, wherever they are.
+        heard: What each of the clients here received, `[k, dim]`.
+    """
+
+    round: int
+    cohort: Tensor
+    heard: Tensor
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the server makes of a round's messages. Functions of messages only.
+
+    Attributes:
+        received: What the clients hear next, `[n, dim]`.
+        server: State of the aggregator.
+        output: State of the output.
+        models: The reported models, `[n, dim]` or `[1, dim]` when all are alike.
+    """
+
+    received: Tensor
+    server: Any
+    output: Any
+    models: Tensor
 
 
 @dataclass(frozen=True)
@@ -138,6 +148,11 @@ class Progress:
     output: Any
     models: Tensor
     numbers_sent: int
+
+    @property
+    def reply(self) -> Reply:
+        """What the server's half left, and needs next."""
+        return Reply(self.received, self.server, self.output, self.models)
 
     def stored(self) -> dict[str, Any]:
         """Tensors and numbers by name, for a checkpoint."""
@@ -193,6 +208,7 @@ def simulate(
     randomness: Randomness,
     *,
     rounds: int,
+    seen: Network | None = None,
 ) -> Iterator[Round]:
     """Run rounds until `rounds` are done or the budget is.
 
@@ -203,6 +219,7 @@ def simulate(
         progress: Where to start: `begin(...)`, or a checkpoint.
         randomness: The run's streams (cohorts; dropout).
         rounds: Total number of rounds of the run.
+        seen: What the aggregator sees of the network (`seen_by_aggregator`); all of it by default.
 
     Yields:
         Each finished round. The generator ends early, cleanly, when the next release would overspend the budget.
@@ -214,7 +231,7 @@ def simulate(
         cohort = network.participants(index, randomness)
         try:
             with _own_draws(randomness.torch_seed("local", index), progress.received.device):
-                progress = _step(strategy, oracle, network, progress, cohort)
+                progress = _next(strategy, oracle, network, seen or network, progress, cohort)
         except BudgetExhausted:
             return
         yield Round(index, cohort, progress)
@@ -236,21 +253,43 @@ def _own_draws(seed: int, device: torch.device) -> Generator[None]:
             generator.set_state(state)
 
 
-def _step(
-    strategy: Strategy, oracle: RoundOracle, network: RoundNetwork, progress: Progress, cohort: Tensor
+def client_half(strategy: Strategy, oracle: RoundOracle, call: Call, local: Any) -> tuple[Tensor, Any]:  # noqa: ANN401
+    """What clients do in a round: hear, ask, step and say.
+
+    Args:
+        strategy: The algorithm, the same on both sides.
+        oracle: Answers these clients' questions.
+        call: What they are told.
+        local: Their state, rows `[k, ...]`.
+
+    Returns:
+        Their messages `[k, dim]`, as private as they are to be, and their new state. Only the messages leave them.
+    """
+    oracle.begin_round(call.round, call.cohort, call.heard)
+    message, local = strategy.local_step(call.heard, local, oracle)
+    return oracle.release_message(message), local
+
+
+def server_half(strategy: Strategy, seen: Network, message: Tensor, before: Reply) -> Reply:
+    """What becomes of the messages `[k, dim]`: a function of them and of what was made of earlier ones."""
+    received, server = strategy.aggregator(message, seen, before.server)
+    models, output = strategy.output(received, before.output)
+    return Reply(received, server, output, models)
+
+
+def _next(
+    strategy: Strategy, oracle: RoundOracle, network: RoundNetwork, seen: Network, before: Progress, cohort: Tensor
 ) -> Progress:
-    n = len(progress.received)
-    everyone = len(cohort) == n
-    heard = progress.received if everyone else progress.received[cohort]
-    oracle.begin_round(progress.round, cohort, heard)
-    state = progress.local if everyone else rows_of(progress.local, cohort)
-    message, state = strategy.local_step(heard, state, oracle)
-    message = oracle.release_message(message)
-    received, server = strategy.aggregator(message, network, progress.server)
-    models, output = strategy.output(received, progress.output)
-    local = state if everyone else with_rows(progress.local, cohort, state)
-    sent = progress.numbers_sent + network.numbers_sent + network.answers * received.shape[1]
-    return Progress(progress.round + 1, received, local, server, output, models, sent)
+    """Both halves, with nothing between them but a call, messages and a reply."""
+    here = network.here(cohort)
+    everyone = len(here) == len(before.received)
+    heard = before.received if everyone else before.received[here]
+    local = before.local if everyone else rows_of(before.local, here)
+    message, local = client_half(strategy, oracle, Call(before.round, cohort, heard), local)
+    reply = server_half(strategy, seen, message, before.reply)
+    local = local if everyone else with_rows(before.local, here, local)
+    sent = before.numbers_sent + network.numbers_sent + network.answers * reply.received.shape[1]
+    return Progress(before.round + 1, reply.received, local, reply.server, reply.output, reply.models, sent)
 
 
 def adopt(population: Population, progress: Progress, price: str) -> None:

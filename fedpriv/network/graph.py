@@ -176,13 +176,11 @@ class Graph:
         """
         raise ConfigError("network.topology", "a graph", "this strategy needs a server: use star, or a gossip strategy")
 
-    def gather(self, rows: Tensor) -> Tensor:
-        """Not available without a server.
+    gather = total = largest = scatter = mean
 
-        Raises:
-            ConfigError: always.
-        """
-        raise ConfigError("network.topology", "a graph", "this strategy needs a server: use star, or a gossip strategy")
+    def here(self, cohort: Tensor) -> Tensor:
+        """All nodes are here."""
+        return cohort
 
     def facts(self) -> Facts:
         """Properties of the graph; estimates use a fixed seed."""

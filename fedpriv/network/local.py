@@ -135,6 +135,22 @@ class Star:
         self.numbers_sent += rows.numel()
         return rows
 
+    def total(self, rows: Tensor) -> Tensor:
+        """Sum of the rows: `[k, dim] -> [1, dim]`."""
+        return rows.sum(0, keepdim=True)
+
+    def largest(self, rows: Tensor) -> Tensor:
+        """Largest entry of each column: `[k, dim] -> [1, dim]`."""
+        return rows.amax(0, keepdim=True)
+
+    def scatter(self, row: Tensor) -> Tensor:
+        """The row for everyone: `[1, dim] -> [n, dim]`."""
+        return row.expand(self.n_clients, -1)
+
+    def here(self, cohort: Tensor) -> Tensor:
+        """All clients are here."""
+        return cohort
+
 
 @parts.register(Star)
 def _settings(network: Star) -> tuple[object, ...]:

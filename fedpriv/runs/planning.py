@@ -94,7 +94,8 @@ def make_plan(
     oracle = DryOracle(relative, sizes)
     progress, seen = begin(strategy, torch.zeros(len(sizes), 1)), seen_by_aggregator(network, privacy)
     try:
-        for _ in simulate(strategy, oracle, seen, progress, randomness or Randomness(0), rounds=rounds):
+        started = strategy, oracle, network, progress, randomness or Randomness(0)
+        for _ in simulate(*started, rounds=rounds, seen=seen):
             pass
     except ArithmeticError as error:
         fix = f"its options lead out of the range of numbers ({in_short(error)}): choose others"

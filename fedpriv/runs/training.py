@@ -143,8 +143,9 @@ class Training:
         if self._over:
             raise FedprivError("this run is over; make a new Training with fresh clients for another one")
         start = time.monotonic() - self._seconds
-        network, streams = seen_by_aggregator(self.network, self.plan.privacy), self._identity.randomness
-        rounds = simulate(self.strategy, self.oracle, network, self.progress, streams, rounds=self.rounds)
+        seen = seen_by_aggregator(self.network, self.plan.privacy)
+        started = self.strategy, self.oracle, self.network, self.progress, self._identity.randomness
+        rounds = simulate(*started, rounds=self.rounds, seen=seen)
         self._keeper.check()
         for done in () if self.health.stops else rounds:
             self._sync()

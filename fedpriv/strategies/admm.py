@@ -208,8 +208,8 @@ class AdmmServer:
     is_sum: ClassVar[bool] = True
 
     def init(self, params: Tensor) -> tuple[Tensor, None]:
-        """The mean of the initial parameters (zero in the paper), given to all."""
-        return params.mean(0).expand_as(params), None
+        """All start from the first client's parameters (zero in the paper)."""
+        return params[:1].expand_as(params), None
 
     def __call__(self, message: Tensor, network: Network, state: None) -> tuple[Tensor, None]:
         """Average and give back."""

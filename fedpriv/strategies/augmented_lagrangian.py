@@ -200,25 +200,25 @@ class AdmmServer:
     def init(self, params: Tensor) -> tuple[Tensor, Loop]:
         """`w^0` and the phase START, sent to all."""
         w, zero = params[0], params.new_zeros(())
-        return _broadcast(w, START, 1.0, len(params)), Loop(w, w, zero, zero, zero, zero + math.nan)
+        return _said(w, START, 1.0).expand(len(params), -1), Loop(w, w, zero, zero, zero, zero + math.nan)
 
     def __call__(self, message: Tensor, network: Network, state: Loop) -> tuple[Tensor, Loop]:
         """One communication round."""
-        rows = network.gather(message)
-        shifted, numbers = rows[:, :-5], rows[:, -5:]
-        worst = numbers.amax(0)
-        objective = numbers[:, 1].sum() + self.regularizer.value(state.w.unsqueeze(0))[0]
-        state = replace(state, objective=objective, violation=worst[2], complementarity=worst[3])
-        state = self._checked(numbers[:, 0].sum(), state) if state.phase == INNER else self._next(worst, state)
+        rows, n = network.gather(message), network.n_clients
+        sums, (violation, complementarity, change) = network.total(rows[:, :-3])[0], network.largest(rows[:, -3:])[0]
+        shifted, error, objective = sums[:-2], sums[-2], sums[-1]
+        objective = objective + self.regularizer.value(state.w.unsqueeze(0))[0]
+        state = replace(state, objective=objective, violation=violation, complementarity=complementarity)
+        state = self._checked(error, state) if state.phase == INNER else self._next(float(change), state)
         if state.phase == ACCEPTED or state.done:
-            return _broadcast(state.w, ACCEPTED, 1.0, len(rows)), state
-        share = 1 / ((len(rows) + 1) * self.outer.beta)
-        weight = len(rows) * self.rho + share
-        center = (self.rho * shifted.sum(0) + share * state.anchor) / weight
+            return network.scatter(_said(state.w, ACCEPTED, 1.0)), state
+        share = 1 / ((n + 1) * self.outer.beta)
+        weight = n * self.rho + share
+        center = (self.rho * shifted + share * state.anchor) / weight
         w = self.regularizer.prox(center, 1 / weight)
         tolerance = max(self.inner_decay**state.inner, 1e-2 * self.outer.tau(state.outer))
         state = replace(state, w=w, inner=state.inner + 1, inner_total=state.inner_total + 1)
-        return _broadcast(w, INNER, tolerance, len(rows)), state
+        return network.scatter(_said(w, INNER, tolerance)), state
 
     def _checked(self, error: Tensor, state: Loop) -> Loop:
         """Accept w when its certificate, or the cap, says so."""
@@ -229,10 +229,10 @@ class AdmmServer:
             return replace(state, phase=ACCEPTED, certified=certified)
         return state
 
-    def _next(self, worst: Tensor, state: Loop) -> Loop:
+    def _next(self, change: float, state: Loop) -> Loop:
         """With clients' numbers at an accepted w: stop, or begin the next inner loop."""
         if state.phase != START:
-            state = replace(self._decided(float(worst[2]), float(worst[4]), state), outer=state.outer + 1)
+            state = replace(self._decided(float(state.violation), change, state), outer=state.outer + 1)
         return state if state.done else replace(state, anchor=state.w, inner=0, phase=INNER)
 
     def _decided(self, violation: float, change: float, state: Loop) -> Loop:
@@ -298,5 +298,5 @@ def _slope(merit: Callable[[Tensor], Tensor], w: Tensor) -> Tensor:
     return slope
 
 
-def _broadcast(w: Tensor, phase: float, tolerance: float, n: int) -> Tensor:
-    return torch.cat([w, w.new_tensor([phase, tolerance])]).expand(n, -1)
+def _said(w: Tensor, phase: float, tolerance: float) -> Tensor:
+    return torch.cat([w, w.new_tensor([phase, tolerance])]).unsqueeze(0)

@@ -88,10 +88,21 @@ class Oracle(Protocol):
 
 
 class Network(Protocol):
-    """The only exchanges between clients."""
+    """The only exchanges between clients, and the only place where rows of different clients meet.
+
+    An engine may hold the rows of some clients here and of others elsewhere; then k and n below count those here, and
+    what is made of several rows is made of all, wherever they are. So an aggregator never reduces rows by itself
+    (`rows.mean(0)`): what it keeps of shape `[1, dim]` is the same everywhere, and what it keeps of shape `[n, dim]`
+    belongs to the clients here.
+    """
+
+    @property
+    def n_clients(self) -> int:
+        """Number of clients of the run, wherever their rows are (public)."""
+        ...
 
     def mean(self, rows: Tensor) -> Tensor:
-        """Mean over the round's participants, given to all: `[k, dim] -> [n, dim]`."""
+        """Mean of messages over the round's participants, given to all: `[k, dim] -> [n, dim]`."""
         ...
 
     def mix(self, rows: Tensor) -> Tensor:
@@ -103,7 +114,19 @@ class Network(Protocol):
         ...
 
     def gather(self, rows: Tensor) -> Tensor:
-        """All rows in one place: `[n, dim] -> [n, dim]`."""
+        """The single messages, for a server that may see them: `[k, dim] -> [k, dim]`."""
+        ...
+
+    def total(self, rows: Tensor) -> Tensor:
+        """Sum of all rows that the server has, gathered or kept: `[k, dim] -> [1, dim]`. Nothing is sent."""
+        ...
+
+    def largest(self, rows: Tensor) -> Tensor:
+        """Largest entry of each column of all rows that the server has: `[k, dim] -> [1, dim]`. Nothing is sent."""
+        ...
+
+    def scatter(self, row: Tensor) -> Tensor:
+        """What the server says to all: `[1, dim] -> [n, dim]`."""
         ...
 
 

@@ -165,18 +165,19 @@ class ProximalMean:
 
     def __call__(self, message: Tensor, network: Network, state: MeanState) -> tuple[Tensor, MeanState]:
         """Mean, proximal map, average."""
-        everyone = network.gather(message)
-        t = state.t + 1
+        rows, t = network.gather(message), state.t + 1
+        z, worst = rows[:, :-1], rows[:, -1:]
         # the largest noisy value that a client reports: what a run shows as it goes
-        state = replace(state, t=t, worst_estimate=everyone[:, -1].max())
+        state = replace(state, t=t, worst_estimate=network.largest(worst)[0, 0])
         if t == self.rounds:
             state = replace(state, measurements=state.measurements + self.measurements)
-            return everyone[:1, :-1].expand(len(everyone), -1), state  # the model that all measured: a mean is rounded
-        w = self.regularizer.prox(everyone[:, :-1].mean(0, keepdim=True), self.learning_rate / t**self.decay)
+            return network.scatter(state.average), state  # the model that all measured
+        mean = network.total(z) / network.n_clients
+        w = self.regularizer.prox(mean, self.learning_rate / t**self.decay)
         weight = state.weight + t**self.power
         average = state.average + t**self.power / weight * (w - state.average)
         state = replace(state, average=average, weight=weight)
-        return (average if t == self.rounds - 1 else w).expand(len(everyone), -1), state
+        return network.scatter(average if t == self.rounds - 1 else w), state
 
 
 _FIX = "must be a whole number, at least 2: one to learn, and the last to measure"

@@ -94,16 +94,17 @@ class ControlVariates:
     def init(self, params: Tensor) -> tuple[Tensor, Controls]:
         """All start from the first client's model, with control variates zero."""
         model, controls = params[:1].clone(), torch.zeros_like(params)
-        return _said(model, controls), Controls(model, controls)
+        return _said(model, torch.zeros_like(model), controls), Controls(model, controls)
 
     def __call__(self, message: Tensor, network: Network, state: Controls) -> tuple[Tensor, Controls]:
         """Move the model along the mean update and the participants' control variates to their last gradients."""
         controls, length = state.controls, self.local_steps * self.learning_rate
-        update = network.mean(message)[:1] - length * controls.mean(0, keepdim=True)
+        update = network.mean(message)[:1] - length * network.total(controls) / network.n_clients
         model = state.model + self.server_learning_rate * update
         change = network.fill(message, torch.zeros_like(controls))
         controls = controls - self.control_rate / length * change
-        return _said(model, controls), Controls(model, controls)
+        mean = network.total(controls) / network.n_clients
+        return _said(model, mean, controls), Controls(model, controls)
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,5 @@ def _model(received: Tensor) -> Tensor:
     return received[:1].chunk(3, 1)[0].expand(len(received), -1)
 
 
-def _said(model: Tensor, controls: Tensor) -> Tensor:
-    mean = controls.mean(0, keepdim=True)
+def _said(model: Tensor, mean: Tensor, controls: Tensor) -> Tensor:
     return torch.cat([model.expand_as(controls), mean.expand_as(controls), controls], 1)

@@ -94,7 +94,7 @@ def views(strategy: Strategy, privacy: fp.Privacy, x: float, problem: fp.Problem
         oracle = PrivateOracle(population, sums, plan.privacy, ledger, randomness)
         network.sent.clear()
         view, state = seen_by_aggregator(network, privacy), begin(strategy, start.clone())
-        for _done in simulate(strategy, oracle, view, state, randomness, rounds=ROUNDS):
+        for _done in simulate(strategy, oracle, network, state, randomness, rounds=ROUNDS, seen=view):
             pass
         seen.append(torch.cat(network.sent).double().numpy())
     assert ledger is not None
