@@ -10,8 +10,9 @@ from torch.utils.data import TensorDataset
 
 from fedpriv.clients.population import Population
 from fedpriv.engines.local import Progress
+from fedpriv.measuring import table
 from fedpriv.measuring.centralised import centralised_al
-from fedpriv.measuring.metrics import Evaluator, consensus_distance, spread
+from fedpriv.measuring.metrics import Evaluator, spread
 from fedpriv.measuring.optimality import exact_report, private_report
 from fedpriv.oracle.private import PrivateOracle
 from fedpriv.strategies.base import Strategy
@@ -52,18 +53,22 @@ class Measures:
                 more than 20 nodes and at least 100: each round that is evaluated pays for all nodes.
 
         Returns:
-            `consensus_distance`, and with test data `node_test_accuracy` and `node_test_loss`, each with its `min`,
-            `mean` and `max` over nodes; empty where all models are one.
+            Metrics of nodes (`consensus_distance`) and, with test data, test metrics (`node_test_accuracy`), each with
+            its `min`, `mean` and `max` over nodes; empty where all models are one.
         """
         models = progress.models
         if not apart(progress):
             return {}
-        found: dict[str, Any] = {"consensus_distance": consensus_distance(models)}
+        found: dict[str, Any] = {row.name: row.function(models) for row in table.OF_NODES}
         if self.evaluate is None:
             return found
         count = examples or min(AT_THE_END, max(100, _AS_IT_GOES // len(models)))
         each = self.evaluate.of_each(models, count)
         return found | {f"node_{name}": spread([metrics[name] for metrics in each]) for name in each[0]}
+
+    def of_run(self, progress: Progress) -> dict[str, float]:
+        """What the run has done so far: public."""
+        return {row.name: row.function(progress) for row in table.OF_RUN}
 
     def optimality_gap(self, params: Tensor) -> float | None:
         """Objective at `params [dim]` over all training examples, less the optimum: exact, so not private."""
@@ -108,8 +113,3 @@ def flat(found: dict[str, Any]) -> dict[str, float]:
         f"{name}_{part}": v for name, value in found.items() if isinstance(value, dict) for part, v in value.items()
     }
     return {name: value for name, value in found.items() if not isinstance(value, dict)} | inner
-
-
-def bytes_sent(progress: Progress) -> int:
-    """What clients and server have sent so far."""
-    return progress.numbers_sent * progress.received.element_size()

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from fedpriv.clients.client import Loss, check_finite
 from fedpriv.errors import DataError, cut, in_short
-from fedpriv.models import predict
+from fedpriv.measuring import table
 from fedpriv.oracle.backends.functional import Functional
 
 _AT_ONCE = 16  # models in a forward pass
@@ -24,7 +24,7 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class Evaluator:
-    """Test loss, and accuracy where targets are classes.
+    """Test metrics: those of the table's `TESTED` that have a meaning.
 
     Args:
         model: Template; it is copied, and tested in eval mode.
@@ -68,7 +68,7 @@ class Evaluator:
                     raise DataError(f"model and loss do not take a test example of {told}: {fix}") from error
 
     def __call__(self, params: Tensor) -> dict[str, float]:
-        """`{"test_loss": ..., "test_accuracy": ...}` of one model `[dim]`; accuracy is a fraction."""
+        """`{"test_loss": ..., "test_accuracy": ...}` of one model `[dim]`."""
         return self._of(params[None], None)[0]
 
     def of_each(self, rows: Tensor, examples: int) -> list[dict[str, float]]:
@@ -77,17 +77,14 @@ class Evaluator:
 
     @torch.no_grad()
     def _of(self, rows: Tensor, examples: int | None) -> list[dict[str, float]]:
-        losses, right, count = [0.0] * len(rows), [0] * len(rows), 0
-        classes = False
+        totals = [dict[str, Tensor]() for _ in rows]
         for inputs, targets in self._first(examples):
-            for i, outputs in enumerate(self._outputs(rows, inputs)):
-                losses[i] += float(self._loss(outputs, targets)) * len(targets)
-                classes = outputs.ndim == 2 and not targets.is_floating_point()
-                if classes:
-                    right[i] += int((predict(outputs) == targets).sum())
-            count += len(targets)
-        metrics = [{"test_loss": loss / count} for loss in losses]
-        return [{**m, "test_accuracy": r / count} for m, r in zip(metrics, right, strict=True)] if classes else metrics
+            for outputs, total in zip(self._outputs(rows, inputs), totals, strict=True):
+                for metric in table.TESTED:
+                    part = metric.function(outputs, targets, self._loss)
+                    if part is not None:
+                        total[metric.name] = total.get(metric.name, 0.0) + part
+        return [{name: table.value_of(part) for name, part in total.items()} for total in totals]
 
     def _outputs(self, rows: Tensor, inputs: Tensor) -> Iterable[Tensor]:
         """Of each model: `[n, dim], [b, ...] -> n times [b, ...]`."""
@@ -114,11 +111,6 @@ def _read(test: Dataset[Any], batch_size: int) -> Iterator[tuple[Tensor, Tensor]
     except Exception as error:  # whatever a user's data set raises
         fix = "give pairs (input, target) of tensors of one shape"
         raise DataError(f"the test data cannot be read ({in_short(error)}): {fix}") from error
-
-
-def consensus_distance(models: Tensor) -> float:
-    """Root mean square distance of the clients' models `[n, dim]` from their mean."""
-    return float((models - models.mean(0)).double().square().sum(1).mean().sqrt())
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from fedpriv.measuring.health import told
+from fedpriv.measuring.table import headlines
 from fedpriv.privacy.accounting.spent import up
 from fedpriv.reports.report import Run
 
@@ -48,13 +49,11 @@ def notes(runs: Sequence[Run]) -> list[str]:
 
 def _columns(run: Run) -> dict[str, str]:
     facts, spent = run.to_json(), run.spent
-    accuracy, loss = facts.get("test_accuracy"), facts.get("test_loss")
     return {
         "run": str(run.folder),
         "what": run.title,
         "rounds": f"{run.rounds}{_of(run)}",
-        "test accuracy": "-" if accuracy is None else f"{float(accuracy):.2%}",
-        "test loss": "-" if loss is None else f"{float(loss):.4f}",
+        **{m.title: "-" if facts.get(m.name) is None else m.text(float(facts[m.name])) for m in headlines()},
         "epsilon": run.integrity if spent is None else "inf" if math.isinf(spent.epsilon) else up(spent.epsilon),
         **{name: str(getattr(spent, name, "-")) for name in _PROMISE},
         "bytes sent": f"{facts.get('bytes_sent') or 0:,.0f}",

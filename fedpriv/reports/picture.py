@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedpriv.measuring.table import Metric, panel
 from fedpriv.reports.report import Run
 from fedpriv.storage.files import write_whole
 
@@ -50,22 +52,29 @@ def draw(run: Run, path: Path) -> None:
 
 
 def _draw_metric(axes: Axes, run: Run) -> None:
-    name = next(n for n in ("objective", "test_accuracy", "test_loss") if run.column(n)[1] or n == "test_loss")
-    rounds, values = run.column(name)
-    scale = 100 if name == "test_accuracy" else 1
-    unit = " %" if name == "test_accuracy" else ""
-    axes.plot(rounds, [scale * value for value in values], color=_METRIC, linewidth=2)
-    low, high = (run.column(f"node_{name}_{part}")[1] for part in ("min", "max"))
+    first, *others = panel(lambda name: run.column(name)[1])
+    rounds, values = _column(run, first, first.name)
+    axes.plot(rounds, values, color=_METRIC, linewidth=2, label=first.title if others else None)
+    for metric, dashes in zip(others, itertools.cycle(("--", ":", "-."))):
+        axes.plot(*_column(run, metric, metric.name), dashes, color=_GREY, linewidth=1.5, label=metric.title)
+    (_, low), (_, high) = (_column(run, first, f"node_{first.name}_{part}") for part in ("min", "max"))
     if len(low) == len(high) == len(rounds):
-        below, above = ([scale * value for value in side] for side in (low, high))
-        axes.fill_between(rounds, below, above, color=_METRIC, alpha=0.15, linewidth=0, label="nodes, worst to best")
-        corner = "lower right" if name == "test_accuracy" else "upper right"  # where a run that learns is not
+        axes.fill_between(rounds, low, high, color=_METRIC, alpha=0.15, linewidth=0, label="nodes, worst to best")
+    if axes.get_legend_handles_labels()[1]:
+        corner = "lower right" if first.better == "higher" else "upper right"  # where a run that learns is not
         axes.legend(loc=corner, frameon=False, fontsize=9, labelcolor=_GREY)
-    if name == "objective" and min(values) > 0:
+    if first.name == "objective" and min(values) > 0:
         axes.set_yscale("log")  # first steps are large, last ones are what is looked for
-    axes.set_ylabel(name.replace("_", " ") + (", %" if unit else ""))
+    axes.set_ylabel(first.title + (", %" if first.percent else ""))
     if values:
-        _label_end(axes, rounds[-1], scale * values[-1], f"{scale * values[-1]:.{2 if unit else 4}f}{unit}", _METRIC)
+        _label_end(
+            axes, rounds[-1], values[-1], f"{values[-1]:.2f} %" if first.percent else f"{values[-1]:.4f}", _METRIC
+        )
+
+
+def _column(run: Run, metric: Metric[object], name: str) -> tuple[list[int], list[float]]:
+    rounds, values = run.column(name)
+    return rounds, [100 * value for value in values] if metric.percent else values
 
 
 def _draw_violation(axes: Axes, run: Run) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.errors import FedprivError
+from fedpriv.measuring import table
 from fedpriv.measuring.health import told
 from fedpriv.privacy.accounting.spent import Spent
 from fedpriv.runs.integrity import Finding, findings, unsealed
@@ -17,7 +18,6 @@ from fedpriv.storage import strict_json
 from fedpriv.storage.saved import CONFIG, checked
 
 _OF_A_RUN = ("config.yaml", "ledger.jsonl", "checkpoint.pt", "metrics.jsonl", "result.json")
-_AS_IT_GOES = ("test_accuracy", "test_loss", "consensus_distance", "bytes_sent")
 
 
 @dataclass(frozen=True)
@@ -152,39 +152,34 @@ class Run:
         if self.result is not None:
             each = self.result["per_client_epsilon"] if spent is not None else None
             return {**where, **self.result, "epsilon": epsilon, "per_client_epsilon": each, **checks}
-        rows = [{name: row[name] for name in _AS_IT_GOES if name in row} for row in self.metrics]
-        last: dict[str, Any] = {name: value for row in rows for name, value in row.items()}
-        nodes = {part: self.column(f"node_test_accuracy_{part}")[1] for part in ("min", "mean", "max")}
-        if all(nodes.values()):
-            last["node_test_accuracy"] = {part: values[-1] for part, values in nodes.items()}
+        every = (*table.TESTED, *table.OF_NODES, *table.OF_RUN)
+        last: dict[str, Any] = {m.name: row[m.name] for row in self.metrics for m in every if m.name in row}
+        for metric in table.TESTED:
+            nodes = {part: self.column(f"node_{metric.name}_{part}")[1] for part in table.PARTS}
+            if all(nodes.values()):
+                last[f"node_{metric.name}"] = {part: values[-1] for part, values in nodes.items()}
         promise = {name: getattr(spent, name, None) for name in ("delta", "unit", "relation", "trust", "accountant")}
         return {**where, "rounds": self.rounds, **last, "epsilon": epsilon, **promise, **checks}
 
     def rows(self) -> dict[str, str]:
         """What `fedpriv show` prints, as names and values."""
         facts = self.to_json()
+        measured = table.shown(facts if self._is_graph else {**facts, "spectral_gap": None}, table.rows())
+        if "relative difference" in measured:
+            measured["relative difference"] += _unless_converged(facts)
         rows = {
             "run": self.title,
             "rounds": f"{self.rounds}{self._and_why()}",
             "first not finite": told(facts.get("first_nonfinite", {})),
-            "test accuracy": _shown(facts.get("test_accuracy"), "{:.2%}"),
-            "test loss": _shown(facts.get("test_loss"), "{:.4f}"),
-            "suboptimality": _shown(facts.get("suboptimality"), "{:.4g} (exact, of the clients' data: not private)"),
-            "nodes' test accuracy": _spread(facts.get("node_test_accuracy")),
-            "consensus distance": _shown(facts.get("consensus_distance"), "{:.4g}"),
-            "spectral gap": _shown(facts.get("spectral_gap") if self._is_graph else None, "{:.4g}"),
-            "bytes sent": _shown(facts.get("bytes_sent"), "{:,.0f}"),
+            **measured,
             "privacy": self.privacy,
             "ledger": self.evidence,
             "if left here": None if self.result else "the whole plan is charged: the stop may depend on what was seen",
-            "objective": _shown(facts.get("objective"), "{:.6g}"),
-            "largest violation": _shown(facts.get("max_violation"), "{:.2g}"),
             "worst constraint value": _estimated(facts),
             "KKT residuals": ", ".join(
                 f"{name} {_shown(value, '{:.2g}')}" for name, value in facts.get("kkt", {}).items()
             ),
             "certificate": facts.get("status"),
-            "relative difference": _shown(facts.get("relative_difference"), "{:.2g}") + _unless_converged(facts),
             "noise multiplier": _shown(facts.get("noise_multiplier"), "{:.4g}"),
             "time": _shown(facts.get("seconds"), "{:.1f} s"),
             "folder": str(self.folder),
@@ -196,13 +191,6 @@ class Run:
             return " so far; the run is not finished"
         said, spent = self.result, self.spent
         return "" if spent is None else why_no_more(said["ended"], said["planned_rounds"], spent, said.get("status"))
-
-
-def _spread(found: dict[str, float | str] | None) -> str:
-    if found is None:
-        return ""
-    low, mean, high = (float(found[part]) for part in ("min", "mean", "max"))
-    return f"{low:.2%} to {high:.2%}, mean {mean:.2%}"
 
 
 def _shown(value: float | str | None, form: str) -> str:

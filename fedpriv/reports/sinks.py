@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpriv.errors import FedprivError
+from fedpriv.measuring import table
 from fedpriv.runs.live import Live
 from fedpriv.runs.results import read_metrics
 from fedpriv.storage import files, strict_json
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from fedpriv.runs.results import RoundReport
 
 __all__ = ["Csv", "Jsonl", "Live", "TensorBoard"]
-_CSV_COLUMNS = ("round", "epsilon", "test_loss", "test_accuracy")
 
 
 class Jsonl:
@@ -64,13 +64,14 @@ class Csv:
     """
 
     def __init__(self, path: Path, keep: float = 0) -> None:
-        self._lines = _Lines(path, _csv_rounds(path), keep, ",".join(_CSV_COLUMNS) + "\n")
+        self._columns = "round", "epsilon", *(metric.name for metric in table.TESTED)
+        self._lines = _Lines(path, _csv_rounds(path), keep, ",".join(self._columns) + "\n")
 
     def write(self, report: RoundReport) -> None:
         """Append one round, unless it is there."""
         text = io.StringIO()
         row = {"round": report.round, "epsilon": report.epsilon, **strict_json.plain(report.metrics)}
-        csv.writer(text, lineterminator="\n").writerow([row.get(name, "") for name in _CSV_COLUMNS])
+        csv.writer(text, lineterminator="\n").writerow([row.get(name, "") for name in self._columns])
         self._lines.write(report, text.getvalue())
 
     def close(self) -> None:

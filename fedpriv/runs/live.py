@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -12,11 +12,12 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
+from fedpriv.measuring import table
+
 if TYPE_CHECKING:
     from fedpriv.runs.results import RoundReport
 
 _PLAIN_LINES = 20
-_QUIET = ("node_", "bytes_sent")  # in the files and in TensorBoard, but too much for a line
 
 
 def moves(console: Console) -> bool:
@@ -91,15 +92,9 @@ class Live:
                 self._progress.stop()
 
     def _metrics(self) -> list[str]:
-        shown: dict[str, Callable[[float], str]] = {
-            "test_loss": lambda value: f"loss {value:.4f}" if abs(value) < 1e5 else f"loss {value:.3g}",
-            "test_accuracy": lambda value: f"accuracy {value:.2%}",
-            "node_test_accuracy_min": lambda value: f"of the worst node {value:.2%}",
-            "consensus_distance": lambda value: f"apart {value:.3g}",
-        }
-        known = [form(self._last[name]) for name, form in shown.items() if name in self._last]
-        others = (name for name in self._last if name not in shown and not name.startswith(_QUIET))
-        return known + [f"{name} {self._last[name]:.3g}" for name in others]
+        known = [f"{word} {row.text(self._last[name])}" for name, word, row in _shown() if name in self._last]
+        quiet = {name for name, _, _ in _shown()} | set(table.numbers())
+        return known + [f"{name} {value:.3g}" for name, value in self._last.items() if name not in quiet]
 
     def _speed(self, report: RoundReport) -> str:
         now = self._clock()
@@ -107,6 +102,15 @@ class Live:
             self._start = (report.round, now)
         rounds, seconds = report.round - self._start[0], now - self._start[1]
         return f"{rounds / seconds:.3g} rounds/s" if rounds and seconds > 0 else ""
+
+
+def _shown() -> Iterator[tuple[str, str, table.Metric[object]]]:
+    """Names, words and rows of what is shown; the rest of the table is in the files and in TensorBoard alone."""
+    for row in (*table.TESTED, *table.OF_NODES, *table.OF_RUN, *table.TOLD):
+        if row.live:
+            yield row.name, row.live, row
+        if row.live and row.better == "higher":
+            yield f"node_{row.name}_min", "of the worst node", row
 
 
 def _epsilon(report: RoundReport) -> str:

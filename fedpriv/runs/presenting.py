@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from fedpriv.measuring import table as metrics
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -35,12 +37,16 @@ def curves(rows: Rows, title: str) -> Figure:
     from matplotlib import pyplot
 
     figure, panels = pyplot.subplots(2, 1, sharex=True, layout="constrained")
-    metric = next((name for name in ("test_accuracy", "test_loss") if any(name in row for row in rows)), "test_loss")
-    for axes, name in zip(panels, (metric, "epsilon"), strict=True):
-        points = [(row["round"], row[name]) for row in rows if name in row]
-        axes.plot([at for at, _ in points], [value for _, value in points], marker="." if len(points) < 50 else "")
-        axes.set_ylabel(name.replace("_", " "))
+    measured = metrics.panel(lambda name: any(name in row for row in rows))
+    for axes, names in zip(panels, ([metric.name for metric in measured], ["epsilon"]), strict=True):
+        for name in names:
+            points = [(row["round"], row[name]) for row in rows if name in row]
+            mark = "." if len(points) < 50 else ""
+            axes.plot([at for at, _ in points], [value for _, value in points], marker=mark, label=name)
+        axes.set_ylabel(names[0].replace("_", " "))
         axes.grid(axis="y", alpha=0.3)
+        if len(names) > 1:
+            axes.legend()
     panels[1].set_xlabel("round")
     figure.suptitle(title)
     return figure

@@ -32,12 +32,13 @@ class Reporting:
         found: dict[str, float] = {}
         if last or progress.round % self._every == 0:
             one, nodes = self._measure(progress, measures.AT_THE_END if last else None)
-            found = {**one, **measures.flat(nodes), "bytes_sent": measures.bytes_sent(progress)}
+            found = {**one, **measures.flat(nodes), **self._measures.of_run(progress)}
         return found | self._measures.strategy.shown(progress.server)
 
     def at_the_end(self, progress: Progress) -> tuple[dict[str, float], dict[str, Any]]:
         """Metrics of the one model, and of nodes' own; what the last report measured is not measured again."""
-        return self._measure(progress, measures.AT_THE_END)
+        one, nodes = self._measure(progress, measures.AT_THE_END)
+        return dict(one), nodes
 
     def _measure(self, progress: Progress, examples: int | None) -> tuple[dict[str, float], dict[str, Any]]:
         if self._seen is None or self._seen[:2] != (progress.round, examples):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fedpriv.clients.layout import Layout
 from fedpriv.errors import FedprivError
+from fedpriv.measuring import table
 from fedpriv.measuring.health import told
 from fedpriv.privacy.accounting.spent import Spent
 from fedpriv.runs import presenting
@@ -220,8 +221,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         rows = {
-            "test accuracy": "" if self.test_accuracy is None else f"{self.test_accuracy:.2%}",
-            "test loss": "" if self.test_loss is None else f"{self.test_loss:.4g}",
+            **self._tested(),
             "rounds": f"{self.rounds}{self._why_fewer()}",
             "privacy": str(self.spent),
             "noise multiplier": "" if self.noise_multiplier is None else f"{self.noise_multiplier:.4g}",
@@ -230,12 +230,16 @@ class Result:
         }
         return presenting.card(self.strategy, {name: value for name, value in rows.items() if value})
 
+    def _tested(self) -> dict[str, str]:
+        """Test metrics in words, the first one first."""
+        facts: dict[str, Any] = {"test_accuracy": self.test_accuracy, "test_loss": self.test_loss, **self.measures}
+        return {row.title: row.text(facts[row.name]) for row in table.headlines() if facts.get(row.name) is not None}
+
     def _why_fewer(self) -> str:
         return why_no_more(self.ended, self.planned_rounds, self.spent, self.measures.get("status"))
 
     def __str__(self) -> str:
-        tested = "" if self.test_loss is None else f"test loss {self.test_loss:.4g}, "
-        tested = tested if self.test_accuracy is None else f"test accuracy {self.test_accuracy:.2%}, "
+        tested = next((f"{name} {value}, " for name, value in self._tested().items()), "")
         why = self._why_fewer()
         broken = f", first not finite: {told(self.first_nonfinite)}" if self.first_nonfinite else ""
         rounds = f"{self.rounds} rounds{f' ({why.lstrip()})' if why else ''}"
@@ -271,7 +275,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise FedprivError(f"{path}, line {number} is damaged; {fix}") from error
-        rows.append(checked(ROUND, row, f"{path}, line {number}", fix))
+        rows.append(checked(ROUND, row, f"{path}, line {number}", fix, table.numbers()))
     return rows
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Required
 
@@ -53,16 +54,8 @@ class _Round(TypedDict, total=False):
     releases: Count
     head: Text
     epsilon: Epsilon
-    objective: Number | None
     violation: Number | None
     stationarity: Number | None
-    test_accuracy: Number | None
-    test_loss: Number | None
-    consensus_distance: Number | None
-    bytes_sent: Number | None
-    node_test_accuracy_min: Number | None
-    node_test_accuracy_mean: Number | None
-    node_test_accuracy_max: Number | None
 
 
 class _Converged(TypedDict):
@@ -70,9 +63,9 @@ class _Converged(TypedDict):
 
 
 class _Spread(TypedDict):
-    min: Number
-    mean: Number
-    max: Number
+    min: Number | None
+    mean: Number | None
+    max: Number | None
 
 
 class _Width(TypedDict):
@@ -91,17 +84,7 @@ class _Result(TypedDict, total=False):
     not_covered: Required[list[Text]]
     first_nonfinite: dict[str, Count]
     status: Text | None
-    test_accuracy: Number | None
-    test_loss: Number | None
-    suboptimality: Number | None
-    node_test_accuracy: _Spread | None
-    consensus_distance: Number | None
-    spectral_gap: Number | None
-    bytes_sent: Finite | None
-    objective: Number | None
-    max_violation: Number | None
     kkt: dict[str, Number | None]
-    relative_difference: Number | None
     noise_multiplier: Finite | None
     seconds: Finite | None
     centralised: _Converged
@@ -113,16 +96,29 @@ class _Result(TypedDict, total=False):
 CONFIG: TypeAdapter[Any] = TypeAdapter(_Config)
 RESULT: TypeAdapter[Any] = TypeAdapter(_Result)
 ROUND: TypeAdapter[Any] = TypeAdapter(_Round)
+_NUMBERS = TypeAdapter(dict[str, Number | None])
+_SPREADS = TypeAdapter(dict[str, _Spread])
 
 
-def checked(kind: TypeAdapter[Any], found: Any, path: Path | str, fix: str) -> Any:  # noqa: ANN401 - JSON and YAML hold anything
+def checked(kind: TypeAdapter[Any], found: Any, path: Path | str, fix: str, metrics: Collection[str] = ()) -> Any:  # noqa: ANN401 - JSON and YAML hold anything
     """Return what was read from a file if it has the required fields; it may have more.
+
+    Args:
+        kind: The fields.
+        found: What was read.
+        path: Where.
+        fix: What to do if it is damaged.
+        metrics: Fields that are numbers, or the least, the mean and the largest of several, or null.
 
     Raises:
         FedprivError: a field is missing or has the wrong type; names it.
     """
     try:
         kind.validate_python(found)
+        measured = {name: found[name] for name in metrics if name in found}
+        spreads = {name: value for name, value in measured.items() if isinstance(value, dict)}
+        _SPREADS.validate_python(spreads)
+        _NUMBERS.validate_python({name: value for name, value in measured.items() if name not in spreads})
     except ValidationError as error:
         raise FedprivError(f"{path} is damaged{_of_what(error.errors()[0])}; {fix}") from None
     return found

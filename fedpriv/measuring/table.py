@@ -1,0 +1,171 @@
+"""Every metric, a row each: what computes it, how it is written, and which way is better.
+
+All that shows metrics reads this table: `metrics.jsonl`, `metrics.csv`, the progress line, TensorBoard, the result,
+`fedpriv show` and `compare`, and pictures. A new metric is a function and a row of the table for its kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+import torch
+from torch import Tensor
+
+from fedpriv.clients.client import Loss
+from fedpriv.engines.local import Progress
+from fedpriv.models import predict
+
+F = TypeVar("F", covariant=True)
+OfTest = Callable[[Tensor, Tensor, Loss], Tensor | None]
+"""From a batch's outputs, its targets and the loss to numerators and denominators `[2, groups]` in float64.
+
+They are added up over batches; the metric is the mean of their ratios over the groups that have examples, such as the
+classes of a balanced accuracy. None where the metric has no meaning.
+"""
+
+
+@dataclass(frozen=True)
+class Metric(Generic[F]):
+    """A row.
+
+    Args:
+        name: As files have it, e.g. `test_accuracy`.
+        function: What computes it; None where a strategy, the network or a check at the end tells it.
+        form: How it is written, as `format` takes it: `.2%`, `.4g`.
+        better: Which way is better; of two metrics the one of which more is better stands first.
+        live: Its word on the progress line; empty: it is not there.
+        words: What people read; by default the name.
+        remark: What to say beside the value.
+    """
+
+    name: str
+    function: F
+    form: str
+    better: Literal["higher", "lower"]
+    live: str = ""
+    words: str = ""
+    remark: str = ""
+
+    @property
+    def title(self) -> str:
+        """Its name for people."""
+        return self.words or self.name.replace("_", " ")
+
+    @property
+    def percent(self) -> bool:
+        """Whether it is a fraction, shown out of a hundred."""
+        return self.form.endswith("%")
+
+    def text(self, value: float) -> str:
+        """The value as it is written; one that would fill a line is rounded.
+
+        >>> TESTED[0].text(0.25), TESTED[0].text(1e30)
+        ('0.2500', '1e+30')
+        """
+        return format(value, ".3g" if self.form == ".4f" and abs(value) >= 1e5 else self.form)
+
+
+def mean_loss(outputs: Tensor, targets: Tensor, loss: Loss) -> Tensor | None:
+    """Mean loss of an example."""
+    return _pair(float(loss(outputs, targets)) * len(targets), len(targets))
+
+
+def accuracy(outputs: Tensor, targets: Tensor, loss: Loss) -> Tensor | None:
+    """Fraction of examples whose class is found."""
+    if not _are_classes(outputs, targets):
+        return None
+    return _pair(int((predict(outputs) == targets).sum()), len(targets))
+
+
+def consensus_distance(models: Tensor) -> float:
+    """Root mean square distance of the clients' models `[n, dim]` from their mean."""
+    return float((models - models.mean(0)).double().square().sum(1).mean().sqrt())
+
+
+def bytes_sent(progress: Progress) -> int:
+    """What clients and server have sent so far."""
+    return progress.numbers_sent * progress.received.element_size()
+
+
+TESTED: tuple[Metric[OfTest], ...] = (
+    Metric("test_loss", mean_loss, ".4f", "lower", live="loss"),
+    Metric("test_accuracy", accuracy, ".2%", "higher", live="accuracy"),
+)
+"""Of a model on public test data; of nodes' own models as `node_<name>`, the least, the mean and the largest."""
+
+OF_NODES: tuple[Metric[Callable[[Tensor], float]], ...] = (
+    Metric("consensus_distance", consensus_distance, ".4g", "lower", live="apart"),
+)
+"""Of nodes' own models `[n, dim]`, where they have them."""
+
+OF_RUN: tuple[Metric[Callable[[Progress], float]], ...] = (Metric("bytes_sent", bytes_sent, ",.0f", "lower"),)
+"""Of what a run has done so far."""
+
+TOLD: tuple[Metric[None], ...] = (
+    Metric("objective", None, ".6g", "lower", live="objective"),
+    Metric("max_violation", None, ".2g", "lower", words="largest violation"),
+    Metric("relative_difference", None, ".2g", "lower"),
+    Metric("spectral_gap", None, ".4g", "higher"),
+    Metric("suboptimality", None, ".4g", "lower", remark="exact, of the clients' data: not private"),
+)
+"""What strategies, the network and the checks at a run's end tell."""
+
+PARTS = ("min", "mean", "max")
+_OBJECTIVE = TOLD[0]
+
+
+def rows() -> tuple[Metric[object], ...]:
+    """All rows, those for people first to read first."""
+    return *headlines(), *OF_NODES, *OF_RUN, *TOLD
+
+
+def headlines() -> list[Metric[OfTest]]:
+    """Test metrics as people read them: what should rise before what should fall."""
+    return sorted(TESTED, key=lambda row: row.better != "higher")
+
+
+def numbers() -> list[str]:
+    """Names under which a round's file may have a number."""
+    return [row.name for row in rows()] + [f"node_{row.name}_{part}" for row in TESTED for part in PARTS]
+
+
+def facts() -> list[str]:
+    """Names under which a result may have a number, or the least, the mean and the largest of several."""
+    return [row.name for row in rows()] + [f"node_{row.name}" for row in TESTED]
+
+
+def value_of(totals: Tensor) -> float:
+    """The metric of summed numerators and denominators `[2, groups]`."""
+    return float((totals[0] / totals[1])[totals[1] > 0].mean())
+
+
+def shown(facts: Mapping[str, Any], of: Iterable[Metric[object]]) -> dict[str, str]:
+    """What is known of these metrics, in words."""
+    found: dict[str, str] = {}
+    for row in of:
+        if facts.get(row.name) is not None:
+            found[row.title] = row.text(float(facts[row.name])) + (f" ({row.remark})" if row.remark else "")
+        nodes = [(facts.get(f"node_{row.name}") or {}).get(part) for part in PARTS]
+        if row.better == "higher" and None not in nodes:
+            low, mean, high = (row.text(float(value)) for value in nodes)
+            found[f"nodes' {row.title}"] = f"{low} to {high}, mean {mean}"
+    return found
+
+
+def panel(known: Callable[[str], object]) -> list[Metric[object]]:
+    """The metrics that a picture shows in one panel: the first that is known, and the others that share its scale."""
+    first = next((row for row in (_OBJECTIVE, *headlines()) if known(row.name)), headlines()[-1])
+    return [
+        first,
+        *(row for row in headlines() if row is not first and row.percent and first.percent and known(row.name)),
+    ]
+
+
+def _are_classes(outputs: Tensor, targets: Tensor) -> bool:
+    return outputs.ndim == 2 and not targets.is_floating_point()
+
+
+def _pair(numerator: float, denominator: float) -> Tensor:
+    return torch.tensor([[numerator], [denominator]], dtype=torch.float64)
