@@ -1,4 +1,4 @@
-"""The round, in a client half and a server half with data only between them."""
+"""A round, as a client half and a server half that exchange only messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RoundOracle(Oracle, Protocol):
         ...
 
     def release_message(self, message: Tensor) -> Tensor:
-        """Clip, noise and record messages when the boundary is there."""
+        """With `at: message`, clip, noise and record messages; else return them unchanged."""
         ...
 
 
@@ -40,12 +40,12 @@ class RoundNetwork(Network, Protocol):
 
     @property
     def answers(self) -> int:
-        """Clients that a server answers at the end of the round, each with its row of what is received."""
+        """Number of clients that the server sends a row to at the end of the round."""
         ...
 
     @property
     def spectral_gap(self) -> float:
-        """One minus the factor by which a mixing step shrinks disagreement."""
+        """One minus the factor by which mixing shrinks disagreement."""
         ...
 
     @property
@@ -54,7 +54,7 @@ class RoundNetwork(Network, Protocol):
         ...
 
     def here(self, cohort: Tensor) -> Tensor:
-        """Where the rows of a cohort's clients are among the rows that this engine holds, `[k]`."""
+        """Positions of a cohort's clients among the rows that this engine holds, `[k]`."""
         ...
 
     def participants(self, round_index: int, randomness: Randomness) -> Tensor:
@@ -63,7 +63,7 @@ class RoundNetwork(Network, Protocol):
 
 
 class SumsOnly:
-    """A network on which an aggregator gets sums over the participants and nothing else."""
+    """A network on which an aggregator gets only sums over the participants."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -76,7 +76,7 @@ class SumsOnly:
         return self._network.n_clients
 
     def mix(self, rows: Tensor) -> Tensor:
-        """Refused, as `gather` and `largest` are.
+        """Refused, as are `gather` and `largest`: they use single messages.
 
         Raises:
             PrivacyError: always.
@@ -90,18 +90,18 @@ class SumsOnly:
 
 
 def seen_by_aggregator(network: RoundNetwork, privacy: Privacy) -> Network:
-    """The network as far as the settings of trust let an aggregator see it."""
+    """The network as the aggregator may use it: `SumsOnly` if `trust` allows only sums."""
     return SumsOnly(network) if privacy.private and privacy.trust.sums_only else network
 
 
 @dataclass(frozen=True)
 class Call:
-    """What clients are told of a round: public, or released.
+    """What clients receive in a round: public or released values.
 
     Attributes:
         round: The round, from 0.
-        cohort: Who takes part, sorted, wherever they are.
-        heard: What each of the clients here received, `[k, dim]`.
+        cohort: Indices of the clients that take part, sorted, in this process or others.
+        heard: What each participant in this process received, `[k, dim]`.
     """
 
     round: int
@@ -111,10 +111,10 @@ class Call:
 
 @dataclass(frozen=True)
 class Reply:
-    """What the server makes of a round's messages. Functions of messages only.
+    """What the server computes from a round's messages.
 
     Attributes:
-        received: What the clients hear next, `[n, dim]`.
+        received: What the clients receive next, `[n, dim]`.
         server: State of the aggregator.
         output: State of the output.
         models: The reported models, `[n, dim]` or `[1, dim]` when all are alike.
@@ -128,16 +128,16 @@ class Reply:
 
 @dataclass(frozen=True)
 class Progress:
-    """All that a run carries from one round to the next: what a checkpoint holds.
+    """The state of a run between two rounds, which a checkpoint holds.
 
     Attributes:
         round: Number of finished rounds.
-        received: What the clients hear next, `[n, dim]`.
-        local: State of the local steps: rows `[n, ...]` and public numbers. It belongs to the clients: under
-            `trust: local` and `at: gradient` it is a function of releases, else it is as private as the data.
+        received: What the clients receive next, `[n, dim]`.
+        local: State of the local steps: rows `[n, ...]` and public numbers. With `trust: local` and `at: gradient` it
+            is computed from releases, else it is as private as the data.
         server: State of the aggregator.
         output: State of the output.
-        models: The reported models, `[n, dim]` or `[1, dim]` when all are alike. Functions of releases only.
+        models: The reported models, `[n, dim]`, or `[1, dim]` when all are equal; computed from releases only.
         numbers_sent: Numbers exchanged so far, both ways.
     """
 
@@ -151,7 +151,7 @@ class Progress:
 
     @property
     def reply(self) -> Reply:
-        """What the server's half left, and needs next."""
+        """The part of the state that the server half needs."""
         return Reply(self.received, self.server, self.output, self.models)
 
     def stored(self) -> dict[str, Any]:
@@ -160,10 +160,10 @@ class Progress:
         return plain | {name: named(plain[name]) for name in _STATES}
 
     def restored(self, stored: Mapping[str, Any]) -> Progress:
-        """The progress that was `stored`, of a run that began as this one did.
+        """The progress with the values that were `stored`.
 
         Raises:
-            KeyError: its strategy keeps another state.
+            KeyError: the strategy that was stored keeps other state.
         """
         return Progress(**{**stored, **{name: restored(getattr(self, name), stored[name]) for name in _STATES}})
 
@@ -173,12 +173,12 @@ _STATES = ("local", "server", "output")
 
 @dataclass(frozen=True)
 class Round:
-    """A finished round. All but `progress.local` was released or is public.
+    """A finished round. Everything but `progress.local` is public or released.
 
     Attributes:
         index: The round, from 0.
-        participants: Indices of its clients, `[k]`.
-        progress: The run after this round.
+        participants: Indices of the clients that took part, `[k]`.
+        progress: State of the run after this round.
     """
 
     index: int
@@ -190,7 +190,7 @@ def begin(strategy: Strategy, params: Tensor) -> Progress:
     """The state before round 0 from initial parameters `[n, dim]`.
 
     Raises:
-        ConfigError: `monitor` names what the aggregator's state does not have.
+        ConfigError: `monitor` names a number that the aggregator's state does not have.
     """
     received, server = strategy.aggregator.init(params)
     if missing := [name for name in strategy.monitor if name not in dir(server)]:
@@ -217,12 +217,12 @@ def simulate(
         oracle: Answers its questions.
         network: Exchanges its messages.
         progress: Where to start: `begin(...)`, or a checkpoint.
-        randomness: The run's streams (cohorts; dropout).
+        randomness: The run's random streams (cohorts; dropout).
         rounds: Total number of rounds of the run.
-        seen: What the aggregator sees of the network (`seen_by_aggregator`); all of it by default.
+        seen: The network as the aggregator may use it (`seen_by_aggregator`); `network` by default.
 
     Yields:
-        Each finished round. The generator ends early, cleanly, when the next release would overspend the budget.
+        Each finished round. The generator ends early when the next release would pass the target epsilon.
     """
     check_count("rounds", rounds, "a run needs at least one round")
     for index in range(progress.round, rounds):
@@ -254,16 +254,16 @@ def _own_draws(seed: int, device: torch.device) -> Generator[None]:
 
 
 def client_half(strategy: Strategy, oracle: RoundOracle, call: Call, local: Any) -> tuple[Tensor, Any]:  # noqa: ANN401
-    """What clients do in a round: hear, ask, step and say.
+    """What clients do in a round: receive, ask the oracle, step and send.
 
     Args:
         strategy: The algorithm, the same on both sides.
         oracle: Answers these clients' questions.
-        call: What they are told.
+        call: What they receive.
         local: Their state, rows `[k, ...]`.
 
     Returns:
-        Their messages `[k, dim]`, as private as they are to be, and their new state. Only the messages leave them.
+        Their messages `[k, dim]`, private where the run is, and their new state. Only messages leave the clients.
     """
     oracle.begin_round(call.round, call.cohort, call.heard)
     message, local = strategy.local_step(call.heard, local, oracle)
@@ -271,7 +271,7 @@ def client_half(strategy: Strategy, oracle: RoundOracle, call: Call, local: Any)
 
 
 def server_half(strategy: Strategy, seen: Network, message: Tensor, before: Reply) -> Reply:
-    """What becomes of the messages `[k, dim]`: a function of them and of what was made of earlier ones."""
+    """What the server computes from the messages `[k, dim]` and its state."""
     received, server = strategy.aggregator(message, seen, before.server)
     models, output = strategy.output(received, before.output)
     return Reply(received, server, output, models)
@@ -293,7 +293,7 @@ def _next(
 
 
 def adopt(population: Population, progress: Progress, price: str) -> None:
-    """Write the reported models, and what they have cost, into the clients' modules."""
+    """Write the reported models, with a note of what they cost, into the clients' modules."""
     population.params.copy_(progress.models.expand_as(population.params))
     for client in population.clients:
         client.outcome_of = price

@@ -1,4 +1,4 @@
-"""The centralised proximal augmented Lagrangian: the same outer loop with all data in one place, a baseline."""
+"""The centralised proximal augmented Lagrangian, a baseline: the outer loop of `proximal_al` with all data together."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from fedpriv.strategies.solvers import LBFGS, Solver, gradient
 
 @dataclass(frozen=True)
 class Central:
-    """Where the centralised method ended.
+    """Result of the centralised method.
 
     Attributes:
         params: `[dim]`.
         multipliers: `[n, m]`.
-        objective: Mean objective of the clients, h included.
-        outer_rounds: Outer rounds.
-        evaluations: Evaluations of all clients' problems.
+        objective: Mean objective of the clients, regulariser included.
+        outer_rounds: Number of outer rounds.
+        evaluations: Number of evaluations of all clients' problems.
         cpu_seconds: Processor time.
-        converged: Eq 11's conditions hold and the last subproblem met its tolerance.
+        converged: Whether the stopping rule of `Outer` holds and the last subproblem met its tolerance.
     """
 
     params: Tensor
@@ -51,10 +51,10 @@ def centralised_al(
     Args:
         problem: The clients' objectives and constraints.
         start: `[dim]`.
-        outer: As in `proximal_al`; by default with a large penalty and tolerances a tenth of the usual ones or less.
+        outer: As in `proximal_al`; by default with a large penalty and at most a tenth of the usual tolerances.
         regularizer: h; it must be smooth (none, or L2).
-        solver: Of the subproblems.
-        outer_rounds: Cap.
+        solver: Solver of the subproblems.
+        outer_rounds: Largest number of outer rounds.
     """
     outer = outer or Outer(300.0, tolerance=1e-3, stationarity=1e-4, feasibility=1e-6)
     h, solver = regularizer or Zero(), solver or LBFGS(iterations=1000)

@@ -1,6 +1,6 @@
-"""Whether a run still trains, told from released models and from test metrics on public data, and from nothing else.
+"""Detect NaN and infinity in released models and in test metrics on public data.
 
-Whether a client's own gradients are finite is private: it is seen by nobody but the client, and stops nothing.
+Whether a client's gradients are finite is private, so it is not looked at here.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _FIX = "take smaller steps, e.g. a lower learning_rate"
 
 @dataclass(frozen=True)
 class Health:
-    """What of a run has not been finite, and since when.
+    """What has not been finite in a run, and since which round.
 
     Args:
-        stop_on: What ends the run: `"nonfinite"` a released model with a NaN or an infinity, `"nonfinite_loss"` such a
-            test loss too, or `"nothing"`.
+        stop_on: What ends the run: `"nonfinite"`, a released model with NaN or infinity; `"nonfinite_loss"`, also such
+            a test loss; or `"nothing"`.
         first: For `"model"` and `"test_loss"` the first round, counted from 1, in which it was not finite.
 
     Raises:
@@ -44,7 +44,7 @@ class Health:
         check_choice("stop_on", self.stop_on, *_STOPS)
 
     def after(self, round_number: int, found: Mapping[str, Tensor | float]) -> Health:
-        """The same once a round's models `[n, dim]` (as `"model"`) or metrics are known."""
+        """The state after a round, from its models `[n, dim]` (named `"model"`) or metrics."""
         broken = [name for name in _WATCHED if name in found and not _is_finite(found[name])]
         return replace(self, first={**dict.fromkeys(broken, round_number), **self.first})
 
@@ -54,12 +54,12 @@ class Health:
         return any(name in self.first for name in _STOPS[self.stop_on])
 
     def warning(self, before: Health, models: Tensor, spent: str) -> str | None:
-        """One line where something is newly broken.
+        """A warning if something is not finite for the first time; else None.
 
         Args:
-            before: The health before this round.
+            before: The state before this round.
             models: The reported models, `[n, dim]`.
-            spent: What the run has spent by now, in words; empty if it makes no promise.
+            spent: What the run has spent by now, in words; empty without privacy.
         """
         new = {name: at for name, at in self.first.items() if name not in before.first}
         if not new:
@@ -77,7 +77,7 @@ class Health:
 
 
 def told(first: Mapping[str, int]) -> str:
-    """What was first not finite when, in words; empty if all was.
+    """In which rounds something was first not finite, in words; empty if nothing was.
 
     >>> told({"test_loss": 3, "model": 12})
     'test loss in round 3, model in round 12'

@@ -1,6 +1,6 @@
 """Metrics of reported models on public test data.
 
-A reported model is a function of releases and test data are assumed public, so these cost no privacy.
+Reported models are computed from releases and test data count as public, so these cost no epsilon.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Evaluator:
         loss: Maps (outputs, targets) of a batch to their mean loss.
         test: Public test examples, as (input, target).
         batch_size: Examples at a time.
-        batched: Whether vmap can batch the model: then several go through one forward pass in `of_each`, which takes
-            half to two thirds of the time for matrices. Convolutions with weights of their own take two to three times
-            as long together as in turn (torch 2.13, CPU), so they take turns.
+        batched: Whether vmap can batch the model. Then `of_each` evaluates several models in one forward pass, which
+            takes half to two thirds of the time for linear layers; models with convolutions are evaluated one after
+            another, since together they take two to three times as long (torch 2.13, CPU).
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Evaluator:
 
     @torch.no_grad()
     def try_out(self, params: Tensor) -> None:
-        """Test the examples with the least and the largest target of each batch.
+        """Evaluate the examples with the smallest and the largest target of each batch, to find errors early.
 
         Raises:
             DataError: model or loss cannot be computed on them; says why.
@@ -72,7 +72,7 @@ class Evaluator:
         return self._of(params[None], None)[0]
 
     def of_each(self, rows: Tensor, examples: int) -> list[dict[str, float]]:
-        """The same of several models `[n, dim]`, on so many of the first examples."""
+        """The same for several models `[n, dim]`, on the first `examples` test examples."""
         return [found for part in rows.split(self._rows) for found in self._of(part, examples)]
 
     @torch.no_grad()

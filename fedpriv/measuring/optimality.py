@@ -1,4 +1,4 @@
-"""Optimality of a point of a problem with constraints, computed afresh from the clients' data: not private."""
+"""How far a point is from optimal for a problem with constraints, computed from the clients' data: not private."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Kkt:
     """The Karush-Kuhn-Tucker conditions at a point; all zero at a solution of a convex problem.
 
     Attributes:
-        objective: Mean objective of the clients, h included.
-        constraint_values: Of each client, `[n, m]`.
-        multipliers: Of each client, `[n, m]`, for the mean objective.
+        objective: Mean objective of the clients, regulariser h included.
+        constraint_values: Values of each client, `[n, m]`.
+        multipliers: Multipliers of each client, `[n, m]`, for the mean objective.
         stationarity: Infinity norm of `w - prox_h(w - g)`, g the gradient of the Lagrangian; of g itself without h.
         feasibility: Largest violation.
         complementarity: Largest `|multiplier * value|` of an inequality.
-        infeasible_point: Infinity norm of the gradient of half the squared violations, over the violation: near 0 with
-            a violation, the point is the nearest to feasible that there is around it. 0 at a feasible point.
+        infeasible_point: Infinity norm of the gradient of half the squared violations, over the violation. Near 0 at an
+            infeasible point, no small step makes it more feasible. 0 at a feasible point.
     """
 
     objective: float
@@ -49,7 +49,7 @@ class Kkt:
 
 
 def kkt(problem: ProblemValues, params: Tensor, multipliers: Tensor, regularizer: Proximal | None = None) -> Kkt:
-    """Check a point.
+    """Compute the optimality conditions at a point.
 
     Args:
         problem: The clients' objectives and constraints.
@@ -80,7 +80,7 @@ def kkt(problem: ProblemValues, params: Tensor, multipliers: Tensor, regularizer
 def exact_report(
     progress: Progress, problem: ProblemValues, params: Tensor, multipliers: Tensor, regularizer: Proximal | None
 ) -> dict[str, Any]:
-    """Fields of `result.json` of an exact run; the optimality is computed anew, not taken from the algorithm."""
+    """Fields of `result.json` for a run without privacy; optimality is computed anew, not taken from the algorithm."""
     found, server = kkt(problem, params, multipliers, regularizer), progress.server
     loops = server if isinstance(server, Loops) else None
     converged = loops is not None and bool(loops.converged)
@@ -99,9 +99,9 @@ def exact_report(
 
 
 def private_report(progress: Progress, oracle: PrivateOracle, local: Measured) -> dict[str, Any]:
-    """Fields of `result.json` of a private run, from releases alone: estimates and what the noise does to them.
+    """Fields of `result.json` for a private run, from releases only: estimates of constraint values and their noise.
 
-    A run that stopped early has not measured the model that it reports: its estimates are the last round's.
+    If the run stopped early, the reported model was not measured, and the estimates are those of the last round.
     """
     estimate, server = local.measured, progress.server
     repeats = int(server.measurements) if isinstance(server, Remeasures) else 0

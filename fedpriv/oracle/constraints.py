@@ -1,4 +1,4 @@
-"""What private answers about constraints are made of: sums of losses and of gradients, bounded example by example."""
+"""Private constraint values and gradients of a Lagrangian before noise: sums in which each example is bounded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedpriv.problems.problem import LossTable
 
 
 def tables(population: Population) -> list[LossTable | None]:
-    """Each client's objective and constraints on its examples; None for one whose problem is no sum of losses.
+    """Each client's objective and constraints on its examples; None for clients whose problem is no sum of losses.
 
     Raises:
         DataError: a client has no example in a group; it is named.
@@ -36,12 +36,12 @@ def tables(population: Population) -> list[LossTable | None]:
 class ConstraintSums:
     """Coefficients of every example's loss in its client's objective and constraints.
 
-    A constraint value is a sum of losses times coefficients; the gradient of a Lagrangian is a sum of gradients times
-    coefficients. Once bounded, example by example, both are noised and recorded as every other answer.
+    A constraint value is a sum of losses times coefficients, the gradient of a Lagrangian a sum of gradients times
+    coefficients. Each example's part is bounded; then both are noised and recorded like any other answer.
 
     Args:
         population: The clients, whose problems are sums of losses.
-        privacy: The promise.
+        privacy: The privacy settings.
     """
 
     def __init__(self, population: Population, privacy: Privacy) -> None:
@@ -75,8 +75,8 @@ class ConstraintSums:
     def of_losses(self, batches: Iterator[Batch], params: Tensor) -> Tensor:
         """Sums of contributions, each of norm at most 1: `[n, dim] -> [n, q]` in float64.
 
-        Losses are centred at half their bound, so that an example that keeps its group changes its contribution by one
-        bound instead of two. A loss that is not finite counts as zero.
+        Half the bound is subtracted from losses, which halves the largest contribution. A loss that is not finite
+        counts as zero.
         """
         half = self._privacy.statistics.bound / 2
         total = torch.zeros(len(params), self._total.shape[1], device=params.device, dtype=torch.float64)
@@ -89,21 +89,21 @@ class ConstraintSums:
         return total
 
     def factors(self, sampled: Tensor) -> list[float]:
-        """Public factor of each row of `of_losses`, for examples over expected examples of a batch, `[n]`."""
+        """Public factor of each row of `of_losses`, from `sampled [n]`, examples over expected examples of a batch."""
         return (sampled * self._reach.cpu() * self._privacy.statistics.bound / 2).tolist()
 
     def values(self, released: Tensor) -> Tensor:
-        """Constraint values `[n, m]` from rows of `of_losses` times their factors: the centre is added back."""
+        """Constraint values `[n, m]` from rows of `of_losses` times their factors: adds back what was subtracted."""
         sums = released + self._privacy.statistics.bound / 2 * self._total
         return torch.einsum("nmq,nq->nm", self._matrix, sums) - self._offset
 
     def deviation(self, scales: Sequence[float], sampled: Tensor) -> Tensor:
-        """Bound on the standard deviation of constraint values `[n, m]`, of noise and of the draw of a batch.
+        """Upper bound on the standard deviation of constraint values `[n, m]`, by noise and random batches.
 
         Args:
             scales: Noise scale of each client.
-            sampled: Examples over expected examples of a batch, `[n]`. A sum over a batch that takes each example with
-                probability q, divided by q, has variance `(1 - q) / q` times the sum of squares, each at most known.
+            sampled: Examples over expected examples of a batch, `[n]`. (A sum over a batch that takes each example with
+                probability q, divided by q, has variance `(1 - q) / q` times the sum of squares.)
         """
         noise = self._reach.new_tensor(scales) * self._privacy.mechanism.deviation
         largest = self._reach * self._privacy.statistics.bound / 2
@@ -114,8 +114,8 @@ class ConstraintSums:
 def losses_of(functional: Functional, params: Tensor, batch: Batch) -> Tensor:
     """Loss of each example of a batch at its client's row: `[k, dim] -> [k, b]`.
 
-    Each example passes through the model as a batch of one, as for its gradient: a model that mixes the examples of a
-    batch, which cannot be told from outside, has nothing to mix, and an example's loss depends on no other.
+    Each example passes through the model as a batch of one, as for its gradient, so its loss depends on no other
+    example even if the model would mix examples of a batch.
     """
 
     def of_one(names: dict[str, Tensor], x: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
-"""Exact objectives and constraints as differentiable functions of the clients' rows, batched where shapes allow.
+"""Objectives and constraints without noise, as differentiable functions of the clients' parameters.
 
-For exact answers, whose epsilon is infinite, and for reports of exact runs.
+For runs without privacy (epsilon is infinite) and their reports. Clients with equal shapes are computed together.
 """
 
 from __future__ import annotations

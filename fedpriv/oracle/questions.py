@@ -1,7 +1,7 @@
-"""The questions that a strategy may ask, written once for every oracle: what each one bounds, draws and costs.
+"""The questions that a strategy may ask: how each is clipped, sampled and paid for, the same for every oracle.
 
-Three oracles answer them: `private` (with data), `dry` (with zeros, to price a run) and `made_up` (with random numbers,
-to try out what a strategy promises).
+Three oracles answer them: `private` (from data), `dry` (with zeros, to plan a run) and `made_up` (with random numbers,
+to test whether a strategy is `linear`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Question:
     """One question of one round.
 
     Attributes:
-        name: Its name on record.
-        clip: How each unit's contribution is bounded.
+        name: Its name in the ledger.
+        clip: How each unit's contribution is clipped.
         sampling: How its examples are drawn.
-        share: Its budget share beside a gradient's in the same round.
+        share: Budget share of the answer, where a gradient of the same round has share 1.
         whole: True: divide by the client's batch size only. False: also weight by its share of all examples.
-        gradients: How many gradients of one example the answer takes.
+        gradients: Number of gradients that are computed for each example.
         multipliers: Public multipliers of the constraints, `[k, m]`, in the gradient of a Lagrangian.
     """
 
@@ -43,16 +43,16 @@ class Question:
 
 
 class Questions(ABC):
-    """An oracle's questions, and what is public about them: `fedpriv.strategies.base.Oracle` says what they mean.
+    """Base class of oracles: the questions of `fedpriv.strategies.base.Oracle`, and what is public about them.
 
     Args:
-        privacy: The promise.
+        privacy: The privacy settings.
         sizes: Public number of examples of each client.
-        like: Its type and device are those of weights.
+        like: A tensor with the type and device that weights should have.
 
     Attributes:
-        privacy: The promise.
-        n_clients: Number of clients in the population (public).
+        privacy: The privacy settings.
+        n_clients: Number of clients of the run (public).
     """
 
     def __init__(self, privacy: Privacy, sizes: Sequence[int], like: Tensor) -> None:
@@ -62,7 +62,7 @@ class Questions(ABC):
         self.begin_round(0, torch.arange(len(sizes)))
 
     def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> None:
-        """Start a round: rows of questions now belong to the clients of `cohort [k]`, who heard `received [k, dim]`."""
+        """Start a round: rows of questions now belong to the clients `cohort [k]`, who received `received [k, dim]`."""
         self._round, self._index, self._cohort, self._received = round_index, 0, cohort, received
         self._clients: list[int] = cohort.tolist()
 
@@ -87,10 +87,10 @@ class Questions(ABC):
         """Difference of the gradients at two points, on a fresh batch: `[k, dim] -> [k, dim]`.
 
         Args:
-            params: Where, `[k, dim]`.
+            params: First point, `[k, dim]`.
             anchor: The other point, `[k, dim]`.
-            bound: Norm to which each unit's difference is clipped: public, or a function of what was released. At most
-                (and by default) twice the clip bound of a gradient.
+            bound: Norm to which each unit's difference is clipped, public or computed from what was released. By
+                default, and at most, twice the clip bound of a gradient.
         """
         widest, question = 2 * self.privacy.clip.bound, self._question("gradient_difference")
         clip = replace(question.clip, bound=widest if bound is None else min(bound, widest))
@@ -99,21 +99,22 @@ class Questions(ABC):
     def lagrangian_gradient(self, params: Tensor, multipliers: Tensor) -> Tensor:
         """Gradient of each client's `f_i + <multipliers_i, c_i>`: `[n, dim], [n, m] -> [n, dim]`.
 
-        The mean over clients is the gradient of the mean objective plus the mean of the products.
+        Each example's gradient is clipped after it is multiplied by the coefficients of objective and constraints.
 
         Args:
-            params: Where.
-            multipliers: Public: functions of what was released before.
-
-        Each example's gradient is clipped as one vector, coefficients included.
+            params: One point for each client.
+            multipliers: Public, or computed from what was released before.
         """
         return self._answer(replace(self._question("lagrangian_gradient"), whole=True, multipliers=multipliers), params)
 
     def statistic(self, params: Tensor, name: str) -> Tensor:
-        """Statistic of each client at its row; `"constraints"`: its constraint values, `[n, dim] -> [n, m]`.
+        """Statistic of each client at its row; for `"constraints"` its constraint values, `[n, dim] -> [n, m]`.
 
-        Each example adds its loss, clipped to `[0, bound]` and centred, times public coefficients, so that its
-        contribution has norm at most 1 before the public factor of the row.
+        Each example contributes its loss, clipped to `[0, bound]` and centred, times public coefficients: a vector of
+        norm at most 1, before the row is multiplied by a public factor.
+
+        Raises:
+            ConfigError: there is no statistic of this name.
         """
         if name != "constraints":
             raise ConfigError("statistic", name, "unknown: there is 'constraints'")
@@ -121,13 +122,13 @@ class Questions(ABC):
         return self._statistic(self._constraints, params)
 
     def exact(self, params: Tensor) -> tuple[Tensor, Tensor]:
-        """Each client's share of the objective and its constraint values, exact: `[n, dim] -> [n], [n, m]`.
+        """Each client's share of the objective and its constraint values, without noise: `[n, dim] -> [n], [n, m]`.
 
-        Differentiable, so that local subproblems can be solved. The first answer of a round is a release, recorded as
-        not private; it covers any number of further answers in that round, for epsilon is infinite then.
+        They are differentiable, so that clients can solve subproblems. The first answer of a round is recorded as not
+        private; further ones are not recorded, since epsilon is infinite already.
 
         Raises:
-            ConfigError: the run makes a promise.
+            ConfigError: the run is private.
             DataError: a value is not finite at the point received.
         """
         if self.privacy.at != "none":
@@ -142,10 +143,10 @@ class Questions(ABC):
         """Which constraint values must be zero, `[k, m]` boolean (public)."""
 
     def release_message(self, message: Tensor) -> Tensor:
-        """Clip, noise and record whole messages `[k, dim]` when the boundary is `at: message`; else pass them on.
+        """With `at: message`, clip, noise and record messages `[k, dim]`; else return them unchanged.
 
         Raises:
-            BudgetExhausted: the release would overspend.
+            BudgetExhausted: the release would pass the target epsilon.
         """
         if self.privacy.boundary != "message":
             return message

@@ -1,4 +1,4 @@
-"""One client's problem: its objective and its constraints, and both on its examples as one table of loss sums."""
+"""One client's problem, an objective and constraints, and its form as sums of losses on the client's examples."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fedpriv.problems.constraints import MEAN_LOSS, Constraint, LossSum
 
 @dataclass(frozen=True)
 class Problem:
-    """What one client brings to a run.
+    """Objective and constraints of one client.
 
     Args:
-        objective: Its share f_i of the objective, one value; None for none (the server). By default its mean loss. The
-            run minimises the mean of the clients' objectives.
-        constraints: What must hold on its data.
+        objective: The client's objective f_i, by default its mean loss; None for a server, which has none. The run
+            minimises the mean of the clients' objectives.
+        constraints: Constraints on its data, e.g. `(LossAtMost(0.5),)`.
     """
 
     objective: Constraint | None = field(default_factory=lambda: MEAN_LOSS)
@@ -39,17 +39,17 @@ class Problem:
 
     @property
     def equality(self) -> tuple[bool, ...]:
-        """For each constraint value whether it must be zero."""
+        """For each constraint value, whether it must be zero (else at most zero)."""
         return tuple(flag for constraint in self.constraints for flag in constraint.equality)
 
     @property
     def is_mean_loss(self) -> bool:
-        """Whether it is the default one, which every strategy minimises."""
+        """Whether it is the default, the mean loss without constraints, which every strategy can minimise."""
         return not self.constraints and self.objective == MEAN_LOSS
 
     @property
     def counts_are_public(self) -> bool:
-        """Whether its private form counts a client's examples in groups and so makes the counts public."""
+        """Whether private answers use a client's exact numbers of examples in groups, which then count as public."""
         sums = _sums(self.parts)
         return sums is not None and any(term.counts_are_public for term in sums)
 
@@ -81,11 +81,11 @@ class LossTable:
 
     Attributes:
         objective: Coefficients of the objective, `[b]`, zeros without one; the bound of an objective is dropped.
-        weights: Coefficients of the q sums behind the constraints, `[b, q]`.
-        largest: Bound on the absolute coefficients of any example that could be there, `[q]`; public.
-        total: Sum of the coefficients over a client whose counts are as declared, `[q]`; public.
-        matrix: `[m, q]`.
-        offset: `[m]`.
+        weights: Coefficients of the q sums from which constraint values are computed, `[b, q]`.
+        largest: Largest absolute coefficient that any example could have, `[q]`; public.
+        total: Sum of the coefficients over a client with the declared counts, `[q]`; public.
+        matrix: Constraint values by sum, `[m, q]`.
+        offset: Bounds of the constraint values, `[m]`.
     """
 
     objective: Tensor

@@ -1,4 +1,4 @@
-"""What the user should know before a run: what weakens its promise, and what its settings will do."""
+"""Warnings before a run: what weakens its privacy, and what its settings will do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedpriv.strategies.base import ConstraintNoise, Outlook
 
 
 def of_draft(draft: Draft, plan: Plan, claim: Claim | None = None) -> list[str]:
-    """A sentence or two each, with its numbers; `claim` is what the paper says of its published variant."""
+    """Warnings for a draft of a run; `claim` is the paper's privacy claim for a published variant."""
     privacy = plan.privacy
     noise = _constraint_noise(draft, plan)
     found: list[str] = []
@@ -42,7 +42,7 @@ def of_draft(draft: Draft, plan: Plan, claim: Claim | None = None) -> list[str]:
 
 
 def of_training(training: Training) -> list[str]:
-    """The same for a run that begins, whose data are there, less what only a plan can still change."""
+    """Warnings for a run that begins, without those that only matter while it is being planned."""
     plan, noise = training.plan, None
     if plan.privacy.private and "statistic:constraints" in plan.asked:
         noise = ConstraintNoise(float(training.oracle.statistic_deviation(0).max()))

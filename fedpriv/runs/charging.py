@@ -1,4 +1,4 @@
-"""What a run is charged: before each answer, in each report, and at its end."""
+"""The epsilon of a run: checked before each answer, in each report, and at the end."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _WHOLE_PLAN: tuple[Ended, ...] = ("strategy", "nonfinite", "left")
 
 
 class Charging:
-    """A run's account.
+    """The epsilon of one run.
 
     Args:
         plan: The releases that were planned.
-        not_covered: What the run tells of the data that epsilon says nothing about.
+        not_covered: What the run reveals about the data that epsilon does not count.
 
     Attributes:
         guard: Counts each record before its answer is handed out, and refuses the one that would pass the limit.
@@ -32,7 +32,7 @@ class Charging:
         self._spent: tuple[int, Spent] | None = None
 
     def follow(self, ledger: Ledger) -> None:
-        """Charge for what is on this ledger, opened with `guard`."""
+        """Count the records of this ledger, which was opened with `guard`."""
         self._ledger, self._counted = ledger, 0
         # a repeated round is reported with the epsilon that it had, though the guard counts all that was released
         if ledger.replays:
@@ -40,7 +40,7 @@ class Charging:
         self.catch_up()
 
     def catch_up(self) -> None:
-        """Count for reports what was released, or repeated, since the last call."""
+        """Count for reports the records since the last call."""
         records = self._ledger.records
         if self._reported is not self.guard:
             for record in records[self._counted :]:
@@ -50,21 +50,21 @@ class Charging:
         self._counted = len(records)
 
     def reported(self, ended: Ended, finished: int) -> float:
-        """Epsilon for the report of a round, quickly: an upper bound on what the rounds so far have spent."""
+        """Quick upper bound on the epsilon of the rounds so far, for a report."""
         return self.at_end(ended, finished).epsilon if ended in ("strategy", "nonfinite") else self._reported.so_far()
 
     def spent(self) -> Spent:
-        """What has been spent so far, by the tightest bound."""
+        """Tight upper bound on what has been spent so far."""
         count = len(self._ledger.records)
         if self._spent is None or self._spent[0] != count:
             self._spent = count, self.guard.spent()
         return self._spent[1]
 
     def at_end(self, ended: Ended, finished: int) -> Spent:
-        """What a run is charged that ended so, after so many finished rounds.
+        """What a run is charged that `ended` after `finished` rounds.
 
-        If it stopped before its plan ended, the stop may depend on the data, so the whole plan is charged. A stop that
-        the budget forced does not: it follows from what was planned.
+        If it stopped before its plan ended, the stop may depend on data, so the whole plan is charged. A stop that the
+        budget forced does not depend on data.
         """
         privacy = self._plan.privacy
         if ended not in _WHOLE_PLAN or not privacy.private:

@@ -1,4 +1,4 @@
-"""What a run will cost, before it starts and without its data."""
+"""What a run will cost, computed before it starts and without its data."""
 
 from __future__ import annotations
 
@@ -47,20 +47,19 @@ class Forecast:
         n_clients: Number of clients.
         examples: Fewest and most examples of a client.
         releases: Number of noised answers.
-        noise_multiplier: Noise over sensitivity in a round of share 1; None without noise.
-        spent: Privacy of the whole run.
-        first_round: Privacy of the first round alone.
+        noise_multiplier: Noise over sensitivity in a round whose schedule share is 1; None without noise.
+        spent: Epsilon of the whole run.
+        first_round: Epsilon of the first round alone.
         parameters: Numbers in a message.
         floats_per_round: Numbers sent and received by all participants, on average.
-        bytes_per_round: The same in bytes.
-        network: What is known of the graph; None on a star.
-        batches: How the examples of an answer are drawn.
-        if_activity_hidden: Epsilon if nobody learned who is active and inactive nodes sent noise too, so that
-            sampling of nodes amplified. Papers claim it, even against whoever sees messages; here inactive nodes are
-            silent, so no bound below `spent` is claimed against anybody. None where all nodes are active.
+        bytes_per_round: `floats_per_round` in bytes.
+        network: Properties of the graph; None with a server.
+        batches: How the examples of an answer are drawn, in words.
+        if_activity_hidden: Epsilon if inactive nodes sent noise too and nobody learned who is active, as some papers
+            assume. Here inactive nodes are silent, so it is not claimed. None if all nodes are always active.
         seconds_per_round: Measured on made-up data of the same shape; None when not asked for.
-        claim: What the paper says of its published variant.
-        formula: What the paper's noise formula would call this run's noise; None where the formula does not apply.
+        claim: The paper's privacy claim for a published variant.
+        formula: The epsilon that the paper's noise formula gives for this noise; None where it does not apply.
         warnings: What the user should know.
     """
 
@@ -84,7 +83,7 @@ class Forecast:
     warnings: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; infinity is `"inf"`."""
+        """The forecast as values for JSON; infinity is `"inf"`."""
         return _plain(asdict(self))
 
 
@@ -97,18 +96,18 @@ def forecast(
     claim: Claim | None = None,
     formula: Formula | None = None,
 ) -> Forecast:
-    """Price a run without training.
+    """Compute a run's epsilon, noise and traffic without training.
 
     Args:
         draft: The run.
-        compute: Speed settings.
-        compare: Whether the run is to be compared with the method in one place.
-        timed: Measure a round on made-up data of the same shape.
-        claim: What the paper says of its published variant.
-        formula: What the paper would call a noise when one example a round is drawn.
+        compute: Settings of speed.
+        compare: Whether the run is to be compared with a centralised solver.
+        timed: Whether to measure a round, on made-up data of the same shape.
+        claim: The paper's privacy claim for a published variant.
+        formula: The paper's noise formula, for runs that draw one example a round.
 
     Raises:
-        ConfigError: the run cannot be made, or its target cannot be reached.
+        ConfigError: the run cannot work, or no noise reaches its target.
     """
     compute, plan, network = compute or Compute(), draft.plan(), draft.network
     fit.check_problem(draft.strategy, draft.problems, plan.privacy, plan.asked, compare=compare)

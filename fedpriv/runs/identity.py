@@ -1,4 +1,4 @@
-"""What makes a run this run: settings that must not change, and the seeds that all its random numbers follow from."""
+"""What must not change when a run is resumed: its settings, model and seeds."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Identity:
 
     Attributes:
         settings: Digest of everything that must be the same after a resume.
-        randomness: The run's streams. Their name follows from `settings` and the models' first values, so that runs of
-            one secret seed share noise only where they differ in their data alone.
-        model: Fingerprint of what the rows of parameters do not hold of the model; empty until that is known.
+        randomness: The run's random streams. They depend on `settings` and the initial parameters, so runs with the
+            same secret seed share noise only if they differ in nothing but their data.
+        model: Digest of the model's layers, frozen parameters and buffers; empty until they are known.
     """
 
     settings: str
@@ -44,7 +44,7 @@ class Identity:
     def new(
         settings: str, clients: Sequence[Client], *, seed: int | None, secret_seed: int | None, private: bool
     ) -> Identity:
-        """Of a run that begins; one that makes no promise has nothing to hide, so its public seed repeats it."""
+        """For a new run. Without privacy, and with a given `seed`, everything follows from the public seed."""
         if secret_seed is None:
             secret_seed = new_secret() if private or seed is None else abs(seed)
         # models of one kind may start elsewhere: the first answers of two such runs must not share noise
@@ -53,7 +53,7 @@ class Identity:
 
     @staticmethod
     def resumed(settings: str, saved: Checkpoint, folder: Path | None, *, secret_seed: int | None) -> Identity:
-        """Of a run that goes on.
+        """For a run that is resumed.
 
         Raises:
             FedprivError: it began with other settings, or with another secret seed.
@@ -67,10 +67,10 @@ class Identity:
         return replace(self, randomness=replace(self.randomness, attempt=secrets.randbits(62)))
 
     def with_model(self, model: nn.Module, saved: Checkpoint | None, folder: Path | None) -> Identity:
-        """The same with its model.
+        """The same, with the digest of its model.
 
         Raises:
-            FedprivError: the run was saved with another one.
+            FedprivError: the run was saved with another model.
         """
         found = fingerprint(model)
         if saved is not None and saved.model != found:
@@ -78,7 +78,7 @@ class Identity:
         return replace(self, model=found)
 
     def checkpoint(self, progress: Progress, mark: Mark, seconds: float, first_nonfinite: dict[str, int]) -> Checkpoint:
-        """This run, so far."""
+        """A checkpoint of this run."""
         seed, secret, attempt = self.randomness.seed, self.randomness.secret_seed, self.randomness.attempt
         return Checkpoint(
             progress.stored(),
@@ -96,10 +96,10 @@ class Identity:
 
 
 def restored(saved: Checkpoint, first: Progress, folder: Path | None) -> Progress:
-    """Where a saved run stopped that began as `first`, which need have no more than its kind of state.
+    """The progress in a checkpoint; `first`, the run's first progress, says which state its strategy keeps.
 
     Raises:
-        FedprivError: its strategy kept other things, as another version's may.
+        FedprivError: the strategy that was saved keeps other state, as another version's may.
     """
     try:
         return first.restored(saved.progress)
@@ -108,6 +108,6 @@ def restored(saved: Checkpoint, first: Progress, folder: Path | None) -> Progres
 
 
 def of_settings(clients: Sequence[Client], *settings: Any) -> str:  # noqa: ANN401 - settings of every kind
-    """Digest of these settings and of the clients' kind of model and problems, in this order: never of their data."""
+    """Digest of these settings and of the clients' models and problems, in this order, but not of their data."""
     kinds = [(type(part), [p.shape for p in part.parameters(False)]) for part in clients[0].modules()]
     return digest(*settings, kinds, [client.problem for client in clients])

@@ -1,4 +1,4 @@
-"""What a run tells of its models, round by round: each round's are measured once."""
+"""Metrics of a run's models, round by round; each model is evaluated once."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from fedpriv.measuring.measures import Measures
 
 
 class Reporting:
-    """The measured side of reports.
+    """Metrics for reports.
 
     Args:
-        measures: Measures models.
+        measures: Evaluates models.
         every: Rounds between evaluations.
         before: Rows of the rounds before a resume.
 
     Attributes:
-        rows: Of each finished round its number, epsilon, number of releases, and metrics.
+        rows: For each finished round its number, epsilon, number of releases, and metrics.
     """
 
     def __init__(self, measures: Measures, every: int, before: Sequence[dict[str, Any]] = ()) -> None:
@@ -28,7 +28,7 @@ class Reporting:
         self._seen: tuple[int, int | None, dict[str, float], dict[str, Any]] | None = None
 
     def metrics(self, progress: Progress, *, last: bool) -> dict[str, float]:
-        """What the report of a round shows, all of it public or released; the last round is always evaluated."""
+        """Metrics for the report of a round, from public or released values; the last round is always evaluated."""
         found: dict[str, float] = {}
         if last or progress.round % self._every == 0:
             one, nodes = self._measure(progress, measures.AT_THE_END if last else None)
@@ -36,7 +36,7 @@ class Reporting:
         return found | self._measures.strategy.shown(progress.server)
 
     def at_the_end(self, progress: Progress) -> tuple[dict[str, float], dict[str, Any]]:
-        """Metrics of the one model, and of nodes' own; what the last report measured is not measured again."""
+        """Metrics of the model (the mean over nodes), and of nodes' own models; reuses the last report's."""
         one, nodes = self._measure(progress, measures.AT_THE_END)
         return dict(one), nodes
 

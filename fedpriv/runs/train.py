@@ -47,42 +47,41 @@ def train(
     Args:
         clients: The data owners (see `make_clients`). All start from the first client's parameters.
         strategy: The algorithm, e.g. `fedpriv.inexact_admm()`.
-        privacy: The promise, e.g. `fedpriv.Privacy(epsilon=3, delta=1e-5)`.
+        privacy: The privacy settings, e.g. `fedpriv.Privacy(epsilon=3, delta=1e-5)`.
         rounds: Number of rounds.
         seed: Public seed of cohorts and links; drawn by default.
-        secret_seed: Seed of noise and batches, to repeat a run exactly: whoever knows it can subtract the noise. By
-            default 128 bits come from the operating system and are kept in the checkpoint, and nowhere else. Where the
-            run makes no promise there is nothing to hide, and it follows from `seed`, if that is given.
-        network: Who hears whom; a star of everyone by default.
-        test: Public test data for metrics.
-        compute: Speed settings.
+        secret_seed: Seed of noise and batches, to repeat a run exactly: who knows it can subtract the noise. By default
+            128 bits come from the operating system and are stored in the checkpoint only. In a run without privacy it
+            follows from `seed`, if that is given.
+        network: Who sends to whom: `Star(n_clients)`, a server and all clients, by default, or a `Graph`.
+        test: Public test data for metrics, as (input, target) pairs.
+        compute: Settings of speed.
         evaluate_every: Rounds between evaluations on the test data; the last round is always evaluated.
         checkpoint_every: Rounds between checkpoints (with a folder).
-        folder: Keeps ledger and checkpoint, for `resume`; None keeps the run in memory.
-        settings: Fingerprint of the configuration, if there is one. With a digest of all other settings it is checked
-            on resume and names the run's noise, so that runs of one secret seed share none unless they differ in their
-            data alone.
-        resume: Go on from the folder's checkpoint, or from the start where the run was killed before its first one.
-        fresh_noise: On resume, charge the releases past the checkpoint and draw new noise instead of replaying.
-        compare: At the end of an exact run with constraints, solve the problem with all data in one place as well and
+        folder: Where ledger and checkpoint are written, for `resume`; None keeps the run in memory.
+        settings: Digest of the configuration, if there is one. It is checked on resume, and the noise depends on it
+            (and on all other settings), so that other settings never share noise.
+        resume: Go on from the folder's checkpoint, or from the start if the run was killed before its first one.
+        fresh_noise: On resume, charge the releases past the checkpoint and draw new noise, instead of repeating them.
+        compare: For runs with constraints and without privacy: also solve the problem with all data in one place, and
             report the relative difference of the objectives.
-        optimum: Smallest value of the objective, where it is known. Then the result tells the gap to it, which is
-            computed on the training data without noise: for experiments on public data only.
-        stop_on: End the run, charged whole, when a released model is not finite (`"nonfinite"`), when its test loss is
-            not either (`"nonfinite_loss"`), or never (`"nothing"`). Reports and result tell of it in any case.
-        sinks: Take a report every round, e.g. `fedpriv.reports.sinks.TensorBoard(Path("runs/a"))`.
-        progress: Show a bar on standard error, where that is a terminal or a notebook.
+        optimum: Smallest value of the objective, if known. Then the result has the gap to it, computed on the training
+            data without noise: for experiments on public data only.
+        stop_on: End the run when a released model is not finite (`"nonfinite"`), also when its test loss is not
+            (`"nonfinite_loss"`), or never (`"nothing"`). The whole plan is then charged.
+        sinks: Receive a report every round, e.g. `fedpriv.reports.sinks.TensorBoard(Path("runs/a"))`.
+        progress: Show a progress bar on standard error, if that is a terminal or a notebook.
 
     Returns:
-        The result: its `spent` is an upper bound, its `model` the trained module.
+        The result, with the trained module as `model` and an upper bound on the epsilon as `spent`.
 
-    Guarantee: what a strategy hears of the data is noised and counted first; an answer that would pass the target
-    epsilon is not made, and ends the run. What weakens the promise is a Python warning, and so is a model or a test
-    loss that is not finite.
+    Guarantee: everything that the strategy learns of the data is noised and counted first. An answer that would pass
+    the target epsilon is refused, and ends the run. Python warnings say what weakens privacy, and when a model or a
+    test loss is not finite.
 
     Raises:
-        ConfigError: settings that cannot work, before any data is touched; names field, value and fix.
-        FedprivError: data, or a folder, that cannot be used.
+        ConfigError: settings cannot work; raised before data are read, with field, value and fix.
+        FedprivError: data or a folder cannot be used.
     """
     training = Training(
         clients,

@@ -1,4 +1,4 @@
-"""A run from settings to result: plan, calibrate, simulate, checkpoint, report."""
+"""A run, round by round: plan, compute the noise, train, write checkpoints, report."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ from fedpriv.strategies.base import Strategy
 
 
 class Training:
-    """One run, with the arguments of `train`. Iterate over it to train; it can be iterated once.
+    """A run that trains while you iterate over it, once; each round gives a `RoundReport`. Arguments: see `train`.
 
-    What weakens the promise is in `warnings`, and is a Python warning, a `PromiseWarning`; so is a report's `warning`.
-    A `folder` is held against every other process for as long as this object lives, or until `folder.close()`.
+    What weakens privacy is listed in `warnings` and raised as Python warnings (`PromiseWarning`). Other processes
+    cannot use the `folder` while this object lives, or until `folder.close()`.
 
     Raises:
-        ConfigError: settings that cannot work, before any data is touched.
+        ConfigError: settings cannot work; raised before data are read.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Training:
         """Train, round by round.
 
         Raises:
-            FedprivError: this run is over already.
+            FedprivError: this run has ended.
         """
         if self._over:
             raise FedprivError("this run is over; make a new Training with fresh clients for another one")
@@ -192,20 +192,20 @@ class Training:
 
     @property
     def folder(self) -> RunFolder | None:
-        """Where the run is kept; None keeps it in memory."""
+        """The run's folder; None for a run in memory."""
         return self._keeper.folder
 
     @property
     def broken_examples(self) -> Tensor:
-        """How often each client met a gradient that was not finite, `[n_clients]`. Not private: for the owner alone."""
+        """Number of gradients that were not finite, of each client, `[n_clients]`. Exact, so not private."""
         return self._sums.broken_examples
 
     def repeats(self) -> ownership.Repeats:
-        """How many training examples are equal to others, or to test examples. Not private: for the owner alone."""
+        """How many training examples equal others, or test examples. Exact, so not private."""
         return ownership.repeats(self.population, self._test)
 
     def spent(self) -> Spent:
-        """What has been spent so far, by the tightest bound."""
+        """Tight upper bound on what has been spent so far."""
         return self._charging.spent()
 
     def _ended(self) -> Ended:
@@ -222,12 +222,10 @@ class Training:
         return self._charging.at_end(self._ended(), self.progress.round)
 
     def result(self) -> Result:
-        """Where the run stands, tightly accounted.
+        """The result so far.
 
-        A run that was left early is charged whole: among many possible stops some have a larger loss than the epsilon
-        of their round allows, and whoever looks can find them. One that the budget ended was not.
-
-        Where the clients' models differ, each is tested on the first 1000 examples of the test data.
+        If the run stopped before its plan ended, the stop may depend on data, so the whole plan is charged; not so if
+        the budget ended it. If clients' models differ, each is tested on the first 1000 test examples.
         """
         progress, privacy, params = self.progress, self.plan.privacy, measures.reported(self.progress)
         metrics, nodes = self._reporting.at_the_end(progress)
@@ -263,7 +261,7 @@ class Training:
         )
 
     def linked(self, result: Result) -> dict[str, Any]:
-        """What `result.json` holds: the result as the last link of the ledger's chain, where there is one."""
+        """Contents of `result.json`: the result, with the last hash of the ledger's chain if there is one."""
         head = self.ledger.mark.head
         facts: dict[str, Any] = strict_json.plain(result.to_json())
         return facts if head is None else linked({**facts, "head": head}, head, self._identity.randomness.seal_key())

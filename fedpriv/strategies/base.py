@@ -1,8 +1,8 @@
-"""What an algorithm is: a local step and an aggregator that speak to each other, on rows `[n, dim]`.
+"""An algorithm: a local step, what each client does, and an aggregator, what becomes of the clients' messages.
 
-Both are pure: state in, state out. State is a dataclass of tensors and numbers (`fedpriv.strategies.state`), so it can
-be stored, sent, resumed and restricted to a cohort. A strategy never sees data: it asks an `Oracle`, whose answers are
-already private, so any strategy, ours or a user's, is private by construction.
+Both are pure functions of tensors with one row for each client, `[n, dim]`, and of a state: a dataclass of tensors and
+numbers (`fedpriv.strategies.state`) that fedpriv stores and restores. A strategy sees no data: it asks an `Oracle`,
+whose answers are already private, so every strategy is private, also a user's own.
 """
 
 from __future__ import annotations
@@ -23,34 +23,37 @@ Weighting = Literal["examples", "clients"]
 
 
 class Oracle(Protocol):
-    """Private answers about the clients' data; row i is client i of the round's cohort."""
+    """Private answers about the clients' data. Row i of every tensor belongs to participant i of the round.
+
+    k is the number of participants, n that of all clients, m_i the number of examples of client i.
+    """
 
     @property
     def n_clients(self) -> int:
-        """Number of clients in the population (public)."""
+        """Number n of clients of the run (public)."""
         ...
 
     @property
     def weights(self) -> Tensor:
-        """Weight of each client, `n m_i / sum(m)`, in the rows' type, `[k]` (public).
+        """Weight of each participant, `n m_i / sum(m)`, `[k]` (public).
 
-        The sum is over all n clients, not over the round's: then the mean over a cohort that was drawn at random, on
-        average, is the mean over all examples.
+        The sum is over all n clients, so a weighted mean over a random cohort is, in expectation, the mean over all
+        examples.
         """
         ...
 
     def gradient(self, params: Tensor) -> Tensor:
-        """Private gradient of each client's objective at its row, on a fresh batch: `[k, dim] -> [k, dim]`.
+        """Private gradient of each client's objective at its row, on a new batch: `[k, dim] -> [k, dim]`.
 
-        Client i's objective is `F_i = n m_i / sum(m)` times its mean loss: `mean_i F_i` is the mean loss of all
+        Client i's objective F_i is `n m_i / sum(m)` times its mean loss, so the mean of all F_i is the mean loss of all
         examples.
         """
         ...
 
     def client_gradient(self, params: Tensor) -> Tensor:
-        """Private gradient of each client's own mean loss, on a fresh batch: `[k, dim] -> [k, dim]`.
+        """Private gradient of each client's own mean loss, on a new batch: `[k, dim] -> [k, dim]`.
 
-        It is `gradient` without the client's weight: for several local steps, whose outcome is weighted.
+        It is `gradient` without the weight, for several local steps whose result is weighted.
         """
         ...
 
@@ -67,7 +70,7 @@ class Oracle(Protocol):
         ...
 
     def statistic(self, params: Tensor, name: str) -> Tensor:
-        """Private statistic; `"constraints"` are the constraint values `[k, m]`."""
+        """Private statistic of each client at its row; for the name `"constraints"`, constraint values `[k, m]`."""
         ...
 
     def lagrangian_gradient(self, params: Tensor, multipliers: Tensor) -> Tensor:
@@ -75,72 +78,71 @@ class Oracle(Protocol):
         ...
 
     def full_gradient(self, params: Tensor) -> Tensor:
-        """The same on all examples, however batches are drawn."""
+        """`gradient` on all examples, however batches are drawn."""
         ...
 
     def gradient_difference(self, params: Tensor, anchor: Tensor, bound: float | None = None) -> Tensor:
-        """Private difference of the gradients at two points, on a fresh batch: `[k, dim] -> [k, dim]`.
+        """Private difference of the gradients at two points, on a new batch: `[k, dim] -> [k, dim]`.
 
-        Each example's difference is clipped to `bound`, which must be public or a function of what was received; at
-        most, and by default, twice the clip bound of a gradient.
+        Each example's difference is clipped to `bound`, which must be public or computed from what was received; by
+        default, and at most, twice the clip bound of a gradient.
         """
         ...
 
 
 class Network(Protocol):
-    """The only exchanges between clients, and the only place where rows of different clients meet.
+    """Exchanges between clients: the only way to combine rows of different clients.
 
-    An engine may hold the rows of some clients here and of others elsewhere; then k and n below count those here, and
-    what is made of several rows is made of all, wherever they are. So an aggregator never reduces rows by itself
-    (`rows.mean(0)`): what it keeps of shape `[1, dim]` is the same everywhere, and what it keeps of shape `[n, dim]`
-    belongs to the clients here.
+    Rows may be spread over several processes; k and n below then count those in this one, while sums and means are over
+    all. So an aggregator must not combine rows itself (`rows.mean(0)`). State of shape `[1, dim]` is the same in every
+    process; state of shape `[n, dim]` belongs to the clients of this one.
     """
 
     @property
     def n_clients(self) -> int:
-        """Number of clients of the run, wherever their rows are (public)."""
+        """Number of clients of the run, in all processes (public)."""
         ...
 
     def mean(self, rows: Tensor) -> Tensor:
-        """Mean of messages over the round's participants, given to all: `[k, dim] -> [n, dim]`."""
+        """Mean of the participants' messages, sent to all clients: `[k, dim] -> [n, dim]`."""
         ...
 
     def mix(self, rows: Tensor) -> Tensor:
-        """Gossip among the round's participants, with the round's mixing matrix: `[k, dim] -> [k, dim]`."""
+        """Weighted means over neighbours, by the round's mixing matrix: `[k, dim] -> [k, dim]`."""
         ...
 
     def fill(self, rows: Tensor, others: Tensor) -> Tensor:
-        """The participants' rows, and those of `others` for the rest: `[k, dim], [n, dim] -> [n, dim]`."""
+        """The participants' `rows`, and rows of `others` for the other clients: `[k, dim], [n, dim] -> [n, dim]`."""
         ...
 
     def gather(self, rows: Tensor) -> Tensor:
-        """The single messages, for a server that may see them: `[k, dim] -> [k, dim]`."""
+        """The single messages, where the server may see them: `[k, dim] -> [k, dim]`."""
         ...
 
     def total(self, rows: Tensor) -> Tensor:
-        """Sum of all rows that the server has, gathered or kept: `[k, dim] -> [1, dim]`. Nothing is sent."""
+        """Sum of rows that the server has: `[k, dim] -> [1, dim]`. Nothing is sent."""
         ...
 
     def largest(self, rows: Tensor) -> Tensor:
-        """Largest entry of each column of all rows that the server has: `[k, dim] -> [1, dim]`. Nothing is sent."""
+        """Largest entry of each column of rows that the server has: `[k, dim] -> [1, dim]`. Nothing is sent."""
         ...
 
     def scatter(self, row: Tensor) -> Tensor:
-        """What the server says to all: `[1, dim] -> [n, dim]`."""
+        """Send a row from the server to all clients: `[1, dim] -> [n, dim]`."""
         ...
 
 
 class LocalStep(Protocol[S]):
-    """What each client does in a round; S is the state that it keeps.
+    """What each client does in a round; S is the type of its state.
 
     Attributes:
-        hears: Names of what it takes from the aggregator.
-        says: Names of what it sends.
-        memory: What a client keeps between rounds: `"none"`, its message is a function of what it received and of this
-            round's answers; or `"private"`, anything else.
-        linear: Its messages are linear in its answers of this and earlier rounds, with public coefficients that are
-            the same for every client, and it asks once a round, at what it received. Then sums of messages are
-            functions of sums of answers, which is what secure aggregation needs.
+        hears: Names of what it receives, e.g. `("model",)`; must be what the aggregator `says`.
+        says: Names of what it sends, e.g. `("gradient",)`; must be what the aggregator `hears`.
+        memory: `"none"` if a message depends only on what was received and on this round's answers, which noise on
+            messages (`at: message`) needs; else `"private"`.
+        linear: Whether messages are linear in the answers of this and earlier rounds, with the same public
+            coefficients for every client, and the only question of a round is asked at what was received. Then sums
+            of messages depend on sums of answers only, which secure aggregation needs.
     """
 
     hears: ClassVar[tuple[str, ...]]
@@ -153,15 +155,17 @@ class LocalStep(Protocol[S]):
         ...
 
     def __call__(self, received: Tensor, state: S, oracle: Oracle) -> tuple[Tensor, S]:
-        """One round: `received [k, dim]` to a message `[k, dim]` and the new state."""
+        """One round: from `received [k, dim]` to messages `[k, dim]` and the new state."""
         ...
 
 
 class Aggregator(Protocol[S]):
-    """What becomes of the messages; S is the state that it keeps.
+    """What becomes of the messages; S is the type of its state.
 
     Attributes:
-        is_sum: It uses the messages only through their (weighted) sum, so secure aggregation can serve it.
+        hears: Names of what it receives; must be what the local step `says`.
+        says: Names of what it sends; must be what the local step `hears`.
+        is_sum: Whether it uses messages only through their (weighted) sum, which secure aggregation needs.
     """
 
     hears: ClassVar[tuple[str, ...]]
@@ -173,7 +177,7 @@ class Aggregator(Protocol[S]):
         ...
 
     def __call__(self, message: Tensor, network: Network, state: S) -> tuple[Tensor, S]:
-        """Messages `[k, dim]` to what clients receive next `[n, dim]` and the new state."""
+        """From messages `[k, dim]` to what clients receive next, `[n, dim]`, and the new state."""
         ...
 
 
@@ -188,7 +192,7 @@ class Ends(Protocol):
 
 
 class Output(Protocol[S]):
-    """The model that a run reports, from what was received (released values only); S is the state that it keeps."""
+    """Which model a run reports, computed from what clients receive; S is the type of its state."""
 
     def init(self, received: Tensor) -> S:
         """State before round 0."""
@@ -215,13 +219,13 @@ class Peers(Protocol):
 
 @dataclass(frozen=True)
 class ConstraintNoise:
-    """What is known beforehand of private constraint values.
+    """Noise of private constraint values, known before a run.
 
     Attributes:
-        deviation: Standard deviation of their noise, where it is largest.
-        reach: Half of the most that one example changes a value by; None where it is too late to change the budget.
-        examples: Of the client with the fewest.
-        dim: Numbers in a gradient.
+        deviation: Largest standard deviation of their noise.
+        reach: Half of the largest change of a value by one example; None if the budget cannot be changed any more.
+        examples: Number of examples of the client with the fewest.
+        dim: Number of entries of a gradient.
     """
 
     deviation: float
@@ -232,12 +236,12 @@ class ConstraintNoise:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What is public of a run before it begins, for a strategy to say what its settings will do.
+    """Public facts of a run before it begins, for a strategy's advice on its settings.
 
     Attributes:
         rounds: Number of rounds.
-        graph: Who hears whom; None with a server.
-        constraints: Noise of constraint values; None where none are asked for, or their noise is not known yet.
+        graph: The communication graph; None with a server.
+        constraints: Noise of constraint values; None if none are asked for, or it is not known yet.
     """
 
     rounds: int
@@ -247,16 +251,16 @@ class Outlook:
 
 @runtime_checkable
 class Advises(Protocol):
-    """A local step that looks at its settings before a run. A step need not."""
+    """A local step that gives advice on its settings before a run. This is optional."""
 
     def advice(self, run: Outlook) -> list[str]:
-        """What the user should know of these settings in this run, a sentence or two each, with its numbers."""
+        """Warnings about these settings in this run, a sentence or two each, with numbers."""
         ...
 
 
 @dataclass(frozen=True)
 class Last:
-    """Report the last iterate."""
+    """Report the model of the last round."""
 
     def init(self, received: Tensor) -> None:
         """Nothing is kept."""
@@ -271,7 +275,7 @@ class RunningAverage:
     """A weighted average so far.
 
     Attributes:
-        average: `[n, dim]`, or `[1, dim]` where all rows are one.
+        average: `[n, dim]`, or `[1, dim]` if all rows are equal.
         weight: Sum of the weights, `[]`.
         round: Rounds averaged, `[]`.
     """
@@ -284,10 +288,10 @@ class RunningAverage:
 @checked("strategy.average")
 @dataclass(frozen=True)
 class Averaged:
-    """Report the weighted average of the iterates, weight `t**power` for round `t` = 1, 2, ...
+    """Report the average of all rounds' models, with weight `t**power` in round `t` = 1, 2, ...
 
-    Averaging released iterates is post-processing and costs no privacy. `power = 0` is Polyak-Ruppert averaging;
-    larger powers forget the first rounds faster (Shamir and Zhang, 2013, polynomial-decay averaging).
+    It is computed from released models, so it costs no epsilon. `power = 0` is Polyak-Ruppert averaging; larger powers
+    forget the first rounds faster (Shamir and Zhang, 2013, polynomial-decay averaging).
     """
 
     power: NonNegative = 0.0
@@ -297,7 +301,7 @@ class Averaged:
         return RunningAverage(received[:1] * 0, received.new_zeros(()), received.new_zeros(()))
 
     def __call__(self, received: Tensor, state: RunningAverage) -> tuple[Tensor, RunningAverage]:
-        """Fold the round in. Rows that are all one (a star's) stay one."""
+        """Add a round. Rows that are one expanded row (as with a server) stay one."""
         received = received[:1] if received.stride(0) == 0 else received
         round_number = state.round + 1
         share = round_number**self.power
@@ -308,15 +312,19 @@ class Averaged:
 
 @dataclass(frozen=True)
 class Strategy:
-    """An algorithm: a local step and an aggregator that fit, which model is reported, and under which name.
+    """An algorithm: a local step and an aggregator that fit together.
 
-    A true `done` of the aggregator's state ends the run (`Ends`). `monitor` names numbers of that state that a run
-    shows as it goes; like all that an aggregator knows they are functions of messages. `regularizer` is the h of the
-    objective, for reports. `message_norm` is the l2 norm to which the local step keeps its messages itself, as its
-    aggregator relies on: another clip of messages is refused.
+    Args:
+        local_step: What each client does in a round.
+        aggregator: What becomes of the messages. If its state has a true `done`, the run ends (`Ends`).
+        output: Which model is reported, e.g. `Last()` or `Averaged()`.
+        name: Name in reports.
+        regularizer: The regulariser h of the objective, for reports.
+        monitor: Names of numbers of the aggregator's state that a run shows after each round.
+        message_norm: l2 norm that messages have at most by themselves; with `at: message` the clip must be this one.
 
     Raises:
-        ConfigError: what one says is not what the other hears.
+        ConfigError: what one part says is not what the other hears.
     """
 
     local_step: LocalStep[Any]
@@ -345,10 +353,10 @@ class Strategy:
         return isinstance(server, Ends) and bool(server.done)
 
     def shown(self, server: object) -> dict[str, float]:
-        """What a run shows of the aggregator's state after a round: the numbers of `monitor` that are known."""
+        """The numbers of the aggregator's state that `monitor` names, as far as they are known."""
         values = {name: float(getattr(server, name)) for name in self.monitor}
         return {name: value for name, value in values.items() if not math.isnan(value)}
 
     def advice(self, run: Outlook) -> list[str]:
-        """What the local step has to say of its settings before this run; see `Advises`."""
+        """The local step's warnings before this run; see `Advises`."""
         return self.local_step.advice(run) if isinstance(self.local_step, Advises) else []
