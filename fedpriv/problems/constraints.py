@@ -132,7 +132,7 @@ class OfLosses(ABC):
     def values(self, model: Model, inputs: Tensor, targets: Tensor) -> Tensor:
         """See `Constraint.values`."""
         term, losses = self.sums(), model.losses(inputs, targets)
-        total = term.coefficients(inputs, targets)[0].to(losses).unsqueeze(0) @ losses
+        total = term.coefficients(inputs, targets)[0].unsqueeze(1).to(losses).T @ losses
         return losses.new_tensor(term.signs) * total - term.bound
 
     @abstractmethod
