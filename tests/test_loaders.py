@@ -101,7 +101,7 @@ def test_a_random_collate_function_is_said_to_be_frozen() -> None:
 
     run = training(DataLoader(table(), collate_fn=noisy))
     assert "is another one when it is read again" in run.warnings[0]
-    assert not torch.allclose(run.population.inputs, X)
+    assert not torch.allclose(run.population.examples.inputs, X)
 
 
 def centred(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
@@ -113,7 +113,7 @@ def centred(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 def test_a_collate_function_is_given_one_example_at_a_time() -> None:
     other = TensorDataset(torch.cat([X[:19], 100 * torch.ones(1, 3)]), Y)
     runs = [training(DataLoader(data, collate_fn=centred)) for data in (table(), other)]
-    assert torch.equal(runs[0].population.inputs[:19], runs[1].population.inputs[:19])
+    assert torch.equal(runs[0].population.examples.inputs[:19], runs[1].population.examples.inputs[:19])
     assert "collate_fn of client 0 makes something else of two examples together" in runs[0].warnings[0]
 
 
@@ -153,7 +153,7 @@ def test_what_a_users_own_table_or_collate_function_does_is_done() -> None:
         DataLoader(table(15), collate_fn=negative),
     )
     factors = torch.tensor([2.0, 2, 3, -1]).repeat_interleave(5)
-    torch.testing.assert_close(training(*loaders).population.inputs, X * factors[:, None])
+    torch.testing.assert_close(training(*loaders).population.examples.inputs, X * factors[:, None])
     split = fp.data.Split(Doubled(X, Y), table(), 2, None, "doubled")
     with pytest.raises(fp.DataError, match=r"train\[1\] has an input that is NaN"):
         fp.data.Split(Broken(X, Y), split.test, 2, None, "broken")
@@ -270,7 +270,7 @@ class Together(Flipped):
 
 def test_a_data_set_is_asked_for_one_example_at_a_time() -> None:
     run = training(DataLoader(Together(0.0)))
-    assert torch.equal(run.population.inputs, X)
+    assert torch.equal(run.population.examples.inputs, X)
 
 
 def breaks(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
@@ -288,7 +288,7 @@ def breaks(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 )
 def test_loaders_that_raise_or_lie_are_named(loader: DataLoader, why: str | None) -> None:
     if why is None:  # nobody can know of the rest
-        assert len(training(loader).population.inputs) == 9
+        assert len(training(loader).population.examples.inputs) == 9
         return
     with pytest.raises(fp.DataError, match=why):
         training(loader)

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import fedpriv as fp
 from fedpriv.cli import app
+from fedpriv.clients.examples import InMemory
 from fedpriv.clients.ownership import Repeats, check_datasets
 from fedpriv.data import load
 from fedpriv.models import LogisticRegression, SoftmaxRegression, resolve_loss
@@ -180,8 +181,8 @@ def test_the_owner_is_told_of_equal_content_on_the_terminal_alone(tmp_path: Path
 def test_sixty_thousand_images_are_compared_in_a_moment() -> None:
     x = torch.rand(60_000, 784)
     run = training([points(5)])
-    run.population.inputs, run.population.targets = x, torch.zeros(60_000, dtype=torch.int64)
-    run.population.counts = torch.tensor([60_000])
+    client = fp.make_clients(torch.nn.Linear(784, 2), torch.nn.CrossEntropyLoss(), [TensorDataset(x, x[:, 0].long())])
+    run.population.examples = InMemory(client, x.device, x.dtype)
     start = time.process_time()
     assert run.repeats() == Repeats(0, 0, 0)
     assert time.process_time() - start < 2

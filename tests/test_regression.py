@@ -47,7 +47,7 @@ def test_least_squares_without_noise(tmp_path: Path):
     training = build(load_config(config(tmp_path)))
     for _ in training:
         pass
-    x, y = training.population.inputs.double().numpy(), training.population.targets.double().numpy()
+    x, y = training.population.examples.inputs.double().numpy(), training.population.examples.targets.double().numpy()
     assert x.shape == (N, 3)  # age, dose, the constant; not the target
     assert abs(y).max() <= 1
     solution = np.linalg.lstsq(x, y, rcond=None)[0]

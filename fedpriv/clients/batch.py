@@ -16,7 +16,7 @@ class Batch:
         inputs: `[k, b, ...]`.
         targets: `[k, b, ...]`.
         mask: `[k, b]`, False where padded.
-        examples: Position of each example in the population's data, `[k, b]`.
+        examples: Position of each example among all of the population, `[k, b]`.
         weights: Factor of each example's loss, `[k, b]`; None means 1.
     """
 

@@ -157,14 +157,15 @@ def _check_source(owners: Places, places: Places, privacy: Privacy, public: Sequ
 
 
 def _digests_of_clients(population: Population) -> list[bytes]:
-    return _digests(population.inputs, population.targets)
+    return [digest for client in range(len(population)) for digest in _digests(*population.examples_of(client))]
 
 
 def _digests_of_test(population: Population, test: Dataset[Any]) -> list[bytes]:
     """In the number formats that the clients' examples have."""
     found: list[bytes] = []
+    x, y = population.first_examples(1)
     for inputs, targets in DataLoader(test, batch_size=1000):
-        found += _digests(inputs.to(population.inputs.dtype), targets.to(population.targets.dtype))
+        found += _digests(inputs.to(x.dtype), targets.to(y.dtype))
     return found
 
 

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.client import Client, Loss
+from fedpriv.clients.examples import Examples, InMemory
 from fedpriv.clients.layout import Layout, constants
-from fedpriv.errors import ConfigError, DataError
+from fedpriv.errors import ConfigError
 
 
 class Population:
@@ -31,7 +32,7 @@ class Population:
     Attributes:
         layout: Of the rows.
         sizes: Public size of each client, `[n_clients]`.
-        counts: Number of examples that each holds, `[n_clients]`; private where it differs from `sizes`.
+        examples: All examples of all clients.
 
     Raises:
         ConfigError: no client, or models that differ.
@@ -55,23 +56,18 @@ class Population:
         self.loss: Loss = clients[0].loss
         self.layout = Layout.of(self.model)
         self.params = self._adopt_parameters(dtype)
-        data = [_examples(index, client) for index, client in enumerate(clients)]
         self.sizes = torch.tensor([client.public_size for client in clients])
-        self.counts = torch.tensor([len(y) for _, y in data])
-        _check_alike(data)
-        self.inputs = torch.cat([x for x, _ in data]).to(self.device)
-        if self.inputs.is_floating_point():
-            self.inputs = self.inputs.to(dtype)
-        self.targets = torch.cat([y for _, y in data]).to(self.device)
-        if self.targets.is_floating_point():
-            self.targets = self.targets.to(dtype)
-        elif self.targets.dtype != torch.bool:
-            self.targets = self.targets.long()  # class numbers, as torch's losses take them
-        self.starts = torch.cat([torch.zeros(1, dtype=torch.long), self.counts.cumsum(0)])[:-1]
+        self.examples: Examples = InMemory(clients, self.device, dtype)
 
-    def owner_of(self, example: int) -> int:
-        """The client that holds this row of `inputs`."""
-        return int(torch.searchsorted(self.starts, example, right=True)) - 1
+    @property
+    def counts(self) -> Tensor:
+        """Number of examples that each client holds, `[n_clients]`; private where it differs from `sizes`."""
+        return self.examples.counts
+
+    @cached_property
+    def starts(self) -> Tensor:
+        """Position of each client's first example among all, `[n_clients]`."""
+        return torch.cat([torch.zeros(1, dtype=torch.long), self.counts.cumsum(0)])[:-1]
 
     def __len__(self) -> int:
         """Number of clients."""
@@ -121,9 +117,18 @@ class Population:
         return params
 
     def examples_of(self, client: int) -> tuple[Tensor, Tensor]:
-        """A client's inputs and targets, as views."""
-        span = slice(int(self.starts[client]), int(self.starts[client] + self.counts[client]))
-        return self.inputs[span], self.targets[span]
+        """All inputs and targets of a client, `[m, ...]` each."""
+        inputs, targets = self.examples.take(
+            torch.tensor([client]), torch.arange(int(self.counts[client])).unsqueeze(0)
+        )
+        return inputs[0], targets[0]
+
+    def first_examples(self, count: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of the first examples of all, `[count, ...]`; the same again where there are fewer."""
+        at = torch.arange(count) % int(self.counts.sum())
+        owners = torch.searchsorted(self.starts, at, right=True) - 1
+        inputs, targets = self.examples.take(owners, (at - self.starts[owners]).unsqueeze(1))
+        return inputs.squeeze(1), targets.squeeze(1)
 
     def full_batches(self, cohort: Tensor) -> Iterator[Batch]:
         """All examples of the clients in `cohort [k]`, in batches of at most `chunk` examples.
@@ -149,22 +154,11 @@ class Population:
             parts = [chosen[r][low:high] for r in rows]
             lengths = torch.tensor([len(part) for part in parts])
             mask = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
-            index = torch.zeros(mask.shape, dtype=torch.long)
-            index[mask] = torch.cat(parts) + self.starts[cohort[rows]].repeat_interleave(lengths)
-            inputs, targets = self._take(index, mask)
-            at = index.to(self.device)
+            places = torch.zeros(mask.shape, dtype=torch.long)
+            places[mask] = torch.cat(parts)
+            inputs, targets = self.examples.take(cohort[rows], places)
+            at = (places + self.starts[cohort[rows]].unsqueeze(1)).to(self.device)
             yield Batch(torch.tensor(rows, device=self.device), inputs, targets, mask.to(self.device), at)
-
-    def _take(self, index: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        shape, first, count = index.shape, int(index[0, 0]), index.numel()
-        if mask.all() and torch.equal(index.flatten(), torch.arange(first, first + count)):
-            # neighbours in memory: a view instead of a copy of the data
-            span = slice(first, first + count)
-            return self.inputs[span].unflatten(0, shape), self.targets[span].unflatten(0, shape)
-        at = index.flatten().to(self.device)
-        # twice as fast as inputs[at]
-        inputs, targets = self.inputs.index_select(0, at), self.targets.index_select(0, at)
-        return inputs.unflatten(0, shape), targets.unflatten(0, shape)
 
 
 def _check_same(client: int, own: dict[str, Tensor], shared: dict[str, Tensor]) -> None:
@@ -173,23 +167,6 @@ def _check_same(client: int, own: dict[str, Tensor], shared: dict[str, Tensor]) 
         if name not in own or name not in shared or not torch.equal(own[name], shared[name]):
             fix = "is frozen (or a buffer) and not the same as client 0's; copy it from one model, or let it be trained"
             raise ConfigError(f"clients[{client}].model", name, fix)
-
-
-def _examples(index: int, client: Client) -> tuple[Tensor, Tensor]:
-    try:
-        return client.examples()
-    except DataError as error:
-        raise DataError(f"client {index}: {error}") from error
-
-
-def _check_alike(data: list[tuple[Tensor, Tensor]]) -> None:
-    for index, pair in enumerate(data):
-        for what, own, first in zip(("inputs", "targets"), pair, data[0], strict=True):
-            facts = [(tuple(t.shape[1:]), t.is_floating_point()) for t in (own, first)]
-            if facts[0] != facts[1]:
-                told = f"{what} of shape {tuple(own.shape[1:])} and type {own.dtype}"
-                other = f"{tuple(first.shape[1:])} and {first.dtype}"
-                raise DataError(f"client {index} has {told}, and client 0 has {other}: bring all to one shape and type")
 
 
 def _blocks(lengths: Sequence[int], chunk: int) -> Iterator[tuple[list[int], int, int]]:

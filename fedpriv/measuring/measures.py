@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
-from torch.utils.data import TensorDataset
+from torch.utils.data import ConcatDataset, TensorDataset
 
 from fedpriv.clients.population import Population
 from fedpriv.engines.local import Progress
@@ -75,7 +75,7 @@ class Measures:
         if self.optimum is None:
             return None
         population = self.population
-        data = TensorDataset(population.inputs, population.targets)
+        data = ConcatDataset([TensorDataset(*population.examples_of(i)) for i in range(len(population))])
         loss = Evaluator(population.model, population.loss, data)(params)["test_loss"]
         return loss + float(self.strategy.regularizer.value(params)) - self.optimum
 

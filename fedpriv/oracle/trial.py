@@ -147,9 +147,8 @@ def _candidates(population: Population) -> Iterator[tuple[Tensor, Tensor, Tensor
     generator = torch.Generator().manual_seed(0)
     start = population.params[0]
     moved = start + 0.05 * torch.randn(start.shape, generator=generator).to(start)
-    made_up = _made_up(population.inputs, -1.0, generator), _made_up(population.targets, 0.0, generator)
-    first = torch.arange(_EXAMPLES, device=population.device) % len(population.targets)
-    real = population.inputs[first], population.targets[first]
+    real = population.first_examples(_EXAMPLES)
+    made_up = _made_up(real[0], -1.0, generator), _made_up(real[1], 0.0, generator)
     for row, (x, y) in product((moved, start), (made_up, real)):
         yield row, x, y
 
@@ -199,21 +198,24 @@ def _check_alone(trial: _Trial, x: Tensor, y: Tensor) -> None:
 
 def _check_labels(trial: _Trial, population: Population) -> None:
     """The real examples with the least and the largest label: one that is no class would fail, or count as nothing."""
-    x, y = population.inputs, population.targets
-    if y.is_floating_point() or y.dim() != 1:
+    clients, (_, sample) = range(len(population)), population.first_examples(1)
+    if sample.is_floating_point() or sample.dim() != 1:
         return
-    for at in {int(y.argmin()), int(y.argmax())}:
-        one, label = slice(at, at + 1), int(y[at])
+    labels = [population.examples_of(client)[1] for client in clients]
+    least, most = min(clients, key=lambda i: int(labels[i].min())), max(clients, key=lambda i: int(labels[i].max()))
+    for client, at in {(least, int(labels[least].argmin())), (most, int(labels[most].argmax()))}:
+        label = int(labels[client][at])
+        x, y = (part[at : at + 1] for part in population.examples_of(client))
         try:
-            loss = trial.functional.loss(trial.outputs(x[one]), y[one])
+            loss = trial.functional.loss(trial.outputs(x), y)
         except FedprivError:
             raise
         except Exception as error:  # whatever a user's model or loss raises
             fix = "number the classes from 0, or change the model's number of outputs"
-            told = f"client {population.owner_of(at)} has label {label}, which model and loss do not take"
+            told = f"client {client} has label {label}, which model and loss do not take"
             raise DataError(f"{told} ({in_short(error)}): {fix}") from error
         if label < 0 and ((label == _PASSED_OVER and not loss.any()) or not torch.isfinite(loss).all()):
-            told = f"client {population.owner_of(at)} has label {label}, which the loss passes over"
+            told = f"client {client} has label {label}, which the loss passes over"
             raise DataError(f"{told}: number the classes from 0, drop what has none")
 
 

@@ -1,0 +1,92 @@
+"""Where the clients' examples come from: asked for by client and place, so no reader needs them in one tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedpriv.clients.client import Client
+from fedpriv.errors import DataError
+
+
+class Examples(Protocol):
+    """All clients' examples, of one shape and type, and the same whenever they are asked for."""
+
+    @property
+    def counts(self) -> Tensor:
+        """Number of examples of each client, `[n_clients]`."""
+        ...
+
+    def take(self, clients: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Some examples of some clients.
+
+        Args:
+            clients: Whose, `[k]`.
+            places: Which of each, from 0 to its count less one, `[k, b]`; a place may come more than once.
+
+        Returns:
+            Inputs `[k, b, ...]` and targets `[k, b, ...]`, on the run's device and in its types; read only.
+        """
+        ...
+
+
+class InMemory:
+    """All examples in one tensor of inputs and one of targets.
+
+    Args:
+        clients: Whose examples are read, each once.
+        device: Where they go.
+        dtype: Type of inputs and targets that are no whole numbers.
+
+    Attributes:
+        inputs: Of all clients, one after another, `[n_examples, ...]`.
+        targets: The same.
+
+    Raises:
+        DataError: the data of a client cannot be used; the client is named.
+    """
+
+    def __init__(self, clients: Sequence[Client], device: torch.device, dtype: torch.dtype) -> None:
+        data = [_read(index, client) for index, client in enumerate(clients)]
+        _check_alike(data)
+        self.counts = torch.tensor([len(targets) for _, targets in data])
+        self._starts = torch.cat([torch.zeros(1, dtype=torch.long), self.counts.cumsum(0)])[:-1]
+        self.inputs = torch.cat([inputs for inputs, _ in data]).to(device)
+        if self.inputs.is_floating_point():
+            self.inputs = self.inputs.to(dtype)
+        self.targets = torch.cat([targets for _, targets in data]).to(device)
+        if self.targets.is_floating_point():
+            self.targets = self.targets.to(dtype)
+        elif self.targets.dtype != torch.bool:
+            self.targets = self.targets.long()  # class numbers, as torch's losses take them
+
+    def take(self, clients: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Examples.take`; neighbours in memory are a view instead of a copy."""
+        index = (places + self._starts[clients].unsqueeze(1)).flatten()
+        span = slice(int(index[0]), int(index[-1]) + 1)
+        if span.stop - span.start == len(index) and torch.equal(index, torch.arange(span.start, span.stop)):
+            return self.inputs[span].unflatten(0, places.shape), self.targets[span].unflatten(0, places.shape)
+        at = index.to(self.inputs.device)
+        # twice as fast as inputs[at]
+        inputs, targets = self.inputs.index_select(0, at), self.targets.index_select(0, at)
+        return inputs.unflatten(0, places.shape), targets.unflatten(0, places.shape)
+
+
+def _read(index: int, client: Client) -> tuple[Tensor, Tensor]:
+    try:
+        return client.examples()
+    except DataError as error:
+        raise DataError(f"client {index}: {error}") from error
+
+
+def _check_alike(data: list[tuple[Tensor, Tensor]]) -> None:
+    for index, pair in enumerate(data):
+        for what, own, first in zip(("inputs", "targets"), pair, data[0], strict=True):
+            facts = [(tuple(t.shape[1:]), t.is_floating_point()) for t in (own, first)]
+            if facts[0] != facts[1]:
+                told = f"{what} of shape {tuple(own.shape[1:])} and type {own.dtype}"
+                other = f"{tuple(first.shape[1:])} and {first.dtype}"
+                raise DataError(f"client {index} has {told}, and client 0 has {other}: bring all to one shape and type")
