@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from math import inf, isfinite
 from numbers import Integral, Real
 from types import NoneType, UnionType
@@ -111,7 +111,7 @@ def either(words: tuple[object, ...]) -> str:
 
 
 def checked(field: str) -> Callable[[T], T]:
-    """Decorator that checks the arguments of a function, or the fields of a dataclass, against their annotations.
+    """Decorator that checks the arguments of a function or class, or the fields of a dataclass, against annotations.
 
     Args:
         field: Prefix of the names in errors: `strategy` makes an error about `strategy.learning_rate`.
@@ -129,7 +129,8 @@ def checked(field: str) -> Callable[[T], T]:
         is_class = inspect.isclass(thing)
         call: Callable[..., Any] = owner.__init__ if is_class else owner
         signature = inspect.signature(call)
-        hints = functools.cache(lambda: get_type_hints(owner, include_extras=True))
+        noted = owner if is_dataclass(owner) else call
+        hints = functools.cache(lambda: get_type_hints(noted, include_extras=True))
 
         @functools.wraps(call)
         def looked_at(*args: object, **options: object) -> object:

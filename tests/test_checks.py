@@ -151,10 +151,10 @@ def test_both_doors_refuse_a_setting_with_the_same_words(given: str):
     assert python.field.split(".")[-1] == field.split(".")[-1]
 
 
-@pytest.mark.parametrize("name", [name for name, row in STRATEGIES.items() if row.published])
+@pytest.mark.parametrize("name", [name for name, row in STRATEGIES.items() if row.variants.published])
 def test_what_a_paper_publishes_has_bounds_too(name: str):
     """Called in Python with a number out of range."""
-    published = STRATEGIES[name].published
+    published = STRATEGIES[name].variants.published
     assert published is not None
     options = {"rounds": 5, "examples": 9, "n_examples": 9, "epoch_length": 3, "learning_rate": 1.0, "radius": 1.0}
     asked = published.__annotations__

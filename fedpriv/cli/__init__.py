@@ -184,12 +184,13 @@ def plan(
     from fedpriv.cli.printing import busy, forecast_rows, print_json, print_rows, print_warning
     from fedpriv.config import forecast, load_config
     from fedpriv.network.drawing import draw as draw_graph
+    from fedpriv.network.graph import of_peers
 
     settings = load_config(shipped.found(config), overrides or [])
     with busy(settings.rounds):
         found = forecast(settings, timed=timed)
     if picture is not None:
-        draw_graph(settings.network.graph(found.n_clients), picture)
+        draw_graph(of_peers(settings.network.build(found.n_clients)), picture)
     if as_json:
         print_json(found.to_json())
         return
@@ -262,11 +263,12 @@ def topology(
     from fedpriv.config.files import override
     from fedpriv.config.network import NetworkSection
     from fedpriv.network.drawing import draw as draw_graph
+    from fedpriv.network.graph import of_peers
 
     given: dict[str, Any] = {"topology": {"name": name}}
     for option in options or []:
         given = override(given, option)
-    network = check(NetworkSection, given, "network").graph(n_clients)
+    network = of_peers(check(NetworkSection, given, "network").build(n_clients))
     if picture is not None:
         draw_graph(network, picture)
     if as_json:

@@ -3,7 +3,7 @@
 from fedpriv.config.building import build, forecast
 from fedpriv.config.files import fingerprint, load_config, to_yaml
 from fedpriv.config.schema import Config
-from fedpriv.config.strategies import STRATEGIES, StrategyEntry
+from fedpriv.config.strategies import STRATEGIES
 from fedpriv.published.recipe import Recipe
 from fedpriv.runs.forecasting import Forecast
 
@@ -12,7 +12,6 @@ __all__ = [
     "Config",
     "Forecast",
     "Recipe",
-    "StrategyEntry",
     "build",
     "fingerprint",
     "forecast",

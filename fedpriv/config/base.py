@@ -127,14 +127,14 @@ class Plugin(Section):
         return {**own, **check(cls.options_of(own), options, cls.field).model_dump(mode="json")}
 
     @classmethod
-    def options_of(cls, own: Mapping[str, Any]) -> type[BaseModel]:
-        """The options of what the section names, from the builder's signature."""
-        return cls.options_for(plugins.find(own["name"], cls.registry, cls.field))
+    def builder(cls, own: Mapping[str, Any]) -> Callable[..., Any]:
+        """What makes the thing that the section names."""
+        return plugins.find(own["name"], cls.registry, cls.field)
 
     @classmethod
-    def options_for(cls, builder: Callable[..., Any]) -> type[BaseModel]:
-        """The options of a builder."""
-        return options_model(builder, {*cls.context, *cls.model_fields}, cls.spellings)
+    def options_of(cls, own: Mapping[str, Any]) -> type[BaseModel]:
+        """The options of what the section names, from the builder's signature."""
+        return options_model(cls.builder(own), {*cls.context, *cls.model_fields}, cls.spellings)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -144,7 +144,7 @@ class Plugin(Section):
 
     def build(self, **context: object) -> Any:  # noqa: ANN401 - what the registry makes
         """What it names, made of its options and of what the caller knows."""
-        return plugins.build(self.name, self.registry, self.options, field=self.field, context=context)
+        return plugins.call(self.builder(dict(self)), self.name, self.options, field=self.field, context=context)
 
 
 def options_model(
@@ -245,15 +245,18 @@ def _translate(error: ErrorDetails, given: Any, path: str) -> ConfigError:  # no
     return ConfigError(".".join(keys) or "configuration", value, _fix(error, context))
 
 
+_FIXES = {
+    **dict.fromkeys(("missing", "union_tag_not_found"), "is required"),
+    **dict.fromkeys(("model_type", "model_attributes_type", "dataclass_type"), "give a mapping, e.g. {name: value}"),
+    **dict.fromkeys(("list_type", "tuple_type", "sequence_str"), "give a list, e.g. [value]"),
+}
+
+
 def _fix(error: ErrorDetails, context: dict[str, Any]) -> str:
-    if error["type"] in ("missing", "union_tag_not_found"):
-        return "is required"
     if error["type"] == "literal_error":
         return f"choose {context['expected']}"
     if error["type"] == "union_tag_invalid":
         return _unknown(str(context["tag"]), [tag.strip(" '") for tag in context["expected_tags"].split(",")])
-    if error["type"] in ("model_type", "model_attributes_type", "dataclass_type"):
-        return "give a mapping, e.g. {name: value}"
-    if error["type"] in ("list_type", "tuple_type", "sequence_str"):
-        return "give a list, e.g. [value]"
+    if error["type"] in _FIXES:
+        return _FIXES[error["type"]]
     return error["msg"].replace("Input should", "must").replace("Value error, ", "")

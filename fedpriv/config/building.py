@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
@@ -18,12 +17,12 @@ from fedpriv.clients.outline import Outline
 from fedpriv.clients.ownership import check_datasets
 from fedpriv.config.files import fingerprint
 from fedpriv.config.schema import Config
+from fedpriv.config.strategies import STRATEGIES
 from fedpriv.data import DATASETS, Split, labels_of
 from fedpriv.data.base import size
-from fedpriv.data.partition import LABEL_DEPENDENT
+from fedpriv.data.partition import known_sizes, notes
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.settings import SECURE_IS_GONE
-from fedpriv.randomness.streams import Randomness
 from fedpriv.runs import advice
 from fedpriv.runs.forecasting import Forecast
 from fedpriv.runs.forecasting import forecast as of_draft
@@ -86,34 +85,24 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
     network, promise, recipe = config.network.build(n_clients), config.promise(n_clients), config.recipe(n_clients)
     problems, (model, loss) = config.problem.everyones(), make_model(config, seen)
     draft = Draft(recipe.strategy, promise, network, config.rounds, seen, problems, model, loss, config.seed or 0)
-    claims = recipe.claim is not None and math.isfinite(config.privacy.epsilon_bar or math.inf)
+    entry = STRATEGIES.get(config.strategy.name)
     found = of_draft(
         draft,
         compute=config.compute,
         compare=config.problem.compare,
         timed=timed,
-        claim=recipe.claim(config.privacy.delta) if recipe.claim is not None and claims else None,
-        formula=config.strategy.formula,
+        claim=recipe.claimed(config.privacy.delta),
+        formula=entry.variants.formula if entry else None,
     )
-    notes = _partition_notes(config) if promise.private else []
-    return replace(found, warnings=(*found.warnings, *notes))
+    said = notes(config.data.partition.kind) if promise.private else []
+    return replace(found, warnings=(*found.warnings, *said))
 
 
 def at_start(config: Config, training: Training) -> list[str]:
     """What the user should know as a run begins, a sentence or two each."""
     gone = [] if config.privacy.secure is None else [f"privacy.secure {SECURE_IS_GONE}"]
-    notes = _partition_notes(config) if training.plan.privacy.private else []
-    return [*gone, *advice.of_training(training), *notes]
-
-
-def _partition_notes(config: Config) -> list[str]:
-    kind = config.data.partition.kind
-    if kind not in LABEL_DEPENDENT:
-        return []
-    return [
-        f"data.partition.kind = {kind} looks at the labels: one other label would move other examples to other "
-        "clients, and epsilon does not cover that. It simulates owners who hold their data already"
-    ]
+    said = notes(config.data.partition.kind) if training.plan.privacy.private else []
+    return [*gone, *advice.of_training(training), *said]
 
 
 def load_data(config: Config) -> Split:
@@ -133,24 +122,11 @@ def make_population(config: Config, split: Split) -> list[Client]:
 
 
 def make_model(config: Config, seen: Outline) -> tuple[nn.Module, nn.Module]:
-    """The model and the loss, tried out on one made-up example.
-
-    The initial parameters are public: of the seed if one is given, else of 0.
-
-    Raises:
-        ConfigError: a layer mixes examples, or model, loss and data do not fit each other.
-    """
-    # torch draws them from 32 bits of a seed: a larger one takes part through its hash
-    seed = config.seed or 0
-    torch.manual_seed(seed if abs(seed) < 2**32 else Randomness(seed).torch_seed("init"))
-    section = config.model
-    model = models.resolve(section.name, input_shape=seen.input_shape, n_classes=seen.n_classes, **section.options)
-    model = models.fix_model(model) if section.fix else model
-    models.validate_model(model)
-    loss = models.resolve_loss(config.loss.name, **config.loss.options)
-    example, names = torch.zeros(1, *seen.input_shape, dtype=seen.dtype), (section.name, config.loss.name)
-    models.try_out(model, loss, example, seen.n_classes, names=names)
-    return model, loss
+    """The model and the loss; see `models.make`."""
+    model, loss = config.model, config.loss
+    example, seed = torch.zeros(1, *seen.input_shape, dtype=seen.dtype), config.seed or 0
+    made = (model.name, model.options), (loss.name, loss.options)
+    return models.make(*made, example, seen.n_classes, fix=model.fix, seed=seed)
 
 
 def divide(config: Config, split: Split) -> Sequence[Tensor]:
@@ -167,19 +143,14 @@ def outline(config: Config) -> Outline:
     """The outline of a configuration's data; the data are read only where it is not known beforehand."""
     wanted = config.data.partition
     facts = DATASETS[config.data.name].facts if config.data.name in DATASETS else None
-    plain = wanted.kind in ("iid", "in_order") and config.problem.server is None
-    if facts is None or not plain or wanted.n_clients is None or wanted.n_clients > facts.n_train:
+    sizes = known_sizes(wanted.kind, facts.n_train, wanted.n_clients) if facts else None
+    if facts is None or sizes is None or config.problem.server is not None:
         split = load_data(config)
         shares = divide(config, split)
-        # the server's data are the test data
-        check_datasets(
-            [Subset(split.train, share.tolist()) for share in shares], split.test, config.promise(len(shares))
-        )
+        datasets = [Subset(split.train, share.tolist()) for share in shares]
+        check_datasets(datasets, split.test, config.promise(len(shares)))  # the server's data are the test data
         return _outline(config, split, shares)
-    fewer, more = divmod(facts.n_train, wanted.n_clients)
-    sizes = tuple(fewer + (i < more) for i in range(wanted.n_clients))
-    shape = (prod(facts.shape),) if config.data.options.get("flat") else facts.shape
-    return Outline(sizes, shape, facts.n_classes)
+    return Outline(sizes, (prod(facts.shape),) if config.data.options.get("flat") else facts.shape, facts.n_classes)
 
 
 def _outline(config: Config, split: Split, shares: Sequence[Tensor]) -> Outline:

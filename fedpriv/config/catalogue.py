@@ -35,10 +35,13 @@ SECTIONS: dict[str, type[Plugin]] = {
 }
 
 
+PLAIN = {"partitions": PARTITIONS, "mechanisms": MECHANISMS, "backends": BACKENDS}
+
+
 def kinds() -> dict[str, dict[str, str]]:
     """All names by kind, each with one line about it; kinds are words, so that one can be asked for."""
     found = {kind: {name: row.description for name, row in of.registry.items()} for kind, of in SECTIONS.items()}
-    for kind, objects in {"partitions": PARTITIONS, "mechanisms": MECHANISMS, "backends": BACKENDS}.items():
+    for kind, objects in PLAIN.items():
         found[kind] = {name: (thing.__doc__ or "").strip().split("\n")[0] for name, thing in objects.items()}
     return found
 
@@ -58,30 +61,15 @@ def look_up(name: str | None, more: Mapping[str, Mapping[str, str]]) -> dict[str
         return known
     if name in known:
         return {name: known[name]}
-    for kind in ("partitions", "mechanisms", "backends", *more):
-        if name in known[kind]:
-            return {f"{kind}: {name}": {"is": known[kind][name]}}
-    try:
-        return {f"{field}: {name}": dict(options) for field, options in describe(name).items()}
-    except ConfigError:
-        raise ConfigError("name", name, f"unknown{nearest(name, {*known, *chain(*known.values())})}") from None
-
-
-def describe(name: str) -> dict[str, dict[str, str]]:
-    """Every registered thing of this name: where it belongs, what it is, and its options with type and default.
-
-    Raises:
-        ConfigError: nothing has this name.
-    """
-    found = {
-        section.field: {"is": section.registry[name].description, **_options(section, name)}
-        for section in SECTIONS.values()
-        if name in section.registry
+    options = {
+        f"{of.field}: {name}": {"is": known[kind][name], **_options(of, name)}
+        for kind, of in SECTIONS.items()
+        if name in of.registry
     }
-    if not found:
-        known = {known for section in SECTIONS.values() for known in section.registry}
-        raise ConfigError("name", name, f"unknown{nearest(name, known)}")
-    return found
+    plain = {f"{kind}: {name}": {"is": known[kind][name]} for kind in (*PLAIN, *more) if name in known[kind]}
+    if not options and not plain:
+        raise ConfigError("name", name, f"unknown{nearest(name, {*known, *chain(*known.values())})}")
+    return {**plain, **options}
 
 
 def _options(section: type[Plugin], name: str) -> Mapping[str, str]:

@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Annotated
-
-import networkx as nx
-from pydantic import Field, PositiveInt
 
 from fedpriv import plugins
 from fedpriv.checks import Count, Probability
 from fedpriv.config.base import Choice, Plugin, Section, Spelled, named_fields
 from fedpriv.errors import ConfigError
-from fedpriv.network.activity import ACTIVITIES, Activity, ActivityEntry, Function, Outage
-from fedpriv.network.graph import Graph
+from fedpriv.network.activity import ACTIVITIES, Activity, Outage
+from fedpriv.network.graph import Graph, MixingSteps
 from fedpriv.network.links import Undirected
 from fedpriv.network.local import Cohort, Everyone, FixedCohort, PoissonCohort, Star
 from fedpriv.network.mixing import MIXINGS, Weights
-from fedpriv.network.topology import GRAPHS, GraphEntry, checked
-
-
-def _star(n_clients: int) -> Undirected:
-    return nx.star_graph(n_clients)  # the last node is the server; only `facts` would look at it
-
-
-def _function(function: str) -> Activity:
-    """`package.module:name` of a public function of the round that gives links (pairs of nodes)."""
-    return Function(plugins.function_of_round(function, Iterable, "network.activity.function"))
-
-
-_STAR = GraphEntry(_star, "a server that everyone hears (no graph)")
-_OF_ROUND = ActivityEntry(_function, "the user's function of the round")
-TOPOLOGIES = plugins.Registry({"star": _STAR, **GRAPHS}, GRAPHS.makes)
-ALL_ACTIVITIES = plugins.Registry({**ACTIVITIES, "function": _OF_ROUND}, ACTIVITIES.makes)
+from fedpriv.network.topology import TOPOLOGIES, checked
 
 
 class TopologySection(Plugin):
@@ -49,17 +31,13 @@ class MixingSection(Plugin):
     def rule(self) -> Callable[[Undirected], Weights]:
         """What makes the matrix of a graph."""
         options = self.options  # checked once, not in every round
-
-        def weights(graph: Undirected) -> Weights:
-            return plugins.build(self.name, MIXINGS, options, field=self.field, context={"graph": graph})
-
-        return weights
+        return lambda graph: plugins.build(self.name, MIXINGS, options, field=self.field, context={"graph": graph})
 
 
 class ActivitySection(Plugin):
     """Who is active, and over which links, in a round."""
 
-    field, registry = "network.activity", ALL_ACTIVITIES
+    field, registry = "network.activity", ACTIVITIES
 
 
 class CohortChoice(Choice):
@@ -83,7 +61,7 @@ class NetworkSection(Section):
     topology: TopologySection = TopologySection(name="star")
     cohort: CohortChoice = CohortChoice()
     mixing: MixingSection = MixingSection(name="metropolis")
-    mixing_steps: Annotated[PositiveInt, Field(le=1000)] = 1  # rows agree to the last digit long before
+    mixing_steps: MixingSteps = 1
     activity: ActivitySection = ActivitySection(name="always")
     outages: tuple[Annotated[Outage, Spelled(named_fields(Outage))], ...] = ()
 
@@ -100,9 +78,8 @@ class NetworkSection(Section):
                 raise ConfigError(f"network.{field}", value, "belongs to graphs; on a star say network.cohort")
             return Star(n_clients, cohort)
         if not isinstance(cohort, Everyone):
-            raise ConfigError(
-                "network.cohort", str(self.cohort), "belongs to the star; on a graph say network.activity"
-            )
+            fix = "belongs to the star; on a graph say network.activity"
+            raise ConfigError("network.cohort", str(self.cohort), fix)
         own = self.activity.name == "one_peer_exponential" and not self.outages
         if own and self.mixing.name != "metropolis":
             fix = "one_peer_exponential has weights of its own; leave it out"
@@ -112,26 +89,6 @@ class NetworkSection(Section):
         weights = rule(graph).toarray() if self.mixing.name == "file" else rule
         activity: Activity = self.activity.build()
         return Graph(graph, weights, activity=activity, outages=self.outages, mixing_steps=self.mixing_steps)
-
-    def check(self, n_clients: int | None) -> None:
-        """Refuse a cohort that so many clients cannot fill; they may not be counted yet.
-
-        Raises:
-            ConfigError: there are fewer.
-        """
-        if n_clients is not None and self.topology.name == "star":
-            self.build(n_clients)
-
-    def graph(self, n_clients: int) -> Graph:
-        """The network, which must be a graph.
-
-        Raises:
-            ConfigError: it is a star, or see `build`.
-        """
-        network = self.build(n_clients)
-        if not isinstance(network, Graph):
-            raise ConfigError("network.topology", "star", "is no graph; the star graph of peers is called hub")
-        return network
 
     def active_fraction(self, n_clients: int | None) -> float:
         """Expected fraction of clients in a round; 1 where the number of clients is not known yet."""

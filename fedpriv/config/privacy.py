@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -85,20 +86,11 @@ class PrivacySection(Section):
         if recipe.schedule is not None and not isinstance(schedule, Uniform):
             value = self.schedule.model_dump(mode="json")
             raise ConfigError("privacy.schedule", value, "the strategy sets the schedule; leave it out")
-        private = self.at != "none" and recipe.published is None
-        return settings.Privacy(
-            epsilon=self.epsilon if private else None,
-            delta=self.delta,
-            noise_multiplier=self.noise_multiplier if private else None,
-            clip=self.clip,
-            mechanism=MECHANISMS[self.mechanism],
-            unit=self.unit,
-            relation=self.relation,
-            at=self.at,
-            trust=self.trust,
-            sampling=self.sampling,
-            schedule=recipe.schedule or schedule,
-            published=recipe.published,
-            statistics=self.statistics,
-            durable=self.durable,
-        )
+        own = {name: value for name, value in self if name in _SETTINGS}
+        if self.at == "none" or recipe.published is not None:
+            own |= {"epsilon": None, "noise_multiplier": None}
+        made = {"mechanism": MECHANISMS[self.mechanism], "schedule": recipe.schedule or schedule}
+        return settings.Privacy(**{**own, **made}, published=recipe.published)
+
+
+_SETTINGS = {field.name for field in fields(settings.Privacy)}

@@ -8,9 +8,8 @@ from functools import reduce
 from operator import or_
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, create_model, model_validator
+from pydantic import Field, create_model, model_validator
 
-from fedpriv import plugins
 from fedpriv.checks import Count, Finite
 from fedpriv.config.base import Plugin, Section, Spelled, named_fields, options_model
 from fedpriv.config.network import NetworkSection
@@ -26,7 +25,6 @@ from fedpriv.models import LOSSES, MODELS
 from fedpriv.privacy import settings
 from fedpriv.published.recipe import Recipe
 from fedpriv.runs.compute import Compute
-from fedpriv.runs.forecasting import Formula
 from fedpriv.strategies.base import Strategy
 
 
@@ -85,33 +83,21 @@ class StrategySection(Plugin):
     variant: Literal["sound", "published"] = "sound"
 
     @classmethod
-    def options_of(cls, own: Mapping[str, Any]) -> type[BaseModel]:
-        """Each variant has options of its own."""
+    def builder(cls, own: Mapping[str, Any]) -> Callable[..., Strategy | Recipe]:
+        """Each variant has one of its own."""
+        name = own["name"]
         if own.get("variant") != "published":
-            return super().options_of(own)
-        return cls.options_for(cls._published(own["name"]))
-
-    @classmethod
-    def _published(cls, name: str) -> Callable[..., Recipe]:
-        entry = STRATEGIES.get(name)
-        if entry is None or entry.published is None:
-            having = ", ".join(name for name, entry in STRATEGIES.items() if entry.published)
+            return super().builder(own)
+        found = STRATEGIES[name].variants.published if name in STRATEGIES else None
+        if found is None:
+            having = ", ".join(name for name, entry in STRATEGIES.items() if entry.variants.published)
             raise ConfigError("strategy.variant", "published", f"{name} has no published variant; these have: {having}")
-        return entry.published
-
-    @property
-    def formula(self) -> Formula | None:
-        """What the paper would call a noise."""
-        entry = STRATEGIES.get(self.name)
-        return None if entry is None else entry.formula
+        return found
 
     def recipe(self, rounds: int, epsilon_bar: float | None, active_fraction: float = 1.0) -> Recipe:
         """Build it."""
-        published = self.variant == "published"
-        builder = self._published(self.name) if published else plugins.find(self.name, STRATEGIES, self.field)
-        context = {"rounds": rounds, "epsilon_bar": epsilon_bar, "active_fraction": active_fraction}
-        made: Any = plugins.call(builder, self.name, self.options, field="strategy", context=context)
-        after = STRATEGIES[self.name].after if self.name in STRATEGIES else Recipe
+        made: Any = self.build(rounds=rounds, epsilon_bar=epsilon_bar, active_fraction=active_fraction)
+        after = STRATEGIES[self.name].variants.after if self.name in STRATEGIES else Recipe
         recipe = after(made) if isinstance(made, Strategy) else made
         if not isinstance(recipe, Recipe):
             raise ConfigError("strategy", self.name, f"gives a {type(made).__name__}; give a fedpriv.Strategy")
@@ -156,8 +142,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        self.promise()
-        self.network.check(self.data.partition.n_clients)
+        self.promise()  # and so the network, as far as it is not everyone in every round
         return self
 
     def recipe(self, n_clients: int | None = None) -> Recipe:

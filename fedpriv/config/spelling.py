@@ -1,17 +1,17 @@
 """How YAML writes what a factory of Python takes as objects; everything else it writes as Python does.
 
-`SPELLINGS` says it for annotations of parameters, whoever has them. `spread` and `wrapped` say it for parameters of one
-factory. None of them repeats a name, a bound or a default: those are read from the factory.
+`SPELLINGS` says it for annotations of parameters, whoever has them, `wrapped` for one factory around another. Neither
+repeats a name, a bound or a default: those are read from the factory.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, asdict, fields
+from dataclasses import asdict
 from functools import reduce
 from operator import or_
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, PlainSerializer, create_model
 
@@ -20,6 +20,7 @@ from fedpriv.strategies import admm
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.proximal import L1, L2, Ball, Box, ElasticNet, Proximal, Simplex, Zero
 from fedpriv.strategies.solvers import LBFGS, AcceleratedGradient, Newton, Quadratic, Solver
+from fedpriv.strategies.spreading import keywords, signed
 
 
 def by_key(neither: str, nothing: object, **classes: type) -> Any:  # noqa: ANN401 - an annotation
@@ -69,22 +70,6 @@ SPELLINGS: Mapping[Any, Any] = {
 }
 
 
-def spread(factory: Callable[..., Strategy], **parts: type) -> Callable[..., Strategy]:
-    """A factory whose parameters named here take the fields of a dataclass instead, beside the other options."""
-
-    def build(**options: object) -> Strategy:
-        for name, kind in parts.items():
-            own = {field.name: options.pop(field.name) for field in fields(kind) if field.name in options}
-            options[name] = kind(**own)
-        return factory(**options)
-
-    found: list[inspect.Parameter] = []
-    for parameter in _parameters(factory):
-        kind = parts.get(parameter.name)
-        found += [parameter] if kind is None else _fields_of(kind)
-    return _signed(build, factory, found)
-
-
 def wrapped(factory: Callable[..., Strategy], **around: Callable[..., Strategy]) -> Callable[..., Strategy]:
     """A factory with more options: each holds those of a function that makes a strategy of a strategy, or is null."""
 
@@ -101,31 +86,4 @@ def wrapped(factory: Callable[..., Strategy], **around: Callable[..., Strategy])
         )
         for name, function in around.items()
     ]
-    return _signed(build, factory, [*_parameters(factory), *more])
-
-
-def _parameters(factory: Callable[..., Any]) -> list[inspect.Parameter]:
-    """As keyword parameters, whose annotations are read."""
-    hints, given = get_type_hints(factory, include_extras=True), inspect.signature(factory).parameters.values()
-    return [p.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[p.name]) for p in given]
-
-
-def _fields_of(kind: type) -> list[inspect.Parameter]:
-    hints = get_type_hints(kind, include_extras=True)
-    found: list[inspect.Parameter] = []
-    for field in fields(kind):
-        made = field.default if field.default_factory is MISSING else field.default_factory()
-        default = inspect.Parameter.empty if made is MISSING else made
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        found.append(inspect.Parameter(field.name, keyword, default=default, annotation=hints[field.name]))
-    return found
-
-
-def _signed(
-    build: Callable[..., Strategy], factory: Callable[..., Strategy], parameters: list[inspect.Parameter]
-) -> Callable[..., Strategy]:
-    """`build`, which says of itself what it takes."""
-    build.__name__, build.__doc__ = factory.__name__, factory.__doc__
-    build.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    build.__dict__["__signature__"] = inspect.Signature(parameters)
-    return build
+    return signed(build, factory, [*keywords(factory), *more])

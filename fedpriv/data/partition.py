@@ -59,6 +59,24 @@ def partition(
     return plugins.call(PARTITIONS[kind], kind, options, field="partition", context=context)
 
 
+def known_sizes(kind: Kind, n_examples: int, n_clients: int | None) -> tuple[int, ...] | None:
+    """Sizes of the clients' shares, where they do not depend on what the examples are; else None."""
+    if kind not in ("iid", "in_order") or n_clients is None or n_clients > n_examples:
+        return None
+    fewer, more = divmod(n_examples, n_clients)
+    return tuple(fewer + (i < more) for i in range(n_clients))
+
+
+def notes(kind: Kind) -> list[str]:
+    """What somebody should know who divides private data like this."""
+    if kind not in LABEL_DEPENDENT:
+        return []
+    return [
+        f"data.partition.kind = {kind} looks at the labels: one other label would move other examples to other "
+        "clients, and epsilon does not cover that. It simulates owners who hold their data already"
+    ]
+
+
 @checked("partition")
 def iid(n_examples: int, n_clients: Count, generator: torch.Generator) -> list[Tensor]:
     """Divide uniformly at random; sizes differ by at most one."""

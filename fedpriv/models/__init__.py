@@ -2,7 +2,7 @@
 
 from fedpriv.models.losses import Loss, cross_entropy, hinge, logistic, predict, squared_error
 from fedpriv.models.networks import FemnistCNN, LinearSVM, LogisticRegression, MnistCNN, SoftmaxRegression
-from fedpriv.models.registry import LOSSES, MODELS, resolve, resolve_loss, try_out
+from fedpriv.models.registry import LOSSES, MODELS, make, resolve, resolve_loss
 from fedpriv.models.validation import fix_model, shipped, validate_model
 
 __all__ = [
@@ -18,11 +18,11 @@ __all__ = [
     "fix_model",
     "hinge",
     "logistic",
+    "make",
     "predict",
     "resolve",
     "resolve_loss",
     "shipped",
     "squared_error",
-    "try_out",
     "validate_model",
 ]

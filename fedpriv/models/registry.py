@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import signature
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,8 @@ from fedpriv.models.networks import (
     MnistCNN,
     SoftmaxRegression,
 )
+from fedpriv.models.validation import fix_model, validate_model
+from fedpriv.randomness.streams import Randomness
 
 
 def resolve(name: str, *, input_shape: tuple[int, ...], n_classes: int | None, **options: object) -> nn.Module:
@@ -51,22 +54,43 @@ def resolve_loss(name: str, **options: object) -> nn.Module:
     return _as_module(plugins.build(name, LOSSES, options, field="loss"), name, "loss")
 
 
-@torch.no_grad()
-def try_out(
-    model: nn.Module, loss: nn.Module, example: Tensor, n_classes: int | None, *, names: tuple[str, str]
-) -> None:
-    """Refuse a model and a loss that do not fit each other or the data.
+def make(
+    model: tuple[str, Mapping[str, Any]],
+    loss: tuple[str, Mapping[str, Any]],
+    example: Tensor,
+    n_classes: int | None,
+    *,
+    fix: bool = False,
+    seed: int = 0,
+) -> tuple[nn.Module, nn.Module]:
+    """A model and a loss by name, tried out on one made-up example.
 
     Args:
-        model: The model.
-        loss: The loss.
+        model: What `resolve` takes: a name, and options.
+        loss: What `resolve_loss` takes.
         example: A made-up input `[1, ...]`.
         n_classes: Number of classes; None where targets are numbers.
-        names: What the user calls the model and the loss.
+        fix: Replace layers that mix examples, see `fix_model`.
+        seed: Of the initial parameters, which are public.
 
     Raises:
-        ConfigError: one of them fails.
+        ConfigError: unknown names or options, a layer that mixes examples, or parts that do not fit each other.
     """
+    # torch draws them from 32 bits of a seed: a larger one takes part through its hash
+    torch.manual_seed(seed if abs(seed) < 2**32 else Randomness(seed).torch_seed("init"))
+    made = resolve(model[0], input_shape=tuple(example.shape[1:]), n_classes=n_classes, **model[1])
+    made = fix_model(made) if fix else made
+    validate_model(made)
+    criterion = resolve_loss(loss[0], **loss[1])
+    _try_out(made, criterion, example, n_classes, names=(model[0], loss[0]))
+    return made, criterion
+
+
+@torch.no_grad()
+def _try_out(
+    model: nn.Module, loss: nn.Module, example: Tensor, n_classes: int | None, *, names: tuple[str, str]
+) -> None:
+    """Refuse a model and a loss that do not fit each other or the data; `names` is what the user calls them."""
     target, kind = torch.zeros(1), "a target that is a number"
     if n_classes is not None:
         target = torch.full((1,), n_classes - 1)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedpriv.checks import Count, Probability, Whole, checked
 from fedpriv.errors import ConfigError
 from fedpriv.network.links import Directed, Undirected
-from fedpriv.plugins import Entry, Registry
+from fedpriv.plugins import Entry, Registry, function_of_round
 from fedpriv.randomness.keystream import Keystream
 from fedpriv.randomness.streams import Randomness
 
@@ -216,6 +216,11 @@ def _first(activity: Activity, graph: Undirected, rounds: int = _TYPICAL) -> Ite
     return (activity.links(graph, k, Randomness().stream("topology", k)) for k in range(rounds))
 
 
+def _function(function: str) -> Activity:
+    """`package.module:name` of a public function of the round that gives links (pairs of nodes)."""
+    return Function(function_of_round(function, Iterable, "network.activity.function"))
+
+
 ActivityEntry = Entry[Activity]
 
 _ACTIVITIES = {
@@ -224,5 +229,6 @@ _ACTIVITIES = {
     "random_links": ActivityEntry(RandomLinks, "each link is up with a probability; all nodes are active"),
     "random_nodes": ActivityEntry(RandomNodes, "each node is active with a probability"),
     "one_peer_exponential": ActivityEntry(OnePeerExponential, "each node sends to one other, 2^k further"),
+    "function": ActivityEntry(_function, "the user's function of the round"),
 }
 ACTIVITIES = Registry(_ACTIVITIES, (Activity,))

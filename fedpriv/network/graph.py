@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated
 
 import networkx as nx
 import numpy as np
@@ -12,16 +13,23 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
+from fedpriv import checks
+from fedpriv.checks import Bound
 from fedpriv.errors import ConfigError
 from fedpriv.network import mixing
 from fedpriv.network.activity import Activity, Always, Outage, without
 from fedpriv.network.links import Undirected
+from fedpriv.network.local import Star
 from fedpriv.network.mixing import Weights
 from fedpriv.network.topology import checked
 from fedpriv.randomness.streams import Randomness
 from fedpriv.storage.identity import parts
 
 _SPARSE_FROM = 256
+
+
+# rows agree to the last digit long before a thousand
+MixingSteps = Annotated[int, Bound("must be a whole number from 1 to 1000", 1, 1000, "[]")]
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,7 @@ class Facts:
     active_fraction: float
 
 
+@checks.checked("network")
 class Graph:
     """Nodes on a communication graph that average with their neighbours (gossip), simulated in one process.
 
@@ -73,7 +82,7 @@ class Graph:
         *,
         activity: Activity | None = None,
         outages: Sequence[Outage] = (),
-        mixing_steps: int = 1,
+        mixing_steps: MixingSteps = 1,
     ) -> None:
         self.graph = checked(graph, len(graph))
         self.n_clients = len(graph)
@@ -81,8 +90,6 @@ class Graph:
         self._make = weights if callable(weights) else None
         whole = weights(self.graph) if callable(weights) else weights
         self.weights: Weights = mixing.checked(whole, self.graph)
-        if mixing_steps < 1:
-            raise ConfigError("network.mixing_steps", mixing_steps, "mix at least once")
         for outage in outages:
             if not 0 <= outage.node < self.n_clients:
                 raise ConfigError("network.outages.node", outage.node, f"nodes are 0 .. {self.n_clients - 1}")
@@ -211,6 +218,17 @@ class Graph:
         make = self._make
         assert make is not None
         return make(nx.relabel_nodes(links, {node: index for index, node in enumerate(sorted(links))}))
+
+
+def of_peers(network: Star | Graph) -> Graph:
+    """The network, if it is a graph.
+
+    Raises:
+        ConfigError: it is a star.
+    """
+    if isinstance(network, Star):
+        raise ConfigError("network.topology", "star", "is no graph; the star graph of peers is called hub")
+    return network
 
 
 def _to_torch(weights: Weights, like: Tensor, steps: int) -> Tensor:

@@ -63,6 +63,7 @@ class FixedCohort:
 Cohort = Everyone | PoissonCohort | FixedCohort
 
 
+@checked("network")
 class Star:
     """Clients around a server, simulated in one process.
 
@@ -74,7 +75,7 @@ class Star:
         ConfigError: the cohort has more.
     """
 
-    def __init__(self, n_clients: int, cohort: Cohort | None = None) -> None:
+    def __init__(self, n_clients: Count, cohort: Cohort | None = None) -> None:
         self.n_clients = n_clients
         self.cohort = cohort or Everyone()
         if (wanted := self.cohort.expected(n_clients)) > n_clients:

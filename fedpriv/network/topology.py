@@ -207,3 +207,6 @@ _GRAPHS = {
     "graphml": GraphEntry(graphml, "from a GraphML file"),
 }
 GRAPHS = Registry(_GRAPHS, (nx.Graph,))
+# the last node of the star graph is the server
+_STAR = GraphEntry(lambda n_clients: nx.star_graph(n_clients), "a server that everyone hears (no graph)")
+TOPOLOGIES = Registry({"star": _STAR, **_GRAPHS}, (nx.Graph,))

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Literal
 
 from fedpriv.checks import Positive, PositiveOrInfinite, Ratio, checked
+from fedpriv.plugins import Entry
 from fedpriv.privacy import claims
 from fedpriv.privacy.as_published import Published
-from fedpriv.published.recipe import Recipe
+from fedpriv.published.recipe import Recipe, Variants
 from fedpriv.strategies.admm import AdmmStep, Decay, OutputNoise, Penalty, Prox, Trust, inexact_admm
 from fedpriv.strategies.base import Strategy
+from fedpriv.strategies.spreading import spread
 
 Preset = Literal["mnist", "femnist"]
 _RHO: dict[Preset, tuple[float, float, float]] = {"mnist": (2.0, 5.0, 1e4), "femnist": (0.005, 0.05, 2e3)}
@@ -68,3 +70,15 @@ def _perturbed_objective(step: Prox | Trust, epsilon_bar: float, rounds: int, pr
         published=Published(epsilon_bar),
         claim=lambda delta: claims.inexact_admm(epsilon_bar, rounds, delta),
     )
+
+
+NAMES = {
+    "iadmm_output": Entry(
+        spread(inexact_admm, step=Prox), "inexact ADMM with noise on its output (Huang et al., the baseline)"
+    )
+}
+VARIANTS = {
+    "iadmm_prox": Variants(published_prox),
+    "iadmm_trust": Variants(published_trust),
+    "iadmm_output": Variants(published_output, after=constant_on_output),
+}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from fedpriv.checks import Count, NonNegative, Positive, PositiveOrInfinite, Probability, Ratio, checked
+from fedpriv.plugins import Entry
 from fedpriv.privacy import claims
 from fedpriv.privacy.as_published import Published
 from fedpriv.privacy.claims import TrackingNoise
 from fedpriv.privacy.schedules import Geometric
-from fedpriv.published.recipe import Recipe
+from fedpriv.published.recipe import Recipe, Variants
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.dpsgd import decentralized_sgd
 from fedpriv.strategies.dual_averaging import dual_averaging
@@ -141,3 +142,17 @@ def _both_noised(method: str, noise: TrackingNoise, rounds: int) -> Recipe:
         published=published,
         claim=lambda delta: claims.two_variable_tracking(method, noise, rounds, delta),
     )
+
+
+NAMES = {
+    "dpop": Entry(dpop, "D-PSGD with geometric steps and noise (Huang, Mitra, Vaidya, DPOP)"),
+    "pp_doagt": Entry(pp_doagt, "gradient tracking that sends two variables, in our reading (PP-DOAGT)"),
+    "diff_tv_ab": Entry(pp_doagt, "the iteration of pp_doagt; as published with its own price (Diff-TV-AB)"),
+}
+VARIANTS = {
+    "dual_averaging": Variants(published_dual_averages, formula=claims.dual_averaging_stated),
+    "gradient_tracking": Variants(published_tracking),
+    "dpop": Variants(published_dpop),
+    "pp_doagt": Variants(published_pp_doagt),
+    "diff_tv_ab": Variants(published_diff_tv_ab),
+}

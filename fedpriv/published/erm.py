@@ -6,9 +6,10 @@ from typing import Literal
 
 from fedpriv.checks import Count, Fraction, NonNegative, Positive, PositiveOrInfinite, Ratio, checked
 from fedpriv.errors import ConfigError
+from fedpriv.plugins import Entry
 from fedpriv.privacy import claims
 from fedpriv.privacy.as_published import Published
-from fedpriv.published.recipe import Recipe
+from fedpriv.published.recipe import Recipe, Variants
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.erm import gradient_descent
 from fedpriv.strategies.mirror_descent import EuclideanBall, L1Ball, accelerated_mirror_descent
@@ -160,3 +161,16 @@ def _published(
         published=Published(epsilon_bar, "gaussian", delta_bar, scale=sigma, exact=("full_gradient",)),
         claim=lambda _: claims.svrg(*given, delta=delta_bar, doubling=epochs.doubling),
     )
+
+
+NAMES = {
+    "dp_gd": Entry(dp_gd, "proximal gradient descent on private gradients (Wang, Ye, Xu, DP-GD)"),
+    "dp_svrg": Entry(dp_svrg, "variance reduction with anchors (Wang, Ye, Xu, DP-SVRG)"),
+    "dp_svrg_plus_plus": Entry(dp_svrg_plus_plus, "variance reduction with doubling epochs (Wang, Ye, Xu, DP-SVRG++)"),
+    "dp_accmd": Entry(dp_accmd, "accelerated mirror descent on an l2 or l1 ball (Wang, Ye, Xu, DP-AccMD)"),
+}
+VARIANTS = {
+    "dp_svrg": Variants(published_svrg),
+    "dp_svrg_plus_plus": Variants(published_svrg_plus_plus),
+    "dp_accmd": Variants(published_accmd),
+}

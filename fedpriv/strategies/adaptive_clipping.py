@@ -165,3 +165,7 @@ def _beside(received: Tensor, bound: float) -> Tensor:
     """`[n, dim]` and the bound, `[n, dim + 1]`; rows that are all one stay one."""
     rows = received[:1] if received.stride(0) == 0 else received
     return torch.cat([rows, rows.new_full((len(rows), 1), bound)], 1).expand(len(received), -1)
+
+
+# an option of these strategies, whose clients say an update
+AROUND = {name: {"adaptive_clip": adaptive_clipping} for name in ("fedavg", "fedprox", "fedopt")}

@@ -22,7 +22,9 @@ from torch import Tensor
 
 from fedpriv.checks import Finite, NonNegative, Positive, PositiveOrInfinite, checked
 from fedpriv.errors import ConfigError
+from fedpriv.plugins import Entry
 from fedpriv.strategies.base import Averaged, Last, Memory, Network, Oracle, Output, Strategy
+from fedpriv.strategies.spreading import spread
 
 
 @checked("strategy.rho")
@@ -265,3 +267,9 @@ def inexact_admm(
     local = AdmmStep(step, rho, feasible, weight_decay, linearize_at)
     name = "iadmm_prox" if isinstance(step, Prox) else "iadmm_trust"
     return Strategy(local, AdmmServer(), output, name)  # pyright: ignore[reportArgumentType] - linear is a property: it depends on the step
+
+
+NAMES = {
+    "iadmm_prox": Entry(spread(inexact_admm, step=Prox), "inexact ADMM, proximal step (Ryu and Kim, ObjP)"),
+    "iadmm_trust": Entry(spread(inexact_admm, step=Trust), "inexact ADMM, trust-region step (Ryu and Kim, ObjT)"),
+}

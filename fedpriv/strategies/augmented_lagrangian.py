@@ -28,10 +28,12 @@ import torch
 from torch import Tensor
 
 from fedpriv.checks import Count, Positive, Ratio, check_finite, checked
+from fedpriv.plugins import Entry
 from fedpriv.strategies.base import Memory, Network, Oracle, Strategy
 from fedpriv.strategies.lagrangian import STALLED, Outer, largest, penalty, raised, violations
 from fedpriv.strategies.proximal import Proximal, Zero
 from fedpriv.strategies.solvers import LBFGS, Solver, gradient
+from fedpriv.strategies.spreading import spread
 
 INNER, ACCEPTED, START = 0.0, 1.0, 2.0
 MONITOR = ("objective", "violation", "stationarity", "complementarity")
@@ -300,3 +302,11 @@ def _slope(merit: Callable[[Tensor], Tensor], w: Tensor) -> Tensor:
 
 def _said(w: Tensor, phase: float, tolerance: float) -> Tensor:
     return torch.cat([w, w.new_tensor([phase, tolerance])]).unsqueeze(0)
+
+
+NAMES = {
+    "proximal_al": Entry(
+        spread(proximal_al, outer=Outer),
+        "proximal augmented Lagrangian for constraints (He, Peng and Sun), exact: needs at: none",
+    )
+}

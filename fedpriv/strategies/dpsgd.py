@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from fedpriv.checks import NonNegative, checked
+from fedpriv.plugins import Entry
 from fedpriv.strategies.base import Averaged, Last, Memory, Oracle, Output, Strategy
 from fedpriv.strategies.gossip import Gossip, StepSize
 
@@ -67,3 +68,8 @@ def decentralized_sgd(step_size: StepSize = StepSize(0.1), *, average: NonNegati
     """
     output: Output[Any] = Last() if average is None else Averaged(average)
     return Strategy(Descend(step_size), Gossip(), output, "decentralized_sgd")
+
+
+NAMES = {
+    "decentralized_sgd": Entry(decentralized_sgd, "decentralised gradient descent on a graph (Lian et al., D-PSGD)")
+}

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fedpriv.checks import NonNegative, Probability, checked
 from fedpriv.errors import ConfigError
+from fedpriv.plugins import Entry
 from fedpriv.strategies.base import Memory, Oracle, Strategy
 from fedpriv.strategies.gossip import Gossip, Mixed
 from fedpriv.strategies.proximal import L2, Proximal
@@ -222,3 +223,8 @@ def dual_averaging(
     dual_map = DualMap(regularizer, weight_power, gamma, gamma_power, active_fraction)
     step, output = DualStep(dual_map, inactive), WeightedPrimals(dual_map, inactive)
     return Strategy(step, Duals(), output, "dual_averaging", regularizer)
+
+
+NAMES = {
+    "dual_averaging": Entry(dual_averaging, "dual averaging on a graph, with node subsampling (Liu, Johansson, Shi)")
+}

@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from torch import Tensor
 
 from fedpriv.checks import Count, Fraction, NonNegative, Positive, checked
+from fedpriv.plugins import Entry
 from fedpriv.strategies.base import (
     Averaged,
     Last,
@@ -282,3 +283,10 @@ def fedopt(
 def _star(local: LocalSteps, server: ServerOptimizer[Any], average: float | None, name: str) -> Strategy:
     output: Output[Any] = Last() if average is None else Averaged(average)
     return Strategy(local, AddMeanUpdate(server), output, name)  # pyright: ignore[reportArgumentType] - linear is a property: it depends on local_steps
+
+
+NAMES = {
+    "fedavg": Entry(fedavg, "federated averaging (McMahan et al.); with one local step, FedSGD"),
+    "fedprox": Entry(fedprox, "FedAvg with local steps held near the received model (Li et al.)"),
+    "fedopt": Entry(fedopt, "FedAvg with an adaptive server: Adagrad, Adam or Yogi (Reddi et al.)"),
+}

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from fedpriv.checks import Bound, Count, NonNegative, Positive, checked
 from fedpriv.errors import ConfigError
+from fedpriv.plugins import Entry
 from fedpriv.strategies.base import ConstraintNoise, Memory, Network, Oracle, Outlook, Strategy
 from fedpriv.strategies.proximal import Proximal, Zero
 
@@ -223,3 +224,10 @@ def _with_worst(rows: Tensor, values: Tensor, equality: Tensor) -> Tensor:
     far = values.abs().where(equality, values)
     worst = far.amax(1, keepdim=True) if values.shape[1] else rows.new_zeros(len(rows), 1)
     return torch.cat([rows, worst], 1)
+
+
+NAMES = {
+    "private_al": Entry(
+        private_al, "augmented Lagrangian for constraints with private values and gradients, a fixed number of rounds"
+    )
+}

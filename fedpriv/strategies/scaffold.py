@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.checks import Count, NonNegative, Positive, Probability, checked
+from fedpriv.plugins import Entry
 from fedpriv.strategies.base import (
     Averaged,
     Last,
@@ -159,3 +160,6 @@ def _model(received: Tensor) -> Tensor:
 
 def _said(model: Tensor, mean: Tensor, controls: Tensor) -> Tensor:
     return torch.cat([model.expand_as(controls), mean.expand_as(controls), controls], 1)
+
+
+NAMES = {"scaffold": Entry(scaffold, "FedAvg with control variates against client drift (Karimireddy et al.)")}

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from fedpriv.checks import NonNegative, checked
 from fedpriv.errors import ConfigError
+from fedpriv.plugins import Entry
 from fedpriv.strategies.base import Averaged, Last, Memory, Network, Oracle, Outlook, Output, Peers, Strategy
 from fedpriv.strategies.gossip import Gossip, Mixed, StepSize
 
@@ -230,3 +231,14 @@ def gradient_tracking_pair(step_size: StepSize = StepSize(0.1), *, average: NonN
     output: Output[Any] = Last() if average is None else Averaged(average)
     local = TwoVariableTracking(step_size)
     return Strategy(local, GossipPair(), FirstOfPair(output), "gradient_tracking_pair")
+
+
+NAMES = {
+    "gradient_tracking": Entry(
+        gradient_tracking, "gradient tracking on a graph, one exchanged variable (Xie, Liu, Chai)"
+    ),
+    "gradient_tracking_pair": Entry(
+        gradient_tracking_pair,
+        "gradient tracking on a graph, two exchanged variables (the family of PP-DOAGT, Diff-TV-AB)",
+    ),
+}
