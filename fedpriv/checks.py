@@ -129,7 +129,8 @@ def checked(field: str) -> Callable[[T], T]:
         is_class = inspect.isclass(thing)
         call: Callable[..., Any] = owner.__init__ if is_class else owner
         signature = inspect.signature(call)
-        noted = owner if is_dataclass(owner) else call
+        whole: object = thing
+        noted = owner if is_dataclass(whole) else call
         hints = functools.cache(lambda: get_type_hints(noted, include_extras=True))
 
         @functools.wraps(call)

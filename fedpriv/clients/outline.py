@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, TensorDataset
+
+from fedpriv.data.base import size
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,13 @@ class Outline:
     input_shape: tuple[int, ...]
     n_classes: int | None
     dtype: torch.dtype = torch.float32
+
+    @classmethod
+    def of(cls, datasets: Sequence[Dataset[Any]], n_classes: int | None) -> Self:
+        """Of data that are there, one data set a client."""
+        example: Tensor = datasets[0][0][0]
+        dtype = torch.float32 if example.is_floating_point() else example.dtype
+        return cls(tuple(size(dataset) for dataset in datasets), tuple(example.shape), n_classes, dtype)
 
     def made_up(self) -> list[TensorDataset]:
         """Random examples of this shape, a data set a client: to measure time, not to learn from."""

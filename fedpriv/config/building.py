@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import Subset
 
 from fedpriv import data, models
@@ -19,7 +19,6 @@ from fedpriv.config.files import fingerprint
 from fedpriv.config.schema import Config
 from fedpriv.config.strategies import STRATEGIES
 from fedpriv.data import DATASETS, Split, labels_of
-from fedpriv.data.base import size
 from fedpriv.data.partition import known_sizes, notes
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.settings import SECURE_IS_GONE
@@ -112,10 +111,9 @@ def load_data(config: Config) -> Split:
 
 def make_population(config: Config, split: Split) -> list[Client]:
     """The clients, each with its share of the examples and its copy of the model."""
-    shares = divide(config, split)
-    model, loss = make_model(config, _outline(config, split, shares))
+    datasets = divide(config, split)
+    model, loss = make_model(config, Outline.of(datasets, split.n_classes))
     of_clients, *of_server = config.problem.everyones()
-    datasets = [Subset(split.train, share.tolist()) for share in shares]
     clients = make_clients(model, loss, datasets, of_clients)
     # the server takes part as one more client, with constraints but without an objective
     return [*clients, *(client for problem in of_server for client in make_clients(model, loss, [split.test], problem))]
@@ -129,34 +127,26 @@ def make_model(config: Config, seen: Outline) -> tuple[nn.Module, nn.Module]:
     return models.make(*made, example, seen.n_classes, fix=model.fix, seed=seed)
 
 
-def divide(config: Config, split: Split) -> Sequence[Tensor]:
-    """For each client the indices of its examples."""
-    wanted = config.data.partition
-    generator, labels = torch.Generator().manual_seed(wanted.seed), labels_of(split.train)
+def divide(config: Config, split: Split) -> list[Subset[Any]]:
+    """Each client's examples."""
+    wanted, labels = config.data.partition, labels_of(split.train)
+    generator, options = torch.Generator().manual_seed(wanted.seed), wanted.options
     try:
-        return data.partition(wanted.kind, labels, wanted.n_clients, generator, writers=split.writers, **wanted.options)
+        shares = data.partition(wanted.kind, labels, wanted.n_clients, generator, writers=split.writers, **options)
     except ConfigError as error:
         raise ConfigError(f"data.{error.field}", error.value, error.fix) from None
+    return [Subset(split.train, share.tolist()) for share in shares]
 
 
 def outline(config: Config) -> Outline:
     """The outline of a configuration's data; the data are read only where it is not known beforehand."""
-    wanted = config.data.partition
+    wanted, server = config.data.partition, config.problem.server
     facts = DATASETS[config.data.name].facts if config.data.name in DATASETS else None
     sizes = known_sizes(wanted.kind, facts.n_train, wanted.n_clients) if facts else None
-    if facts is None or sizes is None or config.problem.server is not None:
+    if facts is None or sizes is None or server is not None:
         split = load_data(config)
-        shares = divide(config, split)
-        datasets = [Subset(split.train, share.tolist()) for share in shares]
-        check_datasets(datasets, split.test, config.promise(len(shares)))  # the server's data are the test data
-        return _outline(config, split, shares)
+        datasets = divide(config, split)
+        check_datasets(datasets, split.test, config.promise(len(datasets)))
+        # the server's data are the test data
+        return Outline.of([*datasets, *([] if server is None else [split.test])], split.n_classes)
     return Outline(sizes, (prod(facts.shape),) if config.data.options.get("flat") else facts.shape, facts.n_classes)
-
-
-def _outline(config: Config, split: Split, shares: Sequence[Tensor]) -> Outline:
-    sizes = tuple(len(share) for share in shares)
-    if config.problem.server is not None:
-        sizes = (*sizes, size(split.test))
-    example: Tensor = split.train[0][0]
-    dtype = torch.float32 if example.is_floating_point() else example.dtype
-    return Outline(sizes, tuple(example.shape), split.n_classes, dtype)

@@ -38,14 +38,6 @@ SECTIONS: dict[str, type[Plugin]] = {
 PLAIN = {"partitions": PARTITIONS, "mechanisms": MECHANISMS, "backends": BACKENDS}
 
 
-def kinds() -> dict[str, dict[str, str]]:
-    """All names by kind, each with one line about it; kinds are words, so that one can be asked for."""
-    found = {kind: {name: row.description for name, row in of.registry.items()} for kind, of in SECTIONS.items()}
-    for kind, objects in PLAIN.items():
-        found[kind] = {name: (thing.__doc__ or "").strip().split("\n")[0] for name, thing in objects.items()}
-    return found
-
-
 def look_up(name: str | None, more: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
     """All names by kind, those of one kind, or the options of one name.
 
@@ -56,7 +48,10 @@ def look_up(name: str | None, more: Mapping[str, Mapping[str, str]]) -> dict[str
     Raises:
         ConfigError: it is neither.
     """
-    known = {**kinds(), **{kind: dict(rows) for kind, rows in more.items()}}
+    known = {kind: {name: row.description for name, row in of.registry.items()} for kind, of in SECTIONS.items()}
+    for kind, objects in PLAIN.items():
+        known[kind] = {name: (thing.__doc__ or "").strip().split("\n")[0] for name, thing in objects.items()}
+    known |= {kind: dict(rows) for kind, rows in more.items()}
     if name is None:
         return known
     if name in known:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -86,11 +86,11 @@ class PrivacySection(Section):
         if recipe.schedule is not None and not isinstance(schedule, Uniform):
             value = self.schedule.model_dump(mode="json")
             raise ConfigError("privacy.schedule", value, "the strategy sets the schedule; leave it out")
-        own = {name: value for name, value in self if name in _SETTINGS}
+        own: dict[str, Any] = {name: value for name, value in self if name in _SETTINGS}
         if self.at == "none" or recipe.published is not None:
             own |= {"epsilon": None, "noise_multiplier": None}
-        made = {"mechanism": MECHANISMS[self.mechanism], "schedule": recipe.schedule or schedule}
-        return settings.Privacy(**{**own, **made}, published=recipe.published)
+        own |= {"mechanism": MECHANISMS[self.mechanism], "schedule": recipe.schedule or schedule}
+        return settings.Privacy(**own, published=recipe.published)
 
 
 _SETTINGS = {field.name for field in fields(settings.Privacy)}
