@@ -33,8 +33,6 @@ SECTIONS: dict[str, type[Plugin]] = {
     "mixings": MixingSection,
     "activities": ActivitySection,
 }
-
-
 PLAIN = {"partitions": PARTITIONS, "mechanisms": MECHANISMS, "backends": BACKENDS}
 
 
