@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, get_type_hints
 
+import networkx as nx
 import numpy as np
 import pytest
 import torch
 
 import fedpriv as fp
-from fedpriv import checks
+from fedpriv import checks, data
 from fedpriv.checks import Count, Finite, Positive, PositiveOrInfinite, Probability, Whole, checked
 from fedpriv.config import load_config
 from fedpriv.config.strategies import STRATEGIES
@@ -116,6 +117,38 @@ SECTION: dict[str, tuple[Callable[[], object], str]] = {
     "network.activity={name: random_edges, count: 0}": (lambda: fp.RandomEdges(0), "network.activity.count"),
     "network.activity={name: random_links, rate: 0}": (lambda: fp.RandomLinks(0), "network.activity.rate"),
     "network.outages=[{node: -1}]": (lambda: fp.Outage(-1), "network.outages.0.node"),
+    "network={topology: ring, mixing_steps: 0}": (
+        lambda: fp.Graph(nx.cycle_graph(5), mixing_steps=0),
+        "network.mixing_steps",
+    ),
+    "network={topology: ring, mixing_steps: 1001}": (
+        lambda: fp.Graph(nx.cycle_graph(5), mixing_steps=1001),
+        "network.mixing_steps",
+    ),
+    "network.cohort.fixed=11": (lambda: fp.Star(10, fp.FixedCohort(11)), "network.cohort.fixed"),
+    "compute.backend=fast": (lambda: fp.Compute("fast"), "compute.backend"),
+    "compute.dtype=float16": (lambda: fp.Compute(dtype="float16"), "compute.dtype"),
+    "compute.chunk=1.5": (lambda: fp.Compute(chunk=1.5), "compute.chunk"),
+    "compute.threads=0": (lambda: fp.Compute(threads=0), "compute.threads"),
+    "compute.threads=2000": (lambda: fp.Compute(threads=2000), "compute.threads"),
+    "data.partition.n_clients=0": (lambda: divided("iid", 0), "data.partition.n_clients"),
+    "data.partition.n_clients=1.5": (lambda: divided("in_order", 1.5), "data.partition.n_clients"),
+    "data.partition={kind: dirichlet, n_clients: 2, alpha: 0}": (
+        lambda: divided("dirichlet", 2, alpha=0),
+        "data.partition.alpha",
+    ),
+    "data.partition={kind: dirichlet, n_clients: 2, min_examples: 0}": (
+        lambda: divided("dirichlet", 2, min_examples=0),
+        "data.partition.min_examples",
+    ),
+    "data.partition={kind: by_label, n_clients: 2, labels_per_client: 1.5}": (
+        lambda: divided("by_label", 2, labels_per_client=1.5),
+        "data.partition.labels_per_client",
+    ),
+    "data.partition={kind: by_writer, n_clients: -1}": (
+        lambda: divided("by_writer", -1, writers=torch.arange(6)),
+        "data.partition.n_clients",
+    ),
     "problem.constraints=[{name: loss_at_most, bound: .inf}]": (
         lambda: fp.LossAtMost(INF),
         "problem.constraints.bound",
@@ -125,6 +158,10 @@ SECTION: dict[str, tuple[Callable[[], object], str]] = {
         "problem.constraints.at_most",
     ),
 }
+
+
+def divided(kind: str, n_clients: object, **options: object) -> object:
+    return data.partition(kind, torch.arange(6) % 2, n_clients, torch.Generator(), **options)
 
 
 def refused(door: Callable[[], object]) -> ConfigError:
