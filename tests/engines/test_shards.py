@@ -13,10 +13,14 @@ import torch
 from sharded import Meeting, Network, ShardedNetwork, in_shards, trajectory
 from test_fingerprints import OF_STRATEGIES
 from torch import Tensor
+from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.config import load_config
+from fedpriv.engines.local import begin, simulate
+from fedpriv.models import SoftmaxRegression
 from fedpriv.network.activity import RandomNodes
+from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.state import named
 
@@ -99,3 +103,19 @@ def test_a_mean_past_the_network_is_found() -> None:
     assert_same(plain, "star", SHARDS["halves"])
     with pytest.raises(AssertionError, match="not close"):
         assert_same(wrong, "star", SHARDS["halves"])
+
+
+def test_answers_are_not_priced_by_the_rows_at_hand() -> None:
+    """The oracle of one process refuses rows of a part of the cohort: noise for that part alone would be too little."""
+    data = [TensorDataset(torch.rand(6, 4), torch.arange(6) % 2) for _ in range(2)]
+    clients = fp.make_clients(SoftmaxRegression(4, 2), torch.nn.CrossEntropyLoss(), data)
+    training = fp.Training(clients, fp.fedavg(0.5), fp.Privacy(noise_multiplier=2.0), rounds=1)
+
+    def work(ids: Tensor, place: int, meeting: Meeting) -> None:
+        seen = ShardedNetwork(fp.Star(2), ids, place, meeting)
+        start = begin(training.strategy, training.population.params[ids])
+        next(simulate(training.strategy, training.oracle, seen, start, Randomness(0), rounds=1))
+
+    with pytest.raises(fp.ConfigError, match="one row for each participant"):
+        in_shards(work, [(0,), (1,)])
+    assert not training.ledger.records
