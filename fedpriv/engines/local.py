@@ -15,7 +15,7 @@ from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError, check_cou
 from fedpriv.privacy.settings import Privacy
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Network, Oracle, Strategy
-from fedpriv.strategies.state import named, restored, rows_of, with_rows
+from fedpriv.strategies.state import Leaf, in_common, named, restored, rows_of, with_common, with_rows
 
 
 class RoundOracle(Oracle, Protocol):
@@ -102,11 +102,13 @@ class Call:
         round: The round, from 0.
         cohort: Indices of the clients that take part, sorted, in this process or others.
         heard: What each participant in this process received, `[k, dim]`.
+        common: Public parts of the clients' state by name: a client that sat rounds out holds old ones.
     """
 
     round: int
     cohort: Tensor
     heard: Tensor
+    common: Mapping[str, Leaf]
 
 
 @dataclass(frozen=True)
@@ -266,7 +268,7 @@ def client_half(strategy: Strategy, oracle: RoundOracle, call: Call, local: Any)
         Their messages `[k, dim]`, private where the run is, and their new state. Only messages leave the clients.
     """
     oracle.begin_round(call.round, call.cohort, call.heard)
-    message, local = strategy.local_step(call.heard, local, oracle)
+    message, local = strategy.local_step(call.heard, with_common(local, call.common), oracle)
     return oracle.release_message(message), local
 
 
@@ -285,7 +287,8 @@ def _next(
     everyone = len(here) == len(before.received)
     heard = before.received if everyone else before.received[here]
     local = before.local if everyone else rows_of(before.local, here)
-    message, local = client_half(strategy, oracle, Call(before.round, cohort, heard), local)
+    call = Call(before.round, cohort, heard, in_common(before.local))
+    message, local = client_half(strategy, oracle, call, local)
     reply = server_half(strategy, seen, message, before.reply)
     local = local if everyone else with_rows(before.local, here, local)
     sent = before.numbers_sent + network.numbers_sent + network.answers * reply.received.shape[1]

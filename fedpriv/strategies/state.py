@@ -43,6 +43,16 @@ def restored(like: S, parts: Mapping[str, Leaf]) -> S:
     return _changed(lambda name, leaf: parts[name] if isinstance(leaf, Tensor) else type(leaf)(parts[name]), like)
 
 
+def in_common(state: object) -> dict[str, Leaf]:
+    """The public parts of a local step's state by name: they advance for clients that sit a round out, too."""
+    return {name: leaf for name, leaf in named(state).items() if not (isinstance(leaf, Tensor) and leaf.ndim)}
+
+
+def with_common(state: S, parts: Mapping[str, Leaf]) -> S:
+    """The state with these public parts."""
+    return _changed(lambda name, leaf: parts.get(name, leaf), state)
+
+
 def rows_of(state: S, cohort: Tensor) -> S:
     """The rows of the clients `cohort [k]`: every `[n, ...]` becomes `[k, ...]`."""
 
