@@ -102,7 +102,7 @@ def forecast_rows(found: Forecast) -> dict[str, str]:
     if found.network is not None:
         rows["graph"] = graph_line(found.network)
     if found.if_activity_hidden is not None:
-        rows["whoever sees messages"] = f"epsilon={found.spent.epsilon:.4g}: a silent node is seen to be silent"
+        rows["whoever sees messages"] = f"epsilon={found.spent.epsilon:.4g}, as they also see which nodes are silent"
         rows["final model only"] = (
             f"epsilon<={found.spent.epsilon:.4g}; amplified by sampling of nodes it would be "
             f"{found.if_activity_hidden:.4g}, which holds only if inactive nodes add noise too (not claimed)"

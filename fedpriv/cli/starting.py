@@ -39,7 +39,7 @@ def _write(folder: Path, contents: Mapping[str, str]) -> None:
     """All of the files, or none where one of them is there; the schema is fedpriv's own and is renewed."""
     for name in contents:
         if (folder / name).exists():
-            fix = "is there already and stays as it is; name another folder with --dir"
+            fix = "is there already and was not changed; name another folder with --dir"
             raise ConfigError("init", str(folder / name), fix)
     from fedpriv.config.json_schema import dumps
 

@@ -113,7 +113,7 @@ class Client(nn.Module):
             raise DataError(f"its examples cannot be read ({in_short(error)}): {fix}") from error
         if not len(inputs) == len(targets) == len(self):
             told = f"its data set says {len(self)} examples, and gives {len(inputs)} inputs and {len(targets)} targets"
-            raise DataError(f"{told}: make its length the number of examples, for sums are divided by it")
+            raise DataError(f"{told}: make its length the number of examples, since sums are divided by it")
         for what, tensor in (("inputs", inputs), ("targets", targets)):
             if tensor.layout != torch.strided or tensor.is_meta or tensor.is_complex():
                 kind = f"{tensor.dtype} tensors of layout {tensor.layout} on {tensor.device}"

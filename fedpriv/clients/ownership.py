@@ -111,7 +111,7 @@ def _places(dataset: Dataset[Any], index: Places, owner: int) -> Iterator[tuple[
     if isinstance(dataset, ExactOnly) and owner != _TEST:
         raise PrivacyError(
             f"the data of client {owner} are for exact runs alone: they were prepared by looking at all of them, or "
-            "some are there twice. Take protocol: held_out, or make no promise (privacy.at: none)"
+            "some are there twice. Take protocol: held_out, or train without privacy (privacy.at: none)"
         )
     index = np.where(index < 0, index + size(dataset), index)
     if isinstance(dataset, Subset):

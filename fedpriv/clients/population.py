@@ -100,7 +100,7 @@ class Population:
                 raise ConfigError(
                     f"clients[{index}]",
                     client.outcome_of,
-                    "holds the result of an earlier run, whose price this run would not count; make fresh clients. "
+                    "holds the result of an earlier run, whose epsilon this run would not count; make fresh clients. "
                     "To go on from a released model on purpose, copy its parameters and add up the prices",
                 )
 

@@ -160,8 +160,8 @@ class PrivateOracle(Questions):
         rate = self.privacy.cohort_rate
         if rate < 1 and self._round <= self._answered:
             raise PrivacyError(
-                f"round {self._round} was answered already: a second answer from the same secret cohort would need "
-                "another price. Ask once a round"
+                f"round {self._round} was answered already: a second answer from the same secret cohort is not in the "
+                "planned epsilon. Ask once a round"
             )
         return self._noised(question, self._draws.of_drawn(bounded), [1 / rate] * len(bounded))
 
@@ -199,9 +199,9 @@ class PrivateOracle(Questions):
         asked_elsewhere = not self._was_received(params) or (anchor is not None and not self._was_received(anchor))
         if self._index > 0 or asked_elsewhere:
             raise PrivacyError(
-                "where only sums are seen a client's own answers stay inside it with less noise, so a second answer, "
-                "or one at a point that was not received, would depend on what was never released. Ask once a round, "
-                "at what was received, or use trust: local"
+                "with this trust only sums over clients are released. A second answer, or one at a point that was not "
+                "received, would depend on a client's own answers, which are never released. Ask once a round, at what "
+                "was received, or use trust: local"
             )
 
     def _was_received(self, points: Tensor) -> bool:

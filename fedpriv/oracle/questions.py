@@ -132,7 +132,7 @@ class Questions(ABC):
             DataError: a value is not finite at the point received.
         """
         if self.privacy.at != "none":
-            fix = "the strategy needs exact answers, so it makes no promise: at: none"
+            fix = "the strategy needs exact answers, which are not private; use at: none"
             raise ConfigError("privacy.at", self.privacy.at, fix)
         self._check_everyone()
         return self._exact(replace(self._question("exact"), gradients=1), params)

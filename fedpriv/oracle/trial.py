@@ -81,7 +81,7 @@ class _Trial:
         row = self._row.detach().clone().requires_grad_()
         loss = _number(self.functional.loss, self._outputs(row, x)[:1], y[:1])
         if not loss.requires_grad:
-            fix = "no trainable parameter has a part in its loss; let those be trained that have"
+            fix = "no trainable parameter has a part in its loss; set requires_grad of those that have"
             raise ConfigError("model", type(self.model).__name__, fix)
         return torch.autograd.grad(loss, row)[0]
 

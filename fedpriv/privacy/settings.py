@@ -204,7 +204,9 @@ class Privacy:
             raise ConfigError("privacy.unit", self.unit, "at: message clips whole messages, so the unit must be client")
         if isinstance(self.sampling, FixedSize) and self.relation == "add_remove" and self.unit == "sample":
             raise ConfigError(
-                "privacy.sampling", "fixed_size", "has no sound add/remove price; use replace_one or poisson"
+                "privacy.sampling",
+                "fixed_size",
+                "has no sound add/remove price: no bound on its epsilon is known; use replace_one or poisson",
             )
         self._check_cohort()
 
@@ -215,7 +217,7 @@ class Privacy:
             fix = "a secret cohort belongs to private runs; use network.cohort"
             raise ConfigError("privacy.trust.cohort_rate", self.cohort_rate, fix)
         if self.unit != "client":
-            fix = "drawing whole clients does not amplify the privacy of one example beside others; use unit: client"
+            fix = "drawing whole clients does not lower the epsilon of single examples; use unit: client"
             raise ConfigError("privacy.trust.cohort_rate", self.cohort_rate, fix)
 
     def _check_amount(self) -> None:

@@ -174,7 +174,7 @@ class Run:
             **measured,
             "privacy": self.privacy,
             "ledger": self.evidence,
-            "if left here": None if self.result else "the whole plan is charged: the stop may depend on what was seen",
+            "if left here": None if self.result else "the whole plan is charged, since the stop may depend on the data",
             "worst constraint value": _estimated(facts),
             "KKT residuals": ", ".join(
                 f"{name} {_shown(value, '{:.2g}')}" for name, value in facts.get("kkt", {}).items()

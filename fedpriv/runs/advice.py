@@ -32,7 +32,7 @@ def of_draft(draft: Draft, plan: Plan, claim: Claim | None = None) -> list[str]:
             "tightest bound",
         ]
     elif not privacy.private:
-        found.append("the run makes no promise: its answers are exact or their noise is not private")
+        found.append("the run makes no promise of privacy: its answers are exact or their noise is not private")
     if privacy.private:
         found += plan.warnings(draft.outline.sizes)
         found += [] if noise is None else [_deviation(noise, privacy.statistics.share)]

@@ -42,7 +42,7 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
     if not privacy.trust.sums_only:
         return
     if isinstance(privacy.trust, Central) and not network.everyone:
-        fix = "under trust: central cohorts are drawn in secret; say privacy.trust: {central: {cohort_rate: 0.1}}"
+        fix = "with trust: central cohorts are drawn in secret; write privacy.trust: {central: {cohort_rate: 0.1}}"
         raise ConfigError("network.cohort", "not everyone", fix)
     if not strategy.aggregator.is_sum:
         raise ConfigError("privacy.trust", trust, f"{type(strategy.aggregator).__name__} needs single messages")
@@ -119,10 +119,10 @@ def check_problem(
     if privacy.private and of_sums:
         _check_public(strategy, problems, privacy)
     if compare and (privacy.private or not sees_problem):
-        fix = "only an exact run of proximal_al (privacy.at: none) is compared with one in one place; leave it out"
+        fix = "only an exact run of proximal_al (privacy.at: none) has a centralised counterpart; leave it out"
         raise ConfigError("problem.compare", True, fix)
     if compare and not isinstance(strategy.regularizer.remainder, Zero):
-        fix = f"the method in one place has no {strategy.regularizer}: it takes no regulariser or l2; leave it out"
+        fix = f"the centralised solver takes no regulariser or l2, not {strategy.regularizer}; leave it out"
         raise ConfigError("problem.compare", True, fix)
     for part in (part for problem in problems for part in problem.parts if of_sums and part.sums() is None):
         fix = (
@@ -140,10 +140,10 @@ def check_problem(
 def _check_public(strategy: Strategy, problems: Sequence[Problem], privacy: Privacy) -> None:
     """Refuse private answers about constraints that are not there, or that would tell what is not public."""
     if privacy.unit == "client":
-        fix = "a client's constraint values cannot be kept from whoever sees them; use unit: sample"
+        fix = "constraint values cannot be made private for whole clients; use unit: sample"
         raise ConfigError("privacy.unit", "client", fix)
     if not any(problem.constraints for problem in problems):
-        fix = f"{strategy.name} spends a part of its budget on their values; name some, or use fedavg or dp_gd"
+        fix = f"{strategy.name} spends a part of its budget on their values; give some, or use fedavg or dp_gd"
         raise ConfigError("problem.constraints", [], fix)
     if not any(problem.counts_are_public for problem in problems):
         return

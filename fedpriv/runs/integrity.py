@@ -194,5 +194,5 @@ def _of_records(files: RunFiles) -> Iterator[Finding]:
         said, whole = float(files.result["epsilon"]), files.result["ended"] in ("rounds", "budget")
         # a run that its strategy ended is charged for its whole plan, of which the ledger holds a part
         if not math.isclose(said, counted.epsilon, rel_tol=_SLACK) and (whole or said < counted.epsilon):
-            text = f"the epsilon of {said:.4g} in result.json is not the price of the ledger's records"
+            text = f"the epsilon of {said:.4g} in result.json is not that of the ledger's records"
             yield Finding("altered", f"{text}, unless another version of fedpriv counted them")

@@ -29,7 +29,7 @@ Ended = Literal["rounds", "strategy", "budget", "nonfinite", "left"]
 _ENDINGS: dict[Ended, str] = {
     "strategy": "the strategy said that it was done",
     "budget": "the next round would overspend epsilon",
-    "nonfinite": "training broke, what was released was not finite",
+    "nonfinite": "training broke, a released model or loss was not finite",
     "left": "it was left",
 }
 
@@ -46,7 +46,7 @@ def why_no_more(ended: Ended, planned: int, spent: Spent, status: str | None = N
     if ended == "rounds":
         return ""
     charged = ended in ("strategy", "nonfinite", "left") and math.isfinite(spent.epsilon)
-    whole = "; the whole plan is charged, for the stop may depend on what was seen" if charged else ""
+    whole = "; the whole plan is charged, since the stop may depend on the data" if charged else ""
     return f" of {planned}: {status or _ENDINGS[ended]}{whole}"
 
 

@@ -102,7 +102,7 @@ class RunFolder:
             FedprivError: it was closed, another object of this process took the folder, or this is a forked process.
         """
         if not self._lock.is_locked or self._held.get(self.path.resolve()) is not self:
-            raise FedprivError(f"{self.path} was taken over by a later run of this process, which goes on with it")
+            raise FedprivError(f"{self.path} was taken over by a later run of this process; go on with that one")
         if self._process != os.getpid():
             raise FedprivError(f"{self.path} belongs to process {self._process}, of which this one is a fork")
 
@@ -156,7 +156,7 @@ class RunFolder:
                 raise FedprivError(f"{self.path} cannot be locked ({error.strerror}); {fix}") from error
             self._held[self.path.resolve()] = self
             return made, lock
-        raise FedprivError(f"{self.path} comes and goes; choose another folder")
+        raise FedprivError(f"{self.path} is being created and removed by something else; choose another folder")
 
 
 def _make(folder: Path) -> None:

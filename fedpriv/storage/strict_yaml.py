@@ -127,7 +127,7 @@ def _ambiguous(_: _Loader, node: yaml.ScalarNode) -> object:
     elif node.value[0] in "yYnNoO":
         fix = f"{node.value} is a truth to some readers and text to others: write true or false, or quote it"
     else:
-        fix = f"readers differ on what {cut(node.value)} is: write a number in plain decimal digits, or quote a text"
+        fix = f"versions of YAML read {cut(node.value)} differently: write a plain decimal number, or quote a text"
     raise _wrong(fix, node)
 
 

@@ -116,8 +116,8 @@ def dual_averaging_published(
         ),
         scope="the whole run",
         views=(
-            ("whoever sees messages, replace one", replaced.messages),
-            ("whoever sees messages, add or remove", added.messages),
+            ("observer of messages, replace one", replaced.messages),
+            ("observer of messages, add or remove", added.messages),
             ("final model, at the paper's rate iota / q (not claimed), replace one", replaced.final_model),
             ("final model, at the paper's rate iota / q (not claimed), add or remove", added.final_model),
         ),
