@@ -45,7 +45,7 @@ from .runs.training import Training
 from .strategies.adaptive_clipping import adaptive_clipping
 from .strategies.admm import Ball, Box, Decay, OutputNoise, Penalty, Prox, Trust, inexact_admm
 from .strategies.augmented_lagrangian import proximal_al
-from .strategies.base import Averaged, Last, Strategy
+from .strategies.base import Strategy
 from .strategies.dpsgd import decentralized_sgd
 from .strategies.dual_averaging import dual_averaging
 from .strategies.erm import gradient_descent
@@ -53,6 +53,7 @@ from .strategies.fedavg import fedavg, fedopt, fedprox
 from .strategies.gossip import StepSize
 from .strategies.lagrangian import Outer
 from .strategies.mirror_descent import EuclideanBall, L1Ball, accelerated_mirror_descent
+from .strategies.outputs import Averaged, Last
 from .strategies.private_augmented_lagrangian import private_al
 from .strategies.scaffold import scaffold
 from .strategies.svrg import AnchorBudget, Epochs, svrg

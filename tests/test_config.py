@@ -16,7 +16,8 @@ from fedpriv.config import Config, build, fingerprint, forecast, load_config, to
 from fedpriv.data import Split
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.privacy.clipping import ROUNDING
-from fedpriv.strategies.base import Averaged, Strategy
+from fedpriv.strategies.base import Strategy
+from fedpriv.strategies.outputs import Averaged
 
 pytestmark = pytest.mark.usefixtures("allow_plugins")
 ROOT = Path(__file__).parents[1]

@@ -12,7 +12,7 @@ from fedpriv.config import Config, build, forecast, load_config, to_yaml
 from fedpriv.config.building import at_start
 from fedpriv.errors import ConfigError
 from fedpriv.reports.report import Run
-from fedpriv.strategies.base import ConstraintNoise
+from fedpriv.strategies.advice import ConstraintNoise
 from fedpriv.strategies.private_augmented_lagrangian import suggested_share
 from fedpriv.strategies.proximal import L2
 

@@ -16,7 +16,7 @@ from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.mechanisms import Gaussian, Laplace
 from fedpriv.runs.planning import Draft, Plan
 from fedpriv.runs.training import Training
-from fedpriv.strategies.base import ConstraintNoise, Outlook
+from fedpriv.strategies.advice import ConstraintNoise, Outlook
 
 
 def of_draft(draft: Draft, plan: Plan, claim: Claim | None = None) -> list[str]:

@@ -23,7 +23,8 @@ from torch import Tensor
 from fedpriv.checks import Finite, NonNegative, Positive, PositiveOrInfinite, checked
 from fedpriv.errors import ConfigError
 from fedpriv.plugins import Entry
-from fedpriv.strategies.base import Averaged, Last, Memory, Network, Oracle, Output, Strategy
+from fedpriv.strategies.base import Memory, Network, Oracle, Output, Strategy
+from fedpriv.strategies.outputs import Averaged, Last
 from fedpriv.strategies.spreading import spread
 
 

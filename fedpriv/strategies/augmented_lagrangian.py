@@ -31,6 +31,7 @@ from fedpriv.checks import Count, Positive, Ratio, check_finite, checked
 from fedpriv.plugins import Entry
 from fedpriv.strategies.base import Memory, Network, Oracle, Strategy
 from fedpriv.strategies.lagrangian import STALLED, Outer, largest, penalty, raised, violations
+from fedpriv.strategies.outputs import Consensus
 from fedpriv.strategies.proximal import Proximal, Zero
 from fedpriv.strategies.solvers import LBFGS, Solver, gradient
 from fedpriv.strategies.spreading import spread
@@ -244,20 +245,6 @@ class AdmmServer:
         stalled, least = self.outer.stalls(state.stalled, state.least_violation, violation)
         done = converged or stalled >= STALLED
         return replace(state, converged=converged, stalled=stalled, least_violation=least, done=done)
-
-
-@dataclass(frozen=True)
-class Consensus:
-    """Report w, without what is broadcast beside it."""
-
-    extras: int = 2
-
-    def init(self, received: Tensor) -> None:
-        """Nothing is kept."""
-
-    def __call__(self, received: Tensor, state: None) -> tuple[Tensor, None]:
-        """The server's w."""
-        return received[:1, : -self.extras], state
 
 
 @checked("strategy")

@@ -13,8 +13,9 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from fedpriv.checks import NonNegative, checked
 from fedpriv.errors import ConfigError
+from fedpriv.strategies.advice import Advises, Outlook
+from fedpriv.strategies.outputs import Last
 from fedpriv.strategies.proximal import Proximal, Zero
 from fedpriv.strategies.state import S
 
@@ -201,113 +202,6 @@ class Output(Protocol[S]):
     def __call__(self, received: Tensor, state: S) -> tuple[Tensor, S]:
         """The reported models `[n, dim]` after this round."""
         ...
-
-
-class Peers(Protocol):
-    """The graph of a run without a server."""
-
-    @property
-    def spectral_gap(self) -> float:
-        """One minus the second largest absolute eigenvalue of W."""
-        ...
-
-    @property
-    def weights(self) -> Any:  # noqa: ANN401 - scipy is not typed
-        """W, sparse `[n, n]`."""
-        ...
-
-
-@dataclass(frozen=True)
-class ConstraintNoise:
-    """Noise of private constraint values, known before a run.
-
-    Attributes:
-        deviation: Largest standard deviation of their noise.
-        reach: Half of the largest change of a value by one example; None if the budget cannot be changed any more.
-        examples: Number of examples of the client with the fewest.
-        dim: Number of entries of a gradient.
-    """
-
-    deviation: float
-    reach: float | None = None
-    examples: int = 1
-    dim: int = 1
-
-
-@dataclass(frozen=True)
-class Outlook:
-    """Public facts of a run before it begins, for a strategy's advice on its settings.
-
-    Attributes:
-        rounds: Number of rounds.
-        graph: The communication graph; None with a server.
-        constraints: Noise of constraint values; None if none are asked for, or it is not known yet.
-    """
-
-    rounds: int
-    graph: Peers | None = None
-    constraints: ConstraintNoise | None = None
-
-
-@runtime_checkable
-class Advises(Protocol):
-    """A local step that gives advice on its settings before a run. This is optional."""
-
-    def advice(self, run: Outlook) -> list[str]:
-        """Warnings about these settings in this run, a sentence or two each, with numbers."""
-        ...
-
-
-@dataclass(frozen=True)
-class Last:
-    """Report the model of the last round."""
-
-    def init(self, received: Tensor) -> None:
-        """Nothing is kept."""
-
-    def __call__(self, received: Tensor, state: None) -> tuple[Tensor, None]:
-        """Return what was received."""
-        return received, state
-
-
-@dataclass(frozen=True)
-class RunningAverage:
-    """A weighted average so far.
-
-    Attributes:
-        average: `[n, dim]`, or `[1, dim]` if all rows are equal.
-        weight: Sum of the weights, `[]`.
-        round: Rounds averaged, `[]`.
-    """
-
-    average: Tensor
-    weight: Tensor
-    round: Tensor
-
-
-@checked("strategy.average")
-@dataclass(frozen=True)
-class Averaged:
-    """Report the average of all rounds' models, with weight `t**power` in round `t` = 1, 2, ...
-
-    It is computed from released models, so it costs no epsilon. `power = 0` is Polyak-Ruppert averaging; larger powers
-    forget the first rounds faster (Shamir and Zhang, 2013, polynomial-decay averaging).
-    """
-
-    power: NonNegative = 0.0
-
-    def init(self, received: Tensor) -> RunningAverage:
-        """Nothing averaged yet."""
-        return RunningAverage(received[:1] * 0, received.new_zeros(()), received.new_zeros(()))
-
-    def __call__(self, received: Tensor, state: RunningAverage) -> tuple[Tensor, RunningAverage]:
-        """Add a round. Rows that are one expanded row (as with a server) stay one."""
-        received = received[:1] if received.stride(0) == 0 else received
-        round_number = state.round + 1
-        share = round_number**self.power
-        weight = state.weight + share
-        average = state.average + (share / weight) * (received - state.average)
-        return average, RunningAverage(average, weight, round_number)
 
 
 @dataclass(frozen=True)

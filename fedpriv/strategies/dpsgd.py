@@ -16,8 +16,9 @@ from torch import Tensor
 
 from fedpriv.checks import NonNegative, checked
 from fedpriv.plugins import Entry
-from fedpriv.strategies.base import Averaged, Last, Memory, Oracle, Output, Strategy
+from fedpriv.strategies.base import Memory, Oracle, Output, Strategy
 from fedpriv.strategies.gossip import Gossip, StepSize
+from fedpriv.strategies.outputs import Averaged, Last
 
 
 @dataclass(frozen=True)

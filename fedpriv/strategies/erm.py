@@ -20,7 +20,8 @@ from torch import Tensor
 
 from fedpriv.checks import Count, Fraction, NonNegative, Positive, checked
 from fedpriv.errors import ConfigError
-from fedpriv.strategies.base import Averaged, Last, Memory, Network, Oracle, Output, Strategy
+from fedpriv.strategies.base import Memory, Network, Oracle, Output, Strategy
+from fedpriv.strategies.outputs import Averaged, Last
 from fedpriv.strategies.proximal import Proximal, Zero
 
 

@@ -26,16 +26,8 @@ from torch import Tensor
 
 from fedpriv.checks import Count, Fraction, NonNegative, Positive, checked
 from fedpriv.plugins import Entry
-from fedpriv.strategies.base import (
-    Averaged,
-    Last,
-    Memory,
-    Network,
-    Oracle,
-    Output,
-    Strategy,
-    Weighting,
-)
+from fedpriv.strategies.base import Memory, Network, Oracle, Output, Strategy, Weighting
+from fedpriv.strategies.outputs import Averaged, Last
 from fedpriv.strategies.state import S
 
 

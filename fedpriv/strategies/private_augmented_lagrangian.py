@@ -27,7 +27,8 @@ from torch import Tensor
 from fedpriv.checks import Bound, Count, NonNegative, Positive, checked
 from fedpriv.errors import ConfigError
 from fedpriv.plugins import Entry
-from fedpriv.strategies.base import ConstraintNoise, Memory, Network, Oracle, Outlook, Strategy
+from fedpriv.strategies.advice import ConstraintNoise, Outlook
+from fedpriv.strategies.base import Memory, Network, Oracle, Strategy
 from fedpriv.strategies.proximal import Proximal, Zero
 
 

@@ -27,16 +27,8 @@ from torch import Tensor
 
 from fedpriv.checks import Count, NonNegative, Positive, Probability, checked
 from fedpriv.plugins import Entry
-from fedpriv.strategies.base import (
-    Averaged,
-    Last,
-    Memory,
-    Network,
-    Oracle,
-    Output,
-    Strategy,
-    Weighting,
-)
+from fedpriv.strategies.base import Memory, Network, Oracle, Output, Strategy, Weighting
+from fedpriv.strategies.outputs import Averaged, Last
 
 
 @dataclass(frozen=True)

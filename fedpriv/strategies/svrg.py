@@ -27,7 +27,8 @@ from torch import Tensor
 
 from fedpriv.checks import Count, NonNegative, Positive, checked
 from fedpriv.errors import ConfigError
-from fedpriv.strategies.base import Memory, Network, Oracle, Outlook, Strategy
+from fedpriv.strategies.advice import Outlook
+from fedpriv.strategies.base import Memory, Network, Oracle, Strategy
 from fedpriv.strategies.proximal import Proximal, Zero
 
 
@@ -65,9 +66,7 @@ class Epochs:
 
     def is_anchor(self, round_index: int) -> bool:
         """Whether round `round_index` (from 0) asks for the full gradient."""
-        if not self.doubling:
-            return round_index % self.length == 0
-        return self._place(round_index)[1] == 0
+        return (self._place(round_index)[1] if self.doubling else round_index % self.length) == 0
 
     def _place(self, rounds: int) -> tuple[int, int]:
         """Whole epochs in a number of rounds, and rounds left over."""
@@ -142,13 +141,10 @@ class SendDifference:
         used, following = self.epochs.rounds(whole), self.epochs.rounds(whole + 1)
         if used == run.rounds:
             return []
-        if not used:
-            fix = f"the first epoch ends after {following}, so the model stays where it starts"
-            return [f"rounds = {run.rounds}: {fix}"]
-        return [
-            f"rounds = {run.rounds}: epochs end after {used} and after {following}, so the last {run.rounds - used} "
-            "rounds are paid for and not used"
-        ]
+        last = run.rounds - used
+        lost = f"epochs end after {used} and after {following}, so the last {last} rounds are paid for and not used"
+        nothing = f"the first epoch ends after {following}, so the model stays where it starts"
+        return [f"rounds = {run.rounds}: {lost if used else nothing}"]
 
     def _bound(self, point: Tensor, anchor: Tensor) -> float | None:
         """`L ||x - x~||`, the same for all clients, who received the same points; positive also for equal points."""
@@ -295,9 +291,7 @@ def proven(
     a, k = eta * smoothness, smoothness / strong_convexity
     room = 0.5 - 12 * a  # (1/2 - 8a / (1 - 8a)) (1 - 8a)
     if not room > 0:
-        fix = (
-            f"no epoch is long enough for theorem 4.2 at {eta:g}: take less than 1 / (24 smoothness), or give a length"
-        )
+        fix = f"no epoch is long enough for theorem 4.2 at {eta:g}: take less than 1 / (24 smoothness), or a length"
         raise ConfigError("strategy.epoch_length", None, fix)
     return eta, math.floor((k / a + 8 * a) / room) + 1
 

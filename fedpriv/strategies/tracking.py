@@ -30,8 +30,10 @@ from torch import Tensor
 from fedpriv.checks import NonNegative, checked
 from fedpriv.errors import ConfigError
 from fedpriv.plugins import Entry
-from fedpriv.strategies.base import Averaged, Last, Memory, Network, Oracle, Outlook, Output, Peers, Strategy
+from fedpriv.strategies.advice import Outlook, Peers
+from fedpriv.strategies.base import Memory, Network, Oracle, Output, Strategy
 from fedpriv.strategies.gossip import Gossip, Mixed, StepSize
+from fedpriv.strategies.outputs import Averaged, Last
 
 
 @dataclass(frozen=True)

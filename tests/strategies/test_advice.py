@@ -8,7 +8,7 @@ import pytest
 
 import fedpriv as fp
 from fedpriv.network import mixing
-from fedpriv.strategies.base import ConstraintNoise, Outlook
+from fedpriv.strategies.advice import ConstraintNoise, Outlook
 from fedpriv.strategies.private_augmented_lagrangian import private_al
 from fedpriv.strategies.svrg import svrg
 from fedpriv.strategies.tracking import gradient_tracking, proven_ratio

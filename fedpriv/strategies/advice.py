@@ -1,0 +1,61 @@
+"""What a strategy may say of its settings before a run, from public facts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+
+class Peers(Protocol):
+    """The graph of a run without a server."""
+
+    @property
+    def spectral_gap(self) -> float:
+        """One minus the second largest absolute eigenvalue of W."""
+        ...
+
+    @property
+    def weights(self) -> Any:  # noqa: ANN401 - scipy is not typed
+        """W, sparse `[n, n]`."""
+        ...
+
+
+@dataclass(frozen=True)
+class ConstraintNoise:
+    """Noise of private constraint values, known before a run.
+
+    Attributes:
+        deviation: Largest standard deviation of their noise.
+        reach: Half of the largest change of a value by one example; None if the budget cannot be changed any more.
+        examples: Number of examples of the client with the fewest.
+        dim: Number of entries of a gradient.
+    """
+
+    deviation: float
+    reach: float | None = None
+    examples: int = 1
+    dim: int = 1
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """Public facts of a run before it begins, for a strategy's advice on its settings.
+
+    Attributes:
+        rounds: Number of rounds.
+        graph: The communication graph; None with a server.
+        constraints: Noise of constraint values; None if none are asked for, or it is not known yet.
+    """
+
+    rounds: int
+    graph: Peers | None = None
+    constraints: ConstraintNoise | None = None
+
+
+@runtime_checkable
+class Advises(Protocol):
+    """A local step that gives advice on its settings before a run. This is optional."""
+
+    def advice(self, run: Outlook) -> list[str]:
+        """Warnings about these settings in this run, a sentence or two each, with numbers."""
+        ...
