@@ -84,11 +84,7 @@ def _repeats(training: Training) -> list[str]:
     return [
         f"{count} training examples equal {what} in content; if they are one person's, {meaning} (shown here only)"
         for count, what, meaning in (
-            (
-                found.examples,
-                f"another one ({found.apart} of them one of another client)",
-                "epsilon protects each of them only",
-            ),
+            (found.examples, f"another one ({found.apart} of them one of another client)", "epsilon is for each"),
             (found.tested, "a test example", "every test metric is an answer about it without noise"),
         )
         if count

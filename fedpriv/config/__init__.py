@@ -1,4 +1,4 @@
-"""Configurations: YAML, checked, to runs."""
+"""Configurations: YAML files that are checked and made into runs."""
 
 from fedpriv.config.building import build, forecast
 from fedpriv.config.files import fingerprint, load_config, to_yaml

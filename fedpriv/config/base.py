@@ -1,4 +1,4 @@
-"""Checked settings: sections, choices, plugins with typed options, and errors that name field, value and fix."""
+"""Building blocks of configurations: checked sections, choices and plug-ins, with errors that name the setting."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def _make_scalars_strict(schema: Any, handler: GetCoreSchemaHandler) -> None:  #
 
 
 class Section(BaseModel):
-    """A mapping of the configuration; a name that it does not know is an error with the nearest one.
+    """A mapping of the configuration; an unknown name is an error that suggests the nearest known one.
 
-    A number is written as a number, a truth as a truth: `true` is not 1, `1.0` is no count, and `"1"` is text.
+    Types are strict: `true` is not 1, `1.0` is no whole number, and `"1"` is text.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
@@ -62,7 +62,7 @@ class Section(BaseModel):
 
 @dataclasses.dataclass(frozen=True)
 class Spelled:
-    """Metadata of `Annotated[kind, Spelled(form)]`: YAML writes the kind as the form has it, which makes it."""
+    """Metadata of `Annotated[kind, Spelled(form)]`: YAML writes an object of this kind by the fields of the form."""
 
     form: Any
 
@@ -100,7 +100,7 @@ class Choice(Section):
 
 
 class Plugin(Section):
-    """A registered name or `package.module:Name`, with its options beside it; a bare word is a name without options."""
+    """A registered name or `package.module:Name`, and its options; a bare word is a name without options."""
 
     model_config = ConfigDict(extra="allow")
     field: ClassVar[str]
@@ -128,29 +128,29 @@ class Plugin(Section):
 
     @classmethod
     def builder(cls, own: Mapping[str, Any]) -> Callable[..., Any]:
-        """What makes the thing that the section names."""
+        """The function or class that the section names."""
         return plugins.find(own["name"], cls.registry, cls.field)
 
     @classmethod
     def options_of(cls, own: Mapping[str, Any]) -> type[BaseModel]:
-        """The options of what the section names, from the builder's signature."""
+        """The options of the builder that the section names, from its signature."""
         return options_model(cls.builder(own), {*cls.context, *cls.model_fields}, cls.spellings)
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options as the builder takes them."""
+        """The options as keyword arguments of the builder."""
         typed = check(self.options_of(dict(self)), self.model_extra or {}, self.field)
         return dict(typed)
 
     def build(self, **context: object) -> Any:  # noqa: ANN401 - what the registry makes
-        """What it names, made of its options and of what the caller knows."""
+        """Build what the section names, from its options and the caller's `context`."""
         return plugins.call(self.builder(dict(self)), self.name, self.options, field=self.field, context=context)
 
 
 def options_model(
     builder: Callable[..., Any], skip: Collection[str] = (), spellings: Mapping[Any, Any] | None = None
 ) -> type[BaseModel]:
-    """The parameters of `builder` as a section, so that its options are checked by type and bound.
+    """A section with the parameters of `builder`, by which its options are checked.
 
     Args:
         builder: A class or function.
@@ -171,10 +171,10 @@ def options_model(
 
 
 def check(model: type[M], given: object, path: str = "") -> M:
-    """Validate; `path` is where `given` stands in the configuration.
+    """Validate a section; `path` is its place in the configuration, for errors.
 
     Raises:
-        ConfigError: the first thing that is wrong.
+        ConfigError: names the first error.
     """
     try:
         return model.model_validate(given)
@@ -201,7 +201,7 @@ def hints_of(builder: Callable[..., Any]) -> dict[str, Any]:
 
 
 def named_fields(annotation: Any) -> Any:  # noqa: ANN401 - any annotation
-    """Dataclasses refuse unknown names by themselves, but do not say which are known."""
+    """An annotation of a dataclass whose errors about unknown names say which are known."""
     parts = [part for part in (annotation, *get_args(annotation)) if dataclasses.is_dataclass(part)]
     if len(parts) != 1 or get_origin(annotation) is Annotated:
         return annotation

@@ -1,4 +1,4 @@
-"""From a configuration to a run, or to what it would cost: data, clients, model, training."""
+"""Build a run from a configuration, or compute what it would cost."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def build(
         fresh_noise: On resume, draw new noise for the repeated rounds, and charge them again.
 
     Raises:
-        ConfigError: settings that do not fit the data.
+        ConfigError: settings do not fit the data.
         DataError: the data are missing or broken.
     """
     split = load_data(config)
@@ -70,14 +70,14 @@ def build(
 
 
 def forecast(config: Config, *, timed: bool = False) -> Forecast:
-    """Price a run without training; its data are read only where their size is not known beforehand.
+    """Compute a run's epsilon, noise and traffic without training; data are read only if their size is unknown.
 
     Args:
         config: The run.
-        timed: Measure a round on made-up data of the same shape.
+        timed: Whether to measure a round, on made-up data of the same shape.
 
     Raises:
-        ConfigError: the run cannot be made, or its target cannot be reached.
+        ConfigError: the run cannot work, or no noise reaches its target.
     """
     seen = outline(config)
     n_clients = len(seen.sizes)
@@ -98,7 +98,7 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
 
 
 def at_start(config: Config, training: Training) -> list[str]:
-    """What the user should know as a run begins, a sentence or two each."""
+    """Warnings at the start of a run, a sentence or two each."""
     gone = [] if config.privacy.secure is None else [f"privacy.secure {SECURE_IS_GONE}"]
     said = notes(config.data.partition.kind) if training.plan.privacy.private else []
     return [*gone, *advice.of_training(training), *said]
@@ -110,7 +110,7 @@ def load_data(config: Config) -> Split:
 
 
 def make_population(config: Config, split: Split) -> list[Client]:
-    """The clients, each with its share of the examples and its copy of the model."""
+    """The clients, each with its part of the examples and its own copy of the model."""
     datasets = divide(config, split)
     model, loss = make_model(config, Outline.of(datasets, split.n_classes))
     of_clients, *of_server = config.problem.everyones()
@@ -139,7 +139,7 @@ def divide(config: Config, split: Split) -> list[Subset[Any]]:
 
 
 def outline(config: Config) -> Outline:
-    """The outline of a configuration's data; the data are read only where it is not known beforehand."""
+    """Sizes and shapes of a configuration's data; the data are read only if these are not known beforehand."""
     wanted, server = config.data.partition, config.problem.server
     facts = DATASETS[config.data.name].facts if config.data.name in DATASETS else None
     sizes = known_sizes(wanted.kind, facts.n_train, wanted.n_clients) if facts else None

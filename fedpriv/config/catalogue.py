@@ -1,4 +1,4 @@
-"""What a configuration can name, and the options of each name."""
+"""The names that a configuration can use, and the options of each, as `fedpriv list` prints them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def look_up(name: str | None, more: Mapping[str, Mapping[str, str]]) -> dict[str
         more: Further kinds.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: it is neither a kind nor a name.
     """
     known = {kind: {name: row.description for name, row in of.registry.items()} for kind, of in SECTIONS.items()}
     for kind, objects in PLAIN.items():

@@ -1,4 +1,4 @@
-"""Configurations as YAML files: read, overridden, written back resolved."""
+"""Read configurations from YAML files, override settings, and write them with all defaults."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def to_yaml(config: Config) -> str:
-    """The configuration with every default filled in; reads back as the same one, but for a secret seed."""
+    """The configuration as YAML with all defaults filled in, without the secret seed."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
 
 
 def fingerprint(config: Config) -> str:
-    """Names what must not change between stop and resume: everything but what is logged and how fast it runs."""
+    """Digest of what must not change between stop and resume: all settings but those of logging and speed."""
     return of_config(config.model_dump(mode="json"))[:16]
 
 
 def override(given: dict[str, Any], setting: str) -> dict[str, Any]:
-    """A mapping with `dotted.name=value` changed.
+    """A copy of a mapping in which `dotted.name=value` is set.
 
     Raises:
-        ConfigError: it is not of that form.
+        ConfigError: the setting has another form.
     """
     name, equals, text = setting.partition("=")
     keys = name.strip().split(".")

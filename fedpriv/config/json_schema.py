@@ -1,4 +1,4 @@
-"""What a configuration may say as a JSON schema (draft 2020-12), by which editors complete and check YAML files."""
+"""A JSON schema (draft 2020-12) of configurations, by which editors complete and check YAML files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedpriv.errors import ConfigError
 
 
 def dumps() -> str:
-    """The schema as a text: pydantic's, with the registered names and the options of each."""
+    """The schema as text: pydantic's, with the registered names and the options of each."""
     schema = Config.model_json_schema(schema_generator=_Schema)
     definitions = schema["$defs"]
     for section in SECTIONS.values():

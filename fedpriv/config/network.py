@@ -18,24 +18,24 @@ from fedpriv.network.topology import TOPOLOGIES, checked
 
 
 class TopologySection(Plugin):
-    """A graph by name, from a file, or the user's `package.module:function` that gives a networkx graph."""
+    """A graph by name, from a file, or from `package.module:function` of your own that returns a networkx graph."""
 
     field, registry, context = "network.topology", TOPOLOGIES, ("n_clients",)
 
 
 class MixingSection(Plugin):
-    """How weights follow from a graph."""
+    """How mixing weights are computed from a graph."""
 
     field, registry, context = "network.mixing", MIXINGS, ("graph",)
 
     def rule(self) -> Callable[[Undirected], Weights]:
-        """What makes the matrix of a graph."""
+        """The function that makes a graph's mixing matrix."""
         options = self.options  # checked once, not in every round
         return lambda graph: plugins.build(self.name, MIXINGS, options, field=self.field, context={"graph": graph})
 
 
 class ActivitySection(Plugin):
-    """Who is active, and over which links, in a round."""
+    """Which nodes and links are active in a round."""
 
     field, registry = "network.activity", ACTIVITIES
 
@@ -56,7 +56,7 @@ class CohortChoice(Choice):
 
 
 class NetworkSection(Section):
-    """Who hears whom: a star with cohorts, or a graph with mixing, activity and outages."""
+    """Who sends to whom: a server with cohorts of clients, or a graph with mixing, activity and outages."""
 
     topology: TopologySection = TopologySection(name="star")
     cohort: CohortChoice = CohortChoice()
@@ -66,10 +66,10 @@ class NetworkSection(Section):
     outages: tuple[Annotated[Outage, Spelled(named_fields(Outage))], ...] = ()
 
     def build(self, n_clients: int) -> Star | Graph:
-        """The network of so many clients.
+        """The network of `n_clients` clients.
 
         Raises:
-            ConfigError: settings that do not fit each other or the number of clients.
+            ConfigError: settings do not fit each other or the number of clients.
         """
         cohort = self.cohort.build()
         if self.topology.name == "star":
@@ -91,7 +91,7 @@ class NetworkSection(Section):
         return Graph(graph, weights, activity=activity, outages=self.outages, mixing_steps=self.mixing_steps)
 
     def active_fraction(self, n_clients: int | None) -> float:
-        """Expected fraction of clients in a round; 1 where the number of clients is not known yet."""
+        """Expected fraction of clients in a round; 1 if the number of clients is not known yet."""
         if n_clients is None or (self.activity.name == "always" and self.cohort == CohortChoice()):
             return 1.0
         return self.build(n_clients).active_fraction

@@ -1,4 +1,4 @@
-"""The problem section of a configuration: objective, constraints, and what the server's data must meet."""
+"""The problem section of a configuration: objective, constraints, and constraints on the server's data."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ class ObjectiveSection(Plugin):
 
 
 class ConstraintSection(Plugin):
-    """What must hold."""
+    """A constraint on each client's data."""
 
     field, registry = "problem.constraints", CONSTRAINTS
 
 
 class ServerSection(Section):
-    """The server's own constraints on its own data, which are the test data: one more client without an objective."""
+    """Constraints on the server's data, which are the test data: one more client, without an objective."""
 
     constraints: list[ConstraintSection]
     data: Literal["test"] = "test"
 
 
 class ProblemSection(Section):
-    """Objective and constraints; `compare` also solves the problem with all data in one place (exact runs)."""
+    """Objective and constraints; `compare` also solves the problem with all data in one place (not private)."""
 
     objective: ObjectiveSection = ObjectiveSection(name="mean_loss")
     constraints: list[ConstraintSection] = Field(default_factory=list[ConstraintSection])
@@ -39,7 +39,7 @@ class ProblemSection(Section):
     compare: bool = False
 
     def everyones(self) -> list[Problem]:
-        """A client's, and the server's if it has constraints of its own."""
+        """The problem of each client, and that of the server if it has constraints."""
         problem = Problem(self.objective.build(), tuple(constraint.build() for constraint in self.constraints))
         server = [] if self.server is None else [tuple(constraint.build() for constraint in self.server.constraints)]
         return [problem, *(Problem(None, constraints) for constraints in server)]

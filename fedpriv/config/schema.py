@@ -1,4 +1,4 @@
-"""The configuration: what a YAML file may say."""
+"""The sections and settings of a configuration."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PartitionSection(Section):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the kind alone has."""
+        """The options of this kind."""
         return {name: value for name, value in self if name not in PartitionSection.model_fields}
 
 
@@ -54,7 +54,7 @@ _PARTITION = Annotated[reduce(or_, _partitions()), Field(discriminator="kind")]
 
 
 class DataSection(Plugin):
-    """Whose data: a data set and how it is divided."""
+    """A data set, and how it is divided among clients."""
 
     field, registry = "data", DATASETS
 
@@ -76,7 +76,7 @@ class LossSection(Plugin):
 
 
 class StrategySection(Plugin):
-    """The algorithm. `variant: published` is for reproduction: what the paper prints, private or not."""
+    """The algorithm. `variant: published` is what a paper publishes, with its noise, private or not."""
 
     field, registry, context, spellings = "strategy", STRATEGIES, CONTEXT, SPELLINGS
 
@@ -84,7 +84,7 @@ class StrategySection(Plugin):
 
     @classmethod
     def builder(cls, own: Mapping[str, Any]) -> Callable[..., Strategy | Recipe]:
-        """Each variant has one of its own."""
+        """The function that makes the strategy, for this variant."""
         name = own["name"]
         if own.get("variant") != "published":
             return super().builder(own)
@@ -95,7 +95,7 @@ class StrategySection(Plugin):
         return found
 
     def recipe(self, rounds: int, epsilon_bar: float | None, active_fraction: float = 1.0) -> Recipe:
-        """Build it."""
+        """Build the strategy, with its schedule and published noise if it has any."""
         made: Any = self.build(rounds=rounds, epsilon_bar=epsilon_bar, active_fraction=active_fraction)
         after = STRATEGIES[self.name].variants.after if self.name in STRATEGIES else Recipe
         recipe = after(made) if isinstance(made, Strategy) else made
@@ -108,11 +108,11 @@ class StrategySection(Plugin):
 class LogSection(Section):
     """What is written down, and how often.
 
-    `model.pt` is the one model; `save_node_models` writes each node's own to `node_models.pt`.
-    `stop_on` ends a run, which is charged whole, when a released model is not finite (`nonfinite`), when its test loss
-    is not either (`nonfinite_loss`), or never (`nothing`).
-    `optimum` is the smallest value of the objective, where it is known: the result then tells the gap to it, which is
-    not private, so for experiments on public data only.
+    `model.pt` is the model (the mean over nodes); `save_node_models` writes each node's to `node_models.pt`.
+    `stop_on` ends a run when a released model is not finite (`nonfinite`), also when its test loss is not
+    (`nonfinite_loss`), or never (`nothing`); the whole plan is then charged.
+    `optimum` is the smallest value of the objective, if known. The result then has the gap to it, which is not private:
+    for experiments on public data only.
     """
 
     evaluate_every: Count = 1
@@ -146,7 +146,7 @@ class Config(Section):
         return self
 
     def recipe(self, n_clients: int | None = None) -> Recipe:
-        """The strategy and what it asks of the noise; where clients are counted in the data, say how many there are."""
+        """The strategy and its noise; give `n_clients` if the configuration leaves it to the data."""
         fraction = self.network.active_fraction(n_clients or self.data.partition.n_clients)
         return self.strategy.recipe(self.rounds, self.privacy.epsilon_bar, fraction)
 

@@ -1,7 +1,7 @@
-"""How YAML writes what a factory of Python takes as objects; everything else it writes as Python does.
+"""How YAML writes parameters that are objects in Python; all others are written as in Python.
 
-`SPELLINGS` says it for annotations of parameters, whoever has them, `wrapped` for one factory around another. Neither
-repeats a name, a bound or a default: those are read from the factory.
+`SPELLINGS` is a table by annotation; `wrapped` is for one factory around another. Names, bounds and defaults are read
+from the factories.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedpriv.strategies.spreading import keywords, signed
 
 
 def by_key(neither: str, nothing: object, **classes: type) -> Any:  # noqa: ANN401 - an annotation
-    """`{l2: {lam: 0.1}}`: the name of a class and its fields; or one word for the object that does nothing."""
+    """Spelling `{l2: {lam: 0.1}}`: a class and its fields; or the word `neither` for the object `nothing`."""
     options: dict[str, Any] = {key: (named_fields(kind) | None, None) for key, kind in classes.items()}
     model = create_model("Choice", __base__=Choice, **options)
     model.neither = neither
@@ -37,7 +37,7 @@ def by_key(neither: str, nothing: object, **classes: type) -> Any:  # noqa: ANN4
 
 
 def by_kind(**classes: type) -> Any:  # noqa: ANN401 - an annotation
-    """`{kind: box, bound: 3}`: the fields of a class, and its name beside them."""
+    """Spelling `{kind: box, bound: 3}`: a class as `kind`, and its fields."""
     tags: dict[str, Any] = {key: {"kind": (Literal[key], key)} for key in classes}
     models: list[Any] = [create_model(key, __base__=options_model(classes[key]), **tag) for key, tag in tags.items()]
     keys = {kind: key for key, kind in classes.items()}
@@ -54,7 +54,7 @@ def by_kind(**classes: type) -> Any:  # noqa: ANN401 - an annotation
 
 
 def by_word(**objects: object) -> Any:  # noqa: ANN401 - an annotation
-    """`newton`: one word for an object."""
+    """Spelling `newton`: one word for an object."""
 
     def write(made: object) -> str:
         return next(word for word, known in objects.items() if known == made)
@@ -71,7 +71,7 @@ SPELLINGS: Mapping[Any, Any] = {
 
 
 def wrapped(factory: Callable[..., Strategy], **around: Callable[..., Strategy]) -> Callable[..., Strategy]:
-    """A factory with more options: each holds those of a function that makes a strategy of a strategy, or is null."""
+    """A factory with further options, each for a function that makes a strategy from a strategy; null leaves it out."""
 
     def build(**options: Any) -> Strategy:  # noqa: ANN401 - checked by the factory
         given = {name: options.pop(name, None) for name in around}

@@ -1,9 +1,8 @@
-"""The strategies that a configuration can name: those that the files of `strategies/` and `published/` name themselves.
+"""The strategies that a configuration can name, collected from the files of `strategies/` and `published/`.
 
-A file's `NAMES` are its strategies by name. `VARIANTS` is what a paper adds to a name, `AROUND` are options that hold
-those of a function which makes a strategy of a strategy. Options are a factory's parameters, with their bounds and
-defaults; of `CONTEXT` it is given what it has parameters for. How YAML writes what is no number, word or dataclass is
-in `spelling`.
+A file lists its strategies in `NAMES`, the published variants of a name in `VARIANTS`, and functions that make a
+strategy from a strategy in `AROUND`. Options are the parameters of these functions, with their bounds and defaults;
+parameters named in `CONTEXT` are filled in. `spelling` says how YAML writes objects.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ CONTEXT = ("rounds", "epsilon_bar", "active_fraction")
 
 @dataclass(frozen=True)
 class StrategyEntry(Entry[Strategy | Recipe]):
-    """One row: how the sound form is made from simple options, one line about it, and what a paper adds to it."""
+    """One strategy: its builder, a line about it, and its published variants."""
 
     variants: Variants = field(default_factory=Variants)
 

@@ -60,7 +60,7 @@ def partition(
 
 
 def known_sizes(kind: Kind, n_examples: int, n_clients: int | None) -> tuple[int, ...] | None:
-    """Sizes of the clients' shares, where they do not depend on what the examples are; else None."""
+    """Sizes of the clients' parts if they depend on the number of examples only; else None."""
     if kind not in ("iid", "in_order") or n_clients is None or n_clients > n_examples:
         return None
     fewer, more = divmod(n_examples, n_clients)
@@ -68,7 +68,7 @@ def known_sizes(kind: Kind, n_examples: int, n_clients: int | None) -> tuple[int
 
 
 def notes(kind: Kind) -> list[str]:
-    """What somebody should know who divides private data like this."""
+    """Warnings about dividing private data in this way."""
     if kind not in LABEL_DEPENDENT:
         return []
     return [
@@ -87,7 +87,7 @@ def iid(n_examples: int, n_clients: Count, generator: torch.Generator) -> list[T
 
 @checked("partition")
 def stratified(labels: Tensor, n_clients: Count, generator: torch.Generator) -> list[Tensor]:
-    """At random with equal class shares: each client's number of examples of a class differs by at most one."""
+    """Divide at random such that clients' numbers of examples of each class differ by at most one."""
     classes = labels.unique()
     fewest = min(int((labels == label).sum()) for label in classes)
     if n_clients > fewest:
@@ -113,9 +113,9 @@ def in_order(n_examples: int, n_clients: Count) -> list[Tensor]:
 def by_label(
     labels: Tensor, n_clients: Count, generator: torch.Generator, *, labels_per_client: Count = 2
 ) -> list[Tensor]:
-    """Shards of one label each; every client is dealt `labels_per_client` of them, so it sees at most that many labels.
+    """Cut each label into shards of about equal size and deal `labels_per_client` shards to each client.
 
-    Labels are cut into shards of sizes as equal as can be.
+    So a client has at most that many labels.
 
     Source: McMahan et al. (2017), section 3, except that here no shard straddles two labels.
     """

@@ -1,4 +1,4 @@
-"""What is measured of a run's models, beside its price."""
+"""Measurements of a run's models."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _AS_IT_GOES = 20_000  # the same for all nodes together, during a run
 
 @dataclass(frozen=True)
 class Measures:
-    """Measures models.
+    """Measures the models of one run.
 
     Args:
         population: The clients.
         strategy: The algorithm, for its regulariser.
         evaluate: Tests a model on public data; None without test data.
-        optimum: Smallest value of the objective, where it is known.
-        start: Where to solve a problem with constraints from with all data in one place, `[dim]`; None: do not.
+        optimum: Smallest value of the objective, if known.
+        start: Starting point `[dim]` of the centralised solver for problems with constraints; None does not run it.
     """
 
     population: Population
@@ -41,16 +41,16 @@ class Measures:
     start: Tensor | None = None
 
     def of_the_one(self, progress: Progress) -> dict[str, float]:
-        """Test metrics of the run's one model: public."""
+        """Test metrics of the model (the mean over nodes), on public data."""
         return {} if self.evaluate is None else self.evaluate(reported(progress))
 
     def of_nodes(self, progress: Progress, examples: int | None = None) -> dict[str, Any]:
-        """How far nodes' own models are apart, where they have their own: public or released.
+        """How far apart nodes' models are, and their test metrics; from public and released values.
 
         Args:
             progress: The run.
-            examples: How many of the first test examples each node's model is tested on. By default 1000, fewer with
-                more than 20 nodes and at least 100: each round that is evaluated pays for all nodes.
+            examples: Number of test examples, the first ones, for each node's model. By default 1000, with more than 20
+                nodes fewer, but at least 100, to save time.
 
         Returns:
             Metrics of nodes (`consensus_distance`) and, with test data, test metrics (`node_test_accuracy`), each with
@@ -71,7 +71,7 @@ class Measures:
         return {row.name: row.function(progress) for row in table.OF_RUN}
 
     def optimality_gap(self, params: Tensor) -> float | None:
-        """Objective at `params [dim]` over all training examples, less the optimum: exact, so not private."""
+        """Objective at `params [dim]` over all training examples, minus the optimum: exact, so not private."""
         if self.optimum is None:
             return None
         population = self.population
@@ -80,7 +80,7 @@ class Measures:
         return loss + float(self.strategy.regularizer.value(params)) - self.optimum
 
     def of_constraints(self, progress: Progress, oracle: PrivateOracle) -> dict[str, Any]:
-        """What a run with constraints reports beside the rest; under a promise only what was released."""
+        """Further results of a run with constraints; in a private run computed from releases only."""
         local = progress.local
         if not isinstance(local, Priced) or progress.round == 0:
             return {}
@@ -103,7 +103,7 @@ def apart(progress: Progress) -> bool:
 
 
 def reported(progress: Progress) -> Tensor:
-    """A run's one model: the mean of the reported ones, `[dim]`."""
+    """The model of a run: the mean of the reported models, `[dim]`."""
     return progress.models.mean(0) if apart(progress) else progress.models[0]
 
 

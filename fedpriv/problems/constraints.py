@@ -1,8 +1,8 @@
-"""What a constraint is: values `c_i(w)` on a client's examples, each `<= 0` or `= 0`.
+"""Constraints: values `c_i(w)` on a client's examples, each `<= 0` or `= 0` at a solution.
 
-Values are torch functions of (model, examples). Those that are sums of losses (`LossSum`) can also be asked privately:
-a sum of losses that are clipped to [0, B] has a known sensitivity; a function of anything cannot have one. An objective
-is a constraint of one value whose bound is not looked at.
+Values are torch functions of (model, examples). Sums of losses (`LossSum`) also have private answers, since a sum of
+losses that are clipped to [0, B] has a known sensitivity; other functions have none. An objective is a constraint with
+one value, whose bound is ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedpriv.plugins import Entry, Registry
 
 
 class Model(Protocol):
-    """A client's model at some parameters."""
+    """A client's model with given parameters."""
 
     @property
     def params(self) -> Tensor:
@@ -42,7 +42,7 @@ class Constraint(Protocol):
 
     @property
     def equality(self) -> tuple[bool, ...]:
-        """For each value whether it must be zero."""
+        """For each value, whether it must be zero (else at most zero)."""
         ...
 
     def values(self, model: Model, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -50,19 +50,19 @@ class Constraint(Protocol):
         ...
 
     def sums(self) -> LossSum | None:
-        """The values as a sum of losses; None if they are not, and then no private answer exists."""
+        """The values as a sum of losses; None if they are none, and have no private answer."""
         ...
 
 
 @dataclass(frozen=True)
 class Group:
-    """Some of a client's examples, and what their mean loss is multiplied by.
+    """A group of a client's examples, and the sign of its mean loss in a sum.
 
     Args:
-        name: Completes "no example with".
-        members: Which they are, from a client's inputs and targets: `[b]` boolean, each by its own example alone.
-        fraction: Its public fraction of all examples; None counts the client's own, which makes the count public.
-        sign: What its mean loss is multiplied by, 1 or -1.
+        name: For error messages; completes "no example with".
+        members: Maps a client's inputs and targets to a boolean `[b]`: whether each example, by itself, belongs to it.
+        fraction: Public fraction of examples in the group; None counts a client's own, and the count becomes public.
+        sign: Factor of its mean loss, 1 or -1.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Group:
     sign: float = 1.0
 
     def size(self, members: Tensor) -> float:
-        """Number of a client's examples in the group, of its members `[b]`.
+        """Number of a client's examples in the group, from `members [b]`; by the public fraction if there is one.
 
         Raises:
             DataError: the group is empty and no fraction is given.
@@ -89,14 +89,14 @@ class Group:
 
 @dataclass(frozen=True)
 class LossSum:
-    """A sum of losses, each times a coefficient that is a function of its example and of public counts.
+    """A sum of losses, each times a coefficient that depends on its own example and public counts only.
 
     The sum is `s = sum_g sign_g * (mean loss of group g)`, and the constraint's values are `signs * s - bound`.
 
     Args:
-        groups: Groups of examples, no two of which share one.
-        bound: Of each value.
-        signs: One for each value: several values of one sum are asked, and paid for, once.
+        groups: Disjoint groups of examples.
+        bound: Bound of the values.
+        signs: One for each value. All values come from one private answer.
     """
 
     groups: tuple[Group, ...]
@@ -105,16 +105,16 @@ class LossSum:
 
     @property
     def counts_are_public(self) -> bool:
-        """Whether it counts a client's examples in a group and so makes the count public."""
+        """Whether it counts a client's examples in a group, so that the count becomes public."""
         return any(group.fraction is None for group in self.groups)
 
     @property
     def total(self) -> float:
-        """Sum of the coefficients over a client whose counts are as declared; public."""
+        """Sum of the coefficients over a client with the declared counts; public."""
         return sum(group.sign for group in self.groups)
 
     def coefficients(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, float]:
-        """Of a client's examples (all of them), `[b]`; and the largest that any example could have, public."""
+        """Coefficients of all of a client's examples, `[b]`, and the largest that any example could have (public)."""
         members = [group.members(inputs, targets) for group in self.groups]
         sizes = [group.size(of) for group, of in zip(self.groups, members, strict=True)]
         parts = zip(self.groups, members, sizes, strict=True)
@@ -126,7 +126,7 @@ class OfLosses(ABC):
 
     @property
     def equality(self) -> tuple[bool, ...]:
-        """None must be zero."""
+        """No value must be zero."""
         return (False,) * len(self.sums().signs)
 
     def values(self, model: Model, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -147,24 +147,25 @@ def _everyone(inputs: Tensor, targets: Tensor) -> Tensor:
 @checked("problem.constraints")
 @dataclass(frozen=True)
 class LossAtMost(OfLosses):
-    """Mean loss of all examples at most `bound`."""
+    """The mean loss of a client's examples is at most `bound`."""
 
     bound: Finite
 
     def sums(self) -> LossSum:
-        """One group: everyone, for sizes are public anyway."""
+        """One group: all examples, whose number is public anyway."""
         return LossSum((Group("any label", _everyone, 1.0),), self.bound)
 
 
 @checked("problem.constraints")
 @dataclass(frozen=True)
 class ClassLossAtMost(OfLosses):
-    """Mean loss of the examples of one class at most `bound`: Neyman-Pearson classification.
+    """The mean loss of the examples of one class is at most `bound` (Neyman-Pearson classification).
 
     Args:
-        label: The class.
+        label: Number of the class.
         bound: Largest mean loss.
-        fraction: Its public fraction; None counts (see `Group`).
+        fraction: Public fraction of examples of this class, in (0, 1]. None uses each client's own count, which private
+            runs allow only with `Statistics(public_counts=True)`.
     """
 
     label: int
@@ -179,13 +180,14 @@ class ClassLossAtMost(OfLosses):
 @checked("problem.constraints")
 @dataclass(frozen=True)
 class GroupLossGap(OfLosses):
-    """Mean loss of group 1 minus that of group 0 within `+- at_most`: loss parity. Not convex.
+    """The mean losses of two groups differ by at most `at_most` (loss parity, a fairness constraint). Not convex.
 
     Args:
-        feature: The input feature that tells the groups apart (index into the flattened input; -1 is the last).
-        at_most: Largest absolute gap.
-        threshold: Group 1 has a feature above it.
-        fraction: Public fraction of group 1; None counts (see `Group`).
+        feature: Index into the flattened input (-1 is the last) of the feature that defines the groups.
+        at_most: Largest absolute difference.
+        threshold: Group 1 are the examples whose feature is above it, group 0 all others.
+        fraction: Public fraction of examples in group 1. None uses each client's own counts, which private runs allow
+            only with `Statistics(public_counts=True)`.
     """
 
     feature: int
@@ -194,7 +196,7 @@ class GroupLossGap(OfLosses):
     fraction: Ratio | None = None
 
     def sums(self) -> LossSum:
-        """Two groups, and two values of their gap: `gap - at_most <= 0` and `-gap - at_most <= 0`."""
+        """Two groups and two values: `gap - at_most <= 0` and `-gap - at_most <= 0`."""
         rest = None if self.fraction is None else 1 - self.fraction
         where = f"feature {self.feature}"
         ones = Group(f"{where} > {self.threshold}", lambda x, _: self._above(x), self.fraction)
@@ -210,21 +212,21 @@ class GroupLossGap(OfLosses):
 
 @dataclass(frozen=True)
 class LinearEquality:
-    """`coefficients @ w + offset = 0` for the parameters w: `[m, dim]` and `[m]`. It looks at no data."""
+    """The parameters w satisfy `coefficients @ w + offset = 0`, with shapes `[m, dim]` and `[m]`. It uses no data."""
 
     coefficients: Tensor
     offset: Tensor
 
     @property
     def equality(self) -> tuple[bool, ...]:
-        """All."""
+        """All values must be zero."""
         return (True,) * len(self.offset)
 
     def values(self, model: Model, inputs: Tensor, targets: Tensor) -> Tensor:
         """See `Constraint.values`.
 
         Raises:
-            ConfigError: the shapes fit neither each other nor the model's parameters.
+            ConfigError: the shapes do not fit each other, or the model's parameters.
         """
         wanted = (len(self.offset), len(model.params))
         if self.coefficients.shape != wanted:
@@ -239,7 +241,11 @@ class LinearEquality:
 
 @dataclass(frozen=True)
 class Function:
-    """A user's own constraint (or, with one value, objective): `function(model, inputs, targets) -> [m]`."""
+    """A constraint (or, with one value, objective) of your own: `function(model, inputs, targets) -> [m]`.
+
+    `model` is a `Model`: `model(inputs)` gives outputs, `model.losses(inputs, targets)` losses `[b]`. Only for runs
+    without privacy.
+    """
 
     function: Callable[[Model, Tensor, Tensor], Tensor]
     equality: tuple[bool, ...] = (False,)
@@ -248,8 +254,7 @@ class Function:
         """See `Constraint.values`.
 
         Raises:
-            ConfigError: the function does not return one number for each entry of `equality`, or its values have no
-                gradient.
+            ConfigError: the function does not return one number for each entry of `equality`, or they have no gradient.
         """
         found = self.function(model, inputs, targets)
         name, count = getattr(self.function, "__name__", "function"), len(self.equality)
@@ -274,12 +279,12 @@ MEAN_LOSS = LossAtMost(0.0)
 
 
 def class_loss(label: int, fraction: float | None = None) -> ClassLossAtMost:
-    """The objective of Neyman-Pearson classification: mean loss of one class."""
+    """An objective for Neyman-Pearson classification: the mean loss of the examples with this label."""
     return ClassLossAtMost(label, 0.0, fraction)
 
 
 def mean_loss() -> Constraint:
-    """The default objective."""
+    """The default objective: the mean loss of a client's examples."""
     return MEAN_LOSS
 
 

@@ -1,4 +1,4 @@
-"""What weakens a promise, as Python warnings that point to the user's line, however deep in fedpriv they are raised."""
+"""Python warnings about what weakens privacy; they point to the user's line, wherever in fedpriv they are raised."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TOLD = "a secret_seed is given: whoever knows it can subtract the noise; leave 
 def weaknesses(
     plan: Plan, sizes: Sequence[int], clients: Sequence[Client], *, optimum: float | None, secret_seed: int | None
 ) -> list[str]:
-    """What weakens the promise of a run, a sentence each; of one without a promise, what its loaders do not do.
+    """Warnings about what weakens a run's privacy, and about loader settings that are not used.
 
     Args:
         plan: The run's plan.
@@ -40,7 +40,7 @@ def weaknesses(
 
 
 def warn(text: str) -> None:
-    """Warn at the innermost line that is not fedpriv's own."""
+    """Raise a Python warning that points to the innermost line outside fedpriv."""
     frame, level = inspect.currentframe(), 1
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "fedpriv":
         frame, level = frame.f_back, level + 1
