@@ -263,7 +263,9 @@ def test_the_least_count_that_the_words_name_is_taken() -> None:
     fp.private_al(2)
     with pytest.raises(ConfigError, match=r"strategy.rounds = 1: must be a whole number, at least 2"):
         fp.private_al(1)
-    entries = [entry for one in STRATEGIES.values() for entry in (one.build, one.published) if entry is not None]
+    entries = [
+        entry for one in STRATEGIES.values() for entry in (one.build, one.variants.published) if entry is not None
+    ]
     hints = [hint for entry in entries for hint in get_type_hints(entry, include_extras=True).values()]
     bounds = [part for hint in hints for part in getattr(hint, "__metadata__", ()) if isinstance(part, checks.Bound)]
     named = [(bound, found) for bound in bounds if (found := re.search(r"at least (\d+)", bound.words))]
