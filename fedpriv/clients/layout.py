@@ -1,7 +1,7 @@
-"""Which parameters of a model are trained, and where each lies in a row: the one place that knows.
+"""Where each trainable parameter of a model lies in a row of numbers.
 
 A row holds the trainable parameters (`requires_grad`) in the order of `model.named_parameters()`, each flattened.
-Frozen parameters and buffers are the model's constants: no row holds them, and nothing moves them.
+Frozen parameters and buffers are constants: they are in no row and do not change.
 """
 
 from __future__ import annotations

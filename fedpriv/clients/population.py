@@ -1,7 +1,7 @@
-"""The clients' parameters as one tensor, and their data as cohort batches.
+"""The clients' parameters as one tensor, and their data as batches.
 
-`params [n_clients, dim]` holds the trainable parameters of every client's model; each module's are views of its row, so
-an algorithm works on one tensor and a user still has torch modules. Frozen parameters stay with their modules.
+`params [n_clients, dim]` holds the trainable parameters of all clients' models. The parameters of each module are views
+of its row, so an algorithm works on one tensor while users keep their torch modules.
 """
 
 from __future__ import annotations

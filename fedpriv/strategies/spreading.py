@@ -1,6 +1,7 @@
-"""Factories that take objects, as ones whose options are all simple: `spread(inexact_admm, step=Prox)`.
+"""Replace an object among a factory's parameters by that object's own fields: `spread(inexact_admm, step=Prox)`.
 
-Names, annotations, bounds and defaults are read from the factory and from the objects' classes; none is repeated.
+The result has simple options only, as configurations need. Names, annotations, bounds and defaults are read from the
+factory and from the objects' classes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, get_type_hints
 
 
 def spread(factory: Callable[..., Any], **parts: type) -> Callable[..., Any]:
-    """A factory whose parameters named here take the fields of a dataclass instead, beside the other options."""
+    """The factory, with each parameter in `parts` replaced by the fields of the given dataclass."""
 
     def build(**options: object) -> Any:  # noqa: ANN401 - what the factory makes
         for name, kind in parts.items():
@@ -28,7 +29,7 @@ def spread(factory: Callable[..., Any], **parts: type) -> Callable[..., Any]:
 
 
 def keywords(factory: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The parameters of a factory as keyword parameters, whose annotations are read."""
+    """The parameters of a factory as keyword parameters, with their annotations evaluated."""
     hints, given = get_type_hints(factory, include_extras=True), inspect.signature(factory).parameters.values()
     return [p.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[p.name]) for p in given]
 
@@ -36,7 +37,7 @@ def keywords(factory: Callable[..., Any]) -> list[inspect.Parameter]:
 def signed(
     build: Callable[..., Any], factory: Callable[..., Any], parameters: list[inspect.Parameter]
 ) -> Callable[..., Any]:
-    """`build`, which says of itself that it takes these parameters, and else what the factory says."""
+    """`build` with these parameters as its signature, and the factory's name and docstring."""
     build.__name__, build.__doc__ = factory.__name__, factory.__doc__
     build.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     build.__dict__["__signature__"] = inspect.Signature(parameters)

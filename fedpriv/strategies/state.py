@@ -1,7 +1,8 @@
-"""What a strategy keeps between rounds, and the one place that stores it, restores it and takes rows of it.
+"""The state that a strategy keeps between rounds: store it, restore it, and take the rows of some clients.
 
-A state is a tensor, a number, None (nothing is kept), or a dataclass, tuple or dict of such parts. A tensor of a local
-step's state has one row a client, `[n, ...]`; a number, and a tensor of shape `[]`, is public and the same for all.
+A state is a tensor, a number, None (nothing is kept), or a dataclass, tuple or dict of such parts. In the state of a
+local step, a tensor has one row for each client, `[n, ...]`; numbers and tensors of shape `[]` are public and the same
+for all clients.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _LEAVES = (Tensor, bool, int, float)
 
 
 def named(state: object) -> dict[str, Leaf]:
-    """The parts of a state by name, `inner.velocity` for a part of a part: what a checkpoint holds."""
+    """The parts of a state by name, e.g. `inner.velocity` for a part of a part, as a checkpoint holds them."""
     found: dict[str, Leaf] = {}
 
     def keep(name: str, leaf: Leaf) -> Leaf:
@@ -32,7 +33,7 @@ def named(state: object) -> dict[str, Leaf]:
 
 
 def restored(like: S, parts: Mapping[str, Leaf]) -> S:
-    """A state like this one from the named parts of another; the shapes of tensors may differ.
+    """A state of the same kind as `like`, from named parts; the shapes of tensors may differ.
 
     Raises:
         KeyError: the parts are not those of such a state.
@@ -44,7 +45,7 @@ def restored(like: S, parts: Mapping[str, Leaf]) -> S:
 
 
 def in_common(state: object) -> dict[str, Leaf]:
-    """The public parts of a local step's state by name: they advance for clients that sit a round out, too."""
+    """The public parts of a local step's state by name: they change also for clients that do not take part."""
     return {name: leaf for name, leaf in named(state).items() if not (isinstance(leaf, Tensor) and leaf.ndim)}
 
 
