@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
@@ -14,8 +14,8 @@ from fedpriv.config.spelling import by_key
 from fedpriv.errors import ConfigError
 from fedpriv.privacy import settings
 from fedpriv.privacy.clipping import Clip
-from fedpriv.privacy.mechanisms import MECHANISMS
-from fedpriv.privacy.record import Relation, Unit
+from fedpriv.privacy.mechanisms import LAWS
+from fedpriv.privacy.record import LawName, Relation, Unit
 from fedpriv.privacy.schedules import Custom, Geometric, Schedule, Uniform
 from fedpriv.published.recipe import Recipe
 
@@ -49,7 +49,7 @@ class PrivacySection(Section):
     relation: Relation = "replace_one"
     at: settings.At = "gradient"
     trust: Annotated[settings.Trust, Spelled(TRUST)] = settings.Local()
-    mechanism: Literal["gaussian", "laplace"] = "gaussian"
+    mechanism: LawName = "gaussian"
     clip: Annotated[Clip, Spelled(named_fields(Clip))] = Clip(1.0)
     sampling: Annotated[settings.Sampling, Spelled(SAMPLING)] = settings.FullBatch()
     schedule: ScheduleChoice = ScheduleChoice()
@@ -60,10 +60,10 @@ class PrivacySection(Section):
     @model_validator(mode="before")
     @classmethod
     def _clip_suits_noise(cls, given: object) -> object:
-        """The norm is l2 unless the noise is Laplace."""
+        """The norm is that of the mechanism, unless it is given."""
         if isinstance(given, dict) and isinstance(given.get("clip", {}), dict):
-            norm = "l1" if given.get("mechanism") == "laplace" else "l2"
-            return {**given, "clip": {"bound": 1.0, "norm": norm, **given.get("clip", {})}}
+            law = next((law for name, law in LAWS.items() if name == given.get("mechanism")), LAWS["gaussian"])
+            return {**given, "clip": {"bound": 1.0, "norm": law.norm, **given.get("clip", {})}}
         return given
 
     def _check_published(self, published: bool) -> None:
@@ -89,7 +89,7 @@ class PrivacySection(Section):
         own: dict[str, Any] = {name: value for name, value in self if name in _SETTINGS}
         if self.at == "none" or recipe.published is not None:
             own |= {"epsilon": None, "noise_multiplier": None}
-        own |= {"mechanism": MECHANISMS[self.mechanism], "schedule": recipe.schedule or schedule}
+        own |= {"mechanism": LAWS[self.mechanism].mechanism, "schedule": recipe.schedule or schedule}
         return settings.Privacy(**own, published=recipe.published)
 
 

@@ -11,11 +11,10 @@ from torch import Tensor
 from fedpriv.engines.local import Progress
 from fedpriv.oracle.exact import ProblemValues
 from fedpriv.oracle.private import PrivateOracle
+from fedpriv.privacy.mechanisms import LAWS
 from fedpriv.strategies.lagrangian import Loops, Measured, Remeasures, violations
 from fedpriv.strategies.proximal import Proximal, Zero
 
-# 95 % of a draw, in standard deviations; a mean of Laplace draws lies between the two
-_WITHIN_95 = {"gaussian": 1.959964, "laplace": 2.118338}
 _NEAREST = 1e-2  # slope of the violation at a point that counts as the nearest to feasible
 
 
@@ -117,7 +116,7 @@ def private_report(progress: Progress, oracle: PrivateOracle, local: Measured) -
 
 def half_width(oracle: PrivateOracle, round_index: int, repeats: int) -> Tensor:
     """Half-width `[n, m]` of a 95 % interval for the mean of `repeats` answers about constraints (public)."""
-    return _WITHIN_95[oracle.privacy.mechanism.name] * oracle.statistic_deviation(round_index) / repeats**0.5
+    return LAWS[oracle.privacy.mechanism.name].within_95 * oracle.statistic_deviation(round_index) / repeats**0.5
 
 
 def _unfinished(found: Kkt, *, stopped: bool) -> str:

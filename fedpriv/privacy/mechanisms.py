@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
+from fedpriv.privacy.clipping import NormName
 from fedpriv.privacy.ledger import Release
-from fedpriv.privacy.record import MechanismName, Record
+from fedpriv.privacy.record import LawName, Record
 from fedpriv.randomness.streams import Randomness, laplace, laplace_sum, normal
 
 
@@ -20,7 +21,7 @@ class Mechanism(Protocol):
     """A distribution of noise, at scale 1."""
 
     @property
-    def name(self) -> MechanismName:
+    def name(self) -> LawName:
         """The name that records carry."""
         ...
 
@@ -60,7 +61,7 @@ class Gaussian:
     """Gaussian noise; its scale is the standard deviation. Use with an l2 clip."""
 
     @property
-    def name(self) -> MechanismName:
+    def name(self) -> LawName:
         """`"gaussian"`."""
         return "gaussian"
 
@@ -79,7 +80,7 @@ class Laplace:
     """Laplace noise of density `exp(-|x| / b) / 2b`; its scale is b. Use with an l1 clip: delta may then be 0."""
 
     @property
-    def name(self) -> MechanismName:
+    def name(self) -> LawName:
         """`"laplace"`."""
         return "laplace"
 
@@ -94,7 +95,28 @@ class Laplace:
         return laplace(stream, dim) if amount == 1 else laplace_sum(stream, dim, amount)
 
 
-MECHANISMS: dict[str, Mechanism] = {"gaussian": Gaussian(), "laplace": Laplace()}
+@dataclass(frozen=True)
+class Law:
+    """What follows from the name of a mechanism, which says how its noise is priced, whoever draws it.
+
+    Attributes:
+        mechanism: Draws the noise.
+        norm: Norm of the clip that suits it.
+        pure: Whether it has a finite epsilon at delta 0, under that norm.
+        within_95: 95 % of draws are within so many standard deviations, those of a mean of several draws too.
+    """
+
+    mechanism: Mechanism
+    norm: NormName
+    pure: bool
+    within_95: float
+
+
+LAWS: dict[LawName, Law] = {
+    "gaussian": Law(Gaussian(), "l2", pure=False, within_95=1.959964),
+    "laplace": Law(Laplace(), "l1", pure=True, within_95=2.118338),
+}
+MECHANISMS: dict[str, Mechanism] = {name: law.mechanism for name, law in LAWS.items()}
 
 
 def add_noise(

@@ -12,7 +12,8 @@ from pydantic_core import from_json
 from fedpriv.errors import check_choice
 from fedpriv.privacy.clipping import NormName
 
-MechanismName = Literal["gaussian", "laplace", "none"]
+LawName = Literal["gaussian", "laplace"]
+MechanismName = Literal[LawName, "none"]
 SamplingName = Literal["full", "poisson", "without_replacement"]
 Unit = Literal["sample", "client"]
 Relation = Literal["replace_one", "add_remove"]

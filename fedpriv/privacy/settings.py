@@ -11,7 +11,7 @@ from fedpriv.checks import Bound, Count, Fraction, Positive, Probability, Ratio,
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.as_published import Published
 from fedpriv.privacy.clipping import ROUNDING, Clip
-from fedpriv.privacy.mechanisms import Gaussian, Mechanism
+from fedpriv.privacy.mechanisms import LAWS, Gaussian, Mechanism
 from fedpriv.privacy.record import Relation, Unit
 from fedpriv.privacy.schedules import Schedule, Uniform
 
@@ -196,7 +196,7 @@ class Privacy:
         if secure is not None:
             warnings.warn(f"privacy.secure {SECURE_IS_GONE}", FutureWarning, stacklevel=4)
         # a mechanism may be the user's own; its name says which law prices it
-        if getattr(self.mechanism, "name", None) not in ("gaussian", "laplace"):
+        if getattr(self.mechanism, "name", None) not in tuple(LAWS):
             raise ConfigError("privacy.mechanism", self.mechanism, "make it with Gaussian() or Laplace()")
         if self.private:
             self._check_amount()
@@ -226,9 +226,11 @@ class Privacy:
         for name, value in (("epsilon", self.epsilon), ("noise_multiplier", self.noise_multiplier)):
             if value is not None and not _LEAST <= value <= 1 / _LEAST:
                 raise ConfigError(f"privacy.{name}", value, f"must be from {_LEAST:g} to {1 / _LEAST:g} to be computed")
-        if self.delta == 0 and self.mechanism.name == "gaussian":
+        if self.delta == 0 and not LAWS[self.mechanism.name].pure:
             raise ConfigError(
-                "privacy.delta", 0, "Gaussian noise needs delta > 0; use mechanism: laplace with an l1 clip"
+                "privacy.delta",
+                0,
+                f"{self.mechanism.name.capitalize()} noise needs delta > 0; use mechanism: laplace with an l1 clip",
             )
         if self.delta == 0 and self.clip.norm == "l2":
             raise ConfigError("privacy.clip.norm", "l2", "pure epsilon needs an l1 clip")

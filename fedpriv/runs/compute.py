@@ -9,6 +9,7 @@ import torch
 
 from fedpriv.checks import Bound, Count, checked
 from fedpriv.errors import ConfigError, in_short
+from fedpriv.oracle.backends import BackendName
 
 Threads = Annotated[int, Bound("must be a whole number from 1 to 1024", 1, 1024, "[]")]
 
@@ -30,7 +31,7 @@ class Compute:
         ConfigError: an argument is none of these.
     """
 
-    backend: Literal["auto", "loop", "vmap", "linear"] = "auto"
+    backend: BackendName = "auto"
     device: str = "auto"
     dtype: Literal["float32", "float64"] = "float32"
     chunk: Count = 16384

@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from fedpriv.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedpriv.privacy.record import Record
+    from fedpriv.privacy.record import LawName, Record
 
-Law = Literal["gaussian", "laplace", "zcdp", "none"]
+    Law = Literal[LawName, "zcdp", "none"]
 Selection = Literal["full", "poisson", "poisson_replace", "amplified"]
 
 

@@ -26,6 +26,7 @@ SMALLEST_DELTA = 1e-9  # below, rounding in the Fourier transforms could reach t
 _WIDEST = 2.0**-10
 _MAX_POINTS = 2**19
 _INFLATION = 4e-4
+_PLAIN = {"gaussian": dpa.from_gaussian_mechanism, "laplace": dpa.from_laplace_mechanism}
 _COARSEST = 500.0  # e to the power of a larger spacing of losses is no number: there is hardly any noise
 
 
@@ -41,7 +42,7 @@ def epsilon(history: History, delta: float) -> float:
     Source: Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022 (connect the dots); Koskela, Jälkö, Honkela 2020.
     """
     paid = frozenset((event, count) for event, count in history.items() if math.isfinite(event.noise))
-    if delta < SMALLEST_DELTA or any(event.law in ("zcdp", "none") for event, _ in paid):
+    if delta < SMALLEST_DELTA or any(event.law not in _PLAIN for event, _ in paid):
         return math.inf
     return _epsilon(paid, delta) if paid else 0.0
 
@@ -123,8 +124,7 @@ def _reach(event: Event) -> float:
 
 def _distribution(event: Event, interval: float) -> dpa.PrivacyLossDistribution:
     if event.selection == "full":
-        plain = dpa.from_laplace_mechanism if event.law == "laplace" else dpa.from_gaussian_mechanism
-        return plain(event.noise, value_discretization_interval=interval)
+        return _PLAIN[event.law](event.noise, value_discretization_interval=interval)
     t: Array = np.arange(math.ceil(_reach(event) / interval) + 1, dtype=np.float64) * interval
     if event.selection == "poisson_replace":
         curve = _replaced(event, t)

@@ -101,7 +101,7 @@ def curves(events: Sequence[Event]) -> Array:
 def renyi(event: Event) -> Array:
     """Rényi divergences of one event ``[orders]``, read-only and remembered."""
     result = unsampled(event)
-    if event.selection != "full" and _LEAST_NOISE < event.noise < 1 / _LEAST_NOISE:
+    if event.selection != "full" and event.law in _AMPLIFIED and _LEAST_NOISE < event.noise < 1 / _LEAST_NOISE:
         # by joint quasi-convexity sampling never costs more than answering with all the data
         result = np.minimum(result, _replaced(event) if event.selection == "poisson_replace" else _sampled(event))
     result.flags.writeable = False
@@ -126,9 +126,7 @@ def amplify(epsilon: float, rate: float) -> float:
 
 def unsampled(event: Event) -> Array:
     """Rényi divergences of one event ``[orders]`` without its sampling."""
-    if event.law == "none":
-        return np.full(ORDERS.shape, math.inf)
-    return _laplace(np.asarray(event.noise)) if event.law == "laplace" else ORDERS / (2 * event.noise**2)
+    return _CURVES[event.law](np.asarray(event.noise))
 
 
 def _laplace(noise: Array) -> Array:
@@ -142,6 +140,22 @@ def _laplace(noise: Array) -> Array:
     exact = np.where(down > -1, small, large) / (ORDERS - 1)
     # the leading term is an upper bound, and the only one that survives rounding for tiny shifts
     return np.where(down > -1e-4, -down * shift / 2, exact)
+
+
+def _none(noise: Array) -> Array:
+    return np.full(ORDERS.shape, math.inf)
+
+
+def _quadratic(noise: Array) -> Array:
+    """Gaussian noise (Mironov 2017, table II), and all that is no worse: ``noise [...] -> [..., orders]``."""
+    return ORDERS / (2 * noise**2)
+
+
+# a law that is not here has no price, and no other one's
+_CURVES = {"gaussian": _quadratic, "zcdp": _quadratic, "laplace": _laplace, "none": _none}
+
+
+_AMPLIFIED = {"gaussian", "zcdp", "laplace"}  # the grids below reach as far as the tails of these
 
 
 def _sampled(event: Event) -> Array:

@@ -1,0 +1,51 @@
+"""A mechanism is its law and its curve: what has no curve has no price, least of all another law's."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from fedpriv.oracle.backends import BACKENDS, BackendName
+from fedpriv.privacy.accounting import bounds, rdp
+from fedpriv.privacy.accounting.events import Event
+from fedpriv.privacy.mechanisms import LAWS, Address
+from fedpriv.privacy.record import LawName, MechanismName
+from fedpriv.randomness.streams import Randomness
+
+
+def test_each_name_has_its_row() -> None:
+    assert set(get_args(LawName)) == {*LAWS} == {law.mechanism.name for law in LAWS.values()}
+    assert set(get_args(MechanismName)) == {*LAWS, "none"}
+    assert set(get_args(BackendName)) == {"auto", *BACKENDS}
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_a_row_says_what_draws_are(name: Any) -> None:
+    law = LAWS[name]
+    draws = law.mechanism.draw(Randomness(0, 1), Address(0, 0, 0), 200_000).numpy()
+    assert draws.std() == pytest.approx(law.mechanism.deviation, rel=0.01)
+    reach = law.within_95 * law.mechanism.deviation
+    for answers in (1, 2, 8):
+        means = draws.reshape(-1, answers).mean(1)
+        assert (np.abs(means) <= reach / math.sqrt(answers)).mean() >= 0.945
+    assert math.isfinite(rdp.pure(Event(name, 2.0))) == law.pure
+
+
+def test_a_law_without_a_curve_has_no_price() -> None:
+    unheard: Any = "unheard of"
+    with pytest.raises(KeyError):
+        bounds.quick({Event(unheard, 1.0): 3}, 1e-5)
+
+
+def test_a_law_with_a_curve_alone_is_priced_without_amplification(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How far its tails reach is not known, so sampling makes it no cheaper, and there is no loss distribution."""
+    new: Any = "new"
+    monkeypatch.setattr(rdp, "_CURVES", rdp._CURVES | {new: rdp._CURVES["laplace"]})
+    rdp.renyi.cache_clear()
+    plain, sampled = (bounds.tight({Event(new, 2.0, *how): 3}, 1e-5) for how in ((), ("poisson", 0.01)))
+    assert sampled == plain
+    assert plain["pure"] == plain["pld"] == math.inf
+    assert plain["rdp"] == bounds.quick({Event("laplace", 2.0): 3}, 1e-5)["rdp"]
