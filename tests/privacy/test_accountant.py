@@ -384,3 +384,15 @@ def test_printed_epsilon_is_rounded_up() -> None:
 @given(st.floats(1e-9, 1e9))
 def test_printed_epsilon_is_never_too_small(epsilon: float) -> None:
     assert epsilon <= float(up(epsilon)) <= epsilon * 1.0011
+
+
+def test_what_is_known_to_fit_says_nothing_of_dearer_releases() -> None:
+    """Once the tight bound has been asked for many releases alike."""
+    accountant = Accountant(1, DELTA, 2.0)
+    run = [laplace(k, noise_multiplier=40.0) for k in range(400)]
+    while not accountant._foresight.covers(_charge(run[0])):
+        accountant.admit(run.pop(0))
+    with pytest.raises(BudgetExhausted):
+        accountant.admit(laplace(500, noise_multiplier=0.4))
+    accountant.admit(run.pop(0))
+    assert accountant.spent().epsilon <= 2.0

@@ -312,6 +312,12 @@ def test_extreme_rates_and_scales_stay_finite() -> None:
         assert np.isfinite(pld.epsilon({event: 3}, DELTA))
 
 
+def test_the_coarsest_spacing_that_can_be_computed_is_used() -> None:
+    """0.05 (0.25 / 0.00125)^2 / 4 = 500: e^500 is a number, twice its spacing is not tried."""
+    assert math.isfinite(pld.rare_large(0.00125, 1e-3, 1, 1e-5))
+    assert math.isinf(pld.rare_large(0.00124, 1e-3, 1, 1e-5))
+
+
 def test_pld_steps_aside_where_it_cannot_be_trusted() -> None:
     assert math.isinf(pld.epsilon({Event("laplace", 1.0): 1}, 1e-12))
     assert pld.epsilon({Event("laplace", math.inf): 5}, DELTA) == 0

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import norm
 
 from fedpriv.errors import ConfigError
-from fedpriv.privacy.claims import inexact_admm, output_perturbed_admm
+from fedpriv.privacy.claims import erm, inexact_admm, output_perturbed_admm
 
 
 @pytest.mark.parametrize(("epsilon_bar", "basic", "tight"), [(0.05, 1000, 53.7), (1.0, 20000, 7845)])
@@ -43,3 +43,11 @@ def test_output_perturbed_admm_is_a_composition_of_classic_gaussians() -> None:
     assert delta == pytest.approx(1e-5, rel=1e-3)
     assert found.basic_total == pytest.approx(1000)
     assert "assumed" in found.why_not
+
+
+@pytest.mark.parametrize("field", ["epsilon", "n_examples", "epochs", "epoch_length"])
+def test_svrg_refuses_what_is_not_positive_by_name(field: str) -> None:
+    given = {"epsilon": 1.0, "n_examples": 100, "epochs": 3, "epoch_length": 50}
+    for value in (0, -1):
+        with pytest.raises(ConfigError, match=rf"{field} = {value}: must be positive"):
+            erm.svrg(**{**given, field: value})

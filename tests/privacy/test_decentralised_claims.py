@@ -194,6 +194,13 @@ def test_dpop_spends_its_budget_as_its_steps_fall(tmp_path: Path) -> None:
     assert sound.promise().schedule == Geometric(0.9 / 0.95)
 
 
+def test_the_dual_averaging_proofs_delta_is_printed() -> None:
+    """1 - (1 - epsilon) (1 - iota delta_0 / q)^T: a half for epsilon = 1/2, and 1 from epsilon = 1 on."""
+    half, more = (claims.dual_averaging_published(epsilon, 4, 50, 1 / 3).why_not for epsilon in (0.5, 2.0))
+    assert "so its delta is 0.5, and" in half
+    assert "so its delta is 1, and" in more
+
+
 def test_a_mean_of_active_rounds_is_rounded_up() -> None:
     """A third of four rounds is priced as two rounds of a node that is always active, at the same noise."""
     third = claims.dual_averaging(0.8, 4, 240, 1 / 3)

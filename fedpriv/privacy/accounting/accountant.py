@@ -114,19 +114,19 @@ class Accountant:
     def spent(self) -> Spent:
         """Tight upper bound on what has been spent, with the conditions under which it holds."""
         quick = self.epsilon()
-        per_client, names = [0.0] * self._n_clients, [""] * self._n_clients
+        priced = dict[int, tuple[float, str]]()
         groups = sorted(histories(self._charges, self._n_clients), key=lambda group: -quick[group[0][0]])
         for rank, (members, history) in enumerate(groups):
             found = (bounds.tight if rank < bounds.MOST_TIGHT else bounds.quick)(history, self._delta)
             name = min(found, key=lambda key: found[key])
-            for client in members:
-                per_client[client], names[client] = found[name], name
+            priced |= dict.fromkeys(members, (found[name], name))
+        per_client = tuple(priced[client][0] for client in range(self._n_clients))
         epsilon = max(per_client)
-        winner = "none" if math.isinf(epsilon) else names[per_client.index(epsilon)]
+        winner = "none" if math.isinf(epsilon) else priced[per_client.index(epsilon)][1]
         unit, relation, shared = self._facts or ("sample", "replace_one", "")
         relation += f"({shared})" if shared else ""
         trust = "+".join(self._trusts) or "local"
-        return Spent(epsilon, self._delta, unit, relation, trust, winner, tuple(per_client), tuple(self._reasons))
+        return Spent(epsilon, self._delta, unit, relation, trust, winner, per_client, tuple(self._reasons))
 
     def _price(self, events: Sequence[Event]) -> Price:
         """Quick prices; past a few hundred levels, sampled events are rounded to 1 % less noise."""

@@ -24,7 +24,7 @@ def log_delta(mu: float, epsilon: Array) -> Array:
     """Logarithm of the smallest delta of a Gaussian mechanism with ratio ``mu``, at ``epsilon >= 0``."""
     upper = log_ndtr(mu / 2 - epsilon / mu)
     lower = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore"):
         return upper + np.log(-np.expm1(np.minimum(lower - upper, 0.0)))
 
 
