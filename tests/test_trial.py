@@ -287,3 +287,18 @@ def test_labels_of_many_places_have_one_loss_an_example() -> None:
     sums = [BACKENDS[b](model, nn.CrossEntropyLoss()).clipped_sum(row, batch, None)[0] for b in ("loop", "vmap")]
     torch.testing.assert_close(*sums)
     assert len(list(start(model, x=x, y=y))) == 1
+
+
+def test_a_trial_moves_the_initial_parameters_a_little() -> None:
+    """Zeros would hide what a layer does; far away a layer may saturate and hide as much."""
+    rows: list[Tensor] = []
+
+    class Watched(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            rows.append(self.weight.detach().clone())
+            return super().forward(input)
+
+    model = Watched(100 * FEATURES, CLASSES)
+    nn.init.zeros_(model.weight)
+    start(model, x=torch.rand(12, 100 * FEATURES))
+    assert float(rows[0].std()) == pytest.approx(0.05, rel=0.1)

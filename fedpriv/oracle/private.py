@@ -115,7 +115,7 @@ class PrivateOracle(Questions):
     def _answer(self, question: Question, params: Tensor, anchor: Tensor | None = None) -> Tensor:
         self._check_query_points(params, anchor)
         privacy, factors = self.privacy, self._factors(question)
-        if privacy.private and privacy.at == "gradient" and privacy.unit == "sample":
+        if privacy.private and privacy.unit == "sample":
             return self._noised(question, self._sum(question, params, anchor, question.clip), factors)
         exact = _scaled(self._sum(question, params, anchor), factors)
         if not self._recorded(question):

@@ -77,6 +77,12 @@ def test_largest_norms_agree(case: Case, name: str, norm: str) -> None:
     assert wanted[2] == torch.inf
 
 
+@pytest.mark.parametrize(("outputs", "chunk"), [(1, 512), (2**13, 512), (2**14, 256), (2**18, 16), (2**21, 4)])
+def test_a_chunk_has_16_mib_of_gradients_within_4_to_512(outputs: int, chunk: int) -> None:
+    model = nn.Linear(1, outputs, bias=False)
+    assert VmapBackend(model, nn.MSELoss())._chunk == chunk
+
+
 @pytest.mark.parametrize("chunk", [1, 2, 3, 8, 100])
 @pytest.mark.parametrize("clip", [Clip(0.3), None], ids=str)
 @pytest.mark.parametrize("alike", [True, False])

@@ -158,3 +158,12 @@ def test_no_row_is_longer_than_the_bound_at_either_end_of_the_range(norm: str, b
         for row in clipped.tolist()
     ]
     assert max(lengths) <= 1 + 2.0**-12
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+def test_norms_of_examples_of_clients_are_their_own(norm: str) -> None:
+    """Rows of three pieces, three examples of each of two clients."""
+    draw = torch.Generator().manual_seed(0)
+    rows = torch.randn(2, 3, 3 * 2**12, generator=draw) * torch.arange(1, 7).view(2, 3, 1)
+    wanted = torch.linalg.vector_norm(rows.double(), {"l1": 1, "l2": 2}[norm], dim=-1)
+    torch.testing.assert_close(Clip(1.0, norm).norms(rows), wanted, rtol=1e-5, atol=0)

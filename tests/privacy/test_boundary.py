@@ -17,6 +17,7 @@ from torch import Tensor
 import fedpriv as fp
 from fedpriv.oracle.private import PrivateOracle
 from fedpriv.privacy.accounting.accountant import account
+from fedpriv.privacy.pricing import Pricing
 from fedpriv.strategies.fedavg import AddMeanUpdate, LocalSteps, Served
 
 SIZES = (12, 9, 15)
@@ -357,3 +358,9 @@ def test_per_client_epsilon_counts_only_the_rounds_a_client_took_part_in() -> No
         assert len(alone) == turns.count(client)
         assert epsilon == (account(alone, 1, 1e-5).epsilon if alone else 0.0)
     assert spent.epsilon == max(spent.per_client)
+
+
+def test_an_answer_without_noise_has_no_noise_on_record() -> None:
+    record = Pricing(fp.Privacy(at="none"), [5, 6]).exact(3, 1, "gradient", range(2))
+    assert (record.mechanism, record.noise_multiplier, record.non_private) == ("none", 0, "exact answers, no noise")
+    assert (record.round, record.index, record.clients) == (3, 1, None)

@@ -151,6 +151,19 @@ def test_one_answer_a_round():
     assert len(messages.ledger.records) == 1
 
 
+def test_each_answer_of_a_round_has_its_number():
+    """Batches and noise are drawn by it: a number that comes twice is a draw that comes twice."""
+    oracle = oracle_of(digits_of(SIZES), replace(CENTRAL, trust=fp.Local()))
+    params = torch.zeros(N, DIM, dtype=torch.float64)
+    oracle.begin_round(0, torch.arange(N), params)
+    for _ in range(2):
+        oracle.gradient(params)  # exact: it stays inside the client
+    oracle.release_message(params)
+    oracle.gradient(params)
+    oracle.release_message(params)
+    assert [record.index for record in oracle.ledger.records] == [2, 4]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

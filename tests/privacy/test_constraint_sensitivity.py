@@ -143,6 +143,20 @@ def test_the_noise_has_the_declared_deviation() -> None:
     torch.testing.assert_close(found, run.oracle.statistic_deviation(0), rtol=0.15, atol=0)
 
 
+def test_the_deviation_of_a_drawn_batch_by_hand() -> None:
+    """One in q of 20 losses, each at most B / 2 from the centre over 8 (group 1) or 12 examples (group 0)."""
+    x, y = examples(1)
+    x[:, -1] = (torch.arange(20) < 8).double()
+    problem = fp.Problem(constraints=(fp.GroupLossGap(-1, 0.1, fraction=FRACTION),))
+    clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), [TensorDataset(x, y)], problem)
+    privacy = fp.Privacy(noise_multiplier=1e-6, sampling=fp.Poisson(0.25), statistics=fp.Statistics(BOUND, 0.3))
+    run = fp.Training(clients, fp.private_al(6), privacy, rounds=6, seed=0, secret_seed=0)
+    expected = ((1 / 0.25 - 1) * 20) ** 0.5 * (BOUND / 2) / 8
+    torch.testing.assert_close(
+        run.oracle.statistic_deviation(0), torch.full((1, 2), expected, dtype=torch.float64), rtol=1e-4, atol=0
+    )
+
+
 def test_the_ledger_has_every_answer_and_the_budget_is_met() -> None:
     run = training(*examples(2), measurements=3)
     list(run)

@@ -16,6 +16,10 @@ from scipy import stats
 from torch import Tensor
 
 import fedpriv as fp
+from fedpriv.privacy.accounting.accountant import Accountant
+from fedpriv.privacy.ledger import Ledger
+from fedpriv.privacy.mechanisms import add_noise
+from fedpriv.privacy.record import Record
 from fedpriv.randomness.streams import Randomness
 
 SIZES = (9, 14, 11, 6)
@@ -177,3 +181,14 @@ def test_messages_carry_the_claimed_noise() -> None:
         noise.append((oracle.release_message(message) - exact) / (3.0 * 2 * BOUND))
     assert unit_scale("gaussian", torch.cat(noise)) == pytest.approx(1, abs=0.01)
     assert stats.kstest(torch.cat(noise).flatten().numpy(), stats.norm.cdf).pvalue > 1e-3
+
+
+def test_a_release_of_single_precision_sums_has_the_digits_of_double() -> None:
+    """Rounded to float32, 1000 plus little noise lands on a grid of 2^-14 and the low bits are not noise's."""
+    record = Record(0, "gradient", 0, "gaussian", 1.0, "sample", "replace_one")
+    release = add_noise(torch.full((1, 200), 1000.0), [2.0**-6], fp.Gaussian(), record, Randomness(secret_seed=1), [0])
+    value = Ledger(Accountant(1, 1e-5)).open(release)
+    assert value.dtype == torch.float64
+    grid = (value - 1000) * 2.0**26  # 2^-20 of the scale
+    assert torch.equal(grid, grid.round())
+    assert len(grid.remainder(16).unique()) == 16
