@@ -57,3 +57,8 @@ def test_a_checkpoint_runs_no_code(where: str, tmp_path: Path) -> None:
         assert not mark.exists()
     torch.load(path, weights_only=False)  # the file does what it should not
     assert mark.exists()
+
+
+def test_a_checkpoint_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FedprivError, match=r"checkpoint\.pt does not exist; restore it, or start another run"):
+        Checkpoint.load(tmp_path / "checkpoint.pt", CPU)

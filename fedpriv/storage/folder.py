@@ -101,10 +101,10 @@ class RunFolder:
         Raises:
             FedprivError: it was closed, another object of this process took the folder, or this is a forked process.
         """
-        if not self._lock.is_locked or self._held.get(self.path.resolve()) is not self:
-            raise FedprivError(f"{self.path} was taken over by a later run of this process; go on with that one")
         if self._process != os.getpid():
             raise FedprivError(f"{self.path} belongs to process {self._process}, of which this one is a fork")
+        if not self._lock.is_locked or self._held.get(self.path.resolve()) is not self:
+            raise FedprivError(f"{self.path} was taken over by a later run of this process; go on with that one")
 
     def abandon(self) -> None:
         """Remove the files of a new run that could not be started and has released nothing. Other files stay."""

@@ -18,7 +18,7 @@ import fedpriv as fp
 from fedpriv.cli import app
 from fedpriv.errors import FedprivError
 from fedpriv.privacy.ledger_file import read_ledger
-from fedpriv.storage.folder import RunFolder
+from fedpriv.storage.folder import RunFolder, _holder
 
 
 def fedpriv(*words: str) -> str:
@@ -85,8 +85,13 @@ def test_a_run_that_cannot_start_removes_only_what_it_made(tmp_path: Path) -> No
 
 def test_a_fork_does_not_write_its_parents_folder(tmp_path: Path) -> None:
     folder = RunFolder.new(tmp_path / "run")
-    child = forked(lambda: folder.write("config.yaml", b"the child's"))
-    assert os.waitpid(child, 0)[1] == 256
+
+    def write() -> None:
+        with pytest.raises(FedprivError, match=f"belongs to process {parent}, of which this one is a fork"):
+            folder.write("config.yaml", b"the child's")
+
+    parent = os.getpid()
+    assert os.waitpid(forked(write), 0)[1] == 0
     folder.write("config.yaml", b"the parent's")
     assert (tmp_path / "run" / "config.yaml").read_bytes() == b"the parent's"
 
@@ -135,3 +140,26 @@ def test_a_ledger_that_something_else_wrote_to_gives_no_value(tmp_path: Path) ->
     with pytest.raises(fp.LedgerError, match=r"something else wrote to it.*not released"):
         next(reports)
     assert (tmp_path / "ledger.jsonl").read_bytes() == before
+
+
+def test_a_copy_in_the_ledgers_place_gives_no_value(tmp_path: Path) -> None:
+    """What is appended to the file that was opened would be lost with it."""
+    reports = iter(training(tmp_path))
+    next(reports)
+    path = tmp_path / "ledger.jsonl"
+    before = path.read_bytes()
+    path.rename(tmp_path / "elsewhere")
+    path.write_bytes(before)
+    with pytest.raises(fp.LedgerError, match=r"moved or removed.*not released"):
+        next(reports)
+    assert path.read_bytes() == before == (tmp_path / "elsewhere").read_bytes()
+
+
+@pytest.mark.parametrize("text", ["process 7\x1b[31m on host", "whatever", ""])
+def test_a_lock_that_does_not_say_who_holds_it_is_not_printed(text: str, tmp_path: Path) -> None:
+    """It may hold anything, such as what moves a terminal's cursor."""
+    lock = tmp_path / "lock"
+    lock.write_text(text)
+    assert _holder(lock) == "another process"
+    lock.write_text("process 7 on host")
+    assert _holder(lock) == "process 7 on host"
