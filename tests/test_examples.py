@@ -89,3 +89,5 @@ def test_neighbours_in_memory_are_not_copied() -> None:
     some, _ = examples.take(torch.tensor([3, 0]), torch.tensor([[2, 0], [8, 8]]))
     torch.testing.assert_close(some[0], data(3, 14).tensors[0][[2, 0]])
     torch.testing.assert_close(some[1], data(0, 9).tensors[0][[8, 8]])
+    mixed, _ = examples.take(torch.tensor([1]), torch.tensor([[0, 2, 1, 3]]))  # as many as lie between first and last
+    torch.testing.assert_close(mixed[0], data(1, 14).tensors[0][[0, 2, 1, 3]])
