@@ -147,7 +147,7 @@ def shown(facts: Mapping[str, Any], of: Iterable[Metric[object]]) -> dict[str, s
     for row in of:
         if facts.get(row.name) is not None:
             found[row.title] = row.text(float(facts[row.name])) + (f" ({row.remark})" if row.remark else "")
-        nodes = [(facts.get(f"node_{row.name}") or {}).get(part) for part in PARTS]
+        nodes: list[Any] = [(facts.get(f"node_{row.name}") or {}).get(part) for part in PARTS]
         if row.better == "higher" and None not in nodes:
             low, mean, high = (row.text(float(value)) for value in nodes)
             found[f"nodes' {row.title}"] = f"{low} to {high}, mean {mean}"
