@@ -114,7 +114,7 @@ def checked(field: str) -> Callable[[T], T]:
     """Decorator that checks the arguments of a function or class, or the fields of a dataclass, against annotations.
 
     Args:
-        field: Prefix of the names in errors: `strategy` makes an error about `strategy.learning_rate`.
+        field: Prefix of the names in errors: `strategy` makes an error about `strategy.learning_rate`; empty for none.
 
     Example:
         >>> @checked("strategy")
@@ -137,7 +137,7 @@ def checked(field: str) -> Callable[[T], T]:
         def looked_at(*args: object, **options: object) -> object:
             for name, value in signature.bind(*args, **options).arguments.items():
                 if fix := complaint(hints().get(name), value):
-                    raise ConfigError(f"{field}.{name}", value, fix)
+                    raise ConfigError(f"{field}.{name}" if field else name, value, fix)
             return call(*args, **options)
 
         if not is_class:

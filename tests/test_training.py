@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -119,3 +121,14 @@ def test_a_run_left_early_is_charged_whole_and_never_more_than_the_limit() -> No
     charged, so_far, planned = left_after(4, fp.Privacy(epsilon=2, noise_multiplier=5.0))
     assert so_far < charged == 2 < planned
     assert left_after(10, fp.Privacy(epsilon=2))[0] <= 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("rounds", 0), ("rounds", 1.5), ("rounds", True), ("evaluate_every", 0), ("checkpoint_every", -1), ("seed", "1")],
+)
+def test_python_refuses_counts_that_are_none(name: str, value: object) -> None:
+    """As a configuration does."""
+    options: dict[str, Any] = {"rounds": 1, name: value}
+    with pytest.raises(fp.ConfigError, match=rf"^{name} = "):
+        fp.Training([], fp.fedavg(0.1), fp.Privacy(3), **options)

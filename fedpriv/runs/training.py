@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from fedpriv import models
+from fedpriv.checks import Count, checked
 from fedpriv.clients import ownership
 from fedpriv.clients.client import Client, public_sizes
 from fedpriv.clients.population import Population
@@ -45,6 +46,7 @@ from fedpriv.storage.folder import RunFolder
 from fedpriv.strategies.base import Strategy
 
 
+@checked("")
 class Training:
     """A run that trains while you iterate over it, once; each round gives a `RoundReport`. Arguments: see `train`.
 
@@ -61,14 +63,14 @@ class Training:
         strategy: Strategy,
         privacy: Privacy,
         *,
-        rounds: int,
+        rounds: Count,
         seed: int | None = None,
         secret_seed: int | None = None,
         network: RoundNetwork | None = None,
         test: Dataset[Any] | None = None,
         compute: Compute | None = None,
-        evaluate_every: int = 1,
-        checkpoint_every: int = 10,
+        evaluate_every: Count = 1,
+        checkpoint_every: Count = 10,
         folder: Path | RunFolder | None = None,
         settings: str = "",
         resume: bool = False,
