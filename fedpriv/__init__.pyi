@@ -23,6 +23,7 @@ from .network.graph import Graph
 from .network.local import Everyone, FixedCohort, PoissonCohort, Star
 from .privacy.clipping import Clip
 from .privacy.mechanisms import Gaussian, Laplace
+from .privacy.pairwise import Pairwise
 from .privacy.schedules import Custom, Geometric, Uniform
 from .privacy.settings import (
     Central,
@@ -98,6 +99,7 @@ __all__ = [
     "Outage",
     "Outer",
     "OutputNoise",
+    "Pairwise",
     "Penalty",
     "Poisson",
     "PoissonCohort",

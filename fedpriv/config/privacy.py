@@ -10,9 +10,9 @@ from pydantic import Field, model_validator
 from fedpriv import plugins
 from fedpriv.checks import Fraction, PositiveOrInfinite
 from fedpriv.config.base import Choice, Section, Spelled, named_fields
-from fedpriv.config.spelling import by_key
+from fedpriv.config.spelling import by_fields, by_key
 from fedpriv.errors import ConfigError
-from fedpriv.privacy import settings
+from fedpriv.privacy import pairwise, settings
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.mechanisms import LAWS
 from fedpriv.privacy.record import LawName, Relation, Unit
@@ -20,7 +20,14 @@ from fedpriv.privacy.schedules import Custom, Geometric, Schedule, Uniform
 from fedpriv.published.recipe import Recipe
 
 SAMPLING = by_key("full", settings.FullBatch(), poisson=settings.Poisson, fixed_size=settings.FixedSize)
-TRUST = by_key("local", settings.Local(), secure_aggregation=settings.SecureAggregation, central=settings.Central)
+SECRETS = by_key("complete", pairwise.Complete(), random_regular=pairwise.RandomRegular, topology=pairwise.Topology)
+TRUST = by_key(
+    "local",
+    settings.Local(),
+    secure_aggregation=settings.SecureAggregation,
+    central=settings.Central,
+    pairwise=by_fields(pairwise.Pairwise, {pairwise.Secrets: SECRETS}),
+)
 
 
 class ScheduleChoice(Choice):

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import reduce
 from operator import or_
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, Field, PlainSerializer, create_model
+from pydantic import AfterValidator, BaseModel, Field, PlainSerializer, TypeAdapter, create_model
 
-from fedpriv.config.base import Choice, named_fields, options_model
+from fedpriv.config.base import Choice, Spelled, named_fields, options_model
 from fedpriv.strategies import admm
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.proximal import L1, L2, Ball, Box, ElasticNet, Proximal, Simplex, Zero
@@ -23,15 +23,23 @@ from fedpriv.strategies.solvers import LBFGS, AcceleratedGradient, Newton, Quadr
 from fedpriv.strategies.spreading import keywords, signed
 
 
-def by_key(neither: str, nothing: object, **classes: type) -> Any:  # noqa: ANN401 - an annotation
-    """Spelling `{l2: {lam: 0.1}}`: a class and its fields; or the word `neither` for the object `nothing`."""
+def by_key(neither: str, nothing: object, **classes: Any) -> Any:  # noqa: ANN401 - an annotation
+    """Spelling `{l2: {lam: 0.1}}`: a class and its fields; or the word `neither` for the object `nothing`.
+
+    A class some of whose fields are spelled themselves is given as `by_fields` makes it.
+    """
     options: dict[str, Any] = {key: (named_fields(kind) | None, None) for key, kind in classes.items()}
     model = create_model("Choice", __base__=Choice, **options)
     model.neither = neither
-    keys = {kind: key for key, kind in classes.items()}
+    keys = {get_args(kind)[0] if get_args(kind) else kind: key for key, kind in classes.items()}
 
     def write(made: Any) -> object:  # noqa: ANN401 - a dataclass
-        return neither if made == nothing else {keys[type(made)]: asdict(made)}
+        if made == nothing:
+            return neither
+        key = keys[type(made)]
+        return {
+            key: TypeAdapter(classes[key]).dump_python(made, mode="json") if get_args(classes[key]) else asdict(made)
+        }
 
     return Annotated[model, AfterValidator(lambda chosen: chosen.value(nothing)), PlainSerializer(write)]
 
@@ -51,6 +59,17 @@ def by_kind(**classes: type) -> Any:  # noqa: ANN401 - an annotation
 
     union = Annotated[reduce(or_, models), Field(discriminator="kind")]
     return Annotated[union, AfterValidator(read), PlainSerializer(write)]
+
+
+def by_fields(kind: type, spellings: Mapping[Any, Any]) -> Any:  # noqa: ANN401 - an annotation
+    """Spelling of a class by its fields, of which those with one of these annotations are spelled themselves."""
+    model = options_model(kind, spellings=spellings)
+
+    def write(made: Any) -> object:  # noqa: ANN401 - a dataclass
+        return model.model_construct(**vars(made)).model_dump(mode="json")
+
+    form = Annotated[model, AfterValidator(lambda chosen: kind(**dict(chosen))), PlainSerializer(write)]
+    return Annotated[kind, Spelled(form)]
 
 
 def by_word(**objects: object) -> Any:  # noqa: ANN401 - an annotation

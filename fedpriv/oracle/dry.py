@@ -76,4 +76,6 @@ class DryOracle(Questions):
         asked = self._round, self._index, question.name, self._clients
         if not self.privacy.private:
             return self._pricing.exact(*asked)
-        return self._pricing.price(*asked, [1.0] * len(self._clients), question.clip, question.share)[0]
+        of_examples = self.privacy.unit == "sample" and not question.name.startswith("statistic:")
+        factors = self._factors(question) if of_examples else [1.0] * len(self._clients)
+        return self._pricing.price(*asked, factors, question.clip, question.share)[0]

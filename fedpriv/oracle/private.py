@@ -21,6 +21,7 @@ from fedpriv.privacy.as_published import add_published_noise
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.ledger import Ledger, Release
 from fedpriv.privacy.mechanisms import EVERYBODY, add_noise
+from fedpriv.privacy.pair_noise import with_pair_noise
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.settings import Privacy, Sampling
 from fedpriv.randomness.streams import Randomness
@@ -150,7 +151,8 @@ class PrivateOracle(Questions):
             )
         rows, noise = _scaled(bounded, factors), (self.privacy.mechanism, record, self._randomness)
         if not self.privacy.trust.sums_only:
-            return self._open(add_noise(rows, scales, *noise, clients))
+            hidden = rows if record.pairs is None else with_pair_noise(rows, scales, record.pairs, *noise[1:], clients)
+            return self._open(add_noise(hidden, scales, *noise, clients))
         # the shares of all who take part, drawn as one
         total = add_noise(rows.sum(0, keepdim=True), scales[:1], *noise, [EVERYBODY], len(clients) / parties)
         return (self._open(total) / len(clients)).expand(len(clients), -1)
@@ -170,11 +172,6 @@ class PrivateOracle(Questions):
         batches, multipliers = self._draws.batches(question.sampling, self._index), question.multipliers
         weights = None if multipliers is None else self.constraints.of_gradients(multipliers)
         return self._sums.gradients(batches, self._cohort, params, anchor, clip, weights)
-
-    def _factors(self, question: Question) -> list[float]:
-        """Public factor of each row, from a sum over the batch to what is asked."""
-        share = 1.0 if question.whole else self._sizes[self._cohort] / self._sizes.mean()
-        return (share / self._expected(question.sampling)).tolist()
 
     def _not_private(self, question: Question, exact: Tensor, factors: Sequence[float], params: Tensor) -> Release:
         """The answer with a paper's noise, if any; not private, and recorded so."""

@@ -181,6 +181,11 @@ class Questions(ABC):
         """Whether the answer is a release: where messages are noised, nothing else leaves a client."""
         return question.name == "message" or self.privacy.boundary != "message"
 
+    def _factors(self, question: Question) -> list[float]:
+        """Public factor of each row, from a sum over the batch to what is asked."""
+        share = 1.0 if question.whole else self._sizes[self._cohort] / self._sizes.mean()
+        return (share / self._expected(question.sampling)).tolist()
+
     def _expected(self, sampling: Sampling) -> Tensor:
         """Expected examples of each drawn client's batch, `[k]` (public)."""
         sizes = self._sizes[self._cohort]

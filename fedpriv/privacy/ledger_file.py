@@ -1,7 +1,7 @@
 """Read a ledger file: its header, its records, and whether it was altered.
 
 From format 3 on, each line holds a hash of all lines before it (`fedpriv.privacy.chain`); changes of earlier formats go
-unnoticed. A last line that is cut off is left out: its value was never handed out, since the line is written first.
+unnoticed. Format 4 is format 3 with noise that cancels between pairs of clients. A last line that is cut off is left out: its value was never handed out, since the line is written first.
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
 from fedpriv.errors import LedgerError
 from fedpriv.privacy.chain import START, Link, unlink
+from fedpriv.privacy.pairwise import Edges, Pairs
 from fedpriv.privacy.record import Record
 from fedpriv.storage import files
 
 FORMAT = 3  # of new files
+PAIRED = 4  # of those whose records have noise of pairs, which format 3 does not know
 _CHAINED = 3  # and later ones
 _RESTORE = "restore the file from a copy"
 
@@ -33,6 +35,7 @@ class Header:
         delta: Delta of the run's privacy settings.
         config: Digest of the run's `config.yaml`, where it had one (`fedpriv.storage.identity.of_config`).
         planned: Number of releases that were planned.
+        secrets: The pairs of clients that share a secret, where there is noise of pairs, and not of all of them.
     """
 
     fedpriv_ledger: int
@@ -40,9 +43,17 @@ class Header:
     delta: Annotated[float, Field(ge=0, lt=1)] | None = None
     config: str | None = None
     planned: int | None = None
+    secrets: Edges | None = None
 
 
 _HEADER = TypeAdapter(Header)
+
+
+def facts_of_pairs(pairs: Pairs | None) -> dict[str, Any]:
+    """What a header says besides, where pairs of clients add noise."""
+    if pairs is None:
+        return {}
+    return {"fedpriv_ledger": PAIRED, **({} if pairs.edges is None else {"secrets": pairs.edges})}
 
 
 @dataclass(frozen=True)
@@ -112,7 +123,7 @@ class LedgerFile:
         records: list[Record] = []
         for number, text in enumerate(self.texts, start=2):
             try:
-                records.append(Record.from_json(text.decode()))
+                records.append(Record.from_json(text.decode(), self.header.secrets))
             except (ValueError, TypeError) as error:
                 raise LedgerError(f"{self.path}, line {number} is damaged; {_RESTORE}") from error
         return records
@@ -132,7 +143,7 @@ def _header_of(line: bytes, path: Path) -> Header:
         header = _HEADER.validate_json(line, strict=True)
     except ValueError as error:
         raise LedgerError(f"{path}, line 1 is not a ledger's header; {_RESTORE}") from error
-    if header.fedpriv_ledger not in range(1, FORMAT + 1):
+    if header.fedpriv_ledger not in range(1, PAIRED + 1):
         found = header.fedpriv_ledger
-        raise LedgerError(f"{path} is of format {found}, and this fedpriv reads up to {FORMAT}: use a newer one")
+        raise LedgerError(f"{path} is of format {found}, and this fedpriv reads up to {PAIRED}: use a newer one")
     return header

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from fedpriv.errors import ConfigError
+from fedpriv.privacy.accounting.pairwise import exposure
 from fedpriv.privacy.clipping import ROUNDING, Clip
+from fedpriv.privacy.pairwise import Pairs, Pairwise
 from fedpriv.privacy.record import PerClient, Record
 from fedpriv.privacy.schedules import LEAST_SHARE
 from fedpriv.privacy.settings import FixedSize, FullBatch, Poisson, Privacy, Sampling
@@ -26,6 +29,7 @@ class Pricing:
     def __init__(self, privacy: Privacy, sizes: Sequence[int]) -> None:
         self._privacy, self._sizes = privacy, sizes
         self.parties = privacy.trust.shares(len(sizes))
+        self._pairs = pairs_of(privacy, len(sizes))
 
     def sampling_of(self, query: str) -> Sampling:
         """How the examples behind an answer are drawn."""
@@ -50,7 +54,8 @@ class Pricing:
             clients: Index of each row's client.
             factors: Public number by which each row is multiplied; row i then has the sensitivity
                 `factors[i] * privacy.sensitivity_of(clip)`. Where only the sum over clients is released, all rows get
-                the noise of the largest.
+                the noise of the largest; so do they where pairs add noise, the same at both ends, and then each
+                client pays by its own sensitivity.
             clip: How each unit's contribution was bounded; `privacy.clip` unless given.
             share: Budget share of this answer, where a gradient of the same round has share 1.
 
@@ -66,11 +71,22 @@ class Pricing:
             fix = f"round {round_index} needs a share from {LEAST_SHARE:g} to {1 / LEAST_SHARE:g}; only ratios matter"
             raise ConfigError("privacy.schedule", share, fix)
         multiplier = privacy.noise_multiplier / share
+        pairs = self._pairs_of(query)
+        multiplier *= math.sqrt(1.0 if pairs is None else exposure(pairs, clients, len(self._sizes)))
+        alike = privacy.trust.sums_only or (pairs is not None and pairs.ratio > 0)
         largest = max(factors, default=1.0)
-        reference = [largest] * len(factors) if privacy.trust.sums_only else list(factors)
+        reference = [largest] * len(factors) if alike else list(factors)
         scales = [multiplier * privacy.sensitivity_of(clip) * r for r in reference]
+        paid = multiplier if privacy.trust.sums_only else _own(multiplier, reference, factors)
         record = self._record(round_index, index, query, clients, multiplier)
-        return replace(record, norm=clip.norm, bound=clip.bound * (1 + ROUNDING)), scales
+        changes = {"norm": clip.norm, "bound": clip.bound * (1 + ROUNDING), "noise_multiplier": paid, "pairs": pairs}
+        return replace(record, **changes), scales
+
+    def _pairs_of(self, query: str) -> Pairs | None:
+        """Who adds noise that cancels: nobody to a client's statistic, which is used by itself."""
+        if self._pairs is None or not query.startswith("statistic:"):
+            return self._pairs
+        return replace(self._pairs, ratio=0.0)
 
     def exact(self, round_index: int, index: int, query: str, clients: Sequence[int]) -> Record:
         """The record of an answer without noise, or with a paper's: its epsilon is infinite."""
@@ -105,6 +121,19 @@ class Pricing:
             rate=rate,
             trust=privacy.trusted,
         )
+
+
+def pairs_of(privacy: Privacy, n_clients: int) -> Pairs | None:
+    """The noise that cancels between pairs of clients; None where the promise has none."""
+    if not privacy.private or not isinstance(privacy.trust, Pairwise):
+        return None
+    return privacy.trust.pairs(n_clients)
+
+
+def _own(multiplier: float, reference: Sequence[float], factors: Sequence[float]) -> PerClient:
+    """Noise over each client's own sensitivity; one number where they differ by nothing but last bits."""
+    more = [scale / factor for scale, factor in zip(reference, factors, strict=True)]
+    return _compact([multiplier * (1.0 if ratio < 1 + 1e-9 else ratio) for ratio in more] or [multiplier])
 
 
 def _compact(values: Sequence[float]) -> PerClient:

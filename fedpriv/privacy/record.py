@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from pydantic import TypeAdapter
@@ -11,6 +11,7 @@ from pydantic_core import from_json
 
 from fedpriv.errors import check_choice
 from fedpriv.privacy.clipping import NormName
+from fedpriv.privacy.pairwise import Edges, Pairs, name_of
 
 LawName = Literal["gaussian", "laplace"]
 MechanismName = Literal[LawName, "none"]
@@ -27,8 +28,9 @@ _WORDS = {
 }
 
 
-_LATER: dict[str, Any] = {"attempt": 0, "shared": "not recorded"}
-"""What records of format 1 do not tell."""
+_LATER: dict[str, Any] = {"attempt": 0, "shared": "not recorded", "pairs": None}
+"""What records of format 1 do not tell, nor one without noise of pairs."""
+_PAIRS = {"ratio", "colluders", "secrets"}
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,8 @@ class Record:
         norm: Norm in which a unit's contribution was clipped.
         bound: Bound C on that norm, rounding included.
         noise_multiplier: Noise scale (standard deviation of a Gaussian, b of a Laplace) over sensitivity, where the
-            sensitivity is C (add_remove) or 2C (replace_one). One number, or one for each of `clients`.
+            sensitivity is C (add_remove) or 2C (replace_one). One number, or one for each of `clients`. With `pairs`
+            this is the noise of a client's own alone: its price also follows from `pairs` and who took part.
         sampling: How the units behind the answer were drawn.
         rate: Probability (poisson) or fraction (without_replacement) with which a unit is drawn; 1 when full.
         unit: What is protected: one example (`"sample"`) or one client's data (`"client"`).
@@ -54,6 +57,7 @@ class Record:
         non_private: Why epsilon is infinite; None when it is finite.
         digest: Keyed checksum of the released value: after a crash, the repeated answer must have the same.
         attempt: Number of resumes with fresh noise so far: each draws other noise for the same round.
+        pairs: Noise that cancels between pairs of those who answered; None without any.
     """
 
     round: int
@@ -73,6 +77,7 @@ class Record:
     non_private: str | None = None
     digest: str | None = None
     attempt: int = 0
+    pairs: Pairs | None = None
 
     def __post_init__(self) -> None:
         # a word that nobody knows would be priced as if it were some other one
@@ -80,21 +85,35 @@ class Record:
             check_choice(f"record.{name}", getattr(self, name), *words)
 
     def to_json(self) -> str:
-        """One line of JSON."""
-        return json.dumps(asdict(self), separators=(",", ":"), allow_nan=False)
+        """One line of JSON, without the pairs that share a secret: their digest stands for them."""
+        told = {name: value for name, value in vars(self).items() if name != "pairs"}
+        if self.pairs is not None:
+            told["pairs"] = {name: getattr(self.pairs, name) for name in sorted(_PAIRS)}
+        return json.dumps(told, separators=(",", ":"), allow_nan=False)
 
     @staticmethod
-    def from_json(line: str) -> Record:
+    def from_json(line: str, edges: Edges | None = None) -> Record:
         """Read one line back.
 
+        Args:
+            line: As `to_json` wrote it.
+            edges: The pairs that share a secret, where they are not all.
+
         Raises:
-            ValueError: the line is not a record.
+            ValueError: the line is not a record, or other pairs share its secrets.
         """
         raw: Any = from_json(line, allow_inf_nan=False)
         if not isinstance(raw, dict) or {*_LATER, *raw} != {f.name for f in fields(Record)}:
             raise ValueError("not a ledger record")
+        if "pairs" in raw and (not isinstance(raw["pairs"], dict) or {*raw["pairs"]} != _PAIRS):
+            raise ValueError("not a ledger record")
         told = _RECORD.validate_json(line, strict=True)
-        return replace(told, **{name: value for name, value in _LATER.items() if name not in raw})
+        told = replace(told, **{name: value for name, value in _LATER.items() if name not in raw})
+        if told.pairs is None or told.pairs.secrets == name_of(None):
+            return told
+        if edges is None or told.pairs.secrets != name_of(edges):
+            raise ValueError("the pairs that share its secrets are not on record")
+        return replace(told, pairs=replace(told.pairs, edges=edges))
 
 
 _RECORD = TypeAdapter(Record)  # a number is a number: "3", true and null would be priced as something else

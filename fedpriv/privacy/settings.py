@@ -12,6 +12,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.privacy.as_published import Published
 from fedpriv.privacy.clipping import ROUNDING, Clip
 from fedpriv.privacy.mechanisms import LAWS, Gaussian, Mechanism
+from fedpriv.privacy.pairwise import Pairwise
 from fedpriv.privacy.record import Relation, Unit
 from fedpriv.privacy.schedules import Schedule, Uniform
 
@@ -110,7 +111,7 @@ class Central:
         return "central" if self.cohort_rate == 1 else f"central(cohort_rate={self.cohort_rate:g}, secret)"
 
 
-Trust = Local | SecureAggregation | Central
+Trust = Local | SecureAggregation | Central | Pairwise
 
 
 @checked("privacy.statistics")
@@ -161,7 +162,8 @@ class Privacy:
             one of them (`"add_remove"`, in which the numbers of examples still count as public).
         at: Where noise is added: to every `"gradient"` that a local step uses, to every `"message"` that a client
             sends (needs `unit="client"`), or nowhere: `"none"` (no privacy).
-        trust: Who is trusted: `Local()`, `SecureAggregation(min_honest)` or `Central(cohort_rate)`.
+        trust: Who is trusted: `Local()`, `SecureAggregation(min_honest)` or `Central(cohort_rate)`; or nobody, with
+            noise that cancels between pairs of clients: `Pairwise(colluders, ratio)`.
         sampling: How batches are drawn: `FullBatch()`, `Poisson(rate)` or `FixedSize(size)`.
         schedule: How the budget is shared over rounds.
         published: Use a paper's noise instead, to reproduce the paper. Not private.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -18,8 +18,16 @@ from fedpriv.errors import ConfigError
 from fedpriv.randomness.keystream import Keystream
 
 PublicPurpose = Literal["init", "cohort", "topology"]
-SecretPurpose = Literal["batch", "noise", "local", "secret_cohort", "digest"]
+SecretPurpose = Literal["batch", "noise", "local", "secret_cohort", "digest", "spread"]
 _PUBLIC = ("init", "cohort", "topology")
+
+
+class PairSecrets(Protocol):
+    """Where the secrets come from that two clients share and nobody else has."""
+
+    def pair_secret(self, i: int, j: int, purpose: str) -> bytes:
+        """32 bytes, the same for (i, j) and (j, i), and others for every other pair and purpose."""
+        ...
 
 
 def new_secret() -> int:
@@ -53,6 +61,27 @@ class Randomness:
     ) -> Keystream:
         """The stream with this name, from its start: the same name gives the same numbers."""
         return Keystream(self._key(purpose, round_index, index, client))
+
+    def pair_secret(self, i: int, j: int, purpose: str) -> bytes:
+        """See `PairSecrets`. Simulated: one process makes the secrets of all pairs from its own."""
+        name = f"{self.run}/{purpose}/{min(i, j)}/{max(i, j)}".encode()
+        return hashlib.blake2b(name, digest_size=32, key=self._secret(), person=b"fedpriv pair").digest()
+
+    def pair_stream(
+        self, i: int, j: int, round_index: int, index: int, secrets: PairSecrets | None = None
+    ) -> Keystream:
+        """What two clients draw alike for one answer of one round.
+
+        Args:
+            i: The one client.
+            j: The other one.
+            round_index: The round.
+            index: Which answer of the round.
+            secrets: Where their secret comes from; simulated unless given.
+        """
+        name = f"{self.run}/{self.attempt}/{round_index}/{index}".encode()
+        key = (secrets or self).pair_secret(i, j, "noise")
+        return Keystream(hashlib.blake2b(name, digest_size=32, key=key, person=b"fedpriv pairs").digest())
 
     def digest_key(self) -> bytes:
         """Key of the ledger's checksums of values: without the secret seed they reveal nothing."""

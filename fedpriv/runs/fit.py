@@ -11,6 +11,7 @@ from fedpriv.engines.local import RoundNetwork, begin, simulate
 from fedpriv.errors import ConfigError
 from fedpriv.oracle.made_up import MadeUpOracle
 from fedpriv.privacy.clipping import Clip
+from fedpriv.privacy.pairwise import Pairwise
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.settings import Central, Privacy
 from fedpriv.problems.problem import Problem
@@ -39,6 +40,8 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
             f"{name} keeps state that is not a function of released messages and would enter later messages un-noised; "
             "use at: gradient",
         )
+    if privacy.private and isinstance(privacy.trust, Pairwise):
+        check_pairs(privacy, privacy.trust, n_clients)
     if not privacy.trust.sums_only:
         return
     if isinstance(privacy.trust, Central) and not network.everyone:
@@ -59,6 +62,20 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
         )
     if privacy.at == "gradient":
         check_linear(strategy, n_clients, network)
+
+
+def check_pairs(privacy: Privacy, trust: Pairwise, n_clients: int) -> None:
+    """Refuse noise of pairs that has no price.
+
+    Raises:
+        ConfigError: the noise is not Gaussian, or more clients would collude than there are besides one.
+    """
+    if privacy.mechanism.name != "gaussian":
+        fix = "noise that cancels between pairs has a price only if it is Gaussian: use mechanism: gaussian"
+        raise ConfigError("privacy.mechanism", privacy.mechanism.name, fix)
+    if trust.colluders >= n_clients:
+        fix = f"at most all but one of {n_clients} clients collude against that one: give at most {n_clients - 1}"
+        raise ConfigError("privacy.trust.pairwise.colluders", trust.colluders, fix)
 
 
 def check_linear(strategy: Strategy, n_clients: int, network: RoundNetwork, rounds: int = 3) -> None:

@@ -102,9 +102,13 @@ def against_plan(files: RunFiles, plan: Plan) -> Iterator[Finding]:
         if said is not None and said != planned:
             text = f"{files.ledger.path}, line 1 has {name} = {said!r}, and the run's plan {planned!r}"
             yield Finding("altered", text)
-    noise = {(record.round, record.query, record.index): record.noise_multiplier for record in plan.records}
+    asked = {(record.round, record.query, record.index): record for record in plan.records}
     for number, record in enumerate(files.ledger.records, start=2):
-        planned = noise.get((record.round, record.query, record.index))
+        found = asked.get((record.round, record.query, record.index))
+        planned = None if found is None else found.noise_multiplier
+        if found is not None and found.pairs != record.pairs:
+            yield Finding("altered", f"{files.ledger.path}, line {number} has noise of other pairs than the plan")
+            return
         if planned is not None and _largest(record.noise_multiplier) > _largest(planned) * (1 + _SLACK):
             said = f"noise multiplier {record.noise_multiplier!r} where the plan has {planned!r}"
             yield Finding("altered", f"{files.ledger.path}, line {number} has {said}")

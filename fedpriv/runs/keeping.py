@@ -9,6 +9,8 @@ import torch
 
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.ledger import Guard, Ledger
+from fedpriv.privacy.ledger_file import facts_of_pairs
+from fedpriv.privacy.pricing import pairs_of
 from fedpriv.randomness.streams import Randomness
 from fedpriv.runs import integrity
 from fedpriv.runs.checkpoint import Checkpoint
@@ -107,4 +109,5 @@ class Keeper:
 def _header(plan: Plan, config: dict[str, Any] | None) -> dict[str, Any]:
     """What the first line of a ledger tells of its run."""
     named = {} if config is None else {"config": of_config(config)}
-    return {"n_clients": plan.n_clients, "delta": plan.privacy.delta, **named, "planned": len(plan.records)}
+    paired = facts_of_pairs(pairs_of(plan.privacy, plan.n_clients))
+    return {"n_clients": plan.n_clients, "delta": plan.privacy.delta, **paired, **named, "planned": len(plan.records)}

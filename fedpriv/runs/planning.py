@@ -21,6 +21,7 @@ from fedpriv.oracle.dry import DryOracle
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.calibration import calibrate, delta_warning
 from fedpriv.privacy.accounting.spent import Spent
+from fedpriv.privacy.pairwise import Links, Pairwise, Topology, in_order
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.settings import Privacy
 from fedpriv.problems.problem import Problem
@@ -89,6 +90,7 @@ def make_plan(
     Raises:
         ConfigError: settings do not fit the strategy, or no noise reaches the target.
     """
+    privacy = with_secrets(privacy, network)
     fit.check(strategy, privacy, network, len(sizes))
     relative = replace(privacy, epsilon=None, noise_multiplier=1.0) if privacy.private else privacy
     oracle = DryOracle(relative, sizes)
@@ -162,6 +164,22 @@ class Draft:
         randomness = Randomness(self.seed)
         sizes = self.outline.sizes
         return make_plan(self.strategy, promise, sizes, self.network, rounds=self.rounds, randomness=randomness)
+
+
+def with_secrets(privacy: Privacy, network: RoundNetwork) -> Privacy:
+    """The promise with the pairs that share secrets, where neighbours in the network do.
+
+    Raises:
+        ConfigError: the network is no graph.
+    """
+    trust = privacy.trust
+    if not (isinstance(trust, Pairwise) and isinstance(trust.secrets, Topology)):
+        return privacy
+    if not isinstance(network, Graph):
+        fix = "the network is no graph: take complete or random_regular, or a graph for network.topology"
+        raise ConfigError("privacy.trust.pairwise.secrets", "topology", fix)
+    links = Links(in_order(network.graph.edges), str(trust.secrets))
+    return replace(privacy, trust=replace(trust, secrets=links))
 
 
 def _scaled(record: Record, factor: float) -> Record:

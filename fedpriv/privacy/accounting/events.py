@@ -16,6 +16,7 @@ without_replacement    refused: no bound is known    amplified (Balle, Barthe, G
                        that ignores the set's size   convexity)
 =====================  ============================  ==========================================================
 
+Where pairs of clients add noise that cancels, s is the effective one, computed from the record (`accounting.pairwise`).
 Laplace noise under an l2 clip is priced as ``zcdp`` with rho = 1/(2 s^2): no worse than a Gaussian of deviation b.
 """
 
@@ -28,6 +29,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from fedpriv.errors import ConfigError
+from fedpriv.privacy.accounting.pairwise import exposure
 
 if TYPE_CHECKING:
     from fedpriv.privacy.record import LawName, Record
@@ -89,11 +91,22 @@ def charge_of(record: Record, n_clients: int) -> Charge:
         raise ConfigError("record.clients", clients, f"name each of the clients 0..{n_clients - 1} at most once")
     if record.non_private is not None or record.mechanism == "none":
         return Charge(clients, (EXACT,))
-    noises = _each(record.noise_multiplier, "record.noise_multiplier", count)
+    noises = _effective(record, _each(record.noise_multiplier, "record.noise_multiplier", count), n_clients)
     rates = _each(record.rate, "record.rate", count)
     pairs = zip(noises * (len(rates) // len(noises) or 1), rates * (len(noises) // len(rates) or 1), strict=True)
     events = tuple(_event(record, noise, rate) for noise, rate in pairs)
     return Charge(clients, events[:1] if len(set(events)) == 1 else events)
+
+
+def _effective(record: Record, noises: tuple[float, ...], n_clients: int) -> tuple[float, ...]:
+    """The independent noise that would cost as much, where a part of the noise cancels between pairs of clients."""
+    if record.pairs is None:
+        return noises
+    if record.mechanism != "gaussian":
+        fix = "noise that cancels between pairs has a price only if it is Gaussian"
+        raise ConfigError("record.mechanism", record.mechanism, fix)
+    worth = 1 / math.sqrt(exposure(record.pairs, record.clients, n_clients))
+    return tuple(noise * worth for noise in noises)
 
 
 def _each(value: float | tuple[float, ...], field: str, count: int) -> tuple[float, ...]:

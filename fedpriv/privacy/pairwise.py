@@ -1,0 +1,181 @@
+"""Noise that cancels between pairs of clients: who shares a secret with whom, and what a record says of it.
+
+Each pair of clients that share a secret adds the same noise, one of them with a plus and the other with a minus. Every
+row is hidden in its own noise and in that of its pairs; in a sum over the clients only their own noise is left.
+
+Sources: Dwork et al. (2006); Sabater, Bellet and Ramon (2022); Allouah et al. (2024).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import networkx as nx
+
+from fedpriv.checks import Bound, Count, Whole, checked
+from fedpriv.errors import ConfigError
+
+Edges = tuple[tuple[int, int], ...]
+"""Pairs of clients, the smaller number first, in order."""
+PairRatio = Annotated[float, Bound("must be a number from 0 to 1000", 0, 1000, "[]")]
+_FIELD = "privacy.trust.pairwise.secrets"
+
+
+@dataclass(frozen=True)
+class Complete:
+    """Every two clients share a secret."""
+
+    def edges(self, n_clients: int) -> Edges | None:
+        """None: all pairs, which nobody needs to list."""
+        return None
+
+    def __str__(self) -> str:
+        return "complete"
+
+
+@checked(_FIELD)
+@dataclass(frozen=True)
+class RandomRegular:
+    """Every client shares a secret with `degree` others, drawn at random from a public seed.
+
+    Args:
+        degree: Number of secrets of a client; below the number of clients, and their product is even.
+        seed: Public.
+    """
+
+    degree: Count
+    seed: Whole = 0
+
+    def edges(self, n_clients: int) -> Edges | None:
+        """The pairs among `n_clients` clients.
+
+        Raises:
+            ConfigError: there is no such graph.
+        """
+        if self.degree >= n_clients or n_clients * self.degree % 2:
+            fix = f"needs a degree below the number of clients, {n_clients}, and an even product of both"
+            raise ConfigError(f"{_FIELD}.random_regular.degree", self.degree, fix)
+        return in_order(nx.random_regular_graph(self.degree, n_clients, self.seed).edges)
+
+    def __str__(self) -> str:
+        return f"random_regular(degree={self.degree})"
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Those share a secret who are neighbours in the run's network, which must be a graph."""
+
+    def edges(self, n_clients: int) -> Edges | None:
+        """Refused: a run looks them up in its network and makes `Links` of them."""
+        raise ConfigError(_FIELD, "topology", "the run has no network to take the pairs from")
+
+    def __str__(self) -> str:
+        return "topology"
+
+
+@dataclass(frozen=True)
+class Links:
+    """Pairs of one's own.
+
+    Args:
+        pairs: Two clients each; the order, and which comes first, do not matter.
+        name: As printed.
+    """
+
+    pairs: Edges
+    name: str = "links"
+
+    def edges(self, n_clients: int) -> Edges | None:
+        """The pairs, in order.
+
+        Raises:
+            ConfigError: a pair of one client, or a client that does not exist.
+        """
+        for a, b in self.pairs:
+            if a == b or not (0 <= a < n_clients and 0 <= b < n_clients):
+                raise ConfigError(_FIELD, (a, b), f"name two of the clients 0..{n_clients - 1}")
+        return in_order(self.pairs)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Secrets = Complete | RandomRegular | Topology | Links
+
+
+@checked("privacy.trust.pairwise")
+@dataclass(frozen=True)
+class Pairwise:
+    """Nobody is trusted, and every message is seen; but each two clients that share a secret add noise that cancels.
+
+    Every answer is a function of rows noised jointly, so that any strategy works unchanged, on a star and on a graph.
+    Simulated: one process draws the noise of all pairs. Gaussian noise only.
+
+    Args:
+        colluders: So many clients may tell each other, and whoever sees the messages, all that they know: their data,
+            their noise and that of their pairs. The noise is priced for the worst choice of them.
+        ratio: Standard deviation of a pair's noise over that of a client's own. 1 to 10 is usual: more hides a row
+            better in its pairs, so that less noise of its own is needed, and is more to be averaged out on a graph.
+        secrets: Who shares a secret with whom: `Complete()`, `RandomRegular(degree)`, `Topology()` or `Links(pairs)`.
+
+    Source: Sabater, Bellet and Ramon (2022), Allouah et al. (2024); docs/threat_model.md has the price.
+    """
+
+    sums_only: ClassVar[bool] = False
+
+    colluders: Whole
+    ratio: PairRatio
+    secrets: Secrets = Complete()
+
+    def shares(self, n_clients: int) -> int:
+        """Each row has noise of its own."""
+        return 1
+
+    def pairs(self, n_clients: int) -> Pairs:
+        """What records say of it.
+
+        Raises:
+            ConfigError: there is no such graph of secrets.
+        """
+        edges = self.secrets.edges(n_clients)
+        return Pairs(self.ratio, self.colluders, name_of(edges), edges)
+
+    def __str__(self) -> str:
+        return f"pairwise(colluders={self.colluders}, ratio={self.ratio:g}, {self.secrets}, simulated)"
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """What a record says of noise that cancels between pairs: all that its price follows from.
+
+    Attributes:
+        ratio: Standard deviation of a pair's noise over that of a client's own; 0 where pairs added none.
+        colluders: How many clients may tell all that they know.
+        secrets: `"complete"`, or a digest of the pairs that share a secret.
+        edges: Those pairs; None when they are all. A ledger file has them once, in its header.
+    """
+
+    ratio: float
+    colluders: int
+    secrets: str
+    edges: Edges | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.ratio <= 1000:
+            raise ConfigError("record.pairs.ratio", self.ratio, "must be a number from 0 to 1000")
+        if self.colluders < 0:
+            raise ConfigError("record.pairs.colluders", self.colluders, "must be a whole number, at least 0")
+
+
+def in_order(pairs: object) -> Edges:
+    """Pairs, each once, the smaller number first."""
+    return tuple(sorted({(min(a, b), max(a, b)) for a, b in pairs}))  # pyright: ignore
+
+
+def name_of(edges: Edges | None) -> str:
+    """`"complete"`, or 32 hexadecimal digits that stand for these pairs."""
+    if edges is None:
+        return "complete"
+    return hashlib.blake2b(repr(edges).encode(), digest_size=16).hexdigest()
