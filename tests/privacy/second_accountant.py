@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
+from itertools import chain, combinations
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,10 +39,15 @@ def epsilons_of(path: Path, n_clients: int, delta: float) -> list[float]:
     """Epsilon of each client, from the lines of a ledger file."""
     header, *lines = path.read_text().splitlines()
     assert json.loads(header)["n_clients"] == n_clients
+    secrets = json.loads(header).get("secrets") or list(combinations(range(n_clients), 2))
     bills: list[Counter[Answer]] = [Counter() for _ in range(n_clients)]
     for record in map(json.loads, lines):
         assert record["non_private"] is None and record["mechanism"] in ("gaussian", "laplace")
         clients = range(n_clients) if record["clients"] is None else record["clients"]
+        pairs, weight = record.get("pairs"), 1.0
+        if pairs is not None:
+            assert record["mechanism"] == "gaussian"
+            weight = worth(secrets, frozenset(clients), pairs["ratio"], pairs["colluders"])
         for place, client in enumerate(clients):
             noise, rate = (v[place] if isinstance(v, list) else v for v in (record["noise_multiplier"], record["rate"]))
             law = "l2 laplace" if (record["mechanism"], record["norm"]) == ("laplace", "l2") else record["mechanism"]
@@ -52,8 +58,26 @@ def epsilons_of(path: Path, n_clients: int, delta: float) -> list[float]:
             amplified = fixed or (replaced and law != "gaussian")
             if record["sampling"] == "full":
                 rate = 1.0
-            bills[client][Answer(law, noise, rate, amplified, replaced)] += 1
+            bills[client][Answer(law, noise * weight, rate, amplified, replaced)] += 1
     return [epsilon(frozenset(bill.items()), delta) for bill in bills]
+
+
+def worth(secrets: list[tuple[int, int]], present: frozenset[int], ratio: float, colluders: int) -> float:
+    """How much more than a client's own noise is left of its row, where pairs add noise: deviation for deviation.
+
+    What is left of one row when the best linear guess from the others is taken away, over the worst sets of colluders.
+    """
+    least = math.inf
+    for known in chain.from_iterable(combinations(present, q) for q in range(min(colluders, len(present) - 1) + 1)):
+        honest = sorted(present - set(known))
+        draws = [[float(i == j) for j in honest] for i in honest]
+        draws += [[ratio * ((j == a) - (j == b)) for j in honest] for a, b in secrets if a in honest and b in honest]
+        rows = np.array(draws).T  # one row for each client, one column for each draw
+        for place in range(len(honest)):
+            others = np.delete(rows, place, 0)
+            guess = np.linalg.lstsq(others.T, rows[place], rcond=None)[0] if len(others) else np.zeros(0)
+            least = min(least, float(np.linalg.norm(rows[place] - guess @ others)))
+    return least
 
 
 @cache

@@ -25,6 +25,7 @@ import fedpriv as fp
 from fedpriv.config import load_config
 from fedpriv.config.strategies import STRATEGIES
 from fedpriv.models import SoftmaxRegression
+from fedpriv.privacy.pairwise import Links
 from fedpriv.privacy.settings import Sampling, Trust
 from fedpriv.strategies.base import Strategy
 
@@ -36,6 +37,7 @@ TRUSTS: dict[str, Trust] = {
     "secure": fp.SecureAggregation(2),
     "central": fp.Central(),
     "secret cohort": fp.Central(0.4),
+    "pairs": fp.Pairwise(1, 2.0, Links(((2, 1), (0, 1), (0, 2)))),
 }
 SAMPLINGS: dict[str, Sampling] = {"full": fp.FullBatch(), "poisson": fp.Poisson(RATE), "fixed": fp.FixedSize(BATCH)}
 RELATIONS = ("replace_one", "add_remove")
@@ -57,6 +59,8 @@ def settings(law: str = "gaussian") -> Iterator[fp.Privacy]:
             continue  # no sound price is known
         if unit == "sample" and trust == "secret cohort":
             continue  # says nothing about one example
+        if law == "laplace" and trust == "pairs":
+            continue  # has no price
         yield fp.Privacy(
             noise_multiplier=NOISE,
             clip=fp.Clip(BOUND, "l1" if law == "laplace" else "l2"),
@@ -104,7 +108,19 @@ def promised(privacy: fp.Privacy, record: dict[str, Any]) -> dict[str, Any]:
         ]
     elif privacy.trust == TRUSTS["secret cohort"]:
         sampling = ("poisson", 0.4)
+    pairs: Any = None
+    if isinstance(privacy.trust, fp.Pairwise):
+        pairs = {
+            "ratio": privacy.trust.ratio,
+            "colluders": privacy.trust.colluders,
+            "secrets": record["pairs"]["secrets"],
+        }
+        if query.startswith("statistic:"):
+            pairs["ratio"] = 0.0
+        else:
+            noise = own_noise(privacy, query, noise)
     return {
+        "pairs": pairs,
         "mechanism": "laplace" if privacy.clip.norm == "l1" else "gaussian",
         "norm": privacy.clip.norm,
         "noise_multiplier": pytest.approx(noise, rel=1e-12),
@@ -119,16 +135,33 @@ def promised(privacy: fp.Privacy, record: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def own_noise(privacy: fp.Privacy, query: str, effective: float) -> Any:
+    """Noise of a client's own over its sensitivity. Of three who all share secrets one colludes, and two are left:
+    the inverse of [[1 + r^2, -r^2], [-r^2, 1 + r^2]] has (1 + r^2) / (1 + 2 r^2) on its diagonal, 5/9 for r = 2.
+    """
+    effective *= math.sqrt(5 / 9)
+    sensitivity = [1.0] * 3
+    if privacy.unit == "sample":
+        taken = {"poisson": [RATE * m for m in SIZES], "fixed": [min(BATCH, m) for m in SIZES], "full": SIZES}
+        sampled = taken[
+            "full" if query == "full_gradient" else next(k for k, v in SAMPLINGS.items() if v == privacy.sampling)
+        ]
+        whole = query in ("client_gradient", "lagrangian_gradient")
+        sensitivity = [(1 if whole else m) / batch for m, batch in zip(SIZES, sampled, strict=True)]
+    each = [effective * max(sensitivity) / one for one in sensitivity]
+    return each if max(each) > min(each) * (1 + 1e-9) else each[0]
+
+
 def check(strategy: Strategy, privacy: fp.Privacy, folder: Path) -> bool:
     """Run it and price it twice; False where the strategy is refused these settings."""
     try:
         training = training_of(strategy, privacy, folder)
     except fp.ConfigError:
-        assert privacy.trust != TRUSTS["local"] or privacy.unit == "client"
+        assert privacy.trust not in (TRUSTS["local"], TRUSTS["pairs"]) or privacy.unit == "client"
         return False
     list(training)
     spent, path = training.spent(), folder / "ledger.jsonl"
-    records = [json.loads(line) for line in path.read_text().splitlines()[1:]]
+    records = [{"pairs": None, **json.loads(line)} for line in path.read_text().splitlines()[1:]]
     assert len(records) >= ROUNDS
     for record in records:
         assert {name: record[name] for name in promised(privacy, record)} == promised(privacy, record)

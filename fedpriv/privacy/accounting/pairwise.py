@@ -84,12 +84,18 @@ def _of_graph(
 
 
 def adjacency(edges: Edges, n_clients: int) -> NDArray[np.bool_]:
-    """Who shares a secret with whom, `[n, n]`."""
+    """Who shares a secret with whom, `[n, n]`.
+
+    Raises:
+        ConfigError: a pair of one client, or a client that does not exist.
+    """
+    odd = next((pair for pair in edges if not 0 <= pair[0] < pair[1] < n_clients), None)
+    if odd is not None:
+        raise ConfigError("record.pairs.edges", odd, f"name two of the clients 0..{n_clients - 1}, the smaller first")
     shared = np.zeros((n_clients, n_clients), dtype=bool)
     if edges:
         ends = np.asarray(edges)
         shared[ends[:, 0], ends[:, 1]] = shared[ends[:, 1], ends[:, 0]] = True
-    np.fill_diagonal(shared, False)
     return shared
 
 

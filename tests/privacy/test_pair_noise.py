@@ -1,0 +1,277 @@
+"""Draws of pairs' noise have the covariance that is paid for, cancel in sums, and serve one answer alone.
+
+Real streams of real pairs are compared with the covariance by formula, and so is the draw that has their law on a
+complete graph. Each mistake that would break the price, planted, is seen by the same checks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from fedpriv.errors import ConfigError, PrivacyError
+from fedpriv.privacy import pair_noise
+from fedpriv.privacy.accounting import pairwise as price
+from fedpriv.privacy.accounting.accountant import Accountant
+from fedpriv.privacy.ledger import Ledger
+from fedpriv.privacy.mechanisms import Gaussian, add_noise
+from fedpriv.privacy.pairwise import Edges, Links, Pairs, Pairwise, RandomRegular, in_order, name_of
+from fedpriv.privacy.record import Record
+from fedpriv.randomness.streams import Randomness, normal
+
+DIM, SIGMA = 20_000, 0.7
+RANDOM = Randomness(0, 3, run="a run")
+REAL = pair_noise.of_pairs
+GRAPHS: dict[str, tuple[int, Edges | None]] = {
+    "complete": (5, None),
+    "complete, by pairs": (5, in_order(nx.complete_graph(5).edges)),
+    "ring": (6, in_order(nx.cycle_graph(6).edges)),
+    "random": (7, in_order(nx.gnp_random_graph(7, 0.4, seed=1).edges)),
+}
+
+
+def pairs_of(edges: Edges | None, ratio: float = 3.0, colluders: int = 1) -> Pairs:
+    return Pairs(ratio, colluders, name_of(edges), edges)
+
+
+def record_of(pairs: Pairs, round_index: int = 0, index: int = 0) -> Record:
+    return Record(round_index, "gradient", index, "gaussian", 1.0, "sample", "replace_one", pairs=pairs)
+
+
+def rows_of(
+    pairs: Pairs, clients: Sequence[int], dim: int = DIM, at: int = 0, randomness: Randomness = RANDOM
+) -> Tensor:
+    """Noised rows of zeros, as an oracle makes them."""
+    record, scales, zeros = record_of(pairs, at), [SIGMA] * len(clients), torch.zeros(len(clients), dim)
+    record = replace(record, clients=tuple(clients))
+    hidden = pair_noise.with_pair_noise(zeros, scales, pairs, record, randomness, clients)
+    released = add_noise(hidden, scales, Gaussian(), record, randomness, clients)
+    return Ledger(Accountant(10, 1e-5)).open(released)
+
+
+def covariance_of(pairs: Pairs, n: int, clients: Sequence[int]) -> np.ndarray:
+    shared = price.adjacency(in_order(nx.complete_graph(n).edges) if pairs.edges is None else pairs.edges, n)
+    return SIGMA**2 * price.covariance(shared[np.ix_(clients, clients)], pairs.ratio)
+
+
+def law_holds(rows: Tensor, joint: np.ndarray) -> bool:
+    """Whether rows `[k, dim]` look like `dim` draws of N(0, joint): to five deviations."""
+    k, dim = rows.shape
+    assert k == len(joint)
+    white = np.linalg.solve(np.linalg.cholesky(joint), rows.numpy())
+    sampled = white @ white.T / dim
+    within = np.abs(sampled - np.eye(k)) < 5 * np.sqrt((1 + np.eye(k)) / dim)
+    return bool(within.all()) and bool((np.abs(white.mean(1)) < 5 / math.sqrt(dim)).all())
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("cohort", ["everyone", "some"])
+def test_rows_have_the_covariance_that_is_paid_for(name: str, cohort: str) -> None:
+    n, edges = GRAPHS[name]
+    clients = list(range(n)) if cohort == "everyone" else [0, 2, 3, n - 1]
+    for ratio in (0.3, 3.0):
+        rows = rows_of(pairs_of(edges, ratio), clients)
+        assert law_holds(rows, covariance_of(pairs_of(edges, ratio), n, clients))
+        assert stats.kstest(rows[0].numpy() / rows[0].std().item(), "norm").pvalue > 1e-4
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_what_pairs_add_cancels_in_the_sum(name: str) -> None:
+    n, edges = GRAPHS[name]
+    total = rows_of(pairs_of(edges, ratio=1000.0), range(n)).sum(0)
+    own = [normal(RANDOM.stream("noise", 0, 0, client), DIM) for client in range(n)]
+    assert float((total - SIGMA * torch.stack(own).sum(0)).abs().max()) < 1e-5 * SIGMA  # a grid's width for each row
+    assert float(total.std()) == pytest.approx(SIGMA * math.sqrt(n), rel=0.02)
+
+
+def test_neither_noise_betrays_the_grid_of_the_other() -> None:
+    """Rows lie on a grid of 2^-20 of the own noise's power of two, however much larger pairs' noise is."""
+    rows = rows_of(pairs_of(None, ratio=1000.0), range(5), dim=2000)
+    grid = 2.0 ** (math.ceil(math.log2(SIGMA)) - 20)
+    assert torch.equal((rows / grid).round() * grid, rows)
+    low_bits = (rows / grid).remainder(64).flatten().numpy()
+    assert stats.chisquare(np.bincount(low_bits.astype(int), minlength=64)).pvalue > 1e-4
+
+
+@dataclass(frozen=True)
+class OwnSecrets:
+    """What one client holds: secrets that it shares, and nothing else."""
+
+    client: int
+    held: dict[int, bytes]
+
+    def pair_secret(self, i: int, j: int, purpose: str) -> bytes:
+        assert self.client in (i, j) and purpose == "noise"
+        return self.held[i + j - self.client]
+
+
+@pytest.mark.parametrize("name", ["complete, by pairs", "ring", "random"])
+def test_every_client_can_make_its_row_from_its_own_secrets(name: str) -> None:
+    n, edges = GRAPHS[name]
+    assert edges is not None
+    together = pair_noise.of_pairs(RANDOM, 4, 1, range(n), edges, 100)
+    for client in range(n):
+        partners = [i + j - client for i, j in edges if client in (i, j)]
+        held = {other: RANDOM.pair_secret(client, other, "noise") for other in partners}
+        public = Randomness(0, 99, run="a run")  # names the run; its secret is another one
+        alone = pair_noise.of_one_client(public, 4, 1, client, partners, 100, OwnSecrets(client, held))
+        assert torch.equal(alone, together[client])
+
+
+def test_a_pair_draws_anew_for_every_answer_and_every_pair_of_its_own() -> None:
+    streams = {
+        "this": RANDOM.pair_stream(1, 2, 0, 0),
+        "another round": RANDOM.pair_stream(1, 2, 1, 0),
+        "another answer": RANDOM.pair_stream(1, 2, 0, 1),
+        "another pair": RANDOM.pair_stream(1, 3, 0, 0),
+        "another attempt": Randomness(0, 3, 1, "a run").pair_stream(1, 2, 0, 0),
+        "another run": Randomness(0, 3, 0, "b run").pair_stream(1, 2, 0, 0),
+        "another secret": Randomness(0, 4, 0, "a run").pair_stream(1, 2, 0, 0),
+        "own noise": RANDOM.stream("noise", 0, 0, 1),
+        "spread": RANDOM.stream("spread", 0, 0, 1),
+    }
+    words = {name: stream.words(4).tobytes() for name, stream in streams.items()}
+    assert len(set(words.values())) == len(words)
+    assert RANDOM.pair_stream(2, 1, 0, 0).words(4).tobytes() == words["this"]
+
+
+# --- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+def minus_forgotten(
+    randomness: Randomness, r: int, index: int, clients: Sequence[int], edges: Edges, dim: int
+) -> Tensor:
+    total = torch.zeros(len(clients), dim).double()
+    for i, j in edges:
+        total[[i, j]] += normal(randomness.pair_stream(i, j, r, index), dim)
+    return total
+
+
+def pair_counted_twice(
+    randomness: Randomness, r: int, index: int, clients: Sequence[int], edges: Edges, dim: int
+) -> Tensor:
+    right = REAL(randomness, r, index, clients, edges, dim)
+    return right + REAL(randomness, r, index, clients, edges[:1], dim)
+
+
+def one_end_only(randomness: Randomness, r: int, index: int, clients: Sequence[int], edges: Edges, dim: int) -> Tensor:
+    right = REAL(randomness, r, index, clients, edges, dim)
+    right[edges[0][0]] -= normal(randomness.pair_stream(*edges[0], r, index), dim)
+    return right
+
+
+def same_draw_for_all(
+    randomness: Randomness, r: int, index: int, clients: Sequence[int], edges: Edges, dim: int
+) -> Tensor:
+    draw, total = normal(randomness.pair_stream(0, 1, r, index), dim), torch.zeros(len(clients), dim).double()
+    for i, j in edges:
+        total[i] += draw
+        total[j] -= draw
+    return total
+
+
+@pytest.mark.parametrize("mistake", [minus_forgotten, pair_counted_twice, one_end_only, same_draw_for_all])
+def test_a_mistake_shows_in_the_covariance(mistake: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    n, edges = GRAPHS["ring"]
+    joint = covariance_of(pairs_of(edges), n, range(n))
+    assert law_holds(rows_of(pairs_of(edges), range(n)), joint)
+    monkeypatch.setattr(pair_noise, "of_pairs", mistake)
+    assert not law_holds(rows_of(pairs_of(edges), range(n)), joint)
+
+
+def test_noise_that_served_an_answer_is_refused_another_one() -> None:
+    """The difference of two answers with the same pairs' noise would have none of it."""
+    pairs = pairs_of(None)
+    ledger = Ledger(Accountant(3, 1e-5))
+    for attempt, fits in ((0, True), (0, False), (1, True)):
+        record = record_of(pairs)
+        rows = pair_noise.with_pair_noise(torch.zeros(3, 4), [1.0] * 3, pairs, record, RANDOM, range(3))
+        release = add_noise(rows, [1.0] * 3, Gaussian(), record, Randomness(0, 3, attempt, "a run"), range(3))
+        if fits:
+            ledger.open(release)
+            continue
+        with pytest.raises(PrivacyError, match="answered already"):
+            ledger.open(release)
+
+
+def test_a_client_that_drops_leaves_its_pairs_noise_in_and_reveals_nothing_more() -> None:
+    """The others had added their part: the mean carries it, and what each paid is no less than it costs."""
+    n, edges = GRAPHS["complete, by pairs"]
+    pairs = pairs_of(edges, ratio=3.0)
+    rows = rows_of(pairs, range(n))
+    mean = rows[1:].sum(0) / n
+    expected = (
+        SIGMA**2 * ((n - 1) + 9.0 * (n - 1)) / n**2
+    )  # own noise of those left, and the pairs' with the one that went
+    assert float(mean.var()) == pytest.approx(expected, rel=0.05)
+    joint = covariance_of(pairs, n, range(n))
+    seen = np.linalg.inv(joint[1:, 1:]).diagonal().max()
+    assert seen <= np.linalg.inv(joint).diagonal().max()
+
+
+def auditor(rows: np.ndarray, others: np.ndarray, direction: np.ndarray) -> float:
+    """mu between two worlds of one coordinate each, by the statistic with this direction."""
+    a, b = direction @ rows, direction @ others
+    return float(abs(a.mean() - b.mean()) / math.sqrt((a.var() + b.var()) / 2))
+
+
+def views(n: int, colluders: Sequence[int], moved: int, ratio: float) -> Iterator[np.ndarray]:
+    """All messages less what colluders know, in two worlds: a row of the honest client `moved` is 0 or 1.
+
+    Every column is an experiment. Noise is that of real pair streams, and it is new in the second world.
+    """
+    edges = in_order(nx.complete_graph(n).edges)
+    for world in (0, 1):
+        rows = rows_of(pairs_of(edges, ratio, len(colluders)), range(n), at=world)
+        rows[moved] += world
+        for i in colluders:
+            for j in range(n):
+                if j not in colluders:
+                    known = normal(RANDOM.pair_stream(i, j, world, 0), DIM) * ratio * SIGMA
+                    rows[j] -= known if j < i else -known
+        yield rows[[j for j in range(n) if j not in colluders]].numpy()
+
+
+@pytest.mark.parametrize("ratio", [1.0, 10.0])
+def test_an_auditor_finds_what_is_claimed_and_with_one_more_colluder_more(ratio: float) -> None:
+    """Three clients, one of them a colluder as declared: then two, and the third has its own noise alone."""
+    claimed = math.sqrt(price.complete(3, ratio, 1)) / SIGMA
+    found = {}
+    for colluders in ((2,), (1, 2)):
+        one, other = views(3, colluders, 0, ratio)
+        honest = 3 - len(colluders)
+        joint = price.covariance(price.adjacency(in_order(nx.complete_graph(honest).edges), honest), ratio)
+        found[len(colluders)] = auditor(one, other, np.linalg.inv(joint)[0])
+    error = 4 * math.sqrt(2 / DIM)
+    assert claimed * 0.75 < found[1] < claimed + error
+    assert found[2] > claimed * (1.4 if ratio == 10 else 1.15)
+    assert found[2] == pytest.approx(1 / SIGMA, abs=error * 2)
+
+
+# --- who shares secrets ----------------------------------------------------------------------------------------------
+
+
+def test_graphs_of_secrets_are_checked() -> None:
+    assert Links(((3, 1), (1, 3), (0, 1))).edges(4) == ((0, 1), (1, 3))
+    for wrong in (((0, 0),), ((0, 4),), ((-1, 2),)):
+        with pytest.raises(ConfigError, match=r"privacy\.trust\.pairwise\.secrets"):
+            Links(wrong).edges(4)
+    edges = RandomRegular(3, seed=1).edges(6)
+    assert edges is not None and len(edges) == 9
+    for n in (3, 5):
+        with pytest.raises(ConfigError, match=r"random_regular\.degree"):
+            RandomRegular(3).edges(n)
+
+
+@pytest.mark.parametrize("wrong", [{"colluders": -1}, {"ratio": -0.1}, {"ratio": 1001.0}, {"ratio": math.nan}], ids=str)
+def test_settings_out_of_range_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=r"privacy\.trust\.pairwise"):
+        Pairwise(**{"colluders": 1, "ratio": 1.0, **wrong})  # pyright: ignore[reportArgumentType]

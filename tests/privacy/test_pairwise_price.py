@@ -1,0 +1,151 @@
+"""What noise that cancels between pairs is worth against colluders: closed forms and bounds against brute force.
+
+The brute force knows no Laplacian: it writes down every draw with its sign, takes away those that colluders know, and
+asks for the best statistic of what is left.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import combinations
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from fedpriv.errors import ConfigError
+from fedpriv.privacy.accounting import pairwise as price
+from fedpriv.privacy.accounting.accountant import account
+from fedpriv.privacy.accounting.events import charge_of
+from fedpriv.privacy.pairwise import Edges, Pairs, in_order, name_of
+from fedpriv.privacy.record import Record
+
+RATIOS = (0.1, 0.3, 1.0, 3.0, 10.0)
+
+
+def best_attack(n: int, edges: Edges, ratio: float, colluding: set[int], client: int) -> float:
+    """Square of the largest shift, in deviations, that any statistic of the messages has when a row moves by 1."""
+    honest = [i for i in range(n) if i not in colluding]
+    draws = [np.eye(n)[i] for i in honest]  # what each draw adds to all rows
+    draws += [ratio * (np.eye(n)[i] - np.eye(n)[j]) for i, j in edges if not {i, j} & colluding]
+    spread = np.array(draws)[:, honest]
+    at = honest.index(client)
+    # the best statistic w: (w e_i)^2 / Var(w z), by least squares in the space of the draws
+    direction = np.linalg.lstsq(spread.T @ spread, np.eye(len(honest))[at], rcond=None)[0]
+    return direction[at] ** 2 / float(np.sum((spread @ direction) ** 2))
+
+
+def brute(n: int, edges: Edges, ratio: float, colluders: int) -> np.ndarray:
+    """The worst of all sets of at most so many colluders, for each client."""
+    sets = [set(q) for size in range(min(colluders, n - 1) + 1) for q in combinations(range(n), size)]
+    return np.array([max(best_attack(n, edges, ratio, q, i) for q in sets if i not in q) for i in range(n)])
+
+
+def graph_of(seed: int) -> tuple[int, Edges]:
+    draw = np.random.default_rng(seed)
+    n = int(draw.integers(2, 8))
+    return n, in_order(nx.gnp_random_graph(n, float(draw.choice([0.2, 0.5, 0.8, 1.0])), seed=seed).edges)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_prices_and_bounds_on_random_graphs(seed: int) -> None:
+    n, edges = graph_of(seed)
+    ratio, colluders = RATIOS[seed % len(RATIOS)], seed % 4
+    shared, worst = price.adjacency(edges, n), brute(n, edges, ratio, colluders)
+    found = price.by_client(shared, ratio, colluders)
+    assert found == pytest.approx(worst, rel=1e-9)
+    assert (found >= worst * (1 - 1e-12)).all()
+    bound = price.spectral(shared, ratio, colluders)
+    assert bound is None or bound >= worst.max() * (1 - 1e-12)
+    if len(edges) == n * (n - 1) // 2:
+        assert price.complete(n, ratio, colluders) == pytest.approx(worst.max(), rel=1e-9)
+    pairs = Pairs(ratio, colluders, name_of(edges), edges)
+    assert price.exposure(pairs, None, n) == pytest.approx(worst.max(), rel=1e-9)
+
+
+def test_the_bound_holds_where_graphs_are_large() -> None:
+    """Sets of colluders around each client, and random ones: no graph of this size allows to try them all."""
+    for n, degree, colluders in ((40, 12, 4), (60, 16, 5), (30, 10, 2)):
+        graph = nx.random_regular_graph(degree, n, 1)
+        edges = in_order(graph.edges)
+        shared = price.adjacency(edges, n)
+        draw = np.random.default_rng(0)
+        for ratio in (0.3, 1.0, 10.0):
+            bound = price.spectral(shared, ratio, colluders)
+            assert bound is not None
+            near = [set(list(graph[i])[:colluders]) for i in range(n)]
+            sets = near + [set(draw.permutation(n)[:colluders].tolist()) for _ in range(100)]
+            worst = 0.0
+            for colluding in sets:
+                honest = [i for i in range(n) if i not in colluding]
+                left = price.covariance(shared[np.ix_(honest, honest)], ratio)
+                worst = max(worst, np.linalg.inv(left).diagonal().max())
+            assert worst <= bound <= 1
+
+
+def test_known_values() -> None:
+    """The table of the derivation: 100 clients that all share secrets, one colluder."""
+    mean = [math.sqrt(price.complete(100, ratio, 1)) for ratio in (0.3, 1.0, 3.0, 10.0)]
+    assert mean == pytest.approx([0.33, 0.14, 0.106, 0.101], abs=5e-3)
+    rows = [price.complete(100, r, 1) * (1 + 99 * r**2) for r in (0.3, 1.0, 3.0, 10.0)]
+    assert rows == pytest.approx([1.1, 2.0, 10.0, 101.0], rel=0.06)
+    # one more than declared among three: 1.41 times the mu; among a hundred half a percent
+    assert math.sqrt(price.complete(3, 10, 2) / price.complete(3, 10, 1)) == pytest.approx(1.41, abs=0.01)
+    assert math.sqrt(price.complete(100, 10, 2) / price.complete(100, 10, 1)) == pytest.approx(1.005, abs=1e-3)
+
+
+def test_all_but_one_who_collude_leave_a_client_its_own_noise() -> None:
+    for colluders in (3, 4, 100):
+        assert price.complete(4, 10, colluders) == 1.0
+        assert price.by_client(price.adjacency(in_order(nx.complete_graph(4).edges), 4), 10, colluders).max() == 1.0
+
+
+def test_a_client_whose_partners_collude_has_its_own_noise_alone() -> None:
+    """A ring of six, two colluders: they may sit at both sides of one client."""
+    edges = in_order(nx.cycle_graph(6).edges)
+    assert price.exposure(Pairs(3.0, 2, name_of(edges), edges), None, 6) == pytest.approx(1.0)
+
+
+def test_too_many_sets_without_a_bound_are_refused() -> None:
+    edges = in_order(nx.cycle_graph(100).edges)
+    with pytest.raises(ConfigError, match=r"privacy\.trust\.pairwise\.secrets"):
+        price.exposure(Pairs(1.0, 5, name_of(edges), edges), None, 100)
+
+
+def record(**changes: object) -> Record:
+    pairs = Pairs(3.0, 1, "complete")
+    plain = Record(0, "gradient", 0, "gaussian", 1.3, "sample", "replace_one", pairs=pairs)
+    return replace(plain, **changes)  # pyright: ignore[reportArgumentType]
+
+
+def test_the_accountant_recomputes_the_noise_from_the_record() -> None:
+    noise = charge_of(record(), 10).events[0].noise
+    assert noise == pytest.approx(1.3 / math.sqrt(price.complete(10, 3.0, 1)))
+    few = charge_of(record(clients=(0, 4, 7)), 10).events[0].noise  # only those who took part hide each other
+    assert few == pytest.approx(1.3 / math.sqrt(price.complete(3, 3.0, 1)))
+    alone = charge_of(record(clients=(4,)), 10).events[0].noise
+    assert alone == 1.3
+    each = charge_of(record(clients=(0, 4), noise_multiplier=(1.3, 2.6)), 10).events
+    assert each[1].noise == pytest.approx(2 * each[0].noise)
+
+
+def test_a_record_whose_pairs_are_left_out_costs_more() -> None:
+    with_pairs, without = (account([one], 10, 1e-5).epsilon for one in (record(), record(pairs=None)))
+    assert without > 2 * with_pairs
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"mechanism": "laplace"}, {"pairs": Pairs(3.0, 1, "0" * 32, ((0, 99),))}],
+    ids=["laplace", "no such client"],
+)
+def test_records_without_a_price_are_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="record"):
+        account([record(**changes)], 10, 1e-5)
+
+
+@pytest.mark.parametrize("wrong", [{"ratio": -1.0}, {"ratio": math.nan}, {"ratio": 1e4}, {"colluders": -1}], ids=str)
+def test_pairs_out_of_range_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=r"record\.pairs"):
+        Pairs(**{"ratio": 1.0, "colluders": 1, "secrets": "complete", **wrong})  # pyright: ignore
