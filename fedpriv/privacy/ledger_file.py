@@ -1,7 +1,8 @@
 """Read a ledger file: its header, its records, and whether it was altered.
 
 From format 3 on, each line holds a hash of all lines before it (`fedpriv.privacy.chain`); changes of earlier formats go
-unnoticed. Format 4 is format 3 with noise that cancels between pairs of clients. A last line that is cut off is left out: its value was never handed out, since the line is written first.
+unnoticed. Format 4 is format 3 with noise that cancels between pairs of clients. A last line that is cut off is left
+out: its value was never handed out, since the line is written first.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ def test_a_pair_draws_anew_for_every_answer_and_every_pair_of_its_own() -> None:
     assert RANDOM.pair_stream(2, 1, 0, 0).words(4).tobytes() == words["this"]
 
 
-# --- what goes wrong -------------------------------------------------------------------------------------------------
+# --- what goes wrong -----------------------------------------------------------------------------------------
 
 
 def minus_forgotten(
@@ -256,7 +256,7 @@ def test_an_auditor_finds_what_is_claimed_and_with_one_more_colluder_more(ratio:
     assert found[2] == pytest.approx(1 / SIGMA, abs=error * 2)
 
 
-# --- who shares secrets ----------------------------------------------------------------------------------------------
+# --- who shares secrets --------------------------------------------------------------------------------------
 
 
 def test_graphs_of_secrets_are_checked() -> None:

@@ -1,0 +1,300 @@
+"""Whole runs under noise that cancels between pairs: what they say, cost, refuse and repeat."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import networkx as nx
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import fedpriv as fp
+from fedpriv.config import load_config
+from fedpriv.errors import LedgerError
+from fedpriv.models import SoftmaxRegression
+from fedpriv.privacy.accounting import pairwise as price
+from fedpriv.privacy.accounting.accountant import account
+from fedpriv.privacy.ledger_file import LedgerFile, read_ledger
+from fedpriv.privacy.pairwise import Complete, Links, Pairwise, RandomRegular, Secrets, Topology
+from fedpriv.privacy.record import Record
+from fedpriv.strategies.base import Strategy
+
+SIZES = (6, 9, 4, 12)
+PAIRWISE = Pairwise(1, 3.0)
+PRIVACY = fp.Privacy(epsilon=4.0, trust=PAIRWISE, sampling=fp.Poisson(0.7))
+
+
+def clients_of(sizes: tuple[int, ...] = SIZES) -> list[fp.Client]:
+    draw = torch.Generator().manual_seed(0)
+    data = [TensorDataset(torch.randn(m, 3, generator=draw), torch.arange(m) % 2) for m in sizes]
+    return fp.make_clients(SoftmaxRegression(3, 2), nn.CrossEntropyLoss(), data)
+
+
+def training_of(privacy: fp.Privacy = PRIVACY, strategy: Strategy | None = None, **options: object) -> fp.Training:
+    settings = {"rounds": 5, "seed": 1, "secret_seed": 1, "checkpoint_every": 2, **options}
+    return fp.Training(clients_of(), strategy or fp.inexact_admm(), privacy, **settings)  # pyright: ignore
+
+
+# --- what is said and paid -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("secrets", "said"),
+    [(Complete(), "complete"), (RandomRegular(2), "random_regular(degree=2)"), (Topology(), "topology")],
+    ids=str,
+)
+def test_a_run_says_whom_it_trusts_and_meets_its_target(secrets: Secrets, said: str, tmp_path: Path) -> None:
+    network = fp.Graph(nx.cycle_graph(4)) if secrets == Topology() else None
+    privacy = replace(PRIVACY, trust=Pairwise(1, 3.0, secrets))
+    training = training_of(privacy, fp.decentralized_sgd(fp.StepSize(0.1)), network=network, folder=tmp_path)
+    list(training)
+    spent = training.result().spent
+    assert f"trust=pairwise(colluders=1, ratio=3, {said}, simulated)" in str(spent)
+    assert 3.98 < spent.epsilon <= 4.0
+    file = LedgerFile.read(tmp_path / "ledger.jsonl")
+    assert file.header.fedpriv_ledger == 4
+    assert file.records == [
+        replace(r, digest=s.digest) for r, s in zip(training.ledger.records, file.records, strict=True)
+    ]
+    assert account(file.records, 4, 1e-5).epsilon == spent.epsilon
+
+
+def test_less_noise_is_added_than_under_local_trust_at_the_same_epsilon() -> None:
+    paired, local = (training_of(replace(PRIVACY, trust=trust)) for trust in (PAIRWISE, fp.Local()))
+    own = paired.plan.records[0].noise_multiplier
+    assert isinstance(own, float)
+    assert own / local.plan.records[0].noise_multiplier == pytest.approx(math.sqrt(price.complete(4, 3.0, 1)), rel=2e-3)
+    assert paired.plan.privacy.noise_multiplier == pytest.approx(local.plan.privacy.noise_multiplier, rel=2e-3)
+
+
+def test_only_those_who_take_part_hide_each_other() -> None:
+    """Cohorts of two among four: one may collude, and the other has its own noise alone."""
+    for size, exposed in ((2, 1.0), (3, price.complete(3, 3.0, 1))):
+        training = training_of(PRIVACY, fp.fedavg(0.5), network=fp.Star(4, fp.FixedCohort(size)))
+        list(training)
+        multiplier = training.plan.privacy.noise_multiplier
+        assert multiplier is not None
+        for record in training.ledger.records:
+            assert record.clients is not None and len(record.clients) == size
+            assert record.noise_multiplier == pytest.approx(multiplier * math.sqrt(exposed))
+
+
+def test_a_node_that_fails_takes_its_pairs_with_it() -> None:
+    network = fp.Graph(nx.complete_graph(4), outages=[fp.Outage(2, 1, 3)])
+    strategy = fp.decentralized_sgd(fp.StepSize(0.1))
+    training = training_of(replace(PRIVACY, trust=Pairwise(1, 3.0, Topology())), strategy, network=network)
+    list(training)
+    few = [record for record in training.ledger.records if record.clients is not None]
+    assert few and all(record.clients == (0, 1, 3) for record in few)
+    whole = next(record for record in training.ledger.records if record.clients is None)
+    assert isinstance(whole.noise_multiplier, float)
+    ratio = price.complete(3, 3.0, 1) / price.complete(4, 3.0, 1)
+    assert few[0].noise_multiplier == pytest.approx(whole.noise_multiplier * math.sqrt(ratio))
+
+
+def test_clients_of_unequal_weight_pay_by_their_own_sensitivity() -> None:
+    """Means over 6, 9, 4 and 12 examples: both ends of a pair add the same, and a larger client is hidden better."""
+    training = training_of(replace(PRIVACY, sampling=fp.FullBatch()), fp.fedavg(0.5, local_steps=2))
+    list(training)
+    record = next(r for r in training.ledger.records if r.query == "client_gradient")
+    assert isinstance(record.noise_multiplier, tuple)
+    least = min(record.noise_multiplier)
+    assert [noise / least for noise in record.noise_multiplier] == pytest.approx([m / 4 for m in SIZES])
+    per_client = training.spent().per_client
+    assert per_client[2] == max(per_client) and per_client[3] == min(per_client)
+
+
+def test_constraint_values_have_noise_of_their_own() -> None:
+    clients = clients_of()
+    for client in clients:
+        client.problem = fp.Problem(constraints=(fp.LossAtMost(0.5),))
+    training = fp.Training(clients, fp.private_al(4), PRIVACY, rounds=4)
+    list(training)
+    ratios = {r.query: r.pairs.ratio for r in training.ledger.records if r.pairs is not None}
+    assert ratios == {"statistic:constraints": 0.0, "lagrangian_gradient": 3.0}
+
+
+# --- the same run again ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("secrets", [Complete(), RandomRegular(2)], ids=str)
+def test_backends_agree(secrets: Secrets) -> None:
+    found = []
+    for backend in ("loop", "vmap", "linear"):
+        compute = fp.Compute(backend=backend, dtype="float64")
+        training = training_of(replace(PRIVACY, trust=Pairwise(1, 3.0, secrets)), compute=compute)
+        list(training)
+        found.append((training.result().params, training.ledger.records))
+    for params, records in found[1:]:
+        torch.testing.assert_close(params, found[0][0], rtol=1e-4, atol=1e-5)
+        assert records == found[0][1]
+
+
+@pytest.mark.parametrize("secrets", [Complete(), Links(((0, 1), (1, 2), (2, 3), (0, 3)))], ids=str)
+def test_a_resumed_run_is_the_unbroken_one(secrets: Secrets, tmp_path: Path) -> None:
+    privacy = replace(PRIVACY, trust=Pairwise(1, 3.0, secrets))
+    whole = training_of(privacy, folder=tmp_path / "whole")
+    list(whole)
+    stopped = training_of(privacy, folder=tmp_path / "stopped")
+    for report in stopped:
+        if report.round == 4:  # past the last checkpoint: its releases are repeated
+            break
+    assert stopped.folder is not None
+    stopped.folder.close()
+    again = training_of(privacy, folder=tmp_path / "stopped", resume=True)
+    list(again)
+    assert torch.equal(again.result().params, whole.result().params)
+    ledgers = [(tmp_path / name / "ledger.jsonl").read_bytes() for name in ("whole", "stopped")]
+    assert ledgers[0] == ledgers[1]
+
+
+def test_kill_9_and_resume_give_the_unbroken_run(tmp_path: Path) -> None:
+    script = """
+        import os, signal, sys
+        from pathlib import Path
+        sys.path.insert(0, {here!r})
+        from test_pairwise_runs import training_of
+        for report in training_of(folder=Path({folder!r})):
+            if report.round == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+    """
+    folder = tmp_path / "killed"
+    code = textwrap.dedent(script).format(here=str(Path(__file__).parent), folder=str(folder))
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
+    assert done.returncode == -signal.SIGKILL
+    whole, again = training_of(folder=tmp_path / "whole"), training_of(folder=folder, resume=True)
+    list(whole), list(again)
+    assert torch.equal(again.result().params, whole.result().params)
+    assert (folder / "ledger.jsonl").read_bytes() == (tmp_path / "whole" / "ledger.jsonl").read_bytes()
+
+
+def test_a_repeated_round_with_fresh_noise_is_charged(tmp_path: Path) -> None:
+    """As when a client dropped: the round is a second release, with other noise of the pairs, too."""
+    privacy = replace(PRIVACY, epsilon=None, noise_multiplier=5.0)
+    stopped = training_of(privacy, folder=tmp_path / "run")
+    for report in stopped:
+        if report.round == 3:
+            break
+    assert stopped.folder is not None
+    stopped.folder.close()
+    again = training_of(privacy, folder=tmp_path / "run", resume=True, fresh_noise=True)
+    list(again)
+    assert len(again.ledger.records) > len(stopped.plan.records)
+    assert again.spent().epsilon > stopped.plan.spent().epsilon
+
+
+# --- records -----------------------------------------------------------------------------------------------------
+
+
+def test_a_record_is_read_back_with_the_pairs_of_its_file_alone(tmp_path: Path) -> None:
+    privacy = replace(PRIVACY, trust=Pairwise(1, 3.0, RandomRegular(2)))
+    training = training_of(privacy, folder=tmp_path / "run")
+    list(training)
+    record = training.ledger.records[0]
+    assert record.pairs is not None and record.pairs.edges is not None
+    line = record.to_json()
+    assert "edges" not in line and Record.from_json(line, record.pairs.edges) == record
+    for edges in (None, ((0, 1),)):
+        with pytest.raises(ValueError, match="pairs"):
+            Record.from_json(line, edges)
+    for wrong in ({"ratio": 3.0}, {"ratio": 3.0, "colluders": 1, "secrets": "complete", "edges": None}, None, 3):
+        with pytest.raises(ValueError):
+            Record.from_json(json.dumps({**json.loads(line), "pairs": wrong}), record.pairs.edges)
+
+
+def test_a_ledger_without_pairs_is_written_as_before(tmp_path: Path) -> None:
+    training = training_of(replace(PRIVACY, trust=fp.Local()), folder=tmp_path / "run")
+    list(training)
+    header, first, *_ = (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()
+    assert json.loads(header)["fedpriv_ledger"] == 3 and "secrets" not in json.loads(header)
+    assert "pairs" not in json.loads(first)
+
+
+def test_a_header_without_its_pairs_is_refused(tmp_path: Path) -> None:
+    training = training_of(replace(PRIVACY, trust=Pairwise(1, 3.0, RandomRegular(2))), folder=tmp_path / "run")
+    list(training)
+    path = tmp_path / "run" / "ledger.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for secrets in (None, [[0, 1]]):
+        header = {**lines[0], "fedpriv_ledger": 2, "secrets": secrets}  # a format that has no chain to break
+        plain = [{k: v for k, v in line.items() if k not in ("chain", "seal")} for line in (header, *lines[1:])]
+        path.write_text("".join(json.dumps(line) + "\n" for line in plain))
+        with pytest.raises(LedgerError, match="damaged"):
+            read_ledger(path)
+
+
+def test_records_of_other_pairs_than_planned_are_not_resumed(tmp_path: Path) -> None:
+    from fedpriv.runs.integrity import against_plan
+    from fedpriv.runs.run_files import RunFiles
+
+    training = training_of(folder=tmp_path / "run")
+    list(training)
+    files, plan = RunFiles.read(tmp_path / "run"), training.plan
+    assert not list(against_plan(files, plan))
+    fewer = [replace(record, pairs=replace(record.pairs, colluders=2)) for record in plan.records if record.pairs]
+    assert "other pairs" in next(against_plan(files, replace(plan, records=tuple(fewer)))).text
+
+
+# --- refusals ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"mechanism": fp.Laplace(), "clip": fp.Clip(1.0, "l1")}, "privacy.mechanism"),
+        ({"trust": Pairwise(4, 3.0)}, "privacy.trust.pairwise.colluders"),
+        ({"trust": Pairwise(1, 3.0, Topology())}, "privacy.trust.pairwise.secrets"),
+        ({"trust": Pairwise(1, 3.0, RandomRegular(9))}, "privacy.trust.pairwise.secrets.random_regular.degree"),
+        ({"trust": Pairwise(1, 3.0, Links(((0, 7),)))}, "privacy.trust.pairwise.secrets"),
+    ],
+    ids=str,
+)
+def test_what_has_no_price_is_refused(changes: dict[str, object], field: str) -> None:
+    with pytest.raises(fp.ConfigError) as caught:
+        training_of(replace(PRIVACY, **changes))  # pyright: ignore[reportArgumentType]
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("written", "trust"),
+    [
+        ("{pairwise: {colluders: 1, ratio: 3}}", Pairwise(1, 3.0)),
+        ("{pairwise: {colluders: 0, ratio: 1, secrets: topology}}", Pairwise(0, 1.0, Topology())),
+        (
+            "{pairwise: {colluders: 2, ratio: 1, secrets: {random_regular: {degree: 4}}}}",
+            Pairwise(2, 1.0, RandomRegular(4)),
+        ),
+    ],
+)
+def test_a_configuration_says_it_in_the_same_words(written: str, trust: Pairwise) -> None:
+    run = Path(__file__).parents[1] / "run.yaml"
+    config = load_config(run, [f"privacy.trust={written}"])
+    assert config.privacy.trust == trust
+    again = config.model_dump(mode="json")["privacy"]["trust"]
+    assert load_config(run, [f"privacy.trust={json.dumps(again)}"]).privacy.trust == trust
+
+
+@pytest.mark.parametrize(
+    ("written", "field"),
+    [
+        ("{pairwise: {colluders: -1, ratio: 3}}", "colluders"),
+        ("{pairwise: {colluders: 1}}", "ratio"),
+        ("{pairwise: {colluders: 1, ratio: 3, secret: complete}}", "secret"),
+        ("{pairwise: {colluders: 1, ratio: 3, secrets: {random_regular: {degree: 0}}}}", "degree"),
+        ("{pairwise: {colluders: 1, ratio: 3, secrets: ring}}", "secrets"),
+    ],
+)
+def test_what_a_configuration_misspells_is_named(written: str, field: str) -> None:
+    with pytest.raises(fp.ConfigError) as caught:
+        load_config(Path(__file__).parents[1] / "run.yaml", [f"privacy.trust={written}"])
+    assert field in caught.value.field.split(".")
