@@ -59,7 +59,7 @@ def test_the_edits_are_of_all_fields() -> None:
 def test_a_changed_field_breaks_it(path: Path, field: str, number: int) -> None:
     lines = path.read_bytes().split(b"\n")
     raw = json.loads(lines[number])
-    assert raw[field] != FIELDS[field]
+    assert raw.get(field) != FIELDS[field]
     lines[number] = json.dumps(raw | {field: FIELDS[field]}, separators=(",", ":")).encode()
     path.write_bytes(b"\n".join(lines))
     with pytest.raises(fp.LedgerError, match=rf"line {number + 1} does not follow .* altered"):
