@@ -19,6 +19,7 @@ from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.spent import Spent
 from fedpriv.privacy.claims import Claim, NoiseClaim
 from fedpriv.privacy.mechanisms import Gaussian
+from fedpriv.privacy.pairwise import Pairwise
 from fedpriv.privacy.record import PerClient, SamplingName
 from fedpriv.privacy.schedules import Uniform
 from fedpriv.privacy.settings import FixedSize, Poisson, Sampling
@@ -151,6 +152,8 @@ def _if_hidden(plan: Plan, active_fraction: float) -> float | None:
     units = {record.unit for record in plan.records}
     if active_fraction == 1 or not plan.privacy.private or units != {"sample"}:
         return None
+    if isinstance(plan.privacy.trust, Pairwise):  # who takes part decides how well they hide each other
+        return None
     firsts = {(record.round, record.index): record for record in plan.records}
     # a round without anyone has no rates of its own
     rates = {record.query: _largest(record.rate) for record in plan.records if record.rate}
@@ -172,7 +175,7 @@ def _called(formula: Formula, draft: Draft, plan: Plan) -> NoiseClaim | None:
     one_each = sampling == FixedSize(1) or (
         isinstance(sampling, Poisson) and math.isclose(sampling.rate * examples, 1, rel_tol=0.01)
     )
-    if not one_each or not privacy.private or privacy.unit != "sample":
+    if not one_each or not privacy.private or privacy.unit != "sample" or isinstance(privacy.trust, Pairwise):
         return None
     if privacy.noise_multiplier is None or privacy.mechanism != Gaussian() or privacy.schedule != Uniform():
         return None
