@@ -258,7 +258,7 @@ def test_a_run_of_another_length_than_its_strategy_is_refused() -> None:
 def test_no_budget_is_spent_on_constraints_that_are_not_there() -> None:
     x, y = examples(6)
     clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), [TensorDataset(x, y)])
-    with pytest.raises(fp.ConfigError, match=r"problem\.constraints.*name some"):
+    with pytest.raises(fp.ConfigError, match=r"problem\.constraints.*give some"):
         fp.Training(clients, fp.private_al(5), fp.Privacy(epsilon=3), rounds=5)
 
 
