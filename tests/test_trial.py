@@ -74,6 +74,10 @@ MIXING = {
     "running mean": (running_mean, "differently when it is asked again"),
     "mean of the first batch": (of_the_first_batch, "differently when it is asked again"),
     "batch size": (over_the_batch_size, "alone is not what it gives in a batch"),
+    "place in the batch": (
+        lambda _, x: x + torch.arange(len(x)).view(-1, 1),
+        "alone is not what it gives in a batch",
+    ),
     "own generator": (lambda _, x: x * torch.rand(1, generator=OWN), "random numbers that are not torch's"),
 }
 OWN = torch.Generator().manual_seed(1)

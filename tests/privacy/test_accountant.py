@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError
 from fedpriv.privacy.accounting import bounds, pld, rdp
 from fedpriv.privacy.accounting.accountant import Accountant, account
 from fedpriv.privacy.accounting.calibration import calibrate
+from fedpriv.privacy.accounting.reserve import Milestones
 from fedpriv.privacy.accounting.spent import Spent, up
 from fedpriv.privacy.record import Record
 
@@ -396,3 +398,21 @@ def test_what_is_known_to_fit_says_nothing_of_dearer_releases() -> None:
         accountant.admit(laplace(500, noise_multiplier=0.4))
     accountant.admit(run.pop(0))
     assert accountant.spent().epsilon <= 2.0
+
+
+def test_a_plan_for_all_covers_each_of_them_and_no_others() -> None:
+    plan = Accountant(2, DELTA, 100.0, plan=[laplace(0), laplace(1, clients=(0,))])._plan
+    assert plan.covers(laplace(0), _charge(laplace(0, clients=(1,))))
+    assert not plan.covers(laplace(0), _charge(laplace(0, clients=(1,), noise_multiplier=9.0)))
+    assert plan.covers(laplace(1), _charge(laplace(1, clients=(0,))))
+    assert not plan.covers(laplace(1), _charge(laplace(1, clients=(1,))))
+    assert not plan.covers(laplace(1), _charge(laplace(1)))
+
+
+def test_milestones_count_each_round_once() -> None:
+    """Two releases a round: the rounds between two milestones are told what the next one costs."""
+    charge = _charge(laplace())
+    milestones = Milestones({k: Counter({charge: 2}) for k in range(100)})
+    marks = [math.ceil(100 * (mark / 12) ** 2) for mark in range(1, 13)]
+    found = [milestones.epsilon(rounds, lambda counted: float(counted.total())) for rounds in range(1, 101)]
+    assert found == [2 * min(mark for mark in marks if mark >= rounds) for rounds in range(1, 101)]

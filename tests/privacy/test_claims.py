@@ -8,6 +8,7 @@ import pytest
 from scipy.stats import norm
 
 from fedpriv.errors import ConfigError
+from fedpriv.privacy.accounting import gaussian
 from fedpriv.privacy.claims import erm, inexact_admm, output_perturbed_admm
 
 
@@ -51,3 +52,16 @@ def test_svrg_refuses_what_is_not_positive_by_name(field: str) -> None:
     for value in (0, -1):
         with pytest.raises(ConfigError, match=rf"{field} = {value}: must be positive"):
             erm.svrg(**{**given, field: value})
+
+
+def test_svrg_plus_plus_doubles_its_epochs() -> None:
+    """50 (2 + 4 + 8) steps, with sigma of equation 6."""
+    claim = erm.svrg(1.0, 100, 3, 50, doubling=True)
+    sigma = math.sqrt(50 * 8 * math.log(2 / 1e-3)) / 100
+    assert claim.basic_total == pytest.approx(700 * gaussian.epsilon_of(2 / sigma, 1e-3))
+
+
+@pytest.mark.parametrize(("epsilon", "rounds", "field"), [(0.0, 10, "epsilon"), (1.0, 0, "rounds")])
+def test_accelerated_mirror_descent_refuses_what_is_not_positive(epsilon: float, rounds: int, field: str) -> None:
+    with pytest.raises(ConfigError, match=f"{field} = 0"):
+        erm.accelerated_mirror_descent(epsilon, rounds)

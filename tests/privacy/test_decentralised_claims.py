@@ -207,3 +207,23 @@ def test_a_mean_of_active_rounds_is_rounded_up() -> None:
     two = claims.dual_averaging(0.8 * 2**0.5 * 1.5, 2, 240, 1.0)
     assert two.noise == pytest.approx(third.noise, rel=1e-12)
     assert third.messages == pytest.approx(two.messages, rel=1e-9)
+
+
+@pytest.mark.parametrize("field", ["epsilon", "rounds", "examples", "active_fraction"])
+def test_dual_averaging_refuses_what_is_not_positive_by_name(field: str) -> None:
+    given = {"epsilon": 1.0, "rounds": 4, "examples": 50, "active_fraction": 0.5}
+    with pytest.raises(ConfigError, match=rf"{field} = 0"):
+        claims.dual_averaging(**{**given, field: 0})
+
+
+@pytest.mark.parametrize("field", ["epsilon", "gamma", "gap"])
+def test_tracking_noise_needs_positive_numbers(field: str) -> None:
+    with pytest.raises(ConfigError, match="epsilon, gamma and gap are positive"):
+        TrackingNoise(**{"epsilon": 1.0, "gamma": 0.1, "q1": 0.9, "q2": 0.95, "gap": 1.0, field: 0.0})
+
+
+def test_equal_shares_have_no_infinite_horizon() -> None:
+    with pytest.raises(ConfigError, match="ratio below 1"):
+        Geometric(1.0).noise_multiplier(1.0)
+    assert Geometric(1.0).noise_multiplier(0.5, 10) == 20
+    assert Geometric(0.5).noise_multiplier(0.5) == 4
