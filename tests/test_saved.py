@@ -54,13 +54,13 @@ def test_no_epsilons(epsilon: object) -> None:
 
 @pytest.mark.parametrize("number", [-3.5, 4, "inf", math.inf, -math.inf, math.nan, None])
 def test_metrics(number: object) -> None:
-    checked(ROUND, ROW | {"test_loss": number}, "x", "")
+    checked(ROUND, ROW | {"test_loss": number}, "x", "", ["test_loss"])
 
 
 @pytest.mark.parametrize("number", ["-inf", "1", True, [1.0]])
 def test_no_metrics(number: object) -> None:
     with pytest.raises(FedprivError, match=r"^x is damaged \(test_loss"):
-        checked(ROUND, ROW | {"test_loss": number}, "x", "")
+        checked(ROUND, ROW | {"test_loss": number}, "x", "", ["test_loss"])
 
 
 @pytest.mark.parametrize("noise", [math.inf, math.nan, "inf", "1", True])

@@ -6,6 +6,7 @@ import os
 import pty
 import signal
 import time
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -64,6 +65,18 @@ def test_a_closed_terminal_ends_a_run_too(tmp_path: Path) -> None:
     assert nothing_is_past_the_checkpoint(folder)
 
 
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """Nothing is ignored, as a program in the background ignores Ctrl-C."""
+    before = {
+        number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("heard")
 def test_only_a_second_ctrl_c_insists() -> None:
     """A terminal that is closed tells its session's leader twice, perhaps while the run is being left."""
     for patient in (True, False):
