@@ -22,6 +22,7 @@ from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.ledger import Ledger, Release
 from fedpriv.privacy.mechanisms import EVERYBODY, add_noise
 from fedpriv.privacy.pair_noise import with_pair_noise
+from fedpriv.privacy.pairwise import excess
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.settings import Privacy, Sampling
 from fedpriv.randomness.streams import Randomness
@@ -85,7 +86,9 @@ class PrivateOracle(Questions):
             return torch.zeros(self._population.equality.shape)
         sampled = self._sampled_factors(question.sampling)
         priced = range(self.n_clients), self.constraints.factors(sampled), question.clip, question.share
-        return self.constraints.deviation(self._pricing.price(round_index, 0, question.name, *priced)[1], sampled)
+        record, scales = self._pricing.price(round_index, 0, question.name, *priced)
+        more = excess(record.pairs, self.n_clients)
+        return self.constraints.deviation([a * b for a, b in zip(scales, more, strict=True)], sampled)
 
     def _exact(self, question: Question, params: Tensor) -> tuple[Tensor, Tensor]:
         objective, constraints = self.problem(params)

@@ -9,6 +9,7 @@ Sources: Dwork et al. (2006); Sabater, Bellet and Ramon (2022); Allouah et al. (
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -167,6 +168,16 @@ class Pairs:
             raise ConfigError("record.pairs.ratio", self.ratio, "must be a number from 0 to 1000")
         if self.colluders < 0:
             raise ConfigError("record.pairs.colluders", self.colluders, "must be a whole number, at least 0")
+
+
+def excess(pairs: Pairs | None, n_clients: int) -> list[float]:
+    """Standard deviation of each client's noise, its own and that of all its pairs, over that of its own alone."""
+    if pairs is None:
+        return [1.0] * n_clients
+    shared = [n_clients - 1] * n_clients
+    if pairs.edges is not None:
+        shared = [sum(client in pair for pair in pairs.edges) for client in range(n_clients)]
+    return [math.sqrt(1 + pairs.ratio**2 * many) for many in shared]
 
 
 def in_order(pairs: object) -> Edges:

@@ -83,10 +83,10 @@ class Pricing:
         return replace(record, **changes), scales
 
     def _pairs_of(self, query: str) -> Pairs | None:
-        """Who adds noise that cancels: nobody to a client's statistic, which is used by itself."""
+        """Who adds noise that cancels, and how much: statistics, which are used by themselves, have their own ratio."""
         if self._pairs is None or not query.startswith("statistic:"):
             return self._pairs
-        return replace(self._pairs, ratio=0.0)
+        return replace(self._pairs, ratio=self._privacy.statistics.ratio)
 
     def exact(self, round_index: int, index: int, query: str, clients: Sequence[int]) -> Record:
         """The record of an answer without noise, or with a paper's: its epsilon is infinite."""

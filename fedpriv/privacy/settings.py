@@ -12,7 +12,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.privacy.as_published import Published
 from fedpriv.privacy.clipping import ROUNDING, Clip
 from fedpriv.privacy.mechanisms import LAWS, Gaussian, Mechanism
-from fedpriv.privacy.pairwise import Pairwise
+from fedpriv.privacy.pairwise import PairRatio, Pairwise
 from fedpriv.privacy.record import Relation, Unit
 from fedpriv.privacy.schedules import Schedule, Uniform
 
@@ -124,11 +124,14 @@ class Statistics:
         share: Part of a round's privacy budget that goes to constraint values, in (0, 1); the gradient gets the rest.
         public_counts: Whether the sizes of groups and classes are public. If not, constraints must state public
             fractions.
+        ratio: As `Pairwise.ratio`, for values. A client uses its own values by themselves, where noise of pairs does
+            not cancel; so 0, noise of its own alone, is best for every strategy that is shipped.
     """
 
     bound: Positive = 4.0
     share: Ratio = 0.2
     public_counts: bool = False
+    ratio: PairRatio = 0.0
 
     def relative_share(self, norm: str) -> float:
         """Noise multiplier of a gradient over that of a statistic, at which they split a round's budget by `share`.

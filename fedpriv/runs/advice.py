@@ -14,6 +14,7 @@ from fedpriv.network.graph import Graph
 from fedpriv.privacy.claims import Claim
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.mechanisms import Gaussian, Laplace
+from fedpriv.privacy.pairwise import excess
 from fedpriv.runs.planning import Draft, Plan
 from fedpriv.runs.training import Training
 from fedpriv.strategies.advice import ConstraintNoise, Outlook
@@ -65,7 +66,7 @@ def _constraint_noise(draft: Draft, plan: Plan) -> ConstraintNoise | None:
     assert table is not None, "only sums of losses have private values"
     reach = float(clip.norms(table.largest.double())) * privacy.statistics.bound / 2
     noise = asked[0].noise_multiplier
-    multiplier = max(noise) if isinstance(noise, tuple) else noise
+    multiplier = (max(noise) if isinstance(noise, tuple) else noise) * max(excess(asked[0].pairs, plan.n_clients))
     deviation = multiplier * privacy.sensitivity_of(clip) * reach * privacy.mechanism.deviation
     return ConstraintNoise(deviation, reach, fewest, Layout.of(draft.model).dim)
 

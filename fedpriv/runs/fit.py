@@ -30,6 +30,7 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
     """
     step, trust, bound = strategy.local_step, str(privacy.trust), strategy.message_norm
     name = type(step).__name__
+    check_statistics(privacy)
     if privacy.at == "message" and bound is not None and privacy.clip != Clip(bound, "l2"):
         fix = f"messages of {strategy.name} have l2 norm {bound:g}: use {{norm: l2, bound: {bound:g}}}"
         raise ConfigError("privacy.clip", f"{{norm: {privacy.clip.norm}, bound: {privacy.clip.bound:g}}}", fix)
@@ -76,6 +77,17 @@ def check_pairs(privacy: Privacy, trust: Pairwise, n_clients: int) -> None:
     if trust.colluders >= n_clients:
         fix = f"at most all but one of {n_clients} clients collude against that one: give at most {n_clients - 1}"
         raise ConfigError("privacy.trust.pairwise.colluders", trust.colluders, fix)
+
+
+def check_statistics(privacy: Privacy) -> None:
+    """Refuse noise of pairs on statistics where no pairs share secrets.
+
+    Raises:
+        ConfigError: names `privacy.statistics.ratio`.
+    """
+    if privacy.statistics.ratio and not isinstance(privacy.trust, Pairwise):
+        fix = "is for noise that cancels between pairs: leave it out, or use trust: pairwise"
+        raise ConfigError("privacy.statistics.ratio", privacy.statistics.ratio, fix)
 
 
 def check_linear(strategy: Strategy, n_clients: int, network: RoundNetwork, rounds: int = 3) -> None:

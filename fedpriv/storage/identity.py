@@ -30,11 +30,28 @@ def digest(*settings: object) -> str:
 SPEED = frozenset({"backend", "device", "chunk", "threads"})
 
 
+LATER: dict[tuple[str, ...], object] = {("privacy", "statistics", "ratio"): 0.0}
+"""Settings that came after the first version, each with the value at which a run is as it was before there was one."""
+
+
 def of_config(config: Mapping[str, Any]) -> str:
-    """SHA-256 of a configuration without what may change between stop and resume: logging and speed."""
+    """SHA-256 of a configuration without what may change between stop and resume: logging and speed.
+
+    Nor does a later setting change it, where it changes nothing: runs of earlier versions can be resumed.
+    """
     compute = {name: value for name, value in (config.get("compute") or {}).items() if name not in SPEED}
     kept = {str(name): value for name, value in config.items() if name != "log"} | {"compute": compute}
+    for path, unchanged in LATER.items():
+        kept = _without(kept, path, unchanged)
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+
+
+def _without(section: Mapping[str, Any], path: Sequence[str], value: object) -> dict[str, Any]:
+    name, *deeper = path
+    inside = section.get(name)
+    if deeper:
+        return {**section, name: _without(inside, deeper, value)} if isinstance(inside, Mapping) else {**section}
+    return {key: other for key, other in section.items() if key != name or other != value}
 
 
 def _described(value: object, above: tuple[int, ...]) -> list[Any]:

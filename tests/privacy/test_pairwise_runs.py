@@ -114,14 +114,41 @@ def test_clients_of_unequal_weight_pay_by_their_own_sensitivity() -> None:
     assert per_client[2] == max(per_client) and per_client[3] == min(per_client)
 
 
-def test_constraint_values_have_noise_of_their_own() -> None:
+def constrained(privacy: fp.Privacy, rounds: int = 4) -> fp.Training:
     clients = clients_of()
     for client in clients:
         client.problem = fp.Problem(constraints=(fp.LossAtMost(0.5),))
-    training = fp.Training(clients, fp.private_al(4), PRIVACY, rounds=4)
+    return fp.Training(clients, fp.private_al(rounds), privacy, rounds=rounds, secret_seed=1)
+
+
+@pytest.mark.parametrize("ratio", [0.0, 2.0])
+def test_constraint_values_have_noise_of_their_own_unless_one_asks_for_pairs(ratio: float) -> None:
+    privacy = replace(PRIVACY, statistics=fp.Statistics(ratio=ratio))
+    training = constrained(privacy)
     list(training)
     ratios = {r.query: r.pairs.ratio for r in training.ledger.records if r.pairs is not None}
-    assert ratios == {"statistic:constraints": 0.0, "lagrangian_gradient": 3.0}
+    assert ratios == {"statistic:constraints": ratio, "lagrangian_gradient": 3.0}
+    assert 3.9 < training.spent().epsilon <= 4.0
+    assert account(training.ledger.records, 4, 1e-5).epsilon == training.spent().epsilon
+
+
+@pytest.mark.parametrize("secrets", [Complete(), Links(((0, 1), (1, 2), (1, 3)))], ids=str)
+def test_the_deviation_of_constraint_values_counts_the_noise_of_pairs(secrets: Secrets) -> None:
+    privacy = fp.Privacy(
+        noise_multiplier=1.0, trust=Pairwise(1, 3.0, secrets), statistics=fp.Statistics(bound=1.0, ratio=2.0)
+    )
+    training = constrained(privacy, rounds=400)
+    oracle, params, seen = training.oracle, training.progress.received, []
+    for index in range(400):
+        oracle.begin_round(index, torch.arange(4))
+        seen.append(oracle.statistic(params, "constraints").flatten())
+    ratio = torch.stack(seen).std(0) / oracle.statistic_deviation(0).flatten()
+    assert ((ratio - 1).abs() < 0.15).all(), ratio
+
+
+def test_pairs_of_statistics_need_pairs() -> None:
+    with pytest.raises(fp.ConfigError, match=r"privacy\.statistics\.ratio.*leave it out, or use trust: pairwise"):
+        training_of(replace(PRIVACY, trust=fp.Local(), statistics=fp.Statistics(ratio=1.0)))
 
 
 # --- the same run again ------------------------------------------------------------------------------------------
