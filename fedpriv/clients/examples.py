@@ -1,4 +1,4 @@
-"""Where the clients' examples come from: asked for by client and place, so no reader needs them in one tensor."""
+"""Access to the clients' examples by client and position, so that they need not all lie in one tensor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedpriv.errors import DataError
 
 
 class Examples(Protocol):
-    """All clients' examples, of one shape and type, and the same whenever they are asked for."""
+    """All clients' examples. They have one shape and type, and never change."""
 
     @property
     def counts(self) -> Tensor:
@@ -24,8 +24,8 @@ class Examples(Protocol):
         """Some examples of some clients.
 
         Args:
-            clients: Whose, `[k]`.
-            places: Which of each, from 0 to its count less one, `[k, b]`; a place may come more than once.
+            clients: Indices of the clients, `[k]`.
+            places: Positions in the data of each, from 0 to its count less one, `[k, b]`; one may occur more than once.
 
         Returns:
             Inputs `[k, b, ...]` and targets `[k, b, ...]`, on the run's device and in its types; read only.
@@ -37,16 +37,16 @@ class InMemory:
     """All examples in one tensor of inputs and one of targets.
 
     Args:
-        clients: Whose examples are read, each once.
-        device: Where they go.
-        dtype: Type of inputs and targets that are no whole numbers.
+        clients: The clients; each one's loader is read once.
+        device: Where the tensors go.
+        dtype: Floating-point inputs and targets are converted to it.
 
     Attributes:
-        inputs: Of all clients, one after another, `[n_examples, ...]`.
-        targets: The same.
+        inputs: All clients' inputs, one client after another, `[n_examples, ...]`.
+        targets: Their targets, `[n_examples, ...]`.
 
     Raises:
-        DataError: the data of a client cannot be used; the client is named.
+        DataError: the data of a client cannot be used; names the client.
     """
 
     def __init__(self, clients: Sequence[Client], device: torch.device, dtype: torch.dtype) -> None:
@@ -64,7 +64,7 @@ class InMemory:
             self.targets = self.targets.long()  # class numbers, as torch's losses take them
 
     def take(self, clients: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Examples.take`; neighbours in memory are a view instead of a copy."""
+        """See `Examples.take`; consecutive examples are returned as a view, without copying."""
         index = (places + self._starts[clients].unsqueeze(1)).flatten()
         span = slice(int(index[0]), int(index[-1]) + 1)
         if span.stop - span.start == len(index) and torch.equal(index, torch.arange(span.start, span.stop)):

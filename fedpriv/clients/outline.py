@@ -1,4 +1,4 @@
-"""What is public about a run's data before anybody reads them."""
+"""Public facts about a run's data, known before the data are read: sizes, shapes, number of classes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from fedpriv.data.base import size
 
 @dataclass(frozen=True)
 class Outline:
-    """The shape of a run's data.
+    """Sizes and shapes of a run's data.
 
     Attributes:
         sizes: Number of examples of each client.
-        input_shape: Of one example.
-        n_classes: Labels are in `[0, n_classes)`; None where targets are numbers.
-        dtype: Of the inputs, as models get them.
+        input_shape: Shape of one example's input.
+        n_classes: Labels are whole numbers in `[0, n_classes)`; None for regression.
+        dtype: Type of the inputs, as models get them.
     """
 
     sizes: tuple[int, ...]
@@ -31,13 +31,13 @@ class Outline:
 
     @classmethod
     def of(cls, datasets: Sequence[Dataset[Any]], n_classes: int | None) -> Self:
-        """Of data that are there, one data set a client."""
+        """Read off data sets, one for each client."""
         example: Tensor = datasets[0][0][0]
         dtype = torch.float32 if example.is_floating_point() else example.dtype
         return cls(tuple(size(dataset) for dataset in datasets), tuple(example.shape), n_classes, dtype)
 
     def made_up(self) -> list[TensorDataset]:
-        """Random examples of this shape, a data set a client: to measure time, not to learn from."""
+        """Random data sets of these sizes and shapes, one for each client, to measure how long a round takes."""
         return [TensorDataset(torch.rand(m, *self.input_shape), self._targets(m)) for m in self.sizes]
 
     def _targets(self, m: int) -> Tensor:

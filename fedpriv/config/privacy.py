@@ -31,7 +31,7 @@ TRUST = by_key(
 
 
 class ScheduleChoice(Choice):
-    """How the budget is shared over rounds; `function` is `package.module:name` of a public function of the round."""
+    """How rounds share the budget; `function` is `package.module:name` of a function from a round to its share."""
 
     neither = "uniform"
 
@@ -46,7 +46,7 @@ class ScheduleChoice(Choice):
 
 
 class PrivacySection(Section):
-    """The promise: a total `epsilon` for the run, or the noise; `epsilon_bar` is a paper's epsilon per round."""
+    """The promise: the run's total `epsilon`, or its `noise_multiplier`; `epsilon_bar` is a published variant's epsilon."""
 
     epsilon: settings.Amount | None = None
     noise_multiplier: settings.Amount | None = None
@@ -60,14 +60,14 @@ class PrivacySection(Section):
     clip: Annotated[Clip, Spelled(named_fields(Clip))] = Clip(1.0)
     sampling: Annotated[settings.Sampling, Spelled(SAMPLING)] = settings.FullBatch()
     schedule: ScheduleChoice = ScheduleChoice()
-    secure: Annotated[bool | None, Field(exclude=True)] = None  # read, and said to have no effect
+    secure: Annotated[bool | None, Field(exclude=True)] = None  # of old files; a warning says that it has no effect
     statistics: Annotated[settings.Statistics, Spelled(named_fields(settings.Statistics))] = settings.Statistics()
     durable: bool = True
 
     @model_validator(mode="before")
     @classmethod
     def _clip_suits_noise(cls, given: object) -> object:
-        """The norm is that of the mechanism, unless it is given."""
+        """Clip in l2 for Gaussian noise and in l1 for Laplace noise, unless a norm is given."""
         if isinstance(given, dict) and isinstance(given.get("clip", {}), dict):
             law = next((law for name, law in LAWS.items() if name == given.get("mechanism")), LAWS["gaussian"])
             return {**given, "clip": {"bound": 1.0, "norm": law.norm, **given.get("clip", {})}}
@@ -83,10 +83,13 @@ class PrivacySection(Section):
                 raise ConfigError(f"privacy.{name}", getattr(self, name), fix)
 
     def build(self, recipe: Recipe) -> settings.Privacy:
-        """The promise, as the strategy needs it.
+        """The settings as Python has them.
+
+        Args:
+            recipe: The strategy, with the schedule or published noise that it brings.
 
         Raises:
-            ConfigError: settings that contradict each other or the strategy.
+            ConfigError: settings contradict each other or the strategy.
         """
         self._check_published(recipe.published is not None)
         schedule = self.schedule.build()

@@ -1,4 +1,4 @@
-"""What of a run is on the disk: its folder, its ledger, its checkpoints."""
+"""A run's files: keeping them up to date, and going on from them after a stop."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from fedpriv.storage.identity import of_config
 
 
 class Keeper:
-    """Keeps a run where it can be resumed; without a folder the run is in memory, and nothing here does anything.
+    """Writes what a later `resume` needs into a folder, and reads it back. Without a folder nothing is kept.
 
     Args:
-        folder: Where to.
+        folder: The run's folder; None keeps nothing.
         every: Rounds between checkpoints.
     """
 
@@ -34,38 +34,41 @@ class Keeper:
 
     @property
     def path(self) -> Path | None:
-        """The folder's path; None of a run in memory."""
+        """The folder's path; None if nothing is kept."""
         return None if self.folder is None else self.folder.path
 
     def last(self, device: torch.device) -> Checkpoint | None:
-        """Where the run to resume stopped; None where it was killed before its first checkpoint.
+        """The newest checkpoint of the run to resume; None if it was killed before its first.
+
+        Args:
+            device: Where the tensors go.
 
         Raises:
             ConfigError: there is no folder.
-            FedprivError: what it holds cannot be resumed.
+            FedprivError: the folder's run cannot be resumed.
         """
         path = self._needed()
         return Checkpoint.last(path, releases_told(path / "metrics.jsonl"), device)
 
     def rows(self, finished: int) -> list[dict[str, Any]]:
-        """What was reported of the first `finished` rounds before a resume."""
+        """The rows of metrics that the run wrote about its first `finished` rounds, before it stopped."""
         rows = read_metrics(self._needed() / "metrics.jsonl") if finished else []
         return [{**row, "epsilon": float(row["epsilon"])} for row in rows if row["round"] <= finished]
 
     def ledger(
         self, guard: Guard, plan: Plan, randomness: Randomness, saved: Checkpoint | None, *, fresh_noise: bool
     ) -> Ledger:
-        """The run's ledger: a new one, or the one on the disk, which replays what it has beyond the checkpoint.
+        """The run's ledger: a new one, or that of a stopped run, whose answers after the checkpoint are repeated.
 
         Args:
-            guard: What it asks before it admits a record.
-            plan: The run's plan.
-            randomness: The run's streams.
-            saved: Where the run stopped; None of one that begins.
+            guard: Refuses answers that would pass the budget.
+            plan: What the run is going to release.
+            randomness: The run's random streams.
+            saved: The checkpoint to go on from; None for a new run.
             fresh_noise: See `Ledger.resume`.
 
         Raises:
-            LedgerError: what is on the disk does not fit the run, or cannot be written.
+            LedgerError: the ledger in the folder belongs to another run or is damaged, or a new one cannot be written.
         """
         if self.folder is None:
             return Ledger(guard)
@@ -81,20 +84,20 @@ class Keeper:
         return ledger
 
     def check(self) -> None:
-        """Stop where another run has taken the folder.
+        """Make sure that no other run writes to the folder.
 
         Raises:
-            FedprivError: one has.
+            FedprivError: one does.
         """
         if self.folder is not None:
             self.folder.check()
 
     def is_due(self, finished: int, *, last: bool) -> bool:
-        """Whether a checkpoint is due after so many rounds."""
+        """Whether to write a checkpoint after `finished` rounds; `last` is the end of the run."""
         return self.folder is not None and (last or finished % self._every == 0)
 
     def save(self, checkpoint: Checkpoint, ledger: Ledger) -> None:
-        """Write a checkpoint, and before it all that it counts on."""
+        """Write a checkpoint, once the ledger's records before it are safely on the disk."""
         if self.folder is not None:
             self.folder.check()
             ledger.sync()
@@ -107,7 +110,7 @@ class Keeper:
 
 
 def _header(plan: Plan, config: dict[str, Any] | None) -> dict[str, Any]:
-    """What the first line of a ledger tells of its run."""
+    """The first line of a ledger: public facts that identify its run."""
     named = {} if config is None else {"config": of_config(config)}
     paired = facts_of_pairs(pairs_of(plan.privacy, plan.n_clients))
     return {"n_clients": plan.n_clients, "delta": plan.privacy.delta, **paired, **named, "planned": len(plan.records)}
