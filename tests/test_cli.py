@@ -187,10 +187,11 @@ def test_list_tells_the_options_of_a_name():
     told = dict(line.split(maxsplit=1) for line in lines[1:])
     assert set(told) == {"is", "p", "seed"}, "n_clients is not for the user to give"
     assert told["p"].endswith("required")
-    assert told["seed"] == "int; 0 by default"
+    assert told["seed"] == "a whole number; 0 by default"
     tracking = json.loads(fedpriv("list", "gradient_tracking", "--json").stdout)["strategy: gradient_tracking"]
-    assert "StepSize(scale=0.1" in tracking["step_size"]
-    assert tracking["gradient_at"] == "'sent' or 'mixed'; 'sent' by default"
+    assert tracking["step_size"].endswith("{scale: 0.1, power: 0.0, ratio: 1.0} by default")
+    assert tracking["step_size.scale"] == "a positive, finite number; 1.0 by default"
+    assert tracking["gradient_at"] == "'sent' or 'mixed'; sent by default"
     assert "did you mean 'erdos_renyi'" in refused("list", "erdos_reny")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Self, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from pydantic import (
@@ -135,6 +135,17 @@ class Plugin(Section):
     def options_of(cls, own: Mapping[str, Any]) -> type[BaseModel]:
         """The options of the builder that the section names, from its signature."""
         return options_model(cls.builder(own), {*cls.context, *cls.model_fields}, cls.spellings)
+
+    @classmethod
+    def forms(cls, name: str) -> Iterator[tuple[dict[str, str], type[BaseModel]]]:
+        """Each way to choose this name, `{name: ...}` and its variants, with the options that stand beside it."""
+        for variant in cls.variants(name):
+            yield {"name": name, **variant}, cls.options_of({"name": name, **variant})
+
+    @classmethod
+    def variants(cls, name: str) -> tuple[dict[str, str], ...]:
+        """What may stand beside this name to choose other options."""
+        return ({},)
 
     @property
     def options(self) -> dict[str, Any]:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Hashable, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from itertools import chain
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel
+import yaml
+from pydantic import BaseModel, TypeAdapter
+from pydantic.fields import FieldInfo
 
 from fedpriv.checks import Bound, either
-from fedpriv.config.base import Choice, Plugin, hints_of
+from fedpriv.config.base import Choice, Plugin, Spelled, options_model
 from fedpriv.config.network import ActivitySection, MixingSection, TopologySection
 from fedpriv.config.problem import ConstraintSection, ObjectiveSection
-from fedpriv.config.schema import DataSection, LossSection, ModelSection, StrategySection
+from fedpriv.config.schema import PARTITION_SECTIONS, DataSection, LossSection, ModelSection, StrategySection
 from fedpriv.data.partition import PARTITIONS
 from fedpriv.errors import ConfigError
 from fedpriv.oracle.backends import BACKENDS
@@ -33,11 +35,16 @@ SECTIONS: dict[str, type[Plugin]] = {
     "mixings": MixingSection,
     "activities": ActivitySection,
 }
-PLAIN = {"partitions": PARTITIONS, "mechanisms": MECHANISMS, "backends": BACKENDS}
+PLAIN: dict[str, tuple[str, Mapping[Any, Any]]] = {
+    "partitions": ("data.partition", PARTITIONS),
+    "mechanisms": ("privacy.mechanism", MECHANISMS),
+    "backends": ("compute.backend", BACKENDS),
+}
+_WORDS = {float: "a number", int: "a whole number", bool: "true or false", str: "text", NoneType: "null"}
 
 
 def look_up(name: str | None, more: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    """All names by kind, those of one kind, or the options of one name.
+    """All names by kind, those of one kind, or the options of one name: what each may be, and its default.
 
     Args:
         name: A kind, a name, or None.
@@ -47,52 +54,109 @@ def look_up(name: str | None, more: Mapping[str, Mapping[str, str]]) -> dict[str
         ConfigError: it is neither a kind nor a name.
     """
     known = {kind: {name: row.description for name, row in of.registry.items()} for kind, of in SECTIONS.items()}
-    for kind, objects in PLAIN.items():
+    for kind, (_, objects) in PLAIN.items():
         known[kind] = {name: (thing.__doc__ or "").strip().split("\n")[0] for name, thing in objects.items()}
     known |= {kind: dict(rows) for kind, rows in more.items()}
     if name is None:
         return known
     if name in known:
         return {name: known[name]}
-    options = {
-        f"{of.field}: {name}": {"is": known[kind][name], **_options(of, name)}
-        for kind, of in SECTIONS.items()
-        if name in of.registry
+    found = {
+        title: {"is": known[kind][name], **options}
+        for kind in known
+        if name in known[kind]
+        for title, options in _forms(kind, name)
     }
-    plain = {f"{kind}: {name}": {"is": known[kind][name]} for kind in (*PLAIN, *more) if name in known[kind]}
-    if not options and not plain:
+    if not found:
         raise ConfigError("name", name, f"unknown{nearest(name, {*known, *chain(*known.values())})}")
-    return {**plain, **options}
+    return found
 
 
-def _options(section: type[Plugin], name: str) -> Mapping[str, str]:
-    """From the builder's signature: what each option may be, and its default."""
-    builder, options = section.registry[name].build, dict[str, str]()
-    hints = hints_of(builder)
-    for option, parameter in inspect.signature(builder).parameters.items():
-        if option not in section.context and parameter.kind is not parameter.VAR_KEYWORD:
-            kind = _said(hints.get(option, parameter.annotation), section.spellings)
-            default = "required" if parameter.default is parameter.empty else f"{parameter.default!r} by default"
-            options[option] = f"{kind}; {default}"
-    return options
+def _forms(kind: str, name: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """For each way to write this name, where it stands and its options."""
+    if kind in SECTIONS:
+        for given, options in SECTIONS[kind].forms(name):
+            variant = "".join(f", {key}: {value}" for key, value in given.items() if key != "name")
+            yield f"{SECTIONS[kind].field}: {name}{variant}", _options(options)
+    elif kind == "partitions":
+        yield f"data.partition: {name}", _options(PARTITION_SECTIONS[name])
+    else:
+        yield f"{PLAIN[kind][0] if kind in PLAIN else kind}: {name}", {}
 
 
-def _said(kind: Any, spellings: Mapping[Any, Any]) -> str:  # noqa: ANN401 - any annotation
+def _options(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
+    """A row for each option; those of an object's fields follow it, with dots, as on the command line."""
+    rows: dict[str, str] = {}
+    for name, field in model.model_fields.items():
+        if _tag(field) is None:
+            rows[prefix + name] = f"{_said(_kind(field))}; {_default(field)}"
+            for path, inner in _inside(_kind(field)):
+                rows |= _options(inner, f"{prefix}{name}.{path}")
+    return rows
+
+
+def _inside(kind: Any) -> Iterator[tuple[str, type[BaseModel]]]:  # noqa: ANN401 - any annotation
+    """The objects that an option may be, each with the path to its fields."""
+    for one in _alternatives(kind):
+        if inspect.isclass(one) and issubclass(one, Choice):
+            for word, field in one.model_fields.items():
+                yield from ((f"{word}.{path}", inner) for path, inner in _inside(_kind(field)))
+        elif inspect.isclass(one) and issubclass(one, BaseModel):
+            yield "", one
+
+
+def _kind(field: FieldInfo) -> Any:  # noqa: ANN401 - any annotation
+    return Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+
+
+def _tag(field: FieldInfo) -> object:
+    """The one value that a field can have, by which a mapping is told from others; None if there are more."""
+    parts = get_args(field.annotation)
+    return parts[0] if get_origin(field.annotation) is Literal and len(parts) == 1 else None
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    plain = TypeAdapter(_kind(field)).dump_python(field.get_default(call_default_factory=True), mode="json")
+    written: str = yaml.safe_dump(plain, default_flow_style=True, sort_keys=False, width=10**9)
+    return f"{written.strip().removesuffix('...').strip()} by default"
+
+
+def _alternatives(kind: Any) -> Iterator[Any]:  # noqa: ANN401 - any annotation
+    """The parts of a union, as YAML writes them."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        for part in parts:
+            yield from _alternatives(part)
+    elif origin is Annotated and not any(isinstance(part, Bound) for part in parts[1:]):
+        yield from _alternatives(next((part.form for part in parts[1:] if isinstance(part, Spelled)), parts[0]))
+    else:
+        yield options_model(kind) if is_dataclass(kind) else kind
+
+
+def _said(kind: Any) -> str:  # noqa: ANN401 - any annotation
     """An annotation in words."""
-    if isinstance(kind, Hashable) and kind in spellings:
-        return _said(spellings[kind], {})
+    return " or ".join(map(_word, sorted(_alternatives(kind), key=lambda one: one is not NoneType)))
+
+
+def _word(kind: Any) -> str:  # noqa: ANN401 - any annotation
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        bounds = [part.words.removeprefix("must be ") for part in parts[1:] if isinstance(part, Bound)]
-        return bounds[0] if bounds else _said(parts[0], spellings)
-    if origin in (Union, UnionType):
-        return " or ".join("null" if part is NoneType else _said(part, spellings) for part in parts)
+        return next(part.words for part in parts[1:] if isinstance(part, Bound)).removeprefix("must be ")
     if origin is Literal:
-        return either(parts)
-    if inspect.isclass(kind) and issubclass(kind, Choice):
-        return f"{kind.neither} or one of {{{', '.join(kind.model_fields)}}}"
-    if inspect.isclass(kind) and issubclass(kind, BaseModel):
-        return f"{{{', '.join(kind.model_fields)}}}"
-    if is_dataclass(kind):
-        return f"{{{', '.join(field.name for field in fields(kind))}}}"
-    return kind if isinstance(kind, str) else inspect.formatannotation(kind)
+        return either(parts) if len(parts) > 1 else repr(parts[0])
+    if origin is not None and issubclass(origin, Mapping):
+        return f"{{{_said(parts[0])}: {_said(parts[1])}, ...}}"
+    if origin is not None and issubclass(origin, Sequence):
+        each = [_said(part) for part in parts if part is not ...]
+        return f"[{', '.join(each if len(each) > 1 else [*each, '...'])}]"
+    if not issubclass(kind, BaseModel):
+        return _WORDS.get(kind, kind.__name__)
+    names = {name: _tag(field) for name, field in kind.model_fields.items()}
+    said = ", ".join(name if tag is None else f"{name}: {tag}" for name, tag in sorted(names.items(), key=_tags_first))
+    return f"{kind.neither} or one of {{{said}}}" if issubclass(kind, Choice) else f"{{{said}}}"
+
+
+def _tags_first(item: tuple[str, object]) -> bool:
+    return item[1] is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
@@ -12,7 +12,6 @@ from pydantic_core import core_schema
 from fedpriv.config.base import Choice, Plugin
 from fedpriv.config.catalogue import SECTIONS
 from fedpriv.config.schema import Config
-from fedpriv.errors import ConfigError
 
 
 def dumps() -> str:
@@ -46,18 +45,12 @@ class _Schema(GenerateJsonSchema):
 
 def _options(section: type[Plugin], own: dict[str, Any], definitions: dict[str, Any]) -> Iterator[JsonSchemaValue]:
     """For each name: where it is chosen, its options and no others stand beside it."""
-    variant = section.model_fields.get("variant")
     for name in sorted(section.registry):
-        for chosen in get_args(variant.annotation) if variant else (None,):
-            given = {"name": name} if chosen is None else {"name": name, "variant": chosen}
-            try:
-                options = section.options_of(given)
-            except ConfigError:  # it has no such variant
-                continue
-            place = f"{section.field}.{name}.{chosen}."
+        for given, options in section.forms(name):
+            place = f"{section.field}.{name}.{given.get('variant')}."
             found = options.model_json_schema(schema_generator=_Schema, ref_template=f"#/$defs/{place}{{model}}")
             definitions |= {f"{place}{inner}": value for inner, value in found.pop("$defs", {}).items()}
             found["properties"] = {**dict.fromkeys(own, True), **found.get("properties", {})}
-            is_default = variant is not None and variant.default == chosen
-            is_it = {key: {"const": value} for key, value in given.items()}
-            yield {"if": {"properties": is_it, "required": ["name"] if is_default else [*given]}, "then": found}
+            default = {name: field.default for name, field in section.model_fields.items() if name == "variant"}
+            is_it = {key: {"const": value} for key, value in {**default, **given}.items()}
+            yield {"if": {"properties": is_it, "required": [*given]}, "then": found}

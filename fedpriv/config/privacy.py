@@ -46,7 +46,7 @@ class ScheduleChoice(Choice):
 
 
 class PrivacySection(Section):
-    """The promise: the run's total `epsilon`, or its `noise_multiplier`; `epsilon_bar` is a published variant's epsilon."""
+    """The promise: the run's total `epsilon`, or its `noise_multiplier`; `epsilon_bar` is for published variants."""
 
     epsilon: settings.Amount | None = None
     noise_multiplier: settings.Amount | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import reduce
 from operator import or_
@@ -44,13 +44,14 @@ class PartitionSection(Section):
 _FROM_DATA = ("n_examples", "labels", "writers", "generator")
 
 
-def _partitions() -> Iterator[Any]:
-    for kind, divide in PARTITIONS.items():
-        tag: Any = Literal[kind]
-        yield create_model(kind, __base__=(options_model(divide, _FROM_DATA), PartitionSection), kind=(tag, ...))
+def _partition_section(kind: Kind) -> type[PartitionSection]:
+    tag: Any = Literal[kind]
+    own: Any = options_model(PARTITIONS[kind], _FROM_DATA)
+    return create_model(kind, __base__=(own, PartitionSection), kind=(tag, ...))
 
 
-_PARTITION = Annotated[reduce(or_, _partitions()), Field(discriminator="kind")]
+PARTITION_SECTIONS: Mapping[str, type[PartitionSection]] = {kind: _partition_section(kind) for kind in PARTITIONS}
+_PARTITION: Any = Annotated[reduce(or_, PARTITION_SECTIONS.values()), Field(discriminator="kind")]
 
 
 class DataSection(Plugin):
@@ -81,6 +82,11 @@ class StrategySection(Plugin):
     field, registry, context, spellings = "strategy", STRATEGIES, CONTEXT, SPELLINGS
 
     variant: Literal["sound", "published"] = "sound"
+
+    @classmethod
+    def variants(cls, name: str) -> tuple[dict[str, str], ...]:
+        """None, and `published` where a paper's is known."""
+        return ({}, {"variant": "published"}) if STRATEGIES[name].variants.published else ({},)
 
     @classmethod
     def builder(cls, own: Mapping[str, Any]) -> Callable[..., Strategy | Recipe]:

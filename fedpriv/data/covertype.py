@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
+from fedpriv.checks import Count, Whole, checked
 from fedpriv.data.base import Split
 from fedpriv.errors import ConfigError, DataError
 
@@ -22,13 +23,14 @@ _COLUMNS = 55
 _FILES = ("covtype.data", "covtype.data.gz", "covtype_sample92962.data.gz")
 
 
+@checked("data")
 def covertype(
     *,
     root: str | None = None,
     file: str | None = None,
-    n_train: int | None = None,
+    n_train: Count | None = None,
     target: Literal["binary", "cover"] = "binary",
-    seed: int = 0,
+    seed: Whole = 0,
 ) -> Split:
     """Forest cover types, 54 features and a constant; rows have l2 norm 1, so logistic gradients have norm at most 1.
 

@@ -12,12 +12,14 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from fedpriv import plugins
+from fedpriv.checks import checked
 from fedpriv.data.base import Split
 from fedpriv.errors import ConfigError, DataError, cut, shown
 
 Rows = list[dict[str, str]]
 
 
+@checked("data")
 def csv(
     *,
     train: str,

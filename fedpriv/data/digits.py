@@ -8,11 +8,13 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
+from fedpriv.checks import Whole, checked
 from fedpriv.data.base import Split, as_inputs
 from fedpriv.data.transforms import TransformName
 
 
-def digits(*, flat: bool = False, transforms: Sequence[TransformName] = (), seed: int = 0) -> Split:
+@checked("data")
+def digits(*, flat: bool = False, transforms: Sequence[TransformName] = (), seed: Whole = 0) -> Split:
     """Digits, 10 classes, split 80/20 with the class shares kept.
 
     Args:

@@ -15,9 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import TensorDataset
 
+from fedpriv.checks import Count, checked
 from fedpriv.data.base import Split, as_inputs
 from fedpriv.data.transforms import TransformName
-from fedpriv.errors import ConfigError, DataError
+from fedpriv.errors import DataError
 
 N_CLASSES = 62
 _SIDE = 28
@@ -36,12 +37,13 @@ class _Examples:
         return _Examples(self.images[keep], self.labels[keep], self.writers[keep])
 
 
+@checked("data")
 def femnist(
     *,
     root: str | None = None,
     files: Sequence[str] | None = None,
-    min_examples: int = 1,
-    max_writers: int | None = None,
+    min_examples: Count = 1,
+    max_writers: Count | None = None,
     test: Literal["chosen", "all"] = "chosen",
     invert: bool = True,
     flat: bool = False,
@@ -52,7 +54,7 @@ def femnist(
     Args:
         root: A LEAF folder (`train/*.json`, `test/*.json`) or a folder of npz files; None is `$FEDPRIV_DATA/femnist`.
         files: Names of the npz files in `root` to use; None is all of them in order of name.
-        min_examples: Leave out writers with fewer train examples (at least 1).
+        min_examples: Leave out writers with fewer train examples.
         max_writers: Largest number of writers, the first by writer number; None takes all.
         test: Test examples of the `chosen` writers, or of `all` writers.
         invert: Make ink 1 on paper 0, as in MNIST; LEAF has it the other way round.
@@ -65,7 +67,6 @@ def femnist(
 
     Source: Caldas et al. (2018), LEAF, from NIST Special Database 19.
     """
-    _check_options(min_examples, max_writers, test)
     folder = _folder(root)
     is_leaf = files is None and (folder / "train").is_dir()
     train_rows, test_rows = _read_leaf(folder) if is_leaf else _read_npz_files(folder, files)
@@ -90,15 +91,6 @@ def femnist(
         writers=torch.from_numpy(train_rows.writers),
         description=f"FEMNIST: {len(chosen)} writers, {sizes}, {N_CLASSES} classes",
     )
-
-
-def _check_options(min_examples: int, max_writers: int | None, test: str) -> None:
-    if min_examples < 1:
-        raise ConfigError("data.min_examples", min_examples, "give at least 1: a client without examples cannot train")
-    if max_writers is not None and max_writers < 1:
-        raise ConfigError("data.max_writers", max_writers, "give at least 1, or none for all writers")
-    if test not in ("chosen", "all"):
-        raise ConfigError("data.test", test, "choose 'chosen' or 'all'")
 
 
 def _folder(root: str | None) -> Path:

@@ -12,15 +12,17 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
+from fedpriv.checks import Count, checked
 from fedpriv.data.base import Split
 from fedpriv.errors import ConfigError, DataError
 
 
+@checked("data")
 def libsvm(
     *,
     train: str,
     test: str,
-    n_features: int,
+    n_features: Count,
     classes: Sequence[float] | None = (-1, 1),
     normalize: bool = True,
     bias: bool = False,
@@ -41,8 +43,6 @@ def libsvm(
         DataError: a file that cannot be read or has more columns, or a label that is not listed; names the file.
         ConfigError: an option is out of range.
     """
-    if n_features < 1:
-        raise ConfigError("data.n_features", n_features, "give the number of columns, at least 1")
     if classes is not None and len(set(classes)) < max(2, len(classes)):
         raise ConfigError("data.classes", [*classes], "list two or more labels, each once")
     shared = os.environ.get("FEDPRIV_DATA")

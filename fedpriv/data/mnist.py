@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
+from fedpriv.checks import checked
 from fedpriv.data.base import Split, as_inputs
 from fedpriv.data.torchvision_compat import import_torchvision
 from fedpriv.data.transforms import TransformName
@@ -24,6 +25,7 @@ _FILES = [f"{part}-{kind}-ubyte" for part in _PARTS.values() for kind in ("image
 _LAYOUT = "the four idx files (.gz or not), directly or under MNIST/raw"
 
 
+@checked("data")
 def mnist(
     *, root: str | None = None, download: bool = False, flat: bool = False, transforms: Sequence[TransformName] = ()
 ) -> Split:

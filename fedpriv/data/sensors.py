@@ -6,11 +6,12 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
+from fedpriv.checks import Count, Whole, checked
 from fedpriv.data.base import Split
-from fedpriv.errors import ConfigError
 
 
-def sensors(*, n: int = 100, readings: int = 3, dim: int = 2, n_test: int = 1000, seed: int = 0) -> Split:
+@checked("data")
+def sensors(*, n: Count = 100, readings: Count = 3, dim: Count = 2, n_test: Count = 1000, seed: Whole = 0) -> Split:
     """Readings `v = <M, x> + N(0, 1)` of one x ~ N(0, I), rows M uniform on [0, 10]: inputs M `[..., dim]`, targets v.
 
     Args:
@@ -22,9 +23,6 @@ def sensors(*, n: int = 100, readings: int = 3, dim: int = 2, n_test: int = 1000
 
     Source: Xie, Liu and Chai (2025), eq 42; they leave the distributions to a reference, and these are our reading.
     """
-    for name, value in {"n": n, "readings": readings, "dim": dim, "n_test": n_test}.items():
-        if value < 1:
-            raise ConfigError(f"data.{name}", value, "give at least 1")
     draws = np.random.default_rng(seed)
     point = draws.standard_normal(dim)
     parts: list[TensorDataset] = []

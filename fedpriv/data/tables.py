@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import TensorDataset
 
+from fedpriv.checks import Count, Whole, checked
 from fedpriv.data.base import ExactOnly, Split
 from fedpriv.data.columns import ADULT, BREAST_CANCER, MISSING, MONKS, Column, check_rows
 from fedpriv.errors import ConfigError, DataError
@@ -84,7 +85,8 @@ _CELLS = (
 )
 
 
-def adult(*, root: str | None = None, n_train: int | None = None, bias: bool = True) -> Split:
+@checked("data")
+def adult(*, root: str | None = None, n_train: Count | None = None, bias: bool = True) -> Split:
     """Adult (census income): 30 162 train and 15 060 test rows without missing values; class 1 earns over 50K.
 
     Features: age, weight, years of education and hours scaled with public constants; married, capital gain, capital
@@ -100,7 +102,7 @@ def adult(*, root: str | None = None, n_train: int | None = None, bias: bool = T
     """
     folder = _folder(root, "adult")
     train, test = (_adult_rows(folder, name) for name in ("adult.data", "adult.test"))
-    if n_train is not None and not 1 <= n_train <= len(train[1]):
+    if n_train is not None and n_train > len(train[1]):
         raise ConfigError("data.n_train", n_train, f"give between 1 and {len(train[1])}")
     parts = [
         _dataset(_with_bias(x, before=1) if bias else x, y) for x, y in ((train[0][:n_train], train[1][:n_train]), test)
@@ -109,14 +111,15 @@ def adult(*, root: str | None = None, n_train: int | None = None, bias: bool = T
     return Split(parts[0], parts[1], 2, None, f"adult: {size} train and {len(parts[1])} test rows, 2 classes")
 
 
+@checked("data")
 def breast_cancer(
     *,
-    variant: str = "wisconsin",
+    variant: Literal["wisconsin", "diagnostic"] = "wisconsin",
     root: str | None = None,
     features: Sequence[int] | None = None,
     bias: bool = True,
     protocol: Protocol = "held_out",
-    seed: int = 0,
+    seed: Whole = 0,
 ) -> Split:
     """Breast cancer; class 1 is malignant. Features are brought to [-1, 1] by public ranges.
 
@@ -138,20 +141,19 @@ def breast_cancer(
         x, benign = load_breast_cancer(return_X_y=True)
         x, y = np.asarray(x, dtype=np.float64), 1 - np.asarray(benign, dtype=np.int64)
         patients, (low, high) = np.arange(len(y)), np.array(_CELLS).T
-    elif variant == "wisconsin":
+    else:
         rows = _fields(_folder(root, "breast-cancer-wisconsin") / "breast-cancer-wisconsin.data", BREAST_CANCER)
         table = np.array([row for row in rows if "?" not in row], dtype=np.float64)
         x, y = table[:, 1:10], (table[:, 10] == 4).astype(np.int64)
         patients, low, high = table[:, 0].astype(np.int64), np.full(9, 1.0), np.full(9, 10.0)  # grades from 1 to 10
-    else:
-        raise ConfigError("data.variant", variant, "choose 'wisconsin' or 'diagnostic'")
     x = (x - x.mean(0)) / x.std(0) if protocol == "paper" else 2 * (x - low) / (high - low) - 1
     x = x if features is None else x[:, list(features)]
     about = f"breast cancer ({variant}), {x.shape[1]} features, 2 classes"
     return _split(_with_bias(x) if bias else x, y, patients, protocol, seed, about)
 
 
-def monks(*, root: str | None = None, bias: bool = True, protocol: Protocol = "held_out", seed: int = 0) -> Split:
+@checked("data")
+def monks(*, root: str | None = None, bias: bool = True, protocol: Protocol = "held_out", seed: Whole = 0) -> Split:
     """Monks-1: six discrete features, one-hot (17 columns).
 
     Args:
@@ -180,8 +182,6 @@ def _split(x: Array, y: Integers, owner: Integers, protocol: Protocol, seed: int
     if protocol == "paper":
         both = ExactOnly(torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y))
         return Split(both, both, 2, None, f"{about}: {len(y)} rows, both train and test")
-    if protocol != "held_out":
-        raise ConfigError("data.protocol", protocol, "choose 'held_out' or 'paper'")
     owners, of = np.unique(owner, return_inverse=True)
     test = np.random.default_rng(seed).permutation(len(owners))[of] < len(owners) // 5
     about = f"{about}: {int((~test).sum())} train and {int(test.sum())} test rows"

@@ -6,6 +6,7 @@ from math import gcd
 
 from torch import Tensor, nn
 
+from fedpriv.checks import Count
 from fedpriv.errors import ConfigError
 
 
@@ -77,7 +78,7 @@ class MnistCNN(nn.Module):
     """
 
     def __init__(
-        self, input_shape: tuple[int, ...] = (1, 28, 28), n_classes: int = 10, channels: tuple[int, ...] = (16, 32)
+        self, input_shape: tuple[int, ...] = (1, 28, 28), n_classes: int = 10, channels: tuple[Count, ...] = (16, 32)
     ) -> None:
         super().__init__()
         self.input_shape = tuple(input_shape)
@@ -95,7 +96,10 @@ class FemnistCNN(nn.Module):
     """
 
     def __init__(
-        self, input_shape: tuple[int, ...] = (1, 28, 28), n_classes: int = 62, channels: tuple[int, ...] = (16, 32, 64)
+        self,
+        input_shape: tuple[int, ...] = (1, 28, 28),
+        n_classes: int = 62,
+        channels: tuple[Count, ...] = (16, 32, 64),
     ) -> None:
         super().__init__()
         self.input_shape = tuple(input_shape)

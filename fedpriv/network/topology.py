@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import networkx as nx
-from pydantic import Field
 
+from fedpriv import checks
+from fedpriv.checks import Count, Probability
 from fedpriv.errors import ConfigError
 from fedpriv.network.links import Undirected
 from fedpriv.plugins import Entry, Registry
 
 T = TypeVar("T")
-Probability = Annotated[float, Field(gt=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
-
-
 MOST_NODES, MOST_LINKS = 10_000, 1_000_000  # of what one process can look at within a minute or so
 
 
@@ -80,11 +77,13 @@ def complete(n_clients: int) -> Undirected:
     return nx.complete_graph(n_clients)
 
 
+@checks.checked("network.topology")
 def grid(n_clients: int, rows: Count) -> Undirected:
     """A grid of `rows` by `n / rows` nodes."""
     return nx.grid_2d_graph(rows, _columns(n_clients, rows))
 
 
+@checks.checked("network.topology")
 def torus(n_clients: int, rows: Count) -> Undirected:
     """A grid whose opposite sides are joined."""
     return nx.grid_2d_graph(rows, _columns(n_clients, rows), periodic=True)
@@ -108,12 +107,14 @@ def exponential(n_clients: int) -> Undirected:
     return graph
 
 
+@checks.checked("network.topology")
 def erdos_renyi(n_clients: int, p: Probability, seed: int = 0) -> Undirected:
     """Each pair is linked with probability p."""
     _check_size(n_clients, p * (n_clients - 1))
     return nx.gnp_random_graph(n_clients, p, seed)
 
 
+@checks.checked("network.topology")
 def random_regular(n_clients: int, degree: Count, seed: int = 0) -> Undirected:
     """A graph drawn uniformly from those in which every node has `degree` neighbours."""
     if degree >= n_clients or n_clients * degree % 2:
@@ -123,6 +124,7 @@ def random_regular(n_clients: int, degree: Count, seed: int = 0) -> Undirected:
     return nx.random_regular_graph(degree, n_clients, seed)
 
 
+@checks.checked("network.topology")
 def watts_strogatz(n_clients: int, neighbours: Count, rewire: Probability, seed: int = 0) -> Undirected:
     """Small world: a ring of `neighbours` nearest neighbours, each link rewired with probability `rewire`."""
     if neighbours > n_clients:
@@ -131,6 +133,7 @@ def watts_strogatz(n_clients: int, neighbours: Count, rewire: Probability, seed:
     return nx.watts_strogatz_graph(n_clients, neighbours, rewire, seed)
 
 
+@checks.checked("network.topology")
 def barabasi_albert(n_clients: int, links: Count, seed: int = 0) -> Undirected:
     """Preferential attachment: each new node brings `links` links."""
     if links >= n_clients:

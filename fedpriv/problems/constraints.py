@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedpriv.checks import Finite, NonNegative, Probability, Ratio, checked
+from fedpriv.checks import Finite, NonNegative, Probability, Ratio, Whole, checked
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.plugins import Entry, Registry
 
@@ -168,7 +168,7 @@ class ClassLossAtMost(OfLosses):
             runs allow only with `Statistics(public_counts=True)`.
     """
 
-    label: int
+    label: Whole
     bound: Finite
     fraction: Probability | None = None
 
@@ -278,7 +278,8 @@ class Function:
 MEAN_LOSS = LossAtMost(0.0)
 
 
-def class_loss(label: int, fraction: float | None = None) -> ClassLossAtMost:
+@checked("problem.objective")
+def class_loss(label: Whole, fraction: Probability | None = None) -> ClassLossAtMost:
     """An objective for Neyman-Pearson classification: the mean loss of the examples with this label."""
     return ClassLossAtMost(label, 0.0, fraction)
 

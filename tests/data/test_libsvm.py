@@ -59,7 +59,7 @@ def test_files_are_looked_for_in_the_shared_folder(tmp_path: Path, monkeypatch: 
         (ROWS + "3 1:1\n", {}, "train, row 4: label 3 is none of -1, 1: set data.classes"),
         ("", {}, "train"),
         (ROWS, {"train": "absent"}, "absent: no such file: set data.root"),
-        (ROWS, {"n_features": 0}, "data.n_features = 0: give the number of columns"),
+        (ROWS, {"n_features": 0}, "data.n_features = 0: must be a whole number, at least 1"),
         (ROWS, {"classes": [1]}, "list two or more labels"),
         (ROWS, {"classes": [1, 1]}, "each once"),
         ("+1 1:nan\n", {}, "NaN"),

@@ -34,5 +34,5 @@ def test_they_depend_on_the_seed_only():
 
 @pytest.mark.parametrize("name", ["n", "readings", "dim", "n_test"])
 def test_there_must_be_some(name: str):
-    with pytest.raises(ConfigError, match=rf"data\.{name} = 0: give at least 1"):
+    with pytest.raises(ConfigError, match=rf"data\.{name} = 0: must be a whole number, at least 1"):
         load("sensors", **{name: 0})

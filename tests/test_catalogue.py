@@ -1,0 +1,103 @@
+"""What `fedpriv list NAME` tells of every name that `fedpriv list` prints: each option, its bounds, its default."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, get_args, get_origin
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from fedpriv.checks import Bound
+from fedpriv.cli import app
+from fedpriv.config.base import check
+from fedpriv.config.catalogue import SECTIONS, look_up
+from fedpriv.config.schema import PARTITION_SECTIONS
+from fedpriv.data.partition import PARTITIONS
+
+GIVEN = {"n_examples", "labels", "writers", "generator"}
+ALL = [(kind, name) for kind, rows in look_up(None, {}).items() for name in rows]
+NO_OPTIONS = ("mechanisms", "backends")
+EXAMPLES = {
+    "a positive, finite number": 1.0,
+    "a finite number, at least 0": 1.0,
+    "a finite number": 1.0,
+    "a number in (0, 1]": 0.5,
+    "a whole number, at least 1": 2,
+    "a whole number, at least 0": 1,
+    "a whole number": 1,
+    "text": "some",
+}
+
+
+def tables(name: str) -> dict[str, dict[str, str]]:
+    return json.loads(CliRunner().invoke(app, ["list", name, "--json"]).stdout)
+
+
+def builders(kind: str, name: str) -> Iterator[tuple[Callable[..., Any], set[str]]]:
+    """What makes the named thing, once for each variant, and its parameters that are no options."""
+    if kind == "partitions":
+        yield PARTITIONS[name], GIVEN  # pyright: ignore[reportArgumentType] - a name from the table
+    elif kind in SECTIONS:
+        section = SECTIONS[kind]
+        for given, _ in section.forms(name):
+            yield section.builder(given), {*section.context}
+
+
+def bounds(annotation: object) -> list[str]:
+    """Words of the bounds anywhere in an annotation."""
+    own = [part.words for part in get_args(annotation)[1:] if isinstance(part, Bound)]
+    inside = get_args(annotation)[:1] if get_origin(annotation) is Annotated else get_args(annotation)
+    return own + [words for part in inside for words in bounds(part)]
+
+
+@pytest.mark.parametrize(("kind", "name"), ALL)
+def test_a_name_tells_every_option_its_bounds_and_its_default(kind: str, name: str):
+    told = list(tables(name).values())
+    assert all(rows.pop("is") for rows in told)
+    made = [*builders(kind, name)]
+    assert kind in NO_OPTIONS or made
+    for builder, given in made:
+        parameters = {key: p for key, p in inspect.signature(builder).parameters.items() if key not in given}
+        rows = next(rows for rows in told if set(parameters) <= set(rows))
+        hints = inspect.get_annotations(builder.__init__ if inspect.isclass(builder) else builder, eval_str=True)
+        for option, parameter in parameters.items():
+            assert rows[option].endswith("required") == (parameter.default is parameter.empty), option
+            for words in bounds(hints.get(option)):
+                assert words.removeprefix("must be ") in rows[option], option
+    for option, text in ((option, text) for rows in told for option, text in rows.items()):
+        said, default = text.rsplit("; ", 1)
+        assert said
+        assert default == "required" or default.endswith(" by default"), option
+        assert not re.search(r"\b(int|float|str|bool|None|Literal|typing|collections)\b|[<=]", text), option
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, name in ALL if kind in SECTIONS])
+def test_a_default_is_written_as_a_configuration_takes_it(kind: str, name: str):
+    for given, options in SECTIONS[kind].forms(name):
+        title = f"{SECTIONS[kind].field}: {', '.join(f'{key}: {value}' for key, value in given.items())[6:]}"
+        rows = {
+            option: text.rsplit("; ", 1)
+            for option, text in tables(name)[title].items()
+            if option in options.model_fields
+        }
+        needed = {option: EXAMPLES[said] for option, (said, default) in rows.items() if default == "required"}
+        written = {
+            option: yaml.safe_load(default.removesuffix(" by default"))
+            for option, (_, default) in rows.items()
+            if default != "required"
+        }
+        found = [check(options, row).model_dump(mode="json") for row in ({**needed, **written}, needed)]
+        assert found[0] == found[1]
+
+
+def test_a_partition_tells_what_its_section_takes():
+    assert set(PARTITION_SECTIONS) == set(PARTITIONS)
+    rows = tables("dirichlet")["data.partition: dirichlet"]
+    assert rows["alpha"] == "a positive, finite number; 0.5 by default"
+    assert rows["n_clients"] == "a whole number, at least 1; required"
+    assert {*rows} == {"is", "n_clients", "seed", "alpha", "min_examples"}
