@@ -81,6 +81,13 @@ def test_pure_laplace_closed_form() -> None:
     assert account(scaled(sampled, calibrate(sampled, 2, 1.5, 0.0)), 2, 0.0).epsilon == pytest.approx(1.5, rel=1e-3)
 
 
+def test_pure_epsilons_of_many_levels_are_not_rounded() -> None:
+    """More levels than a tight bound tells apart."""
+    plan = [record(k, **LAPLACE, noise_multiplier=1.001**-k) for k in range(300)]
+    plan[0] = replace(plan[0], sampling="poisson", rate=0.1)
+    assert account(scaled(plan, calibrate(plan, 1, 1.5, 0.0)), 1, 0.0).epsilon == pytest.approx(1.5, rel=1e-3)
+
+
 def test_the_tight_bound_is_evaluated_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     real = calibration.bounds.largest

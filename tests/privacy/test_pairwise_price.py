@@ -84,6 +84,22 @@ def test_the_bound_holds_where_graphs_are_large() -> None:
             assert worst <= bound <= 1
 
 
+def test_rounding_is_paid_for_and_costs_next_to_nothing() -> None:
+    shared = price.adjacency(in_order(nx.complete_graph(4).edges), 4)
+    assert 0 < price.by_client(shared, 1000, 1).max() - price.complete(4, 1000, 1) < 1e-7
+
+
+def test_the_bound_is_not_taken_from_the_rounding_of_an_eigenvalue() -> None:
+    """Two cliques joined place by place: lambda_2 is 2, so that two colluders may leave nothing."""
+    for a in (30, 60, 100):
+        graph = nx.convert_node_labels_to_integers(nx.cartesian_product(nx.complete_graph(a), nx.path_graph(2)))
+        shared = price.adjacency(in_order(graph.edges), 2 * a)
+        for seed in range(4):
+            order = np.random.default_rng(seed).permutation(2 * a)
+            assert price.spectral(shared[np.ix_(order, order)], 1.0, 2) is None
+        assert price.spectral(shared, 1.0, 1) is not None
+
+
 def test_known_values() -> None:
     """The table of the derivation: 100 clients that all share secrets, one colluder."""
     mean = [math.sqrt(price.complete(100, ratio, 1)) for ratio in (0.3, 1.0, 3.0, 10.0)]
