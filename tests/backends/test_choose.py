@@ -55,7 +55,13 @@ class Keyword(Scaled):
         return self.layer(x.flatten(start_dim=1, end_dim=-1))
 
 
-LINEAR = [Explicit(), Keyword(), nn.Linear(4, 2), nn.Sequential(nn.Flatten(), nn.Identity(), nn.Linear(4, 2)), SoftmaxRegression(16, 3)]
+LINEAR = [
+    Explicit(),
+    Keyword(),
+    nn.Linear(4, 2),
+    nn.Sequential(nn.Flatten(), nn.Identity(), nn.Linear(4, 2)),
+    SoftmaxRegression(16, 3),
+]
 LINEAR += [LinearSVM(16, 3), LinearSVM(16), *(case.model for case in CASES if "linear" in case.backends)]
 OTHER = [cnn(), MnistCNN(), Scaled(), Branching(), Unused(), Twice(), nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 2))]
 OTHER += [nn.Sequential(nn.Dropout(), nn.Linear(4, 2)), nn.Sequential(nn.Linear(4, 2), nn.Tanh()), nn.Flatten()]
