@@ -181,7 +181,7 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Say what a run will cost in privacy, messages and time. Trains nothing."""
-    from fedpriv.cli.printing import busy, forecast_rows, print_json, print_rows, print_warning
+    from fedpriv.cli.printing import busy, forecast_rows, print_json, print_pairs, print_rows, print_warning
     from fedpriv.config import forecast, load_config
     from fedpriv.network.drawing import draw as draw_graph
     from fedpriv.network.graph import of_peers
@@ -195,6 +195,8 @@ def plan(
         print_json(found.to_json())
         return
     print_rows(forecast_rows(found))
+    if found.pairs is not None:
+        print_pairs(found.pairs)
     for warning in found.warnings:
         print_warning(warning)
 

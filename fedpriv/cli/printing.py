@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fedpriv.config import Forecast
     from fedpriv.network.graph import Facts
     from fedpriv.reports.report import Run
+    from fedpriv.runs.pairs import PairsForecast
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -119,7 +120,40 @@ def forecast_rows(found: Forecast) -> dict[str, str]:
         rows["the paper's claim"] = f"{found.claim.stated} ({found.claim.paper})"
         views = "; ".join(f"{view}: {epsilon:.4g}" for view, epsilon in found.claim.views)
         rows |= {"its noise costs": f"epsilon at delta={found.spent.delta:g}, {views}"} if views else {}
-    return rows
+    return rows | ({} if found.pairs is None else _if_more_collude(found.pairs))
+
+
+def _if_more_collude(found: PairsForecast) -> dict[str, str]:
+    return {
+        f"if {one.colluders} collude": "no bound is known" if one.spent is None else str(one.spent)
+        for one in found.if_more
+    }
+
+
+def print_pairs(found: PairsForecast) -> None:
+    """Print what is left of noise that cancels between pairs, a line for each number of colluders and each ratio."""
+    from fedpriv.reports.comparison import aligned
+
+    at_nodes = any(line.in_node is not None for line in found.left)
+    heads = ["colluders", "ratio", "in the mean", "in a message", *(["in a node's model"] if at_nodes else [])]
+    cells = [[*heads, "in the mean if a client drops"]]
+    for line in found.left:
+        deviations = [line.in_mean, line.in_message, *([line.in_node or 0.0] if at_nodes else []), line.if_one_drops]
+        cells.append([str(line.colluders), f"{line.ratio:g}", *(f"{value:.3g}" for value in deviations)])
+    over = "standard deviation over that under trust: local at the same epsilon"
+    out.print(f"[bold]noise of a round of {found.participants}[/], {over}")
+    for text in aligned(cells):
+        out.print(f"  {text}")
+    if found.left_out:
+        numbers = " or ".join(map(str, found.left_out))
+        why = "too many sets of them to try here, and secrets too sparse for a bound"
+        out.print(f"  not looked at for {numbers} colluders: {why}")
+    if found.suggested is not None:
+        reasons = {
+            True: "with the least noise in a node's own model after a round's mixing",
+            False: "the smallest here with a mean at most a twentieth noisier than the best",
+        }
+        out.print(f"  suggested: ratio {found.suggested:g}, {reasons[at_nodes]}")
 
 
 def graph_line(facts: Facts) -> str:

@@ -16,7 +16,11 @@ _PROMISE = ("unit", "relation", "trust", "delta")
 def table(runs: Sequence[Run]) -> list[str]:
     """A line of headings and one line for each run; epsilons are counted from the ledgers and rounded up."""
     rows = [_columns(run) for run in runs]
-    cells = [list(rows[0]), *(list(row.values()) for row in rows)]
+    return aligned([list(rows[0]), *(list(row.values()) for row in rows)])
+
+
+def aligned(cells: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of cells as lines whose columns stand under each other."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 

@@ -23,8 +23,10 @@ from fedpriv.privacy.pairwise import Pairwise
 from fedpriv.privacy.record import PerClient, SamplingName
 from fedpriv.privacy.schedules import Uniform
 from fedpriv.privacy.settings import FixedSize, Poisson, Sampling
+from fedpriv.randomness.streams import Randomness
 from fedpriv.runs import advice, fit
 from fedpriv.runs.compute import Compute
+from fedpriv.runs.pairs import PairsForecast, forecast_of_pairs
 from fedpriv.runs.planning import Draft, Plan
 from fedpriv.runs.training import Training
 
@@ -61,6 +63,7 @@ class Forecast:
         seconds_per_round: Measured on made-up data of the same shape; None when not asked for.
         claim: The paper's privacy claim for a published variant.
         formula: The epsilon that the paper's noise formula gives for this noise; None where it does not apply.
+        pairs: What is left of noise that cancels between pairs of clients; None where they add none.
         warnings: What the user should know.
     """
 
@@ -81,6 +84,7 @@ class Forecast:
     seconds_per_round: float | None
     claim: Claim | None
     formula: NoiseClaim | None
+    pairs: PairsForecast | None
     warnings: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -132,6 +136,7 @@ def forecast(
         seconds_per_round=_seconds(draft, plan, compute) if timed else None,
         claim=claim,
         formula=None if formula is None else _called(formula, draft, plan),
+        pairs=forecast_of_pairs(plan, network, Randomness(draft.seed)),
         warnings=tuple(advice.of_draft(draft, plan, claim)),
     )
 

@@ -134,6 +134,12 @@ def spectral(shared: NDArray[np.bool_], ratio: float, colluders: int) -> float |
     """A bound for every client from `lambda_2`, the second smallest eigenvalue of the Laplacian; None if none holds."""
     n = len(shared)
     h = max(1, n - colluders)
-    laplacian = np.diag(shared.sum(1).astype(float)) - shared
-    left = float(np.linalg.eigvalsh(laplacian)[1]) - colluders - 8 * n * np.finfo(float).eps * float(n)
+    left = _connectivity(shared.tobytes(), n) - colluders - 8 * n * np.finfo(float).eps * float(n)
     return None if left <= 0 else 1 / h + (1 - 1 / h) / (1 + ratio**2 * left)
+
+
+@lru_cache(maxsize=64)
+def _connectivity(shared: bytes, n: int) -> float:
+    """`lambda_2` of secrets `[n, n]`, the same for every ratio and number of colluders."""
+    adjacent = np.frombuffer(shared, dtype=bool).reshape(n, n)
+    return float(np.linalg.eigvalsh(np.diag(adjacent.sum(1).astype(float)) - adjacent)[1])
