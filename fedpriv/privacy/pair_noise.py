@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -10,6 +11,8 @@ from torch import Tensor
 from fedpriv.privacy.pairwise import Edges, Pairs
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.streams import PairSecrets, Randomness, normal
+
+_EVEN = 300  # clients times a draw cost what a draw does: each of `spread`'s numbers is a sum over all of them
 
 
 def with_pair_noise(
@@ -33,12 +36,12 @@ def with_pair_noise(
     if pairs.ratio == 0 or len(clients) < 2:
         return rows
     (scale,) = set(scales)  # both ends of a pair add the same
-    at = record.round, record.index
-    if pairs.edges is None:
-        unit = spread(randomness, *at, clients, rows.shape[1])
+    at, dim = (record.round, record.index), rows.shape[1]
+    if pairs.edges is None or len(within(pairs.edges, tuple(clients))) > len(clients) * (1 + len(clients) / _EVEN):
+        unit = spread(randomness, *at, clients, pairs.edges, dim)
     else:
-        unit = of_pairs(randomness, *at, clients, pairs.edges, rows.shape[1])
-    return rows.double() + (pairs.ratio * scale * unit).to(rows.device)
+        unit = of_pairs(randomness, *at, clients, pairs.edges, dim)
+    return unit.to(rows.device).mul_(pairs.ratio * scale).add_(rows)
 
 
 def of_pairs(
@@ -49,13 +52,19 @@ def of_pairs(
     Returns:
         `[k, dim]` in float64: covariance between rows is the Laplacian of the pairs. Columns sum to zero.
     """
-    row_of, total = {client: row for row, client in enumerate(clients)}, torch.zeros(len(clients), dim).double()
-    for i, j in edges:
-        if i in row_of and j in row_of:
-            draw = normal(randomness.pair_stream(i, j, round_index, index), dim)
-            total[row_of[i]] += draw
-            total[row_of[j]] -= draw
+    total = torch.zeros(len(clients), dim).double()
+    for a, b in within(edges, tuple(clients)):
+        draw = normal(randomness.pair_stream(clients[a], clients[b], round_index, index), dim)
+        total[a] += draw
+        total[b] -= draw
     return total
+
+
+@lru_cache(maxsize=64)
+def within(edges: Edges, clients: tuple[int, ...]) -> Edges:
+    """The pairs whose ends are both among these clients, as rows: the plus stands first."""
+    row_of = {client: row for row, client in enumerate(clients)}
+    return tuple((row_of[i], row_of[j]) for i, j in edges if i in row_of and j in row_of)
 
 
 def of_one_client(
@@ -85,12 +94,26 @@ def of_one_client(
     return total
 
 
-def spread(randomness: Randomness, round_index: int, index: int, clients: Sequence[int], dim: int) -> Tensor:
-    """Unit noise of all pairs of k clients with one draw for each client instead of one for each pair.
+def spread(
+    randomness: Randomness, round_index: int, index: int, clients: Sequence[int], edges: Edges | None, dim: int
+) -> Tensor:
+    """What `of_pairs` draws, in law, with one draw for each of k clients instead of one for each pair.
 
-    With w independent normal rows, `sqrt(k) (w_i - mean(w))` has covariance `k I - 11'` between rows, the Laplacian of
-    the complete graph, and is Gaussian: it has the law of `of_pairs`.
+    With w independent normal rows and L the Laplacian of the pairs, `L^(1/2) w` has covariance L between rows and is
+    Gaussian. Where all pairs share secrets, `L^(1/2) = sqrt(k) (I - 11' / k)`.
     """
-    draws = [normal(randomness.stream("spread", round_index, index, client), dim) for client in clients]
-    rows = torch.stack(draws)
-    return len(clients) ** 0.5 * (rows - rows.mean(0))
+    draws = torch.stack([normal(randomness.stream("spread", round_index, index, client), dim) for client in clients])
+    if edges is None:
+        return draws.sub_(draws.mean(0)).mul_(len(clients) ** 0.5)
+    return root(edges, tuple(clients)) @ draws
+
+
+@lru_cache(maxsize=64)
+def root(edges: Edges, clients: tuple[int, ...]) -> Tensor:
+    """The symmetric square root of the pairs' Laplacian, `[k, k]`. (It alone is the same on every machine.)"""
+    laplacian = torch.zeros(len(clients), len(clients)).double()
+    for a, b in within(edges, clients):
+        ends = torch.tensor([a, b])
+        laplacian[ends[:, None], ends] += torch.tensor([[1.0, -1.0], [-1.0, 1.0]]).double()
+    values, vectors = torch.linalg.eigh(laplacian)
+    return (vectors * values.clamp_min(0).sqrt()) @ vectors.T

@@ -256,7 +256,7 @@ def test_accelerated_mirror_descent_recovers_a_sparse_vector_in_the_l1_ball():
     strategy = accelerated_mirror_descent(L1Ball(1.0), largest / 4)  # true smoothness in the l1 norm is smaller still
     model = torch.nn.Linear(dim, 1, bias=False).double()
     torch.nn.init.zeros_(model.weight)
-    found = run(strategy, data, rounds=1500, model=model, loss="mse")[-1]
+    found = run(strategy, data, rounds=400, model=model, loss="mse")[-1]
     reference = linprog(np.ones(2 * dim), A_eq=np.hstack([a, -a]), b_eq=b).x
     np.testing.assert_allclose(reference[:dim] - reference[dim:], truth, atol=1e-8)
     assert np.abs(found - truth).max() < 0.01
