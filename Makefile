@@ -80,6 +80,7 @@ bench: venv ## time and memory of a private step and of a round (against pfl-res
 	$(BIN)/python benchmarks/speed/scaling.py
 	$(BIN)/python benchmarks/speed/nodes.py
 	$(BIN)/python benchmarks/speed/durability.py
+	$(BIN)/python benchmarks/speed/pairs.py
 	$(BIN)/python benchmarks/speed/startup.py
 
 clean: ## remove what the tools made; keeps .venv and runs

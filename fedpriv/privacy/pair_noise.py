@@ -12,6 +12,8 @@ from fedpriv.privacy.pairwise import Edges, Pairs
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.streams import PairSecrets, Randomness, normal
 
+_ZERO = 1e-10  # eigenvalues of Laplacians below it
+_COLUMNS = 1024  # that fit into the cache
 _EVEN = 300  # clients times a draw cost what a draw does: each of `spread`'s numbers is a sum over all of them
 
 
@@ -36,12 +38,12 @@ def with_pair_noise(
     if pairs.ratio == 0 or len(clients) < 2:
         return rows
     (scale,) = set(scales)  # both ends of a pair add the same
-    at, dim = (record.round, record.index), rows.shape[1]
+    at, dim, deviation = (record.round, record.index), rows.shape[1], pairs.ratio * scale
     if pairs.edges is None or len(within(pairs.edges, tuple(clients))) > len(clients) * (1 + len(clients) / _EVEN):
-        unit = spread(randomness, *at, clients, pairs.edges, dim)
+        noise = spread(randomness, *at, clients, pairs.edges, dim, deviation)
     else:
-        unit = of_pairs(randomness, *at, clients, pairs.edges, dim)
-    return unit.to(rows.device).mul_(pairs.ratio * scale).add_(rows)
+        noise = of_pairs(randomness, *at, clients, pairs.edges, dim).mul_(deviation)
+    return noise.to(rows.device).add_(rows)
 
 
 def of_pairs(
@@ -95,17 +97,33 @@ def of_one_client(
 
 
 def spread(
-    randomness: Randomness, round_index: int, index: int, clients: Sequence[int], edges: Edges | None, dim: int
+    randomness: Randomness,
+    round_index: int,
+    index: int,
+    clients: Sequence[int],
+    edges: Edges | None,
+    dim: int,
+    deviation: float = 1.0,
 ) -> Tensor:
-    """What `of_pairs` draws, in law, with one draw for each of k clients instead of one for each pair.
+    """What `of_pairs` draws times `deviation`, in law, with one draw for each client instead of one for each pair.
 
-    With w independent normal rows and L the Laplacian of the pairs, `L^(1/2) w` has covariance L between rows and is
-    Gaussian. Where all pairs share secrets, `L^(1/2) = sqrt(k) (I - 11' / k)`.
+    With w independent normal rows and L the Laplacian of the pairs of k clients, `L^(1/2) w` has covariance L between
+    rows and is Gaussian. Where all pairs share secrets, `L^(1/2) = sqrt(k) (I - 11' / k)`.
     """
-    draws = torch.stack([normal(randomness.stream("spread", round_index, index, client), dim) for client in clients])
+    rows, total = torch.empty(len(clients), dim).double(), torch.zeros(dim).double()
+    for row, client in zip(rows, clients, strict=True):
+        draw = normal(randomness.stream("spread", round_index, index, client), dim)
+        row.copy_(draw)
+        total += draw
     if edges is None:
-        return draws.sub_(draws.mean(0)).mul_(len(clients) ** 0.5)
-    return root(edges, tuple(clients)) @ draws
+        mean, factor = total / len(clients), len(clients) ** 0.5 * deviation
+        for row in rows:  # one at a time: it stays in the cache
+            row.sub_(mean).mul_(factor)
+        return rows
+    factors = deviation * root(edges, tuple(clients))
+    for columns in rows.split(_COLUMNS, dim=1):
+        columns.copy_(factors @ columns)
+    return rows
 
 
 @lru_cache(maxsize=64)
@@ -116,4 +134,5 @@ def root(edges: Edges, clients: tuple[int, ...]) -> Tensor:
         ends = torch.tensor([a, b])
         laplacian[ends[:, None], ends] += torch.tensor([[1.0, -1.0], [-1.0, 1.0]]).double()
     values, vectors = torch.linalg.eigh(laplacian)
-    return (vectors * values.clamp_min(0).sqrt()) @ vectors.T
+    # zeros come out as 1e-15, whose root is no longer small; of a connected graph of k the next one is above 4 / k^2
+    return (vectors * values.where(values > _ZERO, 0.0).sqrt()) @ vectors.T

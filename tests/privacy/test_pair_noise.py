@@ -35,6 +35,7 @@ GRAPHS: dict[str, tuple[int, Edges | None]] = {
     "complete, by pairs": (5, in_order(nx.complete_graph(5).edges)),
     "ring": (6, in_order(nx.cycle_graph(6).edges)),
     "random": (7, in_order(nx.gnp_random_graph(7, 0.4, seed=1).edges)),
+    "regular": (8, RandomRegular(4).edges(8)),
 }
 
 
