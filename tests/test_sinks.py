@@ -61,6 +61,20 @@ def test_a_resumed_file_is_that_of_an_unbroken_run(kind: type[Jsonl] | type[Csv]
     assert (tmp_path / "broken").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
+def test_a_table_of_another_version_keeps_its_columns(tmp_path: Path):
+    """Values stand below their own names, and what the table has no column for is in metrics.jsonl."""
+    path = tmp_path / "metrics.csv"
+    path.write_text("round,test_accuracy,test_brier,epsilon\n1,0.5,0.25,0.1\n2,0.6,")
+    write(Csv(path, 1), range(2, 5))
+    assert path.read_text().startswith("round,test_accuracy,test_brier,epsilon\n1,0.5,0.25,0.1\n")
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert [row["epsilon"] for row in rows] == ["0.1", "0.2", "0.3", "0.4"]
+    assert [row["test_accuracy"] for row in rows] == ["0.5", "0.05", "", "0.1"]
+    assert [row["test_brier"] for row in rows] == ["0.25", "", "", ""]
+    write(Csv(path), range(1, 3))
+    assert path.read_text().startswith("round,epsilon,test_loss,test_accuracy\n"), "a new table"
+
+
 def test_infinity_is_json(tmp_path: Path):
     Jsonl(tmp_path / "metrics.jsonl").write(report(1, epsilon=math.inf))
     assert json.loads((tmp_path / "metrics.jsonl").read_text())["epsilon"] == "inf"

@@ -55,6 +55,8 @@ class Jsonl:
 class Csv:
     """`metrics.csv`: the rounds as a table; values that were not measured or are not finite are empty.
 
+    A file that is gone on with keeps its own columns, also where this version has other metrics.
+
     Args:
         path: The file.
         keep: Keep lines of an existing file up to this round; 0 starts a new file.
@@ -64,8 +66,9 @@ class Csv:
     """
 
     def __init__(self, path: Path, keep: float = 0) -> None:
-        self._columns = "round", "epsilon", *(metric.name for metric in table.TESTED)
-        self._lines = _Lines(path, _csv_rounds(path), keep, ",".join(self._columns) + "\n")
+        columns = "round", "epsilon", *(metric.name for metric in table.TESTED)
+        self._lines = _Lines(path, _csv_rounds(path), keep, ",".join(columns))
+        self._columns = self._lines.heading.split(",")
 
     def write(self, report: RoundReport) -> None:
         """Append one round, unless it is there."""
@@ -132,7 +135,10 @@ class _Lines:
         path: The file.
         rounds: The rounds of its complete lines, below the heading.
         keep: Keep the lines of rounds up to this one.
-        heading: First line.
+        heading: First line of a new file.
+
+    Attributes:
+        heading: First line of the file, which is its own if any lines are kept.
     """
 
     def __init__(self, path: Path, rounds: Sequence[int], keep: float, heading: str = "") -> None:
@@ -140,9 +146,10 @@ class _Lines:
         self._path, self._last = path, max(kept, default=0)
         try:
             lines = _read(path).split(b"\n")[: bool(heading) + len(kept)] if kept else []
+            self.heading = lines[0].decode("utf-8", "replace") if heading and kept else heading
             self._file = files.Appender(path, keep=sum(len(line) + 1 for line in lines))
             if heading and not kept:
-                self._file.append(heading.encode())
+                self._file.append(f"{heading}\n".encode())
         except OSError as error:
             raise _full(path, error) from error
 
