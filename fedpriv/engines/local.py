@@ -232,7 +232,7 @@ def simulate(
             return
         cohort = network.participants(index, randomness)
         try:
-            with _own_draws(randomness.torch_seed("local", index), progress.received.device):
+            with own_draws(randomness.torch_seed("local", index), progress.received.device):
                 progress = _next(strategy, oracle, network, seen or network, progress, cohort)
         except BudgetExhausted:
             return
@@ -240,7 +240,7 @@ def simulate(
 
 
 @contextmanager
-def _own_draws(seed: int, device: torch.device) -> Generator[None]:
+def own_draws(seed: int, device: torch.device) -> Generator[None]:
     """Torch's own generators belong to the round: a model that draws from them (dropout) repeats itself on resume."""
     generators = [torch.default_generator]
     if device.type == "cuda":
