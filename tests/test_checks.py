@@ -196,8 +196,8 @@ def test_what_a_paper_publishes_has_bounds_too(name: str):
     options = {"rounds": 5, "examples": 9, "n_examples": 9, "epoch_length": 3, "learning_rate": 1.0, "radius": 1.0}
     asked = published.__annotations__
     given = {option: value for option, value in options.items() if option in asked}
-    published(1.0, **given)
-    assert refused(lambda: published(-1.0, **given)).field == "strategy.epsilon_bar"
+    published(epsilon_bar=1.0, **given)
+    assert refused(lambda: published(epsilon_bar=-1.0, **given)).field == "strategy.epsilon_bar"
 
 
 @checked("thing")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedpriv.checks import Count, NonNegative, Positive, PositiveOrInfinite, Probability, Ratio, checked
+from fedpriv.checks import Count, NonNegative, Positive, PositiveOrInfinite, Ratio, checked
 from fedpriv.plugins import Entry
 from fedpriv.privacy import claims
 from fedpriv.privacy.as_published import Published
@@ -11,9 +11,9 @@ from fedpriv.privacy.schedules import Geometric
 from fedpriv.published.recipe import Recipe, Variants
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.dpsgd import decentralized_sgd
-from fedpriv.strategies.dual_averaging import dual_averaging
+from fedpriv.strategies.dual_averaging import DualMap, dual_averaging
 from fedpriv.strategies.gossip import StepSize
-from fedpriv.strategies.proximal import L2, Proximal
+from fedpriv.strategies.spreading import spread
 from fedpriv.strategies.tracking import gradient_tracking, gradient_tracking_pair
 
 _GAP_ASSUMED = "the gap between neighbours' gradients is assumed, not enforced"
@@ -33,31 +33,20 @@ def pp_doagt(gamma: Positive = 0.1, q1: Ratio = 0.97, average: NonNegative | Non
 
 @checked("strategy")
 def published_dual_averages(
+    dual_map: DualMap,
     epsilon_bar: PositiveOrInfinite,
     rounds: int,
     examples: Count,
     lipschitz: Positive = 1.0,
     delta0: Ratio = 0.01,
-    regularizer: Proximal = L2(5e-4),
-    weight_power: NonNegative = 1.0,
-    gamma: NonNegative = 0.0,
-    gamma_power: NonNegative = 0.0,
-    active_fraction: Probability = 1.0,
 ) -> Recipe:
     """Dual averaging as published (Liu, Johansson, Shi, 2023, algorithm 1, noise of theorem 1), not private.
 
     Use `privacy: {sampling: {fixed_size: {size: 1}}}`.
     """
-    given = (epsilon_bar, rounds, examples, active_fraction)
+    given = (epsilon_bar, rounds, examples, dual_map.active_fraction)
     return Recipe(
-        dual_averaging(
-            regularizer,
-            weight_power=weight_power,
-            gamma=gamma,
-            gamma_power=gamma_power,
-            active_fraction=active_fraction,
-            inactive="literal",
-        ),
+        dual_averaging(**vars(dual_map), inactive="literal"),
         published=Published(
             epsilon_bar,
             "gaussian",
@@ -69,76 +58,49 @@ def published_dual_averages(
 
 
 @checked("strategy")
-def published_tracking(
-    epsilon_bar: PositiveOrInfinite,
-    rounds: int,
-    gamma: Positive = 0.001,
-    beta: NonNegative = 100.0,
-    q1: Ratio = 0.97,
-    q2: Ratio = 0.99,
-    gap: Positive = 1.0,
-) -> Recipe:
+def published_tracking(noise: TrackingNoise, rounds: int, beta: NonNegative = 100.0) -> Recipe:
     """Gradient tracking with the noise of eq 5 (Xie, Liu, Chai, 2025), not private.
 
     The paper's noise xi(k+1) on z is noise `-xi(k+1) / alpha_k` on the gradient of round k.
     """
-    strategy = gradient_tracking(StepSize(gamma, ratio=q1), beta)
-    return _eq5(strategy, TrackingNoise(epsilon_bar, gamma, q1, q2, gap), rounds)
+    return _eq5(gradient_tracking(_steps(noise), beta), noise, rounds)
 
 
 @checked("strategy")
-def published_dpop(
-    epsilon_bar: PositiveOrInfinite,
-    rounds: int,
-    gamma: Positive = 0.001,
-    q1: Ratio = 0.97,
-    q2: Ratio = 0.99,
-    gap: Positive = 1.0,
-) -> Recipe:
+def published_dpop(noise: TrackingNoise, rounds: int) -> Recipe:
     """DPOP as Xie, Liu and Chai (2025) compare with it, in our reading: with the noise of their eq 5. Not private."""
-    strategy = decentralized_sgd(StepSize(gamma, ratio=q1))
-    return _eq5(strategy, TrackingNoise(epsilon_bar, gamma, q1, q2, gap), rounds)
+    return _eq5(decentralized_sgd(_steps(noise)), noise, rounds)
 
 
 @checked("strategy")
-def published_pp_doagt(
-    epsilon_bar: PositiveOrInfinite,
-    rounds: int,
-    gamma: Positive = 0.001,
-    q1: Ratio = 0.97,
-    q2: Ratio = 0.99,
-    gap: Positive = 1.0,
-) -> Recipe:
+def published_pp_doagt(noise: TrackingNoise, rounds: int) -> Recipe:
     """PP-DOAGT in our reading: eq 7 of Xie, Liu and Chai (2025) with the noise of eq 5 on x and y. Not private."""
-    return _both_noised("PP-DOAGT", TrackingNoise(epsilon_bar, gamma, q1, q2, gap), rounds)
+    return _both_noised("PP-DOAGT", noise, rounds)
 
 
 @checked("strategy")
-def published_diff_tv_ab(
-    epsilon_bar: PositiveOrInfinite,
-    rounds: int,
-    gamma: Positive = 0.001,
-    q1: Ratio = 0.97,
-    q2: Ratio = 0.99,
-    gap: Positive = 1.0,
-) -> Recipe:
+def published_diff_tv_ab(noise: TrackingNoise, rounds: int) -> Recipe:
     """Diff-TV-AB in our reading: `published_pp_doagt` with the claim of another row of the paper's table 3."""
-    return _both_noised("Diff-TV-AB", TrackingNoise(epsilon_bar, gamma, q1, q2, gap), rounds)
+    return _both_noised("Diff-TV-AB", noise, rounds)
+
+
+def _steps(noise: TrackingNoise) -> StepSize:
+    return StepSize(noise.gamma, ratio=noise.q1)
 
 
 def _eq5(strategy: Strategy, noise: TrackingNoise, rounds: int) -> Recipe:
     published = Published(
-        noise.epsilon, "laplace", scale=noise.on_gradients, growth=noise.q2 / noise.q1, lacks=_GAP_ASSUMED
+        noise.epsilon_bar, "laplace", scale=noise.on_gradients, growth=noise.q2 / noise.q1, lacks=_GAP_ASSUMED
     )
     return Recipe(strategy, published=published, claim=lambda delta: claims.gradient_tracking(noise, rounds, delta))
 
 
 def _both_noised(method: str, noise: TrackingNoise, rounds: int) -> Recipe:
     published = Published(
-        noise.epsilon, "laplace", scale=noise.on_messages, growth=noise.q2, at="message", lacks=_GAP_ASSUMED
+        noise.epsilon_bar, "laplace", scale=noise.on_messages, growth=noise.q2, at="message", lacks=_GAP_ASSUMED
     )
     return Recipe(
-        gradient_tracking_pair(StepSize(noise.gamma, ratio=noise.q1)),
+        gradient_tracking_pair(_steps(noise)),
         published=published,
         claim=lambda delta: claims.two_variable_tracking(method, noise, rounds, delta),
     )
@@ -150,9 +112,9 @@ NAMES = {
     "diff_tv_ab": Entry(pp_doagt, "the iteration of pp_doagt; as published with its own price (Diff-TV-AB)"),
 }
 VARIANTS = {
-    "dual_averaging": Variants(published_dual_averages, formula=claims.dual_averaging_stated),
-    "gradient_tracking": Variants(published_tracking),
-    "dpop": Variants(published_dpop),
-    "pp_doagt": Variants(published_pp_doagt),
-    "diff_tv_ab": Variants(published_diff_tv_ab),
+    "dual_averaging": Variants(spread(published_dual_averages, dual_map=DualMap), formula=claims.dual_averaging_stated),
+    "gradient_tracking": Variants(spread(published_tracking, noise=TrackingNoise)),
+    "dpop": Variants(spread(published_dpop, noise=TrackingNoise)),
+    "pp_doagt": Variants(spread(published_pp_doagt, noise=TrackingNoise)),
+    "diff_tv_ab": Variants(spread(published_diff_tv_ab, noise=TrackingNoise)),
 }

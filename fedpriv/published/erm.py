@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 from fedpriv.checks import Count, Fraction, NonNegative, Positive, PositiveOrInfinite, Ratio, checked
@@ -14,6 +15,7 @@ from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.erm import gradient_descent
 from fedpriv.strategies.mirror_descent import EuclideanBall, L1Ball, accelerated_mirror_descent
 from fedpriv.strategies.proximal import Proximal, Zero
+from fedpriv.strategies.spreading import spread
 from fedpriv.strategies.svrg import AnchorBudget, Epochs, proven, svrg
 
 LOGISTIC = 0.25  # smoothness of the logistic loss of rows of norm 1
@@ -46,131 +48,148 @@ def dp_gd(
 
 
 @checked("strategy")
-def dp_svrg(
-    epoch_length: Count | None = None,
-    learning_rate: Positive | None = None,
-    smoothness: Positive = LOGISTIC,
-    regularizer: Proximal = Zero(),
-    difference_bound: Literal["smoothness", "twice_clip"] = "smoothness",
-    anchor_share: Positive = 1.0,
-) -> Recipe:
+@dataclass(frozen=True)
+class Inner:
+    """Options that DP-SVRG and DP-SVRG++ share.
+
+    Args:
+        learning_rate: Step size of inner steps; the paper's unless given.
+        smoothness: Of the loss of an example.
+        regularizer: h.
+        difference_bound: Whether the difference of two gradients of an example is clipped to what `smoothness` allows,
+            or to twice the clip bound of a gradient.
+        anchor_share: See `fedpriv.AnchorBudget`.
+    """
+
+    learning_rate: Positive | None = None
+    smoothness: Positive = LOGISTIC
+    regularizer: Proximal = Zero()
+    difference_bound: Literal["smoothness", "twice_clip"] = "smoothness"
+    anchor_share: Positive = 1.0
+
+    def recipe(self, step: float, epochs: Epochs) -> Recipe:
+        """The algorithm with this step size and these epochs."""
+        known = self.smoothness if self.difference_bound == "smoothness" else None
+        strategy = svrg(step, epochs.length, self.regularizer, smoothness=known, doubling=epochs.doubling)
+        return Recipe(strategy, schedule=AnchorBudget(epochs, self.anchor_share))
+
+
+@checked("strategy")
+def dp_svrg(inner: Inner, epoch_length: Count | None = None) -> Recipe:
     """DP-SVRG with the paper's step size and epoch length unless given; see `fedpriv.svrg`."""
-    convexity = regularizer.strong_convexity
-    step, length = proven(smoothness, convexity, learning_rate=learning_rate, epoch_length=epoch_length)
-    return _svrg(Epochs(length), step, smoothness, regularizer, difference_bound, anchor_share)
+    convexity = inner.regularizer.strong_convexity
+    step, length = proven(inner.smoothness, convexity, learning_rate=inner.learning_rate, epoch_length=epoch_length)
+    return inner.recipe(step, Epochs(length))
 
 
 @checked("strategy")
-def dp_svrg_plus_plus(
-    epoch_length: Count = 10,
-    learning_rate: Positive | None = None,
-    smoothness: Positive = LOGISTIC,
-    regularizer: Proximal = Zero(),
-    difference_bound: Literal["smoothness", "twice_clip"] = "smoothness",
-    anchor_share: Positive = 1.0,
-) -> Recipe:
+def dp_svrg_plus_plus(inner: Inner, epoch_length: Count = 10) -> Recipe:
     """DP-SVRG++ with step size 1 / (13 smoothness) unless given (theorem 4.4); see `fedpriv.svrg`."""
-    step, epochs = learning_rate or 1 / (13 * smoothness), Epochs(epoch_length, True)
-    return _svrg(epochs, step, smoothness, regularizer, difference_bound, anchor_share)
+    return inner.recipe(inner.learning_rate or 1 / (13 * inner.smoothness), Epochs(epoch_length, True))
 
 
 @checked("strategy")
-def dp_accmd(radius: Positive, ball: Literal["l1", "l2"] = "l2", smoothness: Positive = LOGISTIC) -> Strategy:
+@dataclass(frozen=True)
+class OnBall:
+    """Options of DP-AccMD.
+
+    Args:
+        radius: Of the ball that the model is kept in.
+        ball: Its norm.
+        smoothness: Of the mean loss, in the 2-norm.
+    """
+
+    radius: Positive
+    ball: Literal["l1", "l2"] = "l2"
+    smoothness: Positive = LOGISTIC
+
+    def strategy(self, *, published: bool = False) -> Strategy:
+        """The algorithm."""
+        feasible = L1Ball(self.radius) if self.ball == "l1" else EuclideanBall(self.radius)
+        return accelerated_mirror_descent(feasible, self.smoothness, published=published)
+
+
+@checked("strategy")
+def dp_accmd(on: OnBall) -> Strategy:
     """DP-AccMD on an l1 or l2 ball; see `fedpriv.accelerated_mirror_descent`."""
-    return accelerated_mirror_descent(L1Ball(radius) if ball == "l1" else EuclideanBall(radius), smoothness)
+    return on.strategy()
+
+
+@checked("strategy")
+@dataclass(frozen=True)
+class Printed:
+    """What the paper's noise depends on.
+
+    Args:
+        epsilon_bar: The epsilon that the paper states.
+        rounds: Of the run.
+        n_examples: Of all clients.
+        delta_bar: The delta that the paper states.
+    """
+
+    epsilon_bar: PositiveOrInfinite
+    rounds: int
+    n_examples: Count
+    delta_bar: Ratio = 1e-3
+
+    def noise(self, epochs: int, length: int, *, doubling: bool = False) -> Published:
+        """The noise of so many epochs of this length; the gradient at an anchor has none."""
+        given = self.epsilon_bar, self.n_examples, epochs, length
+        sigma = claims.svrg_deviation(*given, delta=self.delta_bar, doubling=doubling)
+        return Published(self.epsilon_bar, "gaussian", self.delta_bar, scale=sigma, exact=("full_gradient",))
 
 
 @checked("strategy")
 def published_svrg(
-    epsilon_bar: PositiveOrInfinite,
-    rounds: int,
-    n_examples: Count,
-    epoch_length: Count,
-    learning_rate: Positive,
-    regularizer: Proximal = Zero(),
-    delta_bar: Ratio = 1e-3,
+    printed: Printed, epoch_length: Count, learning_rate: Positive, regularizer: Proximal = Zero()
 ) -> Recipe:
     """Algorithm 1 (DP-SVRG) as published, its constant c as 1. Not private.
 
     Use `privacy: {sampling: {fixed_size: {size: 1}}}`.
     """
-    return _published(epsilon_bar, rounds, n_examples, Epochs(epoch_length), learning_rate, regularizer, delta_bar)
+    return _published(printed, Epochs(epoch_length), learning_rate, regularizer)
 
 
 @checked("strategy")
 def published_svrg_plus_plus(
-    epsilon_bar: PositiveOrInfinite,
-    rounds: int,
-    n_examples: Count,
-    epoch_length: Count,
-    learning_rate: Positive,
-    regularizer: Proximal = Zero(),
-    delta_bar: Ratio = 1e-3,
+    printed: Printed, epoch_length: Count, learning_rate: Positive, regularizer: Proximal = Zero()
 ) -> Recipe:
     """Algorithm 2 (DP-SVRG++) as published, its constant c as 1. Not private."""
-    epochs = Epochs(epoch_length, True)
-    return _published(epsilon_bar, rounds, n_examples, epochs, learning_rate, regularizer, delta_bar)
+    return _published(printed, Epochs(epoch_length, True), learning_rate, regularizer)
 
 
 @checked("strategy")
-def published_accmd(
-    epsilon_bar: PositiveOrInfinite,
-    rounds: int,
-    n_examples: Count,
-    radius: Positive,
-    ball: Literal["l1", "l2"] = "l2",
-    smoothness: Positive = LOGISTIC,
-    delta_bar: Ratio = 1e-3,
-) -> Recipe:
+def published_accmd(printed: Printed, on: OnBall) -> Recipe:
     """Algorithm 3 (DP-AccMD) as published, its constant c as 1. Not private: the y-step's gradient has no noise."""
-    feasible = L1Ball(radius) if ball == "l1" else EuclideanBall(radius)
-    sigma = claims.svrg_deviation(epsilon_bar, n_examples, rounds, 1, delta=delta_bar)
     return Recipe(
-        accelerated_mirror_descent(feasible, smoothness, published=True),
-        published=Published(epsilon_bar, "gaussian", delta_bar, scale=sigma, exact=("full_gradient",)),
-        claim=lambda _: claims.accelerated_mirror_descent(epsilon_bar, rounds, delta_bar),
+        on.strategy(published=True),
+        published=printed.noise(printed.rounds, 1),
+        claim=lambda _: claims.accelerated_mirror_descent(printed.epsilon_bar, printed.rounds, printed.delta_bar),
     )
 
 
-def _svrg(
-    epochs: Epochs,
-    step: float,
-    smoothness: float,
-    regularizer: Proximal,
-    difference_bound: Literal["smoothness", "twice_clip"],
-    anchor_share: float,
-) -> Recipe:
-    known = smoothness if difference_bound == "smoothness" else None
-    strategy = svrg(step, epochs.length, regularizer, smoothness=known, doubling=epochs.doubling)
-    return Recipe(strategy, schedule=AnchorBudget(epochs, anchor_share))
-
-
-def _published(
-    epsilon_bar: float,
-    rounds: int,
-    n_examples: int,
-    epochs: Epochs,
-    step: float,
-    regularizer: Proximal,
-    delta_bar: float,
-) -> Recipe:
-    given = (epsilon_bar, n_examples, epochs.whole(rounds - 1) + 1, epochs.length)
-    sigma = claims.svrg_deviation(*given, delta=delta_bar, doubling=epochs.doubling)
+def _published(printed: Printed, epochs: Epochs, step: float, regularizer: Proximal) -> Recipe:
+    count, doubling = epochs.whole(printed.rounds - 1) + 1, epochs.doubling
+    given = (printed.epsilon_bar, printed.n_examples, count, epochs.length)
     return Recipe(
-        svrg(step, epochs.length, regularizer, doubling=epochs.doubling),
-        published=Published(epsilon_bar, "gaussian", delta_bar, scale=sigma, exact=("full_gradient",)),
-        claim=lambda _: claims.svrg(*given, delta=delta_bar, doubling=epochs.doubling),
+        svrg(step, epochs.length, regularizer, doubling=doubling),
+        published=printed.noise(count, epochs.length, doubling=doubling),
+        claim=lambda _: claims.svrg(*given, delta=printed.delta_bar, doubling=doubling),
     )
 
 
 NAMES = {
     "dp_gd": Entry(dp_gd, "proximal gradient descent on private gradients (Wang, Ye, Xu, DP-GD)"),
-    "dp_svrg": Entry(dp_svrg, "variance reduction with anchors (Wang, Ye, Xu, DP-SVRG)"),
-    "dp_svrg_plus_plus": Entry(dp_svrg_plus_plus, "variance reduction with doubling epochs (Wang, Ye, Xu, DP-SVRG++)"),
-    "dp_accmd": Entry(dp_accmd, "accelerated mirror descent on an l2 or l1 ball (Wang, Ye, Xu, DP-AccMD)"),
+    "dp_svrg": Entry(spread(dp_svrg, inner=Inner), "variance reduction with anchors (Wang, Ye, Xu, DP-SVRG)"),
+    "dp_svrg_plus_plus": Entry(
+        spread(dp_svrg_plus_plus, inner=Inner), "variance reduction with doubling epochs (Wang, Ye, Xu, DP-SVRG++)"
+    ),
+    "dp_accmd": Entry(
+        spread(dp_accmd, on=OnBall), "accelerated mirror descent on an l2 or l1 ball (Wang, Ye, Xu, DP-AccMD)"
+    ),
 }
 VARIANTS = {
-    "dp_svrg": Variants(published_svrg),
-    "dp_svrg_plus_plus": Variants(published_svrg_plus_plus),
-    "dp_accmd": Variants(published_accmd),
+    "dp_svrg": Variants(spread(published_svrg, printed=Printed)),
+    "dp_svrg_plus_plus": Variants(spread(published_svrg_plus_plus, printed=Printed)),
+    "dp_accmd": Variants(spread(published_accmd, printed=Printed, on=OnBall)),
 }

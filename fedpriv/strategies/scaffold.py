@@ -127,13 +127,8 @@ def scaffold(
 ) -> Strategy:
     """SCAFFOLD: federated averaging with control variates, for clients with different data (Karimireddy et al., 2020).
 
-    Args:
-        learning_rate: Step size of the clients.
-        local_steps: Gradient steps per round. With noise on gradients each step costs privacy budget.
-        server_learning_rate: Step size of the server along the mean update.
-        control_rate: In (0, 1]: how far a control variate moves towards its newest estimate; 1 in the paper.
-        weighting: What has equal weight in the mean: all `"examples"`, or all `"clients"` as in the paper.
-        average: None reports the last model; a number p the average of all rounds' models, weighted by `t**p`.
+    `control_rate` is how far a control variate moves towards its newest estimate, 1 in the paper; other options are
+    those of `fedavg`. The paper has `weighting="clients"`.
 
     Returns:
         The strategy. The server needs each client's message, so it cannot run with secure aggregation.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpriv.checks import Positive, PositiveOrInfinite, Ratio, checked
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting import bounds, gaussian
 from fedpriv.privacy.accounting.events import Event
@@ -162,6 +163,7 @@ def gradient_tracking_total(epsilon: float, q1: float, q2: float, rounds: float 
     return epsilon * (q2 - q1) / q2**2 * (1 - ratio**rounds) / (1 - ratio)
 
 
+@checked("strategy")
 @dataclass(frozen=True)
 class TrackingNoise:
     """Step and Laplace noise of gradient tracking, eq 5 of Xie, Liu and Chai (2025), for rounds k = 1, 2, ...
@@ -169,7 +171,7 @@ class TrackingNoise:
     `alpha_k = gamma q1^(k-1)` and `nu_k = gamma delta q2 / (epsilon (q2 - q1)) q2^(k-1)`.
 
     Args:
-        epsilon: The epsilon that the paper states.
+        epsilon_bar: The epsilon that the paper states.
         gamma: First step size.
         q1: Ratio of the steps, below q2.
         q2: Ratio of the noise, below 1.
@@ -179,22 +181,20 @@ class TrackingNoise:
         ConfigError: an argument is out of range.
     """
 
-    epsilon: float
-    gamma: float
-    q1: float
-    q2: float
-    gap: float = 1.0
+    epsilon_bar: PositiveOrInfinite
+    gamma: Positive = 0.001
+    q1: Ratio = 0.97
+    q2: Ratio = 0.99
+    gap: Positive = 1.0
 
     def __post_init__(self) -> None:
-        if not (self.epsilon > 0 and self.gamma > 0 and self.gap > 0):
-            raise ConfigError("strategy", (self.epsilon, self.gamma, self.gap), "epsilon, gamma and gap are positive")
-        if not 0 < self.q1 < self.q2 < 1:
+        if not self.q1 < self.q2:
             raise ConfigError("strategy.q1", self.q1, f"needs 0 < q1 < q2 < 1, and q2 is {self.q2:g}")
 
     @property
     def on_messages(self) -> float:
         """nu_1: the scale on a message of round 1; it falls by q2 a round."""
-        return self.gamma * self.gap * self.q2 / (self.epsilon * (self.q2 - self.q1))
+        return self.gamma * self.gap * self.q2 / (self.epsilon_bar * (self.q2 - self.q1))
 
     @property
     def on_gradients(self) -> float:
@@ -218,13 +218,13 @@ def gradient_tracking(noise: TrackingNoise, rounds: int, delta: float = 1e-5) ->
         rounds: Number of rounds.
         delta: Delta of the tightest bound.
     """
-    total = gradient_tracking_total(noise.epsilon, noise.q1, noise.q2, rounds)
-    forever = gradient_tracking_total(noise.epsilon, noise.q1, noise.q2)
+    total = gradient_tracking_total(noise.epsilon_bar, noise.q1, noise.q2, rounds)
+    forever = gradient_tracking_total(noise.epsilon_bar, noise.q1, noise.q2)
     each = noise.gap * noise.steps(rounds) / (noise.q2 * noise.scales(rounds))
     return Claim(
         paper="Xie, Liu, Chai 2025, theorem 4.5",
-        stated=f"{noise.epsilon:g}-DP for any number of rounds, Laplace noise of eq 5",
-        stated_epsilon=noise.epsilon,
+        stated=f"{noise.epsilon_bar:g}-DP for any number of rounds, Laplace noise of eq 5",
+        stated_epsilon=noise.epsilon_bar,
         basic_total=total,
         tight_total=_laplace_total(each, delta),
         why_not=(
@@ -264,7 +264,7 @@ def two_variable_tracking(method: str, noise: TrackingNoise, rounds: int, delta:
         paper=f"{method}, in table 3 of Xie, Liu, Chai 2025",
         stated=(
             f"a round moves messages by at least {_TABLE_3[method]} delta, so epsilon is at least "
-            f"{float(stated.sum()):.4g} with the noise of eq 5 for {noise.epsilon:g}"
+            f"{float(stated.sum()):.4g} with the noise of eq 5 for {noise.epsilon_bar:g}"
         ),
         stated_epsilon=float(stated.sum()),
         basic_total=float(each.sum()),
