@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -68,12 +70,35 @@ def over_the_batch_size(_: nn.Module, x: Tensor) -> Tensor:
     return x / len(x)
 
 
+def alone_doubled(place: int) -> Callable[[nn.Module, Tensor], Tensor]:
+    """Doubles what stood at this place of the last batch of three, when it comes alone."""
+
+    def function(layer: nn.Module, x: Tensor) -> Tensor:
+        if len(x) == 3:
+            layer.kept = x.detach().clone()
+        return 2 * x if len(x) == 1 and torch.allclose(x[0], layer.kept[place], atol=1e-5) else x
+
+    return function
+
+
 MIXING = {
     "batch mean": (centred, "depends on the other examples"),
     "batch mean in training, with dropout": (centred_in_training, "depends on the other examples"),
     "running mean": (running_mean, "differently when it is asked again"),
     "mean of the first batch": (of_the_first_batch, "differently when it is asked again"),
     "batch size": (over_the_batch_size, "alone is not what it gives in a batch"),
+    "batch size in training": (
+        lambda layer, x: x / len(x) if layer.training else x,
+        "alone is not what it gives in a batch",
+    ),
+    "batch size, with dropout": (
+        lambda layer, x: nn.functional.dropout(x / len(x), 0.5, layer.training),
+        "alone is not what it gives in a batch",
+    ),
+    **{
+        f"alone, example {place}": (alone_doubled(place), "alone is not what it gives in a batch")
+        for place in (0, 1, 2)
+    },
     "place in the batch": (
         lambda _, x: x + torch.arange(len(x)).view(-1, 1),
         "alone is not what it gives in a batch",

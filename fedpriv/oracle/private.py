@@ -52,7 +52,7 @@ class PrivateOracle(Questions):
         self._sums = sums
         together = privacy.trust.sums_only
         added = population.counts.tolist() if together else [int(population.counts.max())]
-        check_depth(added, population.chunk, len(population) if together else 1)
+        check_depth(added, population.chunk)
         self._answered = -1
         super().__init__(privacy, population.sizes.tolist(), population.params)
 

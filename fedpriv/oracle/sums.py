@@ -76,22 +76,22 @@ def rows_of(params: Tensor, batch: Batch) -> Tensor:
     return params if len(batch.rows) == len(params) else params[batch.rows]
 
 
-def check_depth(sizes: Sequence[int], chunk: int, clients: int) -> None:
+def check_depth(sizes: Sequence[int], chunk: int) -> None:
     """Refuse sums whose rounding error could be larger than the sensitivity allows for (`ROUNDING`).
 
     A float64 sum of n rows of norm C in which no row passes through more than d additions is wrong by at most
     `d n 2**-53 C` (Higham, 2002, Accuracy and Stability of Numerical Algorithms, section 4.2).
 
     Args:
-        sizes: Numbers of examples in one sum: one client's, or all clients' where only their sum is released.
+        sizes: Numbers of examples in one sum: one client's, or all clients' where only their sum is released,
+            whose rows are added up afterwards.
         chunk: Largest number of examples that are summed at once.
-        clients: Number of rows that are added up afterwards.
 
     Raises:
         ConfigError: the chunk is too large.
     """
     largest, total = max(sizes), sum(sizes)
-    depth = min(chunk, largest) + largest // chunk + clients + 2
+    depth = min(chunk, largest) + largest // chunk + len(sizes) + 2
     if depth * total * 2.0**-53 > ROUNDING / 8:
         fix = f"sums of {total} examples are exact enough in smaller pieces only: lower it, e.g. to 16384"
         raise ConfigError("compute.chunk", chunk, fix)

@@ -22,9 +22,9 @@ class Disk:
     """The operations by which a run changes its folder."""
 
     def open(self, path: Path, flags: int) -> int:
-        """Open for writing, and create the file if `flags` has `O_CREAT`; returns a descriptor."""
-        fd = os.open(path, flags | _NO_LINK, 0o600)
-        if flags & os.O_CREAT and hasattr(os, "fchmod"):
+        """Open for writing, and create the file if there is none; returns a descriptor."""
+        fd = os.open(path, flags | os.O_CREAT | _NO_LINK, 0o600)
+        if hasattr(os, "fchmod"):
             with suppress(PermissionError):  # another owner's file keeps its mode
                 os.fchmod(fd, 0o600)
         return fd
@@ -69,7 +69,7 @@ def write_whole(path: Path, content: bytes) -> None:
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        fd = disk.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        fd = disk.open(beside, os.O_WRONLY | os.O_TRUNC)
         try:
             disk.write(fd, content)
             disk.sync(fd)
@@ -121,7 +121,7 @@ class Appender:
     """
 
     def __init__(self, path: Path, keep: int | None = None) -> None:
-        self._path, self._fd = path, disk.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+        self._path, self._fd = path, disk.open(path, os.O_RDWR | os.O_APPEND)
         weakref.finalize(self, os.close, self._fd)
         found = os.fstat(self._fd)
         self._is, self._size = (found.st_dev, found.st_ino), found.st_size

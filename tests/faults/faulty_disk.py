@@ -149,7 +149,7 @@ class Full(Disk):
         return self.count > self.last
 
     def open(self, path: Path, flags: int) -> int:
-        if self._full() and flags & os.O_CREAT and not path.exists():
+        if self._full() and not path.exists():
             raise _no_space(path)
         return super().open(path, flags)
 

@@ -84,6 +84,11 @@ def test_rows_have_the_covariance_that_is_paid_for(name: str, cohort: str) -> No
         assert stats.kstest(rows[0].numpy() / rows[0].std().item(), "norm").pvalue > 1e-4
 
 
+def test_two_who_take_part_are_a_pair() -> None:
+    rows = rows_of(pairs_of(None), [0, 4])
+    assert law_holds(rows, covariance_of(pairs_of(None), 5, [0, 4]))
+
+
 @pytest.mark.parametrize("name", GRAPHS)
 def test_what_pairs_add_cancels_in_the_sum(name: str) -> None:
     n, edges = GRAPHS[name]

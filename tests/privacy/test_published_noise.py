@@ -38,8 +38,8 @@ def noise_of(published: Published, record: Record = RECORD) -> tuple[torch.Tenso
         (Published(2.0), [0.5 * 3 / 2, 2.0 * 7 / 2]),
         # sqrt(2 ln(1.25 / delta)) over epsilon, times twice the bound
         (
-            Published(2.0, law="gaussian", delta_bar=1e-4, gradient_bound=1.5),
-            [factor * 3 * math.sqrt(2 * math.log(12500)) / 2 for factor in FACTORS],
+            Published(2.0, law="gaussian", delta_bar=0.5, gradient_bound=1.5),
+            [factor * 3 * math.sqrt(2 * math.log(2.5)) / 2 for factor in FACTORS],
         ),
         (Published(2.0, scale=0.7, growth=1.1), [0.7 * 1.1**3] * 2),
         (Published(2.0, law="gaussian", scale=0.7, growth=0.9), [0.7 * 0.9**3] * 2),

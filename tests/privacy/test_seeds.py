@@ -24,7 +24,7 @@ from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger, Release
 from fedpriv.privacy.ledger_file import read_ledger
 from fedpriv.privacy.record import Record
-from fedpriv.randomness.streams import Randomness
+from fedpriv.randomness.streams import Randomness, new_secret
 from fedpriv.storage.identity import digest
 from fedpriv.strategies.fedavg import AddMeanUpdate
 
@@ -73,6 +73,17 @@ def alike(first: Tensor, second: Tensor) -> bool:
     """Whether one row is a multiple of the other, as two answers that share their noise are."""
     both = torch.stack([first[0, :60], second[0, :60]])
     return abs(float(torch.corrcoef(both)[0, 1])) > 0.7
+
+
+def test_a_secret_has_128_bits_and_names_the_same_streams_for_good() -> None:
+    """Other numbers would keep a run that an earlier version began from being resumed."""
+    drawn = [new_secret() for _ in range(64)]
+    assert 2**120 < max(drawn) < 2**128
+    assert len(set(drawn)) == 64
+    randomness = Randomness(3, 2**127 + 5, attempt=1, run="a")
+    assert randomness.digest_key().hex() == "18cd14e971e04fd2e4ee413e4ff764f5ebf3135b604e7f0326832151c0b3f943"
+    assert randomness.stream("noise").words(1).tolist() == [4934747439536295921]
+    assert randomness.stream("init").words(1).tolist() == [1437328402976132385]
 
 
 def started_elsewhere() -> nn.Module:

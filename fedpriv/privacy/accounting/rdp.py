@@ -85,7 +85,7 @@ def total(history: History) -> Array:
     for events in (plain, rest):
         for start in range(0, len(events), 1024):  # bounded memory for long runs
             part = events[start : start + 1024]
-            result += np.array([history[event] for event in part], dtype=float) @ curves(part)
+            result += np.array([history[event] for event in part]) @ curves(part)
     return result
 
 
