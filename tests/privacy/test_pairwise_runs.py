@@ -205,21 +205,6 @@ def test_kill_9_and_resume_give_the_unbroken_run(tmp_path: Path) -> None:
     assert (folder / "ledger.jsonl").read_bytes() == (tmp_path / "whole" / "ledger.jsonl").read_bytes()
 
 
-def test_a_repeated_round_with_fresh_noise_is_charged(tmp_path: Path) -> None:
-    """As when a client dropped: the round is a second release, with other noise of the pairs, too."""
-    privacy = replace(PRIVACY, epsilon=None, noise_multiplier=5.0)
-    stopped = training_of(privacy, folder=tmp_path / "run")
-    for report in stopped:
-        if report.round == 3:
-            break
-    assert stopped.folder is not None
-    stopped.folder.close()
-    again = training_of(privacy, folder=tmp_path / "run", resume=True, fresh_noise=True)
-    list(again)
-    assert len(again.ledger.records) > len(stopped.plan.records)
-    assert again.spent().epsilon > stopped.plan.spent().epsilon
-
-
 # --- records -----------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,113 @@
+"""A client that fails: before anybody adds noise, and after the others did."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from test_pairwise_runs import PRIVACY, training_of
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import fedpriv as fp
+from fedpriv.clients.population import Population
+from fedpriv.models import SoftmaxRegression
+from fedpriv.oracle.backends import choose
+from fedpriv.oracle.private import PrivateOracle
+from fedpriv.oracle.sums import Sums
+from fedpriv.privacy.accounting import pairwise as price
+from fedpriv.privacy.accounting.accountant import Accountant, account
+from fedpriv.privacy.ledger import Ledger
+from fedpriv.privacy.pairwise import Links, Pairwise
+from fedpriv.privacy.settings import Trust
+from fedpriv.randomness.streams import Randomness, normal
+from fedpriv.runs.pairs import forecast_of_pairs
+from fedpriv.runs.planning import make_plan
+
+N, FEATURES, RATIO = 5, 2000, 3.0
+TRUST = Pairwise(1, RATIO, Links(tuple((i, j) for i in range(N) for j in range(i + 1, N))))
+MULTIPLIER = 2.0
+OWN = MULTIPLIER * math.sqrt(price.complete(N, RATIO, 1))
+RANDOM = Randomness(0, 7)
+
+
+def answer(trust: Trust, multiplier: float, cohort: list[int]) -> tuple[Tensor, float]:
+    """A round's noised gradients of those who take part, `[k, dim]`, and the deviation of their own noise."""
+    draw = torch.Generator().manual_seed(0)
+    data = [TensorDataset(torch.randn(8, FEATURES, generator=draw), torch.arange(8) % 2) for _ in range(N)]
+    population = Population(fp.make_clients(SoftmaxRegression(FEATURES, 2), nn.CrossEntropyLoss(), data))
+    privacy = replace(PRIVACY, epsilon=None, noise_multiplier=multiplier, trust=trust, sampling=fp.FullBatch())
+    sums = Sums(choose("auto", population.model, population.loss), N, population.device)
+    ledger = Ledger(Accountant(N, privacy.delta))
+    oracle = PrivateOracle(population, sums, privacy, ledger, RANDOM)
+    oracle.begin_round(0, torch.tensor(cohort))
+    rows = oracle.gradient(population.params[cohort])
+    noise = ledger.records[0].noise_multiplier
+    assert isinstance(noise, float)
+    return rows.double(), noise * privacy.sensitivity / 8  # a mean over eight examples
+
+
+def test_a_client_that_fails_late_leaves_exactly_the_noise_of_its_pairs_in_the_mean() -> None:
+    """The same answer without noise of pairs, from the same streams, is what the others' mean would have been."""
+    paired, own = answer(TRUST, MULTIPLIER, [*range(N)])
+    plain, same = answer(fp.Local(), OWN, [*range(N)])
+    assert same == pytest.approx(own)
+    gone = 2
+    mean, without = (torch.cat([rows[:gone], rows[gone + 1 :]]).mean(0) for rows in (paired, plain))
+    left = torch.zeros(len(mean)).double()
+    for other in {*range(N)} - {gone}:
+        drawn = RATIO * own * normal(RANDOM.pair_stream(gone, other, 0, 0), len(mean))
+        left += drawn if other < gone else -drawn  # the smaller number adds, the other one subtracts
+    torch.testing.assert_close(mean - without, left / (N - 1), rtol=0, atol=1e-5 * own)
+    # and in a plan: what is left of own noise and of these pairs, over four clients' noise under local trust
+    found = forecast_of_pairs(
+        make_plan(
+            fp.fedavg(0.5),
+            replace(PRIVACY, epsilon=None, noise_multiplier=MULTIPLIER, trust=TRUST, sampling=fp.FullBatch()),
+            (8,) * N,
+            fp.Star(N),
+            rounds=1,
+        ),
+        fp.Star(N),
+        RANDOM,
+    )
+    assert found is not None
+    line = next(one for one in found.left if (one.colluders, one.ratio) == (1, RATIO))
+    measured = math.sqrt(own**2 / (N - 1) + float((mean - without).var()))
+    under_local = own * MULTIPLIER / OWN / math.sqrt(N - 1)
+    assert line.if_one_drops == pytest.approx(measured / under_local, rel=0.03)
+    assert line.if_one_drops > 2 * line.in_mean
+    # nobody failed: the pairs' noise is gone, to a grid's width for each row
+    assert float((paired.mean(0) - plain.mean(0)).abs().max()) < 1e-5 * own
+
+
+def test_in_a_simulated_outage_nobody_adds_noise_for_who_is_away() -> None:
+    """Away before the round began: only pairs that both take part add noise, and the mean has none of it."""
+    here = [0, 1, 3, 4]
+    paired, own = answer(TRUST, MULTIPLIER, here)
+    assert own == pytest.approx(MULTIPLIER * math.sqrt(price.complete(4, RATIO, 1)) * PRIVACY.sensitivity / 8)
+    plain, _ = answer(fp.Local(), MULTIPLIER * math.sqrt(price.complete(4, RATIO, 1)), here)
+    assert float((paired.mean(0) - plain.mean(0)).abs().max()) < 1e-5 * own
+    assert float((paired - plain).std()) == pytest.approx(RATIO * own * math.sqrt(3), rel=0.05)
+
+
+def test_a_repeated_round_is_charged_as_a_second_release(tmp_path: Path) -> None:
+    """As where a client failed late: other noise of its own and of its pairs, and the price of one more answer."""
+    privacy = replace(PRIVACY, epsilon=None, noise_multiplier=5.0, trust=Pairwise(1, RATIO))
+    stopped = training_of(privacy, folder=tmp_path / "run")
+    for report in stopped:
+        if report.round == 3:
+            break
+    assert stopped.folder is not None
+    stopped.folder.close()
+    again = training_of(privacy, folder=tmp_path / "run", resume=True, fresh_noise=True)
+    list(again)
+    planned = stopped.plan.records
+    rounds = [record.round for record in again.ledger.records]
+    twice = [record for record in planned if rounds.count(record.round) == 2]
+    assert twice and len(rounds) == len(planned) + len(twice)
+    assert again.spent().epsilon == account([*planned, *twice], 4, privacy.delta).epsilon
+    assert again.spent().epsilon > account(planned, 4, privacy.delta).epsilon
