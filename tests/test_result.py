@@ -14,7 +14,7 @@ import networkx
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Subset
+from torch.utils.data import Subset, TensorDataset
 
 import fedpriv
 from fedpriv import data, models
@@ -194,8 +194,8 @@ def test_models_tested_together_are_as_models_tested_in_turn(name: str, examples
     rows = torch.randn(19, sum(p.numel() for p in model.parameters()), generator=torch.Generator().manual_seed(0))
     loss = nn.functional.cross_entropy
     together = Evaluator(model, loss, DIGITS.test, batch_size=100, batched=True).of_each(rows, examples)
-    first = Subset(DIGITS.test, range(examples))
-    in_turn = [Evaluator(model, loss, first, batch_size=64)(row) for row in rows]
+    some = Subset(DIGITS.test, [i * len(DIGITS.test) // examples for i in range(examples)])
+    in_turn = [Evaluator(model, loss, some, batch_size=64)(row) for row in rows]
     assert len(together) == len(in_turn) == 19
     for one, other in zip(together, in_turn, strict=True):
         assert one == pytest.approx(other, rel=1e-6, abs=1e-6)
@@ -205,3 +205,12 @@ def test_warnings_can_be_made_errors():
     with warnings.catch_warnings(), pytest.raises(PromiseWarning):
         warnings.simplefilter("error", PromiseWarning)
         Training(clients(), fedpriv.inexact_admm(), promise(delta=1e-3), rounds=1)
+
+
+def test_nodes_are_tested_on_examples_from_all_over():
+    """The first ones may be easier: in a file sorted by class one that knows only class 0 is right on them."""
+    sorted_by_class = TensorDataset(torch.zeros(60, 2), torch.arange(3).repeat_interleave(20))
+    model = nn.Linear(2, 3)
+    knows_one = torch.cat([torch.zeros(6), torch.tensor([1.0, 0.0, 0.0])])
+    each = Evaluator(model, nn.functional.cross_entropy, sorted_by_class).of_each(torch.stack([knows_one] * 2), 15)
+    assert [found["test_accuracy"] for found in each] == pytest.approx([1 / 3, 1 / 3])

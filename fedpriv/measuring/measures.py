@@ -49,8 +49,8 @@ class Measures:
 
         Args:
             progress: The run.
-            examples: Number of test examples, the first ones, for each node's model. By default 1000, with more than 20
-                nodes fewer, but at least 100, to save time.
+            examples: Number of test examples, evenly among all, for each node's model. By default 1000, with more than
+                20 nodes fewer, but at least 100, to save time.
 
         Returns:
             Metrics of nodes (`consensus_distance`) and, with test data, test metrics (`node_test_accuracy`), each with

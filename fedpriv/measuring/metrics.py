@@ -47,6 +47,7 @@ class Evaluator:
         self._batches = [(_like(x, parameter), _like(y, parameter)) for x, y in _read(test, batch_size)]
         if not self._batches:
             raise DataError("the test data are empty: give at least one example, or leave test data out")
+        self._chosen: dict[int, list[tuple[Tensor, Tensor]]] = {}
 
     @torch.no_grad()
     def try_out(self, params: Tensor) -> None:
@@ -72,13 +73,13 @@ class Evaluator:
         return self._of(params[None], None)[0]
 
     def of_each(self, rows: Tensor, examples: int) -> list[dict[str, float]]:
-        """The same for several models `[n, dim]`, on the first `examples` test examples."""
+        """The same for several models `[n, dim]`, on `examples` test examples that lie evenly among all."""
         return [found for part in rows.split(self._rows) for found in self._of(part, examples)]
 
     @torch.no_grad()
     def _of(self, rows: Tensor, examples: int | None) -> list[dict[str, float]]:
         totals = [dict[str, Tensor]() for _ in rows]
-        for inputs, targets in self._first(examples):
+        for inputs, targets in self._batches if examples is None else self._some(examples):
             for outputs, total in zip(self._outputs(rows, inputs), totals, strict=True):
                 for metric in table.TESTED:
                     part = metric.function(outputs, targets, self._loss)
@@ -94,13 +95,15 @@ class Evaluator:
 
         return vmap(of_one)(rows) if len(rows) > 1 else map(of_one, rows)
 
-    def _first(self, examples: int | None) -> Iterator[tuple[Tensor, Tensor]]:
-        left = examples
-        for inputs, targets in self._batches:
-            if left is not None and left <= 0:
-                return
-            yield inputs[:left], targets[:left]
-            left = None if left is None else left - len(targets)
+    def _some(self, examples: int) -> list[tuple[Tensor, Tensor]]:
+        """The first ones may be easier than the rest, or all of one class."""
+        if examples not in self._chosen:
+            inputs, targets = (torch.cat(parts) for parts in zip(*self._batches, strict=True))
+            count = min(examples, len(targets))
+            at = torch.arange(count, device=targets.device) * len(targets) // count
+            size = len(self._batches[0][1])
+            self._chosen[examples] = list(zip(inputs[at].split(size), targets[at].split(size), strict=True))
+        return self._chosen[examples]
 
 
 def _read(test: Dataset[Any], batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -227,7 +227,7 @@ class Training:
         """The result so far.
 
         If the run stopped before its plan ended, the stop may depend on data, so the whole plan is charged; not so if
-        the budget ended it. If clients' models differ, each is tested on the first 1000 test examples.
+        the budget ended it. If clients' models differ, each is tested on 1000 test examples.
         """
         progress, privacy, params = self.progress, self.plan.privacy, measures.reported(self.progress)
         metrics, nodes = self._reporting.at_the_end(progress)
