@@ -5,8 +5,6 @@ Each command imports what it uses when it is called, so that `fedpriv --help` an
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +13,7 @@ from typer.core import TyperGroup
 
 from fedpriv import __version__
 from fedpriv.cli import shipped
+from fedpriv.cli.options import AllowPlugins, AsJson, ConfigFile, Overrides, RunFolder
 
 
 class _Commands(TyperGroup):
@@ -62,39 +61,9 @@ def main(
     """Differentially private federated learning: the epsilon that it prints is counted, not claimed."""
 
 
-def _permit(context: typer.Context, given: bool) -> bool:
-    """Let names outside the catalogue be imported during this command, if the user or the environment says so."""
-    from fedpriv import plugins
-
-    if given:
-        context.with_resource(plugins.allowed())
-    if plugins.are_allowed():
-        sys.path.append(os.getcwd())  # where the user's own modules are looked for, after all else
-    return given
-
-
 def _again(folder: Path, *, allow_plugins: bool) -> str:
     """The command that goes on with a run."""
     return f"fedpriv resume {folder}{' --allow-plugins' * allow_plugins}"
-
-
-ConfigFile = Annotated[
-    Path,
-    typer.Argument(
-        metavar="CONFIG",
-        help="YAML file of the run, or the name of one that comes with fedpriv (see `fedpriv list configs`).",
-        autocompletion=shipped.names,
-    ),
-]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[SECTION.FIELD=VALUE]...", help="Settings to change, values as YAML.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object to standard output.")]
-AllowPlugins = Annotated[
-    bool,
-    typer.Option("--allow-plugins", callback=_permit, help="Import what is named as 'package.module:Name'."),
-]
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
 
 
 @app.command()

@@ -40,7 +40,13 @@ PLAIN: dict[str, tuple[str, Mapping[Any, Any]]] = {
     "mechanisms": ("privacy.mechanism", MECHANISMS),
     "backends": ("compute.backend", BACKENDS),
 }
-_WORDS = {float: "a number", int: "a whole number", bool: "true or false", str: "text", NoneType: "null"}
+_WORDS: dict[type, str] = {
+    float: "a number",
+    int: "a whole number",
+    bool: "true or false",
+    str: "text",
+    NoneType: "null",
+}
 
 
 def look_up(name: str | None, more: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
@@ -132,7 +138,7 @@ def _alternatives(kind: Any) -> Iterator[Any]:  # noqa: ANN401 - any annotation
     elif origin is Annotated and not any(isinstance(part, Bound) for part in parts[1:]):
         yield from _alternatives(next((part.form for part in parts[1:] if isinstance(part, Spelled)), parts[0]))
     else:
-        yield options_model(kind) if is_dataclass(kind) else kind
+        yield options_model(kind) if inspect.isclass(kind) and is_dataclass(kind) else kind
 
 
 def _said(kind: Any) -> str:  # noqa: ANN401 - any annotation
@@ -145,14 +151,14 @@ def _word(kind: Any) -> str:  # noqa: ANN401 - any annotation
     if origin is Annotated:
         return next(part.words for part in parts[1:] if isinstance(part, Bound)).removeprefix("must be ")
     if origin is Literal:
-        return either(parts) if len(parts) > 1 else repr(parts[0])
+        return either(parts)
     if origin is not None and issubclass(origin, Mapping):
         return f"{{{_said(parts[0])}: {_said(parts[1])}, ...}}"
     if origin is not None and issubclass(origin, Sequence):
         each = [_said(part) for part in parts if part is not ...]
         return f"[{', '.join(each if len(each) > 1 else [*each, '...'])}]"
     if not issubclass(kind, BaseModel):
-        return _WORDS.get(kind, kind.__name__)
+        return _WORDS[kind] if kind in _WORDS else kind.__name__
     names = {name: _tag(field) for name, field in kind.model_fields.items()}
     said = ", ".join(name if tag is None else f"{name}: {tag}" for name, tag in sorted(names.items(), key=_tags_first))
     return f"{kind.neither} or one of {{{said}}}" if issubclass(kind, Choice) else f"{{{said}}}"

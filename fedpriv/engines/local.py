@@ -13,7 +13,7 @@ from torch import Tensor
 from fedpriv.clients.population import Population
 from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError, check_count
 from fedpriv.privacy.settings import Privacy
-from fedpriv.randomness.streams import Randomness
+from fedpriv.randomness.streams import Randomness, torch_generators
 from fedpriv.strategies.base import Network, Oracle, Strategy
 from fedpriv.strategies.state import Leaf, in_common, named, restored, rows_of, with_common, with_rows
 
@@ -242,9 +242,7 @@ def simulate(
 @contextmanager
 def own_draws(seed: int, device: torch.device) -> Generator[None]:
     """Torch's own generators belong to the round: a model that draws from them (dropout) repeats itself on resume."""
-    generators = [torch.default_generator]
-    if device.type == "cuda":
-        generators.append(torch.cuda.default_generators[device.index or 0])
+    generators = torch_generators(device)
     before = [generator.get_state() for generator in generators]
     for generator in generators:
         generator.manual_seed(seed)

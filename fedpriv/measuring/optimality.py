@@ -41,11 +41,6 @@ class Kkt:
     complementarity: float
     infeasible_point: float
 
-    @property
-    def residual(self) -> float:
-        """The largest of the three."""
-        return max(self.stationarity, self.feasibility, self.complementarity)
-
 
 def kkt(problem: ProblemValues, params: Tensor, multipliers: Tensor, regularizer: Proximal | None = None) -> Kkt:
     """Compute the optimality conditions at a point.

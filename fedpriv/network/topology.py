@@ -209,7 +209,6 @@ _GRAPHS = {
     "edge_list": GraphEntry(edge_list, "from a file, one link a line"),
     "graphml": GraphEntry(graphml, "from a GraphML file"),
 }
-GRAPHS = Registry(_GRAPHS, (nx.Graph,))
 # the last node of the star graph is the server
 _STAR = GraphEntry(lambda n_clients: nx.star_graph(n_clients), "a server that everyone hears (no graph)")
 TOPOLOGIES = Registry({"star": _STAR, **_GRAPHS}, (nx.Graph,))

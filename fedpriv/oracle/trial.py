@@ -7,28 +7,23 @@ results is refused by name. This finds mistakes, but proves nothing for other ex
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import cast
 
 import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch import Tensor
 
 from fedpriv.clients.client import Loss
 from fedpriv.clients.population import Population
 from fedpriv.errors import ConfigError, DataError, FedprivError, cut, in_short
 from fedpriv.oracle.backends.functional import Functional
+from fedpriv.oracle.watched import Event, Trial, name_of, start_draws_anew
 
 _SAME = 1e-4  # relative difference of one kernel on inputs of one shape
 _ROUNDED = 1e-2  # of two kernels: one for a batch, one for a batch of one
 _ONE, _OTHER = [0, 1, 2], [0, 3, 4]  # two batches that share their first example
 _EXAMPLES = 5
 _PASSED_OVER = -100  # what torch's losses ignore
-
-Event = tuple[str, list[Tensor]]
-"""What a layer took or gave: the path of the layer that computed it, and the tensors."""
 
 
 def try_out(population: Population) -> None:
@@ -44,8 +39,8 @@ def try_out(population: Population) -> None:
     device = population.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         row, x, y = _usable(population)
-        trial = _Trial(population, row)
-        _check_memory(trial, _Trial(population, row), x)
+        trial = Trial(population, row)
+        _check_memory(trial, Trial(population, row), x)
         _check_neighbours(trial, x)
         _check_loss(trial.functional, trial.outputs(x[_ONE]), y[_ONE])
         _check_gradients(trial, x, y)
@@ -53,75 +48,18 @@ def try_out(population: Population) -> None:
         _check_labels(trial, population)
 
 
-class _Trial:
-    """A copy of the model at one row of parameters, which makes the same random draws whenever it is called."""
-
-    def __init__(self, population: Population, row: Tensor) -> None:
-        self.model, self._row = copy.deepcopy(population.model), row
-        self.functional = Functional(self.model, population.loss)
-        self._events: list[Event] = []
-        self._running: list[str] = []
-        self._paths = {layer: path for path, layer in self.model.named_modules()}
-        for layer in self._paths:
-            layer.register_forward_pre_hook(self._enter)
-            layer.register_forward_hook(self._leave)
-
-    def outputs(self, x: Tensor) -> Tensor:
-        """Outputs of a batch, `[b, ...]`."""
-        with torch.no_grad():
-            return self._outputs(self._row, x)
-
-    def events(self, x: Tensor) -> list[Event]:
-        """What every layer takes and gives, in order; the outputs last."""
-        outputs = self.outputs(x)
-        return [*self._events, ("", [outputs])]
-
-    def gradient(self, x: Tensor, y: Tensor) -> Tensor:
-        """Gradient of the loss of the batch's first example, `[dim]`."""
-        row = self._row.detach().clone().requires_grad_()
-        loss = _number(self.functional.loss, self._outputs(row, x)[:1], y[:1])
-        if not loss.requires_grad:
-            fix = "no trainable parameter has a part in its loss; set requires_grad of those that have"
-            raise ConfigError("model", type(self.model).__name__, fix)
-        return torch.autograd.grad(loss, row)[0]
-
-    def draws(self, x: Tensor) -> bool:
-        """Whether the model draws random numbers from torch."""
-        self.outputs(x)
-        after = [generator.get_state() for generator in _generators(x.device)]
-        before = [generator.manual_seed(0).get_state() for generator in _generators(x.device)]
-        return any(not torch.equal(a, b) for a, b in zip(after, before, strict=True))
-
-    def _outputs(self, row: Tensor, x: Tensor) -> Tensor:
-        self._events, self._running = [], []
-        _start_draws_anew(x.device)
-        outputs = cast("object", self.functional.outputs(self.functional.unflatten(row), x))
-        if not isinstance(outputs, Tensor) or outputs.shape[:1] != x.shape[:1]:
-            found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-            fix = f"gives {found} for {len(x)} examples; return one tensor with a row for each"
-            raise ConfigError("model", type(self.model).__name__, fix)
-        return outputs
-
-    def _enter(self, layer: nn.Module, inputs: object) -> None:
-        self._events.append((self._running[-1] if self._running else "", _tensors(inputs)))
-        self._running.append(self._paths[layer])
-
-    def _leave(self, layer: nn.Module, inputs: object, outputs: object) -> None:
-        self._events.append((self._running.pop(), _tensors(outputs)))
-
-
 def _usable(population: Population) -> tuple[Tensor, Tensor, Tensor]:
     """Parameters `[dim]` and examples at which the loss and its gradient are finite, if there are such."""
     *tries, last = _candidates(population)
     for row, x, y in tries:
         try:
-            trial = _Trial(population, row)
+            trial = Trial(population, row)
             if torch.isfinite(trial.outputs(x)).all() and torch.isfinite(trial.gradient(x, y)).all():
                 return row, x, y
         except Exception:  # whatever a user's model or loss raises for numbers that are made up
             continue
     try:
-        _Trial(population, last[0]).gradient(*last[1:])
+        Trial(population, last[0]).gradient(*last[1:])
     except FedprivError:
         raise
     except Exception as error:  # the same for real ones
@@ -136,7 +74,7 @@ def _usable(population: Population) -> tuple[Tensor, Tensor, Tensor]:
 
 def _is_computed(population: Population, row: Tensor, x: Tensor, y: Tensor) -> bool:
     try:
-        _Trial(population, row).gradient(x, y)
+        Trial(population, row).gradient(x, y)
     except Exception:  # whatever a user's model or loss raises
         return False
     return True
@@ -159,7 +97,7 @@ def _made_up(like: Tensor, least: float, generator: torch.Generator) -> Tensor:
     return (least + (1 - least) * drawn if like.is_floating_point() else drawn.round()).to(like)
 
 
-def _check_memory(trial: _Trial, fresh: _Trial, x: Tensor) -> None:
+def _check_memory(trial: Trial, fresh: Trial, x: Tensor) -> None:
     why = (
         "answers the same batch differently when it is asked again: it keeps something of earlier batches, or draws "
         "random numbers that are not torch's; keep nothing between calls"
@@ -170,18 +108,18 @@ def _check_memory(trial: _Trial, fresh: _Trial, x: Tensor) -> None:
     _compare(trial, between, fresh.events(x[_OTHER]), rows, _SAME, why)
 
 
-def _check_neighbours(trial: _Trial, x: Tensor) -> None:
+def _check_neighbours(trial: Trial, x: Tensor) -> None:
     why = "what it gives for an example depends on the other examples of the batch; use GroupNorm or the like"
     _compare(trial, trial.events(x[_ONE]), trial.events(x[_OTHER]), [(0, 0)], _SAME, why)
 
 
-def _check_gradients(trial: _Trial, x: Tensor, y: Tensor) -> None:
+def _check_gradients(trial: Trial, x: Tensor, y: Tensor) -> None:
     if _differ(trial.gradient(x[_ONE], y[_ONE]), trial.gradient(x[_OTHER], y[_OTHER]), _SAME):
         fix = "an example's gradient depends on the other examples of the batch: a backward pass of its own mixes them"
         raise ConfigError("model", type(trial.model).__name__, fix)
 
 
-def _check_alone(trial: _Trial, x: Tensor, y: Tensor) -> None:
+def _check_alone(trial: Trial, x: Tensor, y: Tensor) -> None:
     """Puts the trial's model in eval mode where it draws random numbers: those of a batch are not those of one."""
     if trial.draws(x):
         trial.model.eval()
@@ -196,7 +134,7 @@ def _check_alone(trial: _Trial, x: Tensor, y: Tensor) -> None:
         raise ConfigError("model", type(trial.model).__name__, fix)
 
 
-def _check_labels(trial: _Trial, population: Population) -> None:
+def _check_labels(trial: Trial, population: Population) -> None:
     """The real examples with the least and the largest label: one that is no class would fail, or count as nothing."""
     clients, (_, sample) = range(len(population)), population.first_examples(1)
     if sample.is_floating_point() or sample.dim() != 1:
@@ -224,24 +162,24 @@ def _check_loss(functional: Functional, outputs: Tensor, y: Tensor) -> None:
     memory = "answers the same example differently when it is asked again; keep nothing between calls"
     alone = torch.cat([_with_gradient(loss, outputs[i : i + 1], y[i : i + 1]) for i in (0, 1, 2, 0)])
     if _differ(alone[0], alone[3], _SAME):
-        raise ConfigError("loss", _name(loss), memory)
+        raise ConfigError("loss", name_of(loss), memory)
     if form is None:
         return
     together = _with_gradient(form, outputs, y)
     if len(together) != len(y):
-        fix = f"its per-example form {_name(form)} gives {len(together)} losses for {len(y)} examples"
-        raise ConfigError("loss", _name(loss), f"{fix}; return one for each")
+        fix = f"its per-example form {name_of(form)} gives {len(together)} losses for {len(y)} examples"
+        raise ConfigError("loss", name_of(loss), f"{fix}; return one for each")
     if any(_differ(one, row, _SAME) for one, row in zip(alone[:3], together, strict=True)):
         fix = "gives an example another loss or gradient in a batch than alone; use its own output and target only"
-        raise ConfigError("loss", _name(loss), f"its per-example form {_name(form)} {fix}")
+        raise ConfigError("loss", name_of(loss), f"its per-example form {name_of(form)} {fix}")
     _with_gradient(form, outputs.flip(0), y.flip(0))
     if _differ(together, _with_gradient(form, outputs, y), _SAME):
-        raise ConfigError("loss", _name(loss), f"its per-example form {_name(form)} {memory}")
+        raise ConfigError("loss", name_of(loss), f"its per-example form {name_of(form)} {memory}")
 
 
 def _with_gradient(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     """Losses and their derivatives in the outputs, side by side: `[b, 1 + numbers of an output]`."""
-    _start_draws_anew(outputs.device)
+    start_draws_anew(outputs.device)
     outputs = outputs.detach().clone().requires_grad_()
     values = loss(outputs, targets).reshape(-1, 1)
     # weights tell whose loss a derivative is of
@@ -252,17 +190,8 @@ def _with_gradient(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     return torch.cat([values.detach(), gradient.flatten(1) / weights], 1)
 
 
-def _number(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
-    """Loss of one example."""
-    value = loss(outputs, targets)
-    if value.numel() != 1:
-        fix = f"gives {value.numel()} numbers for one example; use a reduction"
-        raise ConfigError("loss", _name(loss), fix)
-    return value.reshape(())
-
-
 def _compare(
-    trial: _Trial,
+    trial: Trial,
     these: Sequence[Event],
     those: Sequence[Event],
     rows: Sequence[tuple[int, int]],
@@ -290,21 +219,3 @@ def _differ(a: Tensor, b: Tensor, tolerance: float) -> bool:
         return True
     a, b = a.detach().double().nan_to_num(), b.detach().double().nan_to_num()
     return bool((a - b).norm() > tolerance * torch.maximum(a.norm(), b.norm()))
-
-
-def _tensors(values: object) -> list[Tensor]:
-    return [leaf.detach() for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
-
-
-def _generators(device: torch.device) -> list[torch.Generator]:
-    on_device = [torch.cuda.default_generators[device.index or 0]] if device.type == "cuda" else []
-    return [torch.default_generator, *on_device]
-
-
-def _start_draws_anew(device: torch.device) -> None:
-    for generator in _generators(device):
-        generator.manual_seed(0)
-
-
-def _name(function: Loss) -> str:
-    return getattr(function, "__name__", type(function).__name__)

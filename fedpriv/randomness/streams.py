@@ -123,3 +123,9 @@ def laplace_sum(stream: Keystream, dim: int, amount: float) -> Tensor:
     Laplace(1) is the difference of two Gamma(1) draws, and the shapes of Gamma draws add up.
     """
     return torch.from_numpy(stream.standard_gamma(amount, dim) - stream.standard_gamma(amount, dim))
+
+
+def torch_generators(device: torch.device) -> list[torch.Generator]:
+    """Torch's own generators, which a model may draw from: the CPU's, and the device's."""
+    on_device = [torch.cuda.default_generators[device.index or 0]] if device.type == "cuda" else []
+    return [torch.default_generator, *on_device]

@@ -36,7 +36,7 @@ DEGREES = {
 @pytest.mark.parametrize("name", DEGREES)
 def test_named_graphs_have_their_degree(name: str) -> None:
     n, options, degree = DEGREES[name]
-    graph = topology.checked(topology.GRAPHS[name].build(n_clients=n, **options), n)
+    graph = topology.checked(topology.TOPOLOGIES[name].build(n_clients=n, **options), n)
     assert sorted(graph) == list(range(n))
     assert 2 * graph.number_of_edges() / n == pytest.approx(degree)
 
@@ -44,7 +44,7 @@ def test_named_graphs_have_their_degree(name: str) -> None:
 @pytest.mark.parametrize("name", ["ring", "path", "hub", "complete", "exponential", "hypercube"])
 @pytest.mark.parametrize("n", [1, 2])
 def test_tiny_graphs(name: str, n: int) -> None:
-    graph = topology.checked(topology.GRAPHS[name].build(n_clients=n), n)
+    graph = topology.checked(topology.TOPOLOGIES[name].build(n_clients=n), n)
     assert mixing.metropolis(graph).toarray() == pytest.approx(np.full((n, n), 1 / n))
 
 
@@ -65,7 +65,7 @@ def test_tiny_graphs(name: str, n: int) -> None:
 def test_graphs_that_would_take_minutes_are_refused_before_they_are_made(name: str, n: int, options: dict) -> None:
     start = time.process_time()
     with pytest.raises(fp.ConfigError, match="a graph has at most"):
-        topology.GRAPHS[name].build(n, **options)
+        topology.TOPOLOGIES[name].build(n, **options)
     assert time.process_time() - start < 1
 
 

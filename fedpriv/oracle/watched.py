@@ -1,0 +1,100 @@
+"""A copy of a model whose layers tell what they take and give, for `trial`."""
+
+from __future__ import annotations
+
+import copy
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from fedpriv.clients.client import Loss
+from fedpriv.clients.population import Population
+from fedpriv.errors import ConfigError
+from fedpriv.oracle.backends.functional import Functional
+from fedpriv.randomness.streams import torch_generators
+
+Event = tuple[str, list[Tensor]]
+"""What a layer took or gave: the path of the layer that computed it, and the tensors."""
+
+
+class Trial:
+    """A copy of the model at one row of parameters, which makes the same random draws whenever it is called."""
+
+    def __init__(self, population: Population, row: Tensor) -> None:
+        self.model, self._row = copy.deepcopy(population.model), row
+        self.functional = Functional(self.model, population.loss)
+        self._events: list[Event] = []
+        self._running: list[str] = []
+        self._paths = {layer: path for path, layer in self.model.named_modules()}
+        for layer in self._paths:
+            layer.register_forward_pre_hook(self._enter)
+            layer.register_forward_hook(self._leave)
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """Outputs of a batch, `[b, ...]`."""
+        with torch.no_grad():
+            return self._outputs(self._row, x)
+
+    def events(self, x: Tensor) -> list[Event]:
+        """What every layer takes and gives, in order; the outputs last."""
+        outputs = self.outputs(x)
+        return [*self._events, ("", [outputs])]
+
+    def gradient(self, x: Tensor, y: Tensor) -> Tensor:
+        """Gradient of the loss of the batch's first example, `[dim]`."""
+        row = self._row.detach().clone().requires_grad_()
+        loss = number(self.functional.loss, self._outputs(row, x)[:1], y[:1])
+        if not loss.requires_grad:
+            fix = "no trainable parameter has a part in its loss; set requires_grad of those that have"
+            raise ConfigError("model", type(self.model).__name__, fix)
+        return torch.autograd.grad(loss, row)[0]
+
+    def draws(self, x: Tensor) -> bool:
+        """Whether the model draws random numbers from torch."""
+        self.outputs(x)
+        after = [generator.get_state() for generator in torch_generators(x.device)]
+        before = [generator.manual_seed(0).get_state() for generator in torch_generators(x.device)]
+        return any(not torch.equal(a, b) for a, b in zip(after, before, strict=True))
+
+    def _outputs(self, row: Tensor, x: Tensor) -> Tensor:
+        self._events, self._running = [], []
+        start_draws_anew(x.device)
+        outputs = cast("object", self.functional.outputs(self.functional.unflatten(row), x))
+        if not isinstance(outputs, Tensor) or outputs.shape[:1] != x.shape[:1]:
+            found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+            fix = f"gives {found} for {len(x)} examples; return one tensor with a row for each"
+            raise ConfigError("model", type(self.model).__name__, fix)
+        return outputs
+
+    def _enter(self, layer: nn.Module, inputs: object) -> None:
+        self._events.append((self._running[-1] if self._running else "", _tensors(inputs)))
+        self._running.append(self._paths[layer])
+
+    def _leave(self, layer: nn.Module, inputs: object, outputs: object) -> None:
+        self._events.append((self._running.pop(), _tensors(outputs)))
+
+
+def number(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    """Loss of one example."""
+    value = loss(outputs, targets)
+    if value.numel() != 1:
+        fix = f"gives {value.numel()} numbers for one example; use a reduction"
+        raise ConfigError("loss", name_of(loss), fix)
+    return value.reshape(())
+
+
+def _tensors(values: object) -> list[Tensor]:
+    return [leaf.detach() for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+
+
+def start_draws_anew(device: torch.device) -> None:
+    """Let the next trial make the random draws of the last one."""
+    for generator in torch_generators(device):
+        generator.manual_seed(0)
+
+
+def name_of(function: Loss) -> str:
+    """A loss in error messages."""
+    return getattr(function, "__name__", type(function).__name__)
