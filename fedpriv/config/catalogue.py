@@ -158,7 +158,8 @@ def _word(kind: Any) -> str:  # noqa: ANN401 - any annotation
         each = [_said(part) for part in parts if part is not ...]
         return f"[{', '.join(each if len(each) > 1 else [*each, '...'])}]"
     if not issubclass(kind, BaseModel):
-        return _WORDS[kind] if kind in _WORDS else kind.__name__
+        name: str = kind.__name__
+        return _WORDS.get(kind, name)
     names = {name: _tag(field) for name, field in kind.model_fields.items()}
     said = ", ".join(name if tag is None else f"{name}: {tag}" for name, tag in sorted(names.items(), key=_tags_first))
     return f"{kind.neither} or one of {{{said}}}" if issubclass(kind, Choice) else f"{{{said}}}"
