@@ -16,11 +16,14 @@ from fedpriv.clients.batch import Batch
 from fedpriv.clients.client import Client, Loss
 from fedpriv.clients.examples import Examples, InMemory
 from fedpriv.clients.layout import Layout, constants
+from fedpriv.clients.part import Part
 from fedpriv.errors import ConfigError
 
 
 class Population:
-    """The clients of a run.
+    """The clients of a run that are in this process: all of them, unless `part` says otherwise.
+
+    Rows are numbered from 0 here; `part.ids` has the clients' numbers in the run.
 
     Args:
         clients: At least one client; all models must have the same trainable parameters by name and shape, and the
@@ -28,11 +31,12 @@ class Population:
         device: Where parameters and data live.
         dtype: Floating point type of parameters and inputs.
         chunk: Largest number of examples (padding included) in one batch; bounds the memory of a step.
+        part: Which clients of the run these are, and the public facts of all; None: they are all.
 
     Attributes:
+        part: See above.
         layout: Of the rows.
-        sizes: Public size of each client, `[n_clients]`.
-        examples: All examples of all clients.
+        examples: All examples of these clients.
 
     Raises:
         ConfigError: no client, or models that differ.
@@ -45,10 +49,13 @@ class Population:
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
         chunk: int = 8192,
+        part: Part | None = None,
     ) -> None:
         if not clients:
             raise ConfigError("clients", [], "a population needs at least one client")
-        self.clients = tuple(clients)
+        self.clients, self.part = tuple(clients), part or Part.whole(clients)
+        if len(self.part.numbers) != len(clients):
+            raise ConfigError("part.numbers", self.part.numbers, f"give one for each of the {len(clients)} clients")
         self._check_fresh()
         self.chunk = chunk
         self.device = torch.device(device)
@@ -56,12 +63,11 @@ class Population:
         self.loss: Loss = clients[0].loss
         self.layout = Layout.of(self.model)
         self.params = self._adopt_parameters(dtype)
-        self.sizes = torch.tensor([client.public_size for client in clients])
         self.examples: Examples = InMemory(clients, self.device, dtype)
 
     @property
     def counts(self) -> Tensor:
-        """Number of examples that each client holds, `[n_clients]`; private where it differs from `sizes`."""
+        """Number of examples that each client holds, `[n_clients]`; private where it differs from `part.sizes`."""
         return self.examples.counts
 
     @cached_property
@@ -79,20 +85,10 @@ class Population:
         return self.params.shape[1]
 
     @cached_property
-    def weights(self) -> Tensor:
-        """Weight of each client, `n m_i / sum(m)`, so that every example counts the same; `[n_clients]` float64."""
-        return self.sizes / self.sizes.double().mean()
-
-    @cached_property
     def equality(self) -> Tensor:
         """Which of a client's constraint values must be zero, `[n_clients, most values of a client]` boolean."""
         flags = [torch.tensor(client.problem.equality, dtype=torch.bool) for client in self.clients]
         return nn.utils.rnn.pad_sequence(flags, batch_first=True).to(self.device)
-
-    @property
-    def n_objectives(self) -> int:
-        """Number of clients that have an objective, at least 1: a server with constraints has none."""
-        return max(sum(client.problem.objective is not None for client in self.clients), 1)
 
     def _check_fresh(self) -> None:
         for index, client in enumerate(self.clients):

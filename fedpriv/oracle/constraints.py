@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ def tables(population: Population) -> list[LossTable | None]:
         try:
             found.append(client.problem.table(*population.examples_of(row)))
         except DataError as error:
-            raise DataError(f"client {row}: {error}") from error
+            raise DataError(f"client {population.part.numbers[row]}: {error}") from error
     return found
 
 
@@ -42,24 +42,28 @@ class ConstraintSums:
     Args:
         population: The clients, whose problems are sums of losses.
         privacy: The privacy settings.
+        total: Adds up rows of all places, see `PrivateOracle`.
     """
 
-    def __init__(self, population: Population, privacy: Privacy) -> None:
-        self._privacy, self._sizes = privacy, population.sizes
+    def __init__(self, population: Population, privacy: Privacy, total: Callable[[Tensor], Tensor]) -> None:
+        part = population.part
+        self._privacy, self._sizes, self._ids = privacy, part.sizes, part.ids
         self._functional = Functional(population.model, population.loss)
         self._unit = Clip(1.0, privacy.clip.norm)
         known, like = [table for table in tables(population) if table is not None], population.params
         assert len(known) == len(population)  # `runs.fit` refuses others
         width, height = max(t.weights.shape[1] for t in known), max(len(t.offset) for t in known)
         # turns a division by the number of examples into one by the public size
-        scaled = list(zip(known, (population.counts / population.sizes.double()).tolist(), strict=True))
+        scaled = list(zip(known, (population.counts / part.sizes.double()).tolist(), strict=True))
         self._weights = torch.cat([_pad(t.weights * scale, width) for t, scale in scaled]).to(like)
         # the server has no objective: the others' mean is that of all rows times this factor
-        share = len(known) / population.n_objectives
+        share = part.n_clients / part.n_objectives
         self._objective = torch.cat([t.objective * scale for t, scale in scaled]).to(like) * share
         self._owner = torch.repeat_interleave(population.counts).to(like.device)
-        # largest norm of an example's coefficients, [n]; public
+        # largest norm of an example's coefficients, [n]; public, so that all may know it of all
         self._reach = self._unit.norms(torch.stack([_pad(t.largest * scale, width) for t, scale in scaled]).to(like))
+        own = torch.zeros(1, part.n_clients, dtype=torch.float64)
+        self._all_reach = total(own.index_copy(1, part.ids, self._reach.double().cpu().unsqueeze(0)))[0]
         self._total = torch.stack([_pad(t.total, width) for t in known]).to(like)
         self._matrix = torch.stack([_pad(_pad(t.matrix, width).T, height).T for t in known]).to(like)
         self._offset = torch.stack([_pad(t.offset, height) for t in known]).to(like)
@@ -89,8 +93,8 @@ class ConstraintSums:
         return total
 
     def factors(self, sampled: Tensor) -> list[float]:
-        """Public factor of each row of `of_losses`, from `sampled [n]`, examples over expected examples of a batch."""
-        return (sampled * self._reach.cpu() * self._privacy.statistics.bound / 2).tolist()
+        """Public factor of every client's row, from `sampled [n]`, examples over expected examples of a batch."""
+        return (sampled * self._all_reach * self._privacy.statistics.bound / 2).tolist()
 
     def values(self, released: Tensor) -> Tensor:
         """Constraint values `[n, m]` from rows of `of_losses` times their factors: adds back what was subtracted."""
@@ -101,13 +105,13 @@ class ConstraintSums:
         """Upper bound on the standard deviation of constraint values `[n, m]`, by noise and random batches.
 
         Args:
-            scales: Noise scale of each client.
+            scales: Noise scale of every client.
             sampled: Examples over expected examples of a batch, `[n]`. (A sum over a batch that takes each example with
                 probability q, divided by q, has variance `(1 - q) / q` times the sum of squares.)
         """
-        noise = self._reach.new_tensor(scales) * self._privacy.mechanism.deviation
+        noise = self._reach.new_tensor(scales)[self._ids] * self._privacy.mechanism.deviation
         largest = self._reach * self._privacy.statistics.bound / 2
-        draw = (sampled.to(noise) - 1) * self._sizes.to(noise) * largest.square()
+        draw = (sampled[self._ids].to(noise) - 1) * self._sizes.to(noise) * largest.square()
         return self._matrix.norm(dim=2) * (noise.square() + draw).sqrt().unsqueeze(1)
 
 

@@ -26,12 +26,13 @@ class Draws:
         self._population, self._randomness, self._cohort_rate = population, randomness, cohort_rate
 
     def begin_round(self, round_index: int, cohort: Tensor) -> None:
-        """Draw among the clients `cohort [k]` of a round."""
-        self._round, self._cohort = round_index, cohort
-        self._drawn = torch.ones(len(cohort), dtype=torch.bool)
+        """Draw among the clients `cohort [k]` of a round; what follows is of those of them that are here."""
+        part = self._population.part
+        self._round, self._rows = round_index, part.rows(cohort)
+        self._drawn = torch.ones(len(self._rows), dtype=torch.bool)
         if self._cohort_rate < 1:
             stream = self._randomness.stream("secret_cohort", round_index)
-            self._drawn = torch.from_numpy(stream.below(self._cohort_rate, len(self._population)))[cohort]
+            self._drawn = torch.from_numpy(stream.below(self._cohort_rate, part.n_clients))[part.ids[self._rows]]
 
     def of_drawn(self, rows: Tensor) -> Tensor:
         """The rows `[k, dim]`, with zeros for clients that were not drawn."""
@@ -40,13 +41,13 @@ class Draws:
     def batches(self, sampling: Sampling, index: int) -> Iterator[Batch]:
         """The examples behind answer number `index` of the round; none of clients that were not drawn."""
         if isinstance(sampling, FullBatch) and bool(self._drawn.all()):
-            return self._population.full_batches(self._cohort)
-        rows = zip(self._cohort.tolist(), self._drawn.tolist(), strict=True)
-        chosen = [self._examples(client, sampling, index) if drawn else torch.arange(0) for client, drawn in rows]
-        return self._population.drawn_batches(self._cohort, chosen)
+            return self._population.full_batches(self._rows)
+        rows = zip(self._rows.tolist(), self._drawn.tolist(), strict=True)
+        chosen = [self._examples(row, sampling, index) if drawn else torch.arange(0) for row, drawn in rows]
+        return self._population.drawn_batches(self._rows, chosen)
 
-    def _examples(self, client: int, sampling: Sampling, index: int) -> Tensor:
-        size = int(self._population.counts[client])
+    def _examples(self, row: int, sampling: Sampling, index: int) -> Tensor:
+        size, client = int(self._population.counts[row]), self._population.part.numbers[row]
         if isinstance(sampling, FullBatch):
             return torch.arange(size)
         stream = self._randomness.stream("batch", self._round, index, client)

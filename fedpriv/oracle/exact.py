@@ -32,7 +32,7 @@ class ProblemValues:
     """
 
     def __init__(self, population: Population) -> None:
-        self.equality, self._owners = population.equality, population.n_objectives
+        self.equality, self._owners = population.equality, population.part.n_objectives
         self.width, found = self.equality.shape[1], tables(population)
         alike: dict[tuple[int, int, bool], list[int]] = {}
         for row, (client, table) in enumerate(zip(population.clients, found, strict=True)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -28,6 +28,10 @@ from fedpriv.privacy.settings import Privacy, Sampling
 from fedpriv.randomness.streams import Randomness
 
 
+def _here(rows: Tensor) -> Tensor:
+    return rows.sum(0, keepdim=True)
+
+
 class PrivateOracle(Questions):
     """Answers about the clients' data, clipped, noised and written in the ledger.
 
@@ -36,25 +40,35 @@ class PrivateOracle(Questions):
     gradients with `at: message`, where only messages are noised.
 
     Args:
-        population: The clients.
+        population: The clients: all, or those that are here.
         sums: Computes sums over examples, each of them clipped.
         privacy: The privacy settings; a private run needs a `noise_multiplier`.
         ledger: Records each release before its value is handed out.
         randomness: The run's random streams.
+        total: Adds up the rows of all places, `[k, dim] -> [1, dim]`, as `network.total` does, for what is a sum of all
+            clients and for public facts. By default all rows are here.
     """
 
     def __init__(
-        self, population: Population, sums: Sums, privacy: Privacy, ledger: Ledger, randomness: Randomness
+        self,
+        population: Population,
+        sums: Sums,
+        privacy: Privacy,
+        ledger: Ledger,
+        randomness: Randomness,
+        total: Callable[[Tensor], Tensor] = _here,
     ) -> None:
-        self.ledger = ledger
-        self._population, self._randomness = population, randomness
+        self.ledger, self._total = ledger, total
+        self._population, self._randomness, self._part = population, randomness, population.part
         self._draws = Draws(population, randomness, privacy.cohort_rate)
         self._sums = sums
         together = privacy.trust.sums_only
-        added = population.counts.tolist() if together else [int(population.counts.max())]
+        sizes = torch.tensor(self._part.all_sizes).index_copy(0, self._part.ids, population.counts)
+        added = sizes.tolist() if together else [int(population.counts.max())]
         check_depth(added, population.chunk)
         self._answered = -1
-        super().__init__(privacy, population.sizes.tolist(), population.params)
+        self._bounded: ConstraintSums | None = None
+        super().__init__(privacy, self._part.all_sizes, population.params)
 
     def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> None:
         """See `Questions`."""
@@ -64,17 +78,27 @@ class PrivateOracle(Questions):
     @property
     def equality(self) -> Tensor:
         """See `Questions`."""
-        return self._population.equality[self._cohort]
+        return self._population.equality[self._part.rows(self._cohort)]
+
+    def _places(self, cohort: Tensor) -> Tensor:
+        """See `Questions`."""
+        return self._part.places(cohort)
+
+    def _of_here(self, values: Sequence[float]) -> list[float]:
+        """Those of the participants that are here, of values for every participant."""
+        return [values[place] for place in self._here.tolist()]
 
     @cached_property
     def problem(self) -> ProblemValues:
         """Exact objectives and constraints: without noise, for runs that make no promise."""
         return ProblemValues(self._population)
 
-    @cached_property
+    @property
     def constraints(self) -> ConstraintSums:
         """What answers about constraints are sums of, before noise."""
-        return ConstraintSums(self._population, self.privacy)
+        if self._bounded is None:  # no cached_property: its lock would keep other places from meeting in `total`
+            self._bounded = ConstraintSums(self._population, self.privacy, self._total)
+        return self._bounded
 
     def statistic_deviation(self, round_index: int) -> Tensor:
         """Upper bound on the standard deviation `[n, m]` of constraint values, by noise and random batches (public).
@@ -108,12 +132,12 @@ class PrivateOracle(Questions):
         return self.constraints.values(self._noised(question, bounded, factors))
 
     def _sampled_factors(self, sampling: Sampling) -> Tensor:
-        """Examples over expected examples of a batch, `[k]`."""
+        """Examples over expected examples of a batch, of every participant."""
         return self._sizes[self._cohort] / self._expected(sampling)
 
     def _message(self, question: Question, message: Tensor) -> Tensor:
         if not self.privacy.private:
-            return self._open(self._not_private(question, message, [1.0] * len(message), message))
+            return self._open(self._not_private(question, message, [1.0] * len(self._clients), message))
         return self._of_clients(question, self.privacy.clip.rows(message)[0])
 
     def _answer(self, question: Question, params: Tensor, anchor: Tensor | None = None) -> Tensor:
@@ -121,7 +145,7 @@ class PrivateOracle(Questions):
         privacy, factors = self.privacy, self._factors(question)
         if privacy.private and privacy.unit == "sample":
             return self._noised(question, self._sum(question, params, anchor, question.clip), factors)
-        exact = _scaled(self._sum(question, params, anchor), factors)
+        exact = _scaled(self._sum(question, params, anchor), self._of_here(factors))
         if not self._recorded(question):
             self._index += 1
             return exact
@@ -139,7 +163,7 @@ class PrivateOracle(Questions):
         return self._pricing.exact(self._round, self._index, name, self._clients)
 
     def _noised(self, question: Question, bounded: Tensor, factors: Sequence[float]) -> Tensor:
-        """Release `bounded` with noise, its row i multiplied by the public `factors[i]`.
+        """Release `bounded` with noise, each row multiplied by its participant's public factor.
 
         Where only sums are seen, the noise stands on the sum and every row of the answer is the mean: whatever is made
         of the rows afterwards is made of what was released.
@@ -152,13 +176,26 @@ class PrivateOracle(Questions):
                 f"round {self._round} has {len(clients)} participants, fewer than min_honest = {parties}, who share "
                 f"the noise (trust: {self.privacy.trust})"
             )
-        rows, noise = _scaled(bounded, factors), (self.privacy.mechanism, record, self._randomness)
+        rows, noise = _scaled(bounded, self._of_here(factors)), (self.privacy.mechanism, record, self._randomness)
         if not self.privacy.trust.sums_only:
-            hidden = rows if record.pairs is None else with_pair_noise(rows, scales, record.pairs, *noise[1:], clients)
-            return self._open(add_noise(hidden, scales, *noise, clients))
+            if record.pairs is not None:
+                every = self._among_all(rows)
+                rows = self._among_here(with_pair_noise(every, scales, record.pairs, *noise[1:], clients))
+            own = [clients[place] for place in self._here.tolist()]
+            return self._open(add_noise(rows, self._of_here(scales), *noise, own))
         # the shares of all who take part, drawn as one
-        total = add_noise(rows.sum(0, keepdim=True), scales[:1], *noise, [EVERYBODY], len(clients) / parties)
-        return (self._open(total) / len(clients)).expand(len(clients), -1)
+        total = add_noise(self._total(rows), scales[:1], *noise, [EVERYBODY], len(clients) / parties)
+        return (self._open(total) / len(clients)).expand(len(rows), -1)
+
+    def _among_all(self, rows: Tensor) -> Tensor:
+        """Rows for every participant, zero where they are not here."""
+        if len(rows) == len(self._clients):
+            return rows
+        return rows.new_zeros(len(self._clients), rows.shape[1]).index_copy(0, self._here.to(rows.device), rows)
+
+    def _among_here(self, rows: Tensor) -> Tensor:
+        """The rows of those of the participants that are here."""
+        return rows if len(self._here) == len(rows) else rows[self._here.to(rows.device)]
 
     def _of_clients(self, question: Question, bounded: Tensor) -> Tensor:
         """Noise rows that are whole clients' contributions; those of clients that were not drawn count as zero."""
@@ -168,17 +205,17 @@ class PrivateOracle(Questions):
                 f"round {self._round} was answered already: a second answer from the same secret cohort is not in the "
                 "planned epsilon. Ask once a round"
             )
-        return self._noised(question, self._draws.of_drawn(bounded), [1 / rate] * len(bounded))
+        return self._noised(question, self._draws.of_drawn(bounded), [1 / rate] * len(self._clients))
 
     def _sum(self, question: Question, params: Tensor, anchor: Tensor | None, clip: Clip | None = None) -> Tensor:
         """Sum over the question's examples, each clipped when `clip` is given."""
         batches, multipliers = self._draws.batches(question.sampling, self._index), question.multipliers
         weights = None if multipliers is None else self.constraints.of_gradients(multipliers)
-        return self._sums.gradients(batches, self._cohort, params, anchor, clip, weights)
+        return self._sums.gradients(batches, self._part.rows(self._cohort), params, anchor, clip, weights)
 
     def _not_private(self, question: Question, exact: Tensor, factors: Sequence[float], params: Tensor) -> Release:
         """The answer with a paper's noise, if any; not private, and recorded so."""
-        record, clients = self._exact_record(question.name), self._clients
+        record, clients = self._exact_record(question.name), [self._clients[place] for place in self._here.tolist()]
         if (published := self.privacy.published) is None:
             return Release(record, exact)
 
@@ -186,10 +223,12 @@ class PrivateOracle(Questions):
             batches = self._draws.batches(question.sampling, self._index)
             return self._sums.largest_norms(batches, params, replace(self.privacy.clip, norm="l1"))
 
-        return add_published_noise(exact, published, record, self._randomness, clients, factors, largest_norms)
+        return add_published_noise(
+            exact, published, record, self._randomness, clients, self._of_here(factors), largest_norms
+        )
 
     def _check_query_points(self, params: Tensor, anchor: Tensor | None) -> None:
-        wanted, published = (len(self._cohort), self._population.dim), self.privacy.published
+        wanted, published = (len(self._here), self._population.dim), self.privacy.published
         if params.shape != wanted or (anchor is not None and anchor.shape != wanted):
             raise ConfigError("oracle query", tuple(params.shape), f"one row for each participant: {wanted}")
         if anchor is not None and published is not None and published.scale is None:

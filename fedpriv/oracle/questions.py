@@ -62,14 +62,21 @@ class Questions(ABC):
         self.begin_round(0, torch.arange(len(sizes)))
 
     def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> None:
-        """Start a round: rows of questions now belong to the clients `cohort [k]`, who received `received [k, dim]`."""
+        """Start a round: rows of questions now belong to the clients of `cohort` that are here.
+
+        Args:
+            round_index: The round, from 0.
+            cohort: Numbers of the clients that take part, here or elsewhere; records and prices are those of all.
+            received: What those here received, `[k, dim]`.
+        """
         self._round, self._index, self._cohort, self._received = round_index, 0, cohort, received
         self._clients: list[int] = cohort.tolist()
+        self._here = self._places(cohort)
 
     @property
     def weights(self) -> Tensor:
         """Weight of each client of the round, `n m_i / sum(m)` over all n clients, `[k]` (public)."""
-        return (self._sizes[self._cohort] / self._sizes.mean()).to(self._like)
+        return (self._sizes[self._cohort[self._here]] / self._sizes.mean()).to(self._like)
 
     def gradient(self, params: Tensor) -> Tensor:
         """Gradient of each client's objective, on a fresh batch: `[k, dim] -> [k, dim]`."""
@@ -164,6 +171,10 @@ class Questions(ABC):
     @abstractmethod
     def _message(self, question: Question, message: Tensor) -> Tensor: ...
 
+    def _places(self, cohort: Tensor) -> Tensor:
+        """Which clients of the cohort, by their place in it, are here: all."""
+        return torch.arange(len(cohort))
+
     def _check_everyone(self) -> None:
         if len(self._cohort) < self.n_clients:
             raise ConfigError("network.cohort", len(self._cohort), "constraints need every client in every round")
@@ -182,12 +193,12 @@ class Questions(ABC):
         return question.name == "message" or self.privacy.boundary != "message"
 
     def _factors(self, question: Question) -> list[float]:
-        """Public factor of each row, from a sum over the batch to what is asked."""
+        """Public factor of every participant's row, from a sum over the batch to what is asked."""
         share = 1.0 if question.whole else self._sizes[self._cohort] / self._sizes.mean()
         return (share / self._expected(question.sampling)).tolist()
 
     def _expected(self, sampling: Sampling) -> Tensor:
-        """Expected examples of each drawn client's batch, `[k]` (public)."""
+        """Expected examples of every participant's batch, if it is drawn (public)."""
         sizes = self._sizes[self._cohort]
         if isinstance(sampling, Poisson):
             return sizes * sampling.rate

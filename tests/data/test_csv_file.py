@@ -119,5 +119,5 @@ privacy: {{epsilon: 8}}
 rounds: 1
 """)
     training = build(load_config(tmp_path / "run.yaml"))
-    assert training.population.sizes.tolist() == [20, 20, 20]
+    assert training.population.part.sizes.tolist() == [20, 20, 20]
     assert [report.round for report in training] == [1]

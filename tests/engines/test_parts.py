@@ -1,0 +1,106 @@
+"""Two places, each with some clients' data, one oracle and one ledger: the run, and its price, of all in one place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from sharded import Meeting, ShardedNetwork, in_shards
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import fedpriv as fp
+from fedpriv.clients.part import Part
+from fedpriv.clients.population import Population
+from fedpriv.engines.local import RoundNetwork, begin, seen_by_aggregator, simulate
+from fedpriv.models import SoftmaxRegression
+from fedpriv.oracle.backends import choose
+from fedpriv.oracle.private import PrivateOracle
+from fedpriv.oracle.sums import Sums
+from fedpriv.privacy.accounting.accountant import Accountant
+from fedpriv.privacy.ledger import Ledger
+from fedpriv.privacy.record import Record
+from fedpriv.randomness.streams import Randomness
+from fedpriv.strategies.base import Strategy
+
+SIZES, ROUNDS = (9, 4, 12, 6, 7), 4
+SHARDS = [(1, 3), (0, 2, 4)]
+CONSTRAINED = fp.Problem(constraints=(fp.ClassLossAtMost(1, 0.3, fraction=0.3), fp.LossAtMost(0.5)))
+SETTINGS: dict[str, dict[str, Any]] = {
+    "batches": {"sampling": fp.Poisson(0.5)},
+    "fixed batches": {"sampling": fp.FixedSize(5)},
+    "clients": {"unit": "client", "at": "message"},
+    "sums": {"trust": fp.SecureAggregation(min_honest=2)},
+    "curator": {"unit": "client", "at": "message", "trust": fp.Central(cohort_rate=0.6)},
+    "pairs": {"trust": fp.Pairwise(colluders=1, ratio=2.0)},
+    "constraints": {"statistics": fp.Statistics(bound=2.0)},
+}
+
+
+def clients(problem: fp.Problem | None = None) -> list[fp.Client]:
+    draw = torch.Generator().manual_seed(4)
+    data = [TensorDataset(torch.rand(m, 3, generator=draw), torch.randint(3, (m,), generator=draw)) for m in SIZES]
+    return fp.make_clients(SoftmaxRegression(3, 3), nn.CrossEntropyLoss(), data, problem)
+
+
+def run(
+    strategy: Strategy,
+    privacy: fp.Privacy,
+    network: RoundNetwork,
+    owned: list[fp.Client],
+    part: Part | None,
+    total: Any,
+) -> tuple[list[Tensor], list[Record]]:
+    population = Population(owned, dtype=torch.float64, part=part)
+    ledger = Ledger(Accountant(len(SIZES), privacy.delta))
+    sums = Sums(choose("vmap", population.model, population.loss), len(owned), population.device)
+    streams = Randomness(5, secret_seed=6)
+    oracle = PrivateOracle(population, sums, privacy, ledger, streams, **total)
+    start = begin(strategy, population.params.clone())
+    seen = seen_by_aggregator(network, privacy)
+    rounds = simulate(strategy, oracle, network, start, streams, rounds=ROUNDS, seen=seen)
+    return [done.progress.models for done in rounds], list(ledger.records)
+
+
+EVERYONE_NEEDED = ("constraints", "curator")
+
+
+@pytest.mark.parametrize(
+    ("name", "cohort"),
+    [(name, None) for name in SETTINGS]
+    + [(name, fp.FixedCohort(2 if name != "sums" else 3)) for name in SETTINGS if name not in EVERYONE_NEEDED],
+)
+def test_a_run_in_two_places_is_the_run_in_one(name: str, cohort: fp.FixedCohort | None) -> None:
+    problem = CONSTRAINED if name == "constraints" else None
+    strategy = fp.private_al(ROUNDS, beta=0.5) if problem else fp.fedavg(0.5)
+    privacy = fp.Privacy(noise_multiplier=0.3, clip=fp.Clip(1.0), **SETTINGS[name])
+    network = lambda: fp.Star(len(SIZES), cohort)  # noqa: E731
+    models, records = run(strategy, privacy, network(), clients(problem), None, {})
+    facts = Part.whole(clients(problem))
+
+    def work(ids: Tensor, place: int, meeting: Meeting) -> tuple[list[Tensor], list[Record]]:
+        numbers = tuple(ids.tolist())
+        part = Part(numbers, facts.all_sizes, facts.n_objectives)
+        owned = [client for number, client in enumerate(clients(problem)) if number in numbers]
+        sharded: Any = ShardedNetwork(network(), ids, place, meeting)
+        return run(strategy, privacy, sharded, owned, part, {"total": sharded.total})
+
+    for found, own_records in in_shards(work, SHARDS):
+        assert own_records == records
+        assert len(found) == len(models) == ROUNDS
+        for own, wanted in zip(found, models, strict=True):
+            torch.testing.assert_close(own[:1], wanted[:1], rtol=1e-9, atol=1e-9)
+
+
+def test_a_part_has_numbers_of_the_run_in_order() -> None:
+    for numbers in ((1, 0), (0, 0), (0, 5), (-1,)):
+        with pytest.raises(fp.ConfigError, match="numbers from 0 to 4, ascending"):
+            Part(numbers, SIZES, 5)
+    with pytest.raises(fp.ConfigError, match="one for each of the 5 clients"):
+        Population(clients(), part=Part((0, 1), SIZES, 5))
+    part = Part((1, 3), SIZES, 5)
+    cohort = torch.tensor([0, 3, 4])
+    assert part.rows(cohort).tolist() == [1]
+    assert part.places(cohort).tolist() == [1]
+    assert part.sizes.tolist() == [4, 6]
