@@ -20,6 +20,7 @@ SHIPPED = {
     "covertype_svrg_published": "e6f53ae115e7b9e8",
     "digits_dual_averaging_published": "b9374dca524a7740",
     "digits_iadmm": "5a10ff3a58b10e78",
+    "digits_pairwise": "2e939c6c7f53ae04",
     "digits_tracking": "80aaec92e3f4ab65",
     "digits_tracking_published": "33061e2db6409df4",
     "femnist_client_level": "9fa2ea6ad02d97e6",
@@ -30,6 +31,7 @@ SHIPPED = {
     "mnist_iadmm": "bf92dc1a632b4654",
     "mnist_output": "fb7ba9b2d950940b",
     "mnist_published": "728357c51c75ae00",
+    "mnist_softmax_pairwise": "1a1f7deaf37cc293",
     "np_breast_cancer": "148a57ec501e9b3f",
     "sensor_fusion": "bcb91e4ed7064263",
 }
