@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
-from fedpriv.config import load_config
+from fedpriv.config import build, load_config
 from fedpriv.errors import LedgerError
 from fedpriv.models import SoftmaxRegression
 from fedpriv.privacy.accounting import pairwise as price
@@ -310,3 +310,26 @@ def test_what_a_configuration_misspells_is_named(written: str, field: str) -> No
     with pytest.raises(fp.ConfigError) as caught:
         load_config(Path(__file__).parents[1] / "run.yaml", [f"privacy.trust={written}"])
     assert field in caught.value.field.split(".")
+
+
+# --- what it reaches ---------------------------------------------------------------------------------------------
+
+
+def reached(name: str, *overrides: str) -> float:
+    """Test accuracy of a shipped configuration."""
+    file = Path(__file__).parents[2] / "configs" / f"{name}.yaml"
+    training = build(load_config(file, [*overrides, "log.evaluate_every=1000"]))
+    list(training)
+    return training.result().test_accuracy or 0.0
+
+
+def test_digits_reach_with_pairs_what_they_do_not_reach_without() -> None:
+    assert reached("digits_pairwise") >= 0.78
+    assert reached("digits_pairwise", "privacy.trust=local") <= 0.7
+
+
+@pytest.mark.slow
+def test_plain_mnist_reaches_with_pairs_what_it_does_not_reach_without(data_root: Path) -> None:
+    place = f"data.root={data_root / 'mnist'}"
+    assert reached("mnist_softmax_pairwise", place) >= 0.903
+    assert reached("mnist_softmax_pairwise", place, "privacy.trust=local") <= 0.87
