@@ -109,8 +109,8 @@ def covariance(shared: NDArray[np.bool_], ratio: float) -> Array:
 
 def work(n: int, colluders: int) -> float:
     """How much there is to compute for `by_client`."""
-    q = min(colluders, n - 1)
-    return min(math.comb(n, q), 10**12) * float(n - q) ** 3
+    h = max(1, n - colluders)
+    return min(math.comb(n, h), 10**12) * float(h) ** 3
 
 
 def by_client(shared: NDArray[np.bool_], ratio: float, colluders: int) -> Array:
