@@ -44,6 +44,28 @@ def test_values_of_the_ready_made_constraints():
         assert objective[i] == pytest.approx(losses[y == 0].mean() / 3, abs=1e-12)
 
 
+def test_clients_with_problems_in_turn_keep_their_places():
+    """Two kinds of problems, and clients that share one stand apart: objectives add up to the mean."""
+    of_zero = fp.Problem(fp.class_loss(0), (fp.LossAtMost(0.5),))
+    of_one = fp.Problem(fp.class_loss(1), (fp.ClassLossAtMost(1, 0.2), fp.LossAtMost(0.1)))
+    sets = [data(seed) for seed in range(3)]
+    model, loss = LogisticRegression(3), resolve_loss("logistic")
+    (first, third), (second,) = (
+        fp.make_clients(model, loss, s, p) for s, p in ((sets[::2], of_zero), (sets[1:2], of_one))
+    )
+    clients = [first, second, third]
+    training = fp.Training(
+        clients, fp.proximal_al(), fp.Privacy(at="none"), rounds=1, compute=fp.Compute("loop", dtype="float64")
+    )
+    w = np.array([0.3, -0.7, 0.2])
+    objective, values = training.oracle.problem(torch.tensor(w).expand(3, -1))
+    for i, (x, y) in enumerate((t.numpy() for t in one.tensors) for one in sets):
+        losses = logistic(w, x, y)
+        assert objective[i] == pytest.approx(losses[y == i % 2].mean() / 3, abs=1e-12)
+        wanted = [losses[y == 1].mean() - 0.2, losses.mean() - 0.1] if i == 1 else [losses.mean() - 0.5, 0.0]
+        np.testing.assert_allclose(values[i].numpy(), wanted, atol=1e-12)
+
+
 def test_a_function_gives_what_the_ready_made_gives():
     def class_one(model, inputs, targets):
         return (model.losses(inputs, targets)[targets == 1].mean() - 0.2).view(1)

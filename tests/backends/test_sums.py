@@ -117,6 +117,7 @@ HUGE = [
     (torch.float32, 1.0, 1e30),  # its square is no float32
     (torch.float32, 1e15, 1e18),  # nor is this product's, though both factors' squares are
     (torch.float32, -1e18, 1e20),
+    (torch.float32, 1.0, 3e38),  # two of them have a norm that is none
     (torch.float32, 1e25, 1e15),  # the product itself is none: broken
     (torch.float32, 1.0, math.inf),
     (torch.float32, math.nan, 1.0),

@@ -404,6 +404,8 @@ def test_a_plan_for_all_covers_each_of_them_and_no_others() -> None:
     plan = Accountant(2, DELTA, 100.0, plan=[laplace(0), laplace(1, clients=(0,))])._plan
     assert plan.covers(laplace(0), _charge(laplace(0, clients=(1,))))
     assert not plan.covers(laplace(0), _charge(laplace(0, clients=(1,), noise_multiplier=9.0)))
+    assert plan.covers(laplace(0), _charge(laplace(0, noise_multiplier=(10.0, 11.0))))
+    assert not plan.covers(laplace(0), _charge(laplace(0, noise_multiplier=(10.0, 9.0))))
     assert plan.covers(laplace(1), _charge(laplace(1, clients=(0,))))
     assert not plan.covers(laplace(1), _charge(laplace(1, clients=(1,))))
     assert not plan.covers(laplace(1), _charge(laplace(1)))

@@ -13,6 +13,7 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.models import LogisticRegression, resolve_loss
+from fedpriv.oracle.made_up import MadeUpOracle
 from fedpriv.runs.fit import check_linear
 
 SIZES = (5, 20, 95)
@@ -173,3 +174,11 @@ def test_answers_weighted_by_the_step_itself_are_no_sum_of_answers():
     check_linear(fp.fedavg(0.1), 3, fp.Star(3))
     with pytest.raises(fp.ConfigError, match="calls itself linear"):
         check_linear(made, 3, fp.Star(3))
+
+
+def test_made_up_answers_have_the_shapes_of_real_ones() -> None:
+    oracle, params = MadeUpOracle(3, 1, 1.0), torch.zeros(3, 2, dtype=torch.float64)
+    objective, constraints = oracle.exact(params)
+    assert oracle.gradient(params).shape == params.shape
+    assert (objective.shape, constraints.shape) == ((3,), oracle.equality.shape)
+    assert oracle.statistic(params, "constraints").shape == oracle.equality.shape
