@@ -163,3 +163,8 @@ def test_a_lock_that_does_not_say_who_holds_it_is_not_printed(text: str, tmp_pat
     assert _holder(lock) == "another process"
     lock.write_text("process 7 on host")
     assert _holder(lock) == "process 7 on host"
+
+
+def test_a_lock_says_who_holds_it(tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "run"):
+        assert (tmp_path / "run" / ".lock").read_text().startswith(f"process {os.getpid()} on ")

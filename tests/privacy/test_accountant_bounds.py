@@ -318,6 +318,15 @@ def test_extreme_rates_and_scales_stay_finite() -> None:
         assert np.isfinite(pld.epsilon({event: 3}, DELTA))
 
 
+def test_a_rate_may_end_the_backward_losses_on_the_grid() -> None:
+    """-log(1 - rate) is exactly 1, a multiple of every spacing."""
+    least, on, most = (
+        pld.epsilon({Event("gaussian", 1.0, "poisson", factor * -math.expm1(-1)): 3}, DELTA)
+        for factor in (0.999, 1.0, 1.001)
+    )
+    assert least < on < most
+
+
 def test_the_coarsest_spacing_that_can_be_computed_is_used() -> None:
     """0.05 (0.25 / 0.00125)^2 / 4 = 500: e^500 is a number, twice its spacing is not tried."""
     assert math.isfinite(pld.rare_large(0.00125, 1e-3, 1, 1e-5))
