@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,7 +37,7 @@ TARGETS = (
     "fedpriv/storage/strict_json.py",
     "fedpriv/runs/checkpoint.py",
 )
-MOST_SECONDS, MOST_TESTS = 40.0, 300  # of the tests that a mutant is tried with
+MOST_TESTS = 1000  # that a mutant is tried with
 
 
 @dataclass
@@ -48,12 +48,14 @@ class Session:
         sources: The files that mutants are made of.
         tests: The map.
         folders: Copies of the project, one for each mutant that is tried at the same time.
+        seconds: How long the tests of one mutant may take.
         results: What is known already: the test that killed a mutant, or "", by the mutant's key.
     """
 
     sources: dict[str, bytes]
     tests: Map
     folders: list[Path]
+    seconds: float
     results: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -71,10 +73,12 @@ class Session:
         self._run_files([job for job in jobs if self.results.get(job.mutant.key, NOT_PATCHED) == NOT_PATCHED])
 
     def _job(self, mutant: Mutant) -> Job:
-        """Its tests, quick ones first."""
+        """Its tests: those that killed others of the file first."""
         names, total = list[str](), 0.0
-        for name, seconds in self.tests.tests_of(mutant, self.sources[mutant.path].decode().splitlines()):
-            if total + seconds > MOST_SECONDS or len(names) == MOST_TESTS:
+        known = Counter(by for key, by in self.results.items() if key.startswith(f"{mutant.path}:"))
+        tests = self.tests.tests_of(mutant, self.sources[mutant.path].decode().splitlines())
+        for name, seconds in sorted(tests, key=lambda test: -known[test[0]]):
+            if total + seconds > self.seconds or len(names) == MOST_TESTS:
                 break
             names, total = [*names, name], total + seconds
         return Job(mutant, mutant.applied(self.sources[mutant.path]), names, total)
@@ -130,6 +134,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=400, help="how many mutants")
     parser.add_argument("--seed", type=int, default=0, help="which ones")
     parser.add_argument("--jobs", type=int, default=1, help="how many at the same time")
+    parser.add_argument("--seconds", type=float, default=40.0, help="of tests that each is tried with")
     parser.add_argument("--only", default="", help="a part of the file names to look at")
     parser.add_argument("--again", action="store_true", help="keep what the last session killed, try what it did not")
     chosen = parser.parse_args()
@@ -153,11 +158,12 @@ def main() -> None:
         files = [p for p in [*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("fedpriv/**/*.py")] if HERE not in p.parents]
         names = [p.relative_to(ROOT).as_posix() for p in files if p.name.startswith("test_") or ">>> " in p.read_text()]
         tests.update(sorted(names, key=lambda n: ("privacy/" not in n, "backends" not in n, n)), folders[0], print)
-        session = Session(sources, tests, folders)
+        session, old = Session(sources, tests, folders, chosen.seconds), dict[str, str]()
         if chosen.again and (KEPT / "results.json").exists():
             old = json.loads((KEPT / "results.json").read_text())
             session.results = {m.key: old[m.key] for m in picked if old.get(m.key)}
-        session.run([m for m in picked if m.key not in session.results and m.key not in reasons])
+        left = [m for m in picked if m.key not in session.results and m.key not in reasons]
+        session.run(sorted(left, key=lambda mutant: mutant.key in old))
     raise SystemExit(_summary(picked, session.results, reasons))
 
 
