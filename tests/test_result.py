@@ -43,6 +43,15 @@ def result() -> fedpriv.Result:
     return train(clients(), fedpriv.inexact_admm(), promise(), test=DIGITS.test, **options)
 
 
+def test_a_folder_may_be_text(result: fedpriv.Result, tmp_path: Path):
+    result.save(str(tmp_path / "saved"))
+    assert (tmp_path / "saved" / "model.pt").exists()
+    run, sink = str(tmp_path / "run"), fedpriv.sinks.Jsonl(str(tmp_path / "lines"))
+    train(clients(), fedpriv.inexact_admm(), promise(), rounds=1, test=DIGITS.test, folder=run, sinks=[sink])
+    assert (tmp_path / "run" / "ledger.jsonl").exists()
+    assert len((tmp_path / "lines").read_text().splitlines()) == 1
+
+
 def test_it_is_one_line(result: fedpriv.Result):
     assert repr(result) == f"<Result of {result}>"
     assert "\n" not in repr(result)

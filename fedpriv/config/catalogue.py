@@ -74,7 +74,8 @@ def look_up(name: str | None, more: Mapping[str, Mapping[str, str]]) -> dict[str
         for title, options in _forms(kind, name)
     }
     if not found:
-        raise ConfigError("name", name, f"unknown{nearest(name, {*known, *chain(*known.values())})}")
+        close = nearest(name, {*known, *chain(*known.values())})
+        raise ConfigError("name", name, f"unknown{close if 'did you mean' in close else nearest(name, known)}")
     return found
 
 

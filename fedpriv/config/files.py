@@ -15,7 +15,7 @@ from fedpriv.storage import strict_yaml
 from fedpriv.storage.identity import of_config
 
 
-def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read and check a configuration.
 
     Args:
@@ -26,7 +26,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
         ConfigError: the file or a setting cannot be used; names the field, the value and the fix.
     """
     try:
-        given = strict_yaml.read(path.read_text(encoding="utf-8"), str(path))
+        given = strict_yaml.read(Path(path).read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("configuration", str(path), f"cannot be read ({error})") from None
     if not isinstance(given, dict):

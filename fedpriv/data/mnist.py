@@ -91,7 +91,8 @@ def _folder(root: str | None, *, download: bool) -> Path:
         return _download(places[-1])
     missing = {str(place): next(name for name in _FILES if not _candidates(place, name)) for place in places}
     found = "; ".join(f"no {name} in {place}" for place, name in missing.items())
-    raise DataError(f"MNIST: {found}. Set root to a folder that holds {_LAYOUT}, or download=True")
+    fix = f"set root to a folder that holds {_LAYOUT}, or download=True (data.download=true in a command)"
+    raise DataError(f"MNIST: {found}: {fix}")
 
 
 def _download(folder: Path) -> Path:

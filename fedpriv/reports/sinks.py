@@ -37,7 +37,8 @@ class Jsonl:
         FedprivError: the file cannot be written.
     """
 
-    def __init__(self, path: Path, keep: float = 0) -> None:
+    def __init__(self, path: str | Path, keep: float = 0) -> None:
+        path = Path(path)
         self._lines = _Lines(path, [row["round"] for row in read_metrics(path)], keep)
 
     def write(self, report: RoundReport) -> None:
@@ -65,7 +66,8 @@ class Csv:
         FedprivError: the file cannot be written.
     """
 
-    def __init__(self, path: Path, keep: float = 0) -> None:
+    def __init__(self, path: str | Path, keep: float = 0) -> None:
+        path = Path(path)
         columns = "round", "epsilon", *(metric.name for metric in table.TESTED)
         self._lines = _Lines(path, _csv_rounds(path), keep, ",".join(columns))
         self._columns = self._lines.heading.split(",")
@@ -93,7 +95,7 @@ class TensorBoard:
         done: Rounds done before a resume; later points of the stopped run are hidden.
     """
 
-    def __init__(self, folder: Path, done: int = 0) -> None:
+    def __init__(self, folder: str | Path, done: int = 0) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter  # slow to import
 
         self._opened = time.time()

@@ -29,8 +29,9 @@ class Keeper:
         every: Rounds between checkpoints.
     """
 
-    def __init__(self, folder: Path | RunFolder | None, every: int) -> None:
-        self.folder, self._every = RunFolder(folder) if isinstance(folder, Path) else folder, every
+    def __init__(self, folder: str | Path | RunFolder | None, every: int) -> None:
+        self.folder = RunFolder(Path(folder)) if isinstance(folder, (str, Path)) else folder
+        self._every = every
 
     @property
     def path(self) -> Path | None:

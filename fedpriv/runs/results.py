@@ -177,7 +177,7 @@ class Result:
             flat |= {"suboptimality": self.optimality_gap, "not_private": ["optimality_gap", "suboptimality"]}
         return strict_json.plain(flat)
 
-    def save(self, folder: Path, *, nodes: bool = False) -> None:
+    def save(self, folder: str | Path, *, nodes: bool = False) -> None:
         """Write the model's `state_dict` to `model.pt`, reports to `metrics.jsonl` and `to_json()` to `result.json`.
 
         In the folder of a run, which already has the latter two, only the models are written. Everything but
@@ -191,6 +191,7 @@ class Result:
         Raises:
             FedprivError: a file cannot be written.
         """
+        folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         models: dict[str, object] = {"model.pt": self.model.state_dict()}
         if nodes:

@@ -32,7 +32,7 @@ def train(
     compute: Compute | None = None,
     evaluate_every: int = 1,
     checkpoint_every: int = 10,
-    folder: Path | RunFolder | None = None,
+    folder: str | Path | RunFolder | None = None,
     settings: str = "",
     resume: bool = False,
     fresh_noise: bool = False,

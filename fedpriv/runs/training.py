@@ -71,7 +71,7 @@ class Training:
         compute: Compute | None = None,
         evaluate_every: Count = 1,
         checkpoint_every: Count = 10,
-        folder: Path | RunFolder | None = None,
+        folder: str | Path | RunFolder | None = None,
         settings: str = "",
         resume: bool = False,
         fresh_noise: bool = False,
