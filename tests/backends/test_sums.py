@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fedpriv.clients.batch import Batch
 from fedpriv.models import Loss
 from fedpriv.oracle.backends import BACKENDS
+from fedpriv.oracle.backends.summation import sum_of_products
 from fedpriv.oracle.sums import Sums, check_depth
 from fedpriv.privacy.clipping import ROUNDING, Clip
 
@@ -170,3 +171,9 @@ def test_norms_of_examples_of_clients_are_their_own(norm: str) -> None:
     rows = torch.randn(2, 3, 3 * 2**12, generator=draw) * torch.arange(1, 7).view(2, 3, 1)
     wanted = torch.linalg.vector_norm(rows.double(), {"l1": 1, "l2": 2}[norm], dim=-1)
     torch.testing.assert_close(Clip(1.0, norm).norms(rows), wanted, rtol=1e-5, atol=0)
+
+
+def test_rows_that_are_wider_than_the_cache_are_added_one_by_one() -> None:
+    draw = torch.Generator().manual_seed(0)
+    right, left = torch.randn(2, 3, 2**16 + 1, generator=draw), torch.rand(2, 1, 3, generator=draw).double()
+    torch.testing.assert_close(sum_of_products(left, right), left @ right.double())

@@ -165,6 +165,8 @@ def test_a_lock_that_does_not_say_who_holds_it_is_not_printed(text: str, tmp_pat
     assert _holder(lock) == "process 7 on host"
 
 
-def test_a_lock_says_who_holds_it(tmp_path: Path) -> None:
+def test_a_lock_says_who_holds_it_to_its_owner(tmp_path: Path) -> None:
     with RunFolder(tmp_path / "run"):
-        assert (tmp_path / "run" / ".lock").read_text().startswith(f"process {os.getpid()} on ")
+        lock = tmp_path / "run" / ".lock"
+        assert lock.read_text().startswith(f"process {os.getpid()} on ")
+        assert lock.stat().st_mode & 0o777 == 0o600

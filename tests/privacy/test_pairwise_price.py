@@ -14,11 +14,13 @@ import networkx as nx
 import numpy as np
 import pytest
 
+import fedpriv as fp
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting import pairwise as price
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.events import charge_of
 from fedpriv.privacy.pairwise import Edges, Pairs, in_order, name_of
+from fedpriv.privacy.pricing import Pricing
 from fedpriv.privacy.record import Record
 
 RATIOS = (0.1, 0.3, 1.0, 3.0, 10.0)
@@ -165,3 +167,17 @@ def test_records_without_a_price_are_refused(changes: dict[str, object]) -> None
 def test_pairs_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=r"record\.pairs"):
         Pairs(**{"ratio": 1.0, "colluders": 1, "secrets": "complete", **wrong})  # pyright: ignore
+
+
+def test_a_statistic_has_no_pairs_and_each_client_its_own_noise() -> None:
+    """Noise that cancels needs one scale for all; a statistic is used by itself, and pays for its own factor."""
+    privacy = fp.Privacy(noise_multiplier=2.0, trust=fp.Pairwise(1, 3.0))
+    for query, scales in (("statistic:constraints", [2.0, 4.0, 6.0]), ("gradient", None)):
+        record, found = Pricing(privacy, [5, 5, 5]).price(0, 0, query, range(3), [1.0, 2.0, 3.0], fp.Clip(1.0))
+        assert record.pairs is not None
+        if scales is None:
+            assert (len(set(found)), record.pairs.ratio) == (1, 3.0)
+        else:
+            unit = privacy.sensitivity_of(fp.Clip(1.0))
+            assert (found, record.pairs.ratio) == (pytest.approx([unit * s for s in scales]), 0.0)
+            assert record.noise_multiplier == 2.0
