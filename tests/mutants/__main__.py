@@ -49,6 +49,7 @@ class Session:
         tests: The map.
         folders: Copies of the project, one for each mutant that is tried at the same time.
         seconds: How long the tests of one mutant may take.
+        first: Parts of the names of tests that are tried first.
         results: What is known already: the test that killed a mutant, or "", by the mutant's key.
     """
 
@@ -56,6 +57,7 @@ class Session:
     tests: Map
     folders: list[Path]
     seconds: float
+    first: list[str] = field(default_factory=list)
     results: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -73,11 +75,12 @@ class Session:
         self._run_files([job for job in jobs if self.results.get(job.mutant.key, NOT_PATCHED) == NOT_PATCHED])
 
     def _job(self, mutant: Mutant) -> Job:
-        """Its tests: those that killed others of the file first."""
+        """Its tests: first those that were named, then those that killed others of the file."""
         names, total = list[str](), 0.0
         known = Counter(by for key, by in self.results.items() if key.startswith(f"{mutant.path}:"))
         tests = self.tests.tests_of(mutant, self.sources[mutant.path].decode().splitlines())
-        for name, seconds in sorted(tests, key=lambda test: -known[test[0]]):
+        named = {name for name, _ in tests if any(word in name for word in self.first)}
+        for name, seconds in sorted(tests, key=lambda test: (test[0] not in named, -known[test[0]])):
             if total + seconds > self.seconds or len(names) == MOST_TESTS:
                 break
             names, total = [*names, name], total + seconds
@@ -135,6 +138,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="which ones")
     parser.add_argument("--jobs", type=int, default=1, help="how many at the same time")
     parser.add_argument("--seconds", type=float, default=40.0, help="of tests that each is tried with")
+    parser.add_argument(
+        "--first", nargs="*", default=[], help="parts of the names of tests to begin with, e.g. new ones"
+    )
     parser.add_argument("--only", default="", help="a part of the file names to look at")
     parser.add_argument("--again", action="store_true", help="keep what the last session killed, try what it did not")
     chosen = parser.parse_args()
@@ -158,7 +164,7 @@ def main() -> None:
         files = [p for p in [*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("fedpriv/**/*.py")] if HERE not in p.parents]
         names = [p.relative_to(ROOT).as_posix() for p in files if p.name.startswith("test_") or ">>> " in p.read_text()]
         tests.update(sorted(names, key=lambda n: ("privacy/" not in n, "backends" not in n, n)), folders[0], print)
-        session, old = Session(sources, tests, folders, chosen.seconds), dict[str, str]()
+        session, old = Session(sources, tests, folders, chosen.seconds, chosen.first), dict[str, str]()
         if chosen.again and (KEPT / "results.json").exists():
             old = json.loads((KEPT / "results.json").read_text())
             session.results = {m.key: old[m.key] for m in picked if old.get(m.key)}
