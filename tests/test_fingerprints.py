@@ -26,6 +26,7 @@ SHIPPED = {
     "femnist_client_level": "9fa2ea6ad02d97e6",
     "femnist_cnn": "c2a87f4a1dd5a121",
     "mnist_cnn_fedavg": "6df4ee40629c4c23",
+    "mnist_cnn_pairwise": "438d1f7ce0131946",
     "mnist_cnn_tracking": "043ccca43163c831",
     "mnist_cnn_tracking_client": "3439f7154113d40f",
     "mnist_iadmm": "bf92dc1a632b4654",

@@ -120,13 +120,13 @@ def forecast_rows(found: Forecast) -> dict[str, str]:
         rows["the paper's claim"] = f"{found.claim.stated} ({found.claim.paper})"
         views = "; ".join(f"{view}: {epsilon:.4g}" for view, epsilon in found.claim.views)
         rows |= {"its noise costs": f"epsilon at delta={found.spent.delta:g}, {views}"} if views else {}
-    return rows | ({} if found.pairs is None else _if_more_collude(found.pairs))
+    return rows | ({} if found.pairs is None else _if_collude(found.pairs))
 
 
-def _if_more_collude(found: PairsForecast) -> dict[str, str]:
+def _if_collude(found: PairsForecast) -> dict[str, str]:
     return {
-        f"if {one.colluders} collude": "no bound is known" if one.spent is None else str(one.spent)
-        for one in found.if_more
+        f"if {one.colluders or 'none'} collude": "no bound is known" if one.spent is None else str(one.spent)
+        for one in found.if_others
     }
 
 

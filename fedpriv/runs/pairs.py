@@ -52,8 +52,8 @@ class NoiseLeft:
 
 
 @dataclass(frozen=True)
-class IfMoreCollude:
-    """What a whole run costs if more clients collude than are declared.
+class IfCollude:
+    """What a whole run costs if other numbers of clients collude than are declared.
 
     Attributes:
         colluders: So many.
@@ -76,14 +76,15 @@ class PairsForecast:
         suggested: Of the ratios in `left`, at the declared number of colluders: the one with the least noise in a
             node's own model on a graph; on a star the smallest one whose mean has at most a twentieth more noise than
             the best. None without a line to choose from.
-        if_more: Epsilon with one and two more colluders than declared.
+        if_others: Epsilon against whoever sees all messages and has no colluder, and if one or two more collude than
+            are declared.
     """
 
     participants: int
     left: tuple[NoiseLeft, ...]
     left_out: tuple[int, ...]
     suggested: float | None
-    if_more: tuple[IfMoreCollude, ...]
+    if_others: tuple[IfCollude, ...]
 
 
 @dataclass(frozen=True)
@@ -147,8 +148,9 @@ def forecast_of_pairs(plan: Plan, network: RoundNetwork, randomness: Randomness)
     lines = {q: [found.left(q, ratio) for ratio in ratios] for q in numbers}
     left = tuple(line for each in lines.values() for line in each if line is not None)
     missing = tuple(q for q, each in lines.items() if None in each)
-    more = tuple(_if_collude(plan, trust, declared + by) for by in (1, 2) if declared + by < plan.n_clients)
-    return PairsForecast(count, left, missing, _suggested([one for one in left if one.colluders == declared]), more)
+    others = sorted({0, declared + 1, declared + 2} & {*range(plan.n_clients)} - {declared})
+    told = tuple(_if_collude(plan, trust, number) for number in others)
+    return PairsForecast(count, left, missing, _suggested([one for one in left if one.colluders == declared]), told)
 
 
 def _usual(plan: Plan, network: RoundNetwork, randomness: Randomness) -> _UsualRound | None:
@@ -206,7 +208,7 @@ def _suggested(lines: Sequence[NoiseLeft]) -> float | None:
     return min(line.ratio for line in lines if line.in_mean <= _ENOUGH * least)
 
 
-def _if_collude(plan: Plan, trust: Pairwise, colluders: int) -> IfMoreCollude:
+def _if_collude(plan: Plan, trust: Pairwise, colluders: int) -> IfCollude:
     said = replace(plan.privacy, trust=replace(trust, colluders=colluders)).trusted
 
     def told(record: Record) -> Record:
@@ -215,6 +217,6 @@ def _if_collude(plan: Plan, trust: Pairwise, colluders: int) -> IfMoreCollude:
         return replace(record, pairs=replace(record.pairs, colluders=colluders), trust=said)
 
     try:
-        return IfMoreCollude(colluders, account([told(r) for r in plan.records], plan.n_clients, plan.privacy.delta))
+        return IfCollude(colluders, account([told(r) for r in plan.records], plan.n_clients, plan.privacy.delta))
     except ConfigError:  # too many sets to look at, and no bound
-        return IfMoreCollude(colluders, None)
+        return IfCollude(colluders, None)

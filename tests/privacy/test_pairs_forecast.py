@@ -201,24 +201,23 @@ def test_on_a_star_a_ratio_is_large_enough_when_a_larger_one_buys_little() -> No
 # --- if more collude ----------------------------------------------------------------------------------------------
 
 
-def test_epsilon_if_more_collude_is_that_of_a_run_with_the_same_noise_that_declared_them() -> None:
+def test_epsilon_if_others_collude_is_that_of_a_run_with_the_same_noise_that_declared_them() -> None:
     found = forecast_of(Pairwise(1, 10.0))
     planned = training_of(replace(PRIVACY, trust=Pairwise(1, 10.0)), fp.decentralized_sgd(fp.StepSize(0.1)), rounds=3)
     multiplier = planned.plan.privacy.noise_multiplier
     assert multiplier is not None and PRIVACY.epsilon is not None
-    last = PRIVACY.epsilon
-    for colluders, one in enumerate(found.if_more, start=2):
+    last = 0.0
+    for colluders, one in zip((0, 2, 3), found.if_others, strict=True):
         assert one.colluders == colluders and one.spent is not None
         worth = math.sqrt(price.complete(4, 10.0, 1) / price.complete(4, 10.0, colluders))
         told = replace(PRIVACY, epsilon=None, noise_multiplier=multiplier * worth, trust=Pairwise(colluders, 10.0))
         declared = training_of(told, fp.decentralized_sgd(fp.StepSize(0.1)), rounds=3).plan.spent()
         assert one.spent.epsilon == pytest.approx(declared.epsilon, rel=1e-9)
         assert one.spent.trust == declared.trust == f"pairwise(colluders={colluders}, ratio=10, complete, simulated)"
-        assert one.spent.epsilon > last
+        assert one.spent.epsilon > last and (one.spent.epsilon > PRIVACY.epsilon) == (colluders > 1)
         last = one.spent.epsilon
-    assert len(found.if_more) == 2
-    assert [one.colluders for one in forecast_of(Pairwise(2, 10.0)).if_more] == [3]  # somebody stays honest
-    assert forecast_of(Pairwise(3, 10.0)).if_more == ()
+    assert [one.colluders for one in forecast_of(Pairwise(2, 10.0)).if_others] == [0, 3]  # somebody stays honest
+    assert [one.colluders for one in forecast_of(Pairwise(3, 10.0)).if_others] == [0]
 
 
 def test_numbers_of_colluders_without_a_price_are_left_out_and_said() -> None:
@@ -227,7 +226,7 @@ def test_numbers_of_colluders_without_a_price_are_left_out_and_said() -> None:
     found = forecast_of(Pairwise(1, 1.0, ring), sizes=(5,) * 100, sampling=fp.FullBatch(), rounds=1)
     assert {one.colluders for one in found.left} == {0, 1}
     assert found.left_out == (10, 33)
-    assert found.if_more[1].spent is None
+    assert found.if_others[2].spent is None
 
 
 @pytest.mark.parametrize("secrets", [Complete(), RandomRegular(16)], ids=str)
@@ -258,11 +257,11 @@ def test_the_command_prints_it() -> None:
     same(line, brute(9, in_order(nx.complete_graph(9).edges), 2, 3.0))
     numbers = (line.in_mean, line.in_message, line.if_one_drops)
     assert f"2 3 {' '.join(f'{number:.3g}' for number in numbers)}" in words
-    assert "if 3 collude epsilon=" in words and f"{found.if_more[0].spent}" in words
+    assert "if none collude epsilon=" in words and f"if 3 collude {found.if_others[1].spent}" in words
     done = CliRunner().invoke(app, ["plan", str(RUN), trust, "data.partition.n_clients=9", "--json"])
     told = json.loads(done.stdout)["pairs"]
     assert told["suggested"] == found.suggested and len(told["left"]) == len(found.left)
-    assert told["if_more"][1]["spent"]["epsilon"] == pytest.approx(found.if_more[1].spent.epsilon)
+    assert told["if_others"][1]["spent"]["epsilon"] == pytest.approx(found.if_others[1].spent.epsilon)
 
 
 def test_the_command_says_what_it_does_not_know() -> None:
