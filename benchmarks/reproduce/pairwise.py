@@ -148,23 +148,26 @@ def show(means: dict[Cell, float]) -> None:
 def draw(means: dict[Cell, float], path: Path) -> None:
     """A panel for each strategy and network, a column for each epsilon and number of agents."""
     panels = sorted({(cell.strategy, cell.network) for cell in means}, key=[*_panels(means)].index)
-    figure = Figure(figsize=(13, 9), dpi=100, layout="constrained")
+    figure = Figure(figsize=(13, 9), dpi=80, layout="constrained")
     axes = figure.subplots(3, 4, sharey=True).flatten()
     columns = sorted({(cell.epsilon, cell.agents) for cell in means})
+    agents = {cell.agents for cell in means}
     for panel, (strategy, network) in zip(axes, panels, strict=False):
         for trust, marker in zip(TRUSTS, "ov^so", strict=True):
             wanted = strategy, network, trust
             at = {(c.epsilon, c.agents): a for c, a in means.items() if (c.strategy, c.network, c.trust) == wanted}
             where = [columns.index(column) for column in at]
             panel.plot(where, list(at.values()), marker, label=trust, alpha=0.8)
-        panel.set_xticks(range(len(columns)), [f"{n}" for _, n in columns], fontsize=7)
+        middle = [len(agents) // 2 + at for at in range(0, len(columns), len(agents))]
+        names = [f"{n}\nepsilon {e}" if at in middle else f"{n}" for at, (e, n) in enumerate(columns)]
+        panel.set_xticks(range(len(columns)), names, fontsize=7)
         panel.set_title(f"{strategy}, {network}", fontsize=9, loc="left")
         panel.grid(color="#E6E8EB")
     for spare in axes[len(panels) :]:
         spare.axis("off")
     handles, labels = axes[0].get_legend_handles_labels()
     axes[-1].legend(handles, labels, frameon=False, loc="center")
-    figure.supxlabel("number of agents, at epsilon " + ", ".join(str(e) for e in sorted({c.epsilon for c in means})))
+    figure.supxlabel("number of agents")
     figure.supylabel("test accuracy, %")
     figure.savefig(path)
 
