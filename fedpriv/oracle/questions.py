@@ -66,9 +66,15 @@ class Questions(ABC):
 
         Args:
             round_index: The round, from 0.
-            cohort: Numbers of the clients that take part, here or elsewhere; records and prices are those of all.
+            cohort: Numbers of the clients that take part, here or elsewhere, sorted; records and prices are those of
+                all.
             received: What those here received, `[k, dim]`.
+
+        Raises:
+            ConfigError: the cohort is not sorted, or somebody is in it twice: rows would be taken for others'.
         """
+        if not bool((cohort.diff() > 0).all()):
+            raise ConfigError("network cohort", cohort.tolist(), "give every client once, in ascending order")
         self._round, self._index, self._cohort, self._received = round_index, 0, cohort, received
         self._clients: list[int] = cohort.tolist()
         self._here = self._places(cohort)
