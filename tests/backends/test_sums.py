@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import fedpriv as fp
 from fedpriv.clients.batch import Batch
 from fedpriv.models import Loss
 from fedpriv.oracle.backends import BACKENDS
@@ -112,6 +113,17 @@ def test_sums_that_would_be_too_long_are_refused() -> None:
         check_depth([10**8], chunk=10**8)
     with pytest.raises(Exception, match=r"compute\.chunk"):
         check_depth([1] * 2**21, chunk=1)  # the clients' rows are added up one after another
+    check_depth([2**20 - 2], chunk=2**20)  # n (n + 4) additions of 2^-53 in 2^-13
+    with pytest.raises(Exception, match=r"compute\.chunk"):
+        check_depth([2**20 - 1], chunk=2**20)
+
+
+def test_a_run_refuses_sums_that_would_be_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    clients = fp.make_clients(Slope(), Loss(lambda outputs, _: outputs[:, 0]), [[(torch.ones(1), torch.ones(1))] * 3])
+    fp.Training(clients, fp.fedavg(0.1), fp.Privacy(epsilon=1.0), rounds=1)
+    monkeypatch.setattr("fedpriv.oracle.sums.ROUNDING", 2.0**-50)
+    with pytest.raises(fp.ConfigError, match=r"compute\.chunk"):
+        fp.Training(clients, fp.fedavg(0.1), fp.Privacy(epsilon=1.0), rounds=1)
 
 
 HUGE = [
