@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from fedpriv.cli import app
 from fedpriv.config import build, load_config
-from fedpriv.measuring import table
-from fedpriv.measuring.table import Metric, value_of
+from fedpriv.measuring import metrics
+from fedpriv.measuring.metrics import Metric, value_of
 from fedpriv.models import predict
 from fedpriv.reports import comparison, picture
 from fedpriv.reports.report import Run
@@ -38,7 +38,7 @@ ROW = Metric(NAME, balanced_accuracy, ".1%", "higher", live="balanced", words="b
 
 @pytest.fixture
 def new_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "TESTED", (*table.TESTED, ROW))
+    monkeypatch.setattr(metrics, "TESTED", (*metrics.TESTED, ROW))
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_row_that_is_added_shows_everywhere(trained: tuple[Path, str, str]) ->
     folder, progress, printed = trained
     last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
     assert 0 < last[NAME] < 1
-    low, mean, high = (last[f"node_{NAME}_{part}"] for part in table.PARTS)
+    low, mean, high = (last[f"node_{NAME}_{part}"] for part in metrics.PARTS)
     assert low <= high
     assert low * (1 - 1e-12) <= mean <= high * (1 + 1e-12), "the mean is rounded"
 
@@ -115,20 +115,20 @@ def test_sums_over_batches_are_the_metric_of_all() -> None:
     found, whole = predict(outputs).numpy(), targets.numpy()
     each = [(found[whole == label] == label).mean() for label in range(3)]
     assert value_of(sum(parts, torch.zeros(2, 4))) == pytest.approx(sum(each) / 3), "of the classes that there are"
-    of_all = table.accuracy(outputs, targets, torch.nn.functional.cross_entropy)
+    of_all = metrics.accuracy(outputs, targets, torch.nn.functional.cross_entropy)
     assert of_all is not None
     assert value_of(of_all) == float((found == whole).mean())
-    assert table.accuracy(outputs, targets.double(), torch.nn.functional.cross_entropy) is None
+    assert metrics.accuracy(outputs, targets.double(), torch.nn.functional.cross_entropy) is None
 
 
 def test_no_name_stands_in_two_rows() -> None:
-    names = table.numbers()
+    names = metrics.numbers()
     assert len({*names}) == len(names)
     assert math.isnan(value_of(torch.zeros(2, 3))), "no example at all"
 
 
 def test_a_row_without_a_word_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    quiet = Metric("test_accuracy", table.accuracy, ".2%", "higher")
-    monkeypatch.setattr(table, "TESTED", (table.TESTED[0], quiet))
+    quiet = Metric("test_accuracy", metrics.accuracy, ".2%", "higher")
+    monkeypatch.setattr(metrics, "TESTED", (metrics.TESTED[0], quiet))
     assert "accuracy" not in shown(terminal=False)
     assert report(2).metrics["test_accuracy"] > 0

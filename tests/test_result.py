@@ -19,7 +19,7 @@ from torch.utils.data import Subset, TensorDataset
 import fedpriv
 from fedpriv import data, models
 from fedpriv.errors import PromiseWarning
-from fedpriv.measuring.metrics import Evaluator
+from fedpriv.measuring.evaluator import Evaluator
 from fedpriv.runs.train import train
 from fedpriv.runs.training import Training
 

@@ -10,9 +10,9 @@ from torch.utils.data import ConcatDataset, TensorDataset
 
 from fedpriv.clients.population import Population
 from fedpriv.engines.local import Progress
-from fedpriv.measuring import table
+from fedpriv.measuring import metrics
 from fedpriv.measuring.centralised import centralised_al
-from fedpriv.measuring.metrics import Evaluator, spread
+from fedpriv.measuring.evaluator import Evaluator, spread
 from fedpriv.measuring.optimality import exact_report, private_report
 from fedpriv.oracle.private import PrivateOracle
 from fedpriv.strategies.base import Strategy
@@ -59,7 +59,7 @@ class Measures:
         models = progress.models
         if not apart(progress):
             return {}
-        found: dict[str, Any] = {row.name: row.function(models) for row in table.OF_NODES}
+        found: dict[str, Any] = {row.name: row.function(models) for row in metrics.OF_NODES}
         if self.evaluate is None:
             return found
         count = examples or min(AT_THE_END, max(100, _AS_IT_GOES // len(models)))
@@ -68,7 +68,7 @@ class Measures:
 
     def of_run(self, progress: Progress) -> dict[str, float]:
         """What the run has done so far: public."""
-        return {row.name: row.function(progress) for row in table.OF_RUN}
+        return {row.name: row.function(progress) for row in metrics.OF_RUN}
 
     def optimality_gap(self, params: Tensor) -> float | None:
         """Objective at `params [dim]` over all training examples, minus the optimum: exact, so not private."""

@@ -1,125 +1,171 @@
-"""Metrics of reported models on public test data.
+"""Every metric, a row each: what computes it, how it is written, and which way is better.
 
-Reported models are computed from releases and test data count as public, so these cost no epsilon.
+All that shows metrics reads this table: `metrics.jsonl`, `metrics.csv`, the progress line, TensorBoard, the result,
+`fedpriv show` and `compare`, and pictures. A new metric is a function and a row of the table for its kind.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
 
 import torch
-from torch import Tensor, nn
-from torch.func import vmap
-from torch.utils.data import DataLoader, Dataset
+from torch import Tensor
 
-from fedpriv.clients.client import Loss, check_finite
-from fedpriv.errors import DataError, cut, in_short
-from fedpriv.measuring import table
-from fedpriv.oracle.backends.functional import Functional
+from fedpriv.clients.client import Loss
+from fedpriv.engines.local import Progress
+from fedpriv.models import predict
 
-_AT_ONCE = 16  # models in a forward pass
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+F = TypeVar("F", covariant=True)
+OfTest = Callable[[Tensor, Tensor, Loss], Tensor | None]
+"""From a batch's outputs, its targets and the loss to numerators and denominators `[2, groups]` in float64.
+
+They are added up over batches; the metric is the mean of their ratios over the groups that have examples, such as the
+classes of a balanced accuracy. None where the metric has no meaning.
+"""
 
 
-class Evaluator:
-    """Test metrics: those of the table's `TESTED` that have a meaning.
+@dataclass(frozen=True)
+class Metric(Generic[F]):
+    """A row.
 
     Args:
-        model: Template; it is copied, and tested in eval mode.
-        loss: Maps (outputs, targets) of a batch to their mean loss.
-        test: Public test examples, as (input, target).
-        batch_size: Examples at a time.
-        batched: Whether vmap can batch the model. Then `of_each` evaluates several models in one forward pass, which
-            takes half to two thirds of the time for linear layers; models with convolutions are evaluated one after
-            another, since together they take two to three times as long (torch 2.13, CPU).
+        name: As files have it, e.g. `test_accuracy`.
+        function: What computes it; None where a strategy, the network or a check at the end tells it.
+        form: How it is written, as `format` takes it: `.2%`, `.4g`.
+        better: Which way is better; of two metrics the one of which more is better stands first.
+        live: Its word on the progress line; empty: it is not there.
+        words: What people read; by default the name.
+        remark: What to say beside the value.
     """
 
-    def __init__(
-        self, model: nn.Module, loss: Loss, test: Dataset[Any], batch_size: int = 1000, *, batched: bool = False
-    ) -> None:
-        in_turn = any(isinstance(layer, _CONVOLUTIONS) for layer in model.modules())
-        self._rows = _AT_ONCE if batched and not in_turn else 1
-        # a copy, for a user may have put parts of the model in eval mode and not others
-        self._functional, self._loss = Functional(copy.deepcopy(model).eval(), loss), loss
-        parameter = next(model.parameters())
-        self._batches = [(_like(x, parameter), _like(y, parameter)) for x, y in _read(test, batch_size)]
-        if not self._batches:
-            raise DataError("the test data are empty: give at least one example, or leave test data out")
-        self._chosen: dict[int, list[tuple[Tensor, Tensor]]] = {}
+    name: str
+    function: F
+    form: str
+    better: Literal["higher", "lower"]
+    live: str = ""
+    words: str = ""
+    remark: str = ""
 
-    @torch.no_grad()
-    def try_out(self, params: Tensor) -> None:
-        """Evaluate the examples with the smallest and the largest target of each batch, to find errors early.
+    @property
+    def title(self) -> str:
+        """Its name for people."""
+        return self.words or self.name.replace("_", " ")
 
-        Raises:
-            DataError: model or loss cannot be computed on them; says why.
+    @property
+    def percent(self) -> bool:
+        """Whether it is a fraction, shown out of a hundred."""
+        return self.form.endswith("%")
+
+    def text(self, value: float) -> str:
+        """The value as it is written; one that would fill a line is rounded.
+
+        >>> TESTED[0].text(0.25), TESTED[0].text(1e30)
+        ('0.2500', '1e+30')
         """
-        named = self._functional.unflatten(params)
-        for inputs, targets in self._batches:
-            first = targets.flatten(1)[:, 0] if targets.dim() > 1 else targets
-            for at in {int(first.argmin()), int(first.argmax())}:
-                one = slice(at, at + 1)
-                try:
-                    self._loss(self._functional.outputs(named, inputs[one]), targets[one])
-                except Exception as error:  # whatever a user's model or loss raises
-                    told = f"shape {tuple(inputs.shape[1:])} and target {cut(str(targets[at].tolist()))}"
-                    fix = f"test data must be like the clients' ({in_short(error)})"
-                    raise DataError(f"model and loss do not take a test example of {told}: {fix}") from error
-
-    def __call__(self, params: Tensor) -> dict[str, float]:
-        """`{"test_loss": ..., "test_accuracy": ...}` of one model `[dim]`."""
-        return self._of(params[None], None)[0]
-
-    def of_each(self, rows: Tensor, examples: int) -> list[dict[str, float]]:
-        """The same for several models `[n, dim]`, on `examples` test examples that lie evenly among all."""
-        return [found for part in rows.split(self._rows) for found in self._of(part, examples)]
-
-    @torch.no_grad()
-    def _of(self, rows: Tensor, examples: int | None) -> list[dict[str, float]]:
-        totals = [dict[str, Tensor]() for _ in rows]
-        for inputs, targets in self._batches if examples is None else self._some(examples):
-            for outputs, total in zip(self._outputs(rows, inputs), totals, strict=True):
-                for metric in table.TESTED:
-                    part = metric.function(outputs, targets, self._loss)
-                    if part is not None:
-                        total[metric.name] = total.get(metric.name, 0.0) + part
-        return [{name: table.value_of(part) for name, part in total.items()} for total in totals]
-
-    def _outputs(self, rows: Tensor, inputs: Tensor) -> Iterable[Tensor]:
-        """Of each model: `[n, dim], [b, ...] -> n times [b, ...]`."""
-
-        def of_one(row: Tensor) -> Tensor:
-            return self._functional.outputs(self._functional.unflatten(row), inputs)
-
-        return vmap(of_one)(rows) if len(rows) > 1 else map(of_one, rows)
-
-    def _some(self, examples: int) -> list[tuple[Tensor, Tensor]]:
-        """The first ones may be easier than the rest, or all of one class."""
-        if examples not in self._chosen:
-            inputs, targets = (torch.cat(parts) for parts in zip(*self._batches, strict=True))
-            count = min(examples, len(targets))
-            at = torch.arange(count, device=targets.device) * len(targets) // count
-            size = len(self._batches[0][1])
-            self._chosen[examples] = list(zip(inputs[at].split(size), targets[at].split(size), strict=True))
-        return self._chosen[examples]
+        return format(value, ".3g" if self.form == ".4f" and abs(value) >= 1e5 else self.form)
 
 
-def _read(test: Dataset[Any], batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    try:
-        for inputs, targets in DataLoader(test, batch_size=batch_size):
-            check_finite(inputs, targets)
-            yield inputs, targets
-    except Exception as error:  # whatever a user's data set raises
-        fix = "give pairs (input, target) of tensors of one shape"
-        raise DataError(f"the test data cannot be read ({in_short(error)}): {fix}") from error
+def mean_loss(outputs: Tensor, targets: Tensor, loss: Loss) -> Tensor | None:
+    """Mean loss of an example."""
+    return _pair(float(loss(outputs, targets)) * len(targets), len(targets))
 
 
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """`{"min": ..., "mean": ..., "max": ...}`."""
-    return {"min": min(values), "mean": sum(values) / len(values), "max": max(values)}
+def accuracy(outputs: Tensor, targets: Tensor, loss: Loss) -> Tensor | None:
+    """Fraction of examples whose class is found."""
+    if not _are_classes(outputs, targets):
+        return None
+    return _pair(int((predict(outputs) == targets).sum()), len(targets))
 
 
-def _like(values: Tensor, parameter: Tensor) -> Tensor:
-    return values.to(parameter) if values.is_floating_point() else values.to(parameter.device)
+def consensus_distance(models: Tensor) -> float:
+    """Root mean square distance of the clients' models `[n, dim]` from their mean."""
+    return float((models - models.mean(0)).double().square().sum(1).mean().sqrt())
+
+
+def bytes_sent(progress: Progress) -> int:
+    """What clients and server have sent so far."""
+    return progress.numbers_sent * progress.received.element_size()
+
+
+TESTED: tuple[Metric[OfTest], ...] = (
+    Metric("test_loss", mean_loss, ".4f", "lower", live="loss"),
+    Metric("test_accuracy", accuracy, ".2%", "higher", live="accuracy"),
+)
+"""Of a model on public test data; of nodes' own models as `node_<name>`, the least, the mean and the largest."""
+
+OF_NODES: tuple[Metric[Callable[[Tensor], float]], ...] = (
+    Metric("consensus_distance", consensus_distance, ".4g", "lower", live="apart"),
+)
+"""Of nodes' own models `[n, dim]`, where they have them."""
+
+OF_RUN: tuple[Metric[Callable[[Progress], float]], ...] = (Metric("bytes_sent", bytes_sent, ",.0f", "lower"),)
+"""Of what a run has done so far."""
+
+TOLD: tuple[Metric[None], ...] = (
+    Metric("objective", None, ".6g", "lower", live="objective"),
+    Metric("max_violation", None, ".2g", "lower", words="largest violation"),
+    Metric("relative_difference", None, ".2g", "lower"),
+    Metric("spectral_gap", None, ".4g", "higher"),
+    Metric("suboptimality", None, ".4g", "lower", remark="exact, of the clients' data: not private"),
+)
+"""What strategies, the network and the checks at a run's end tell."""
+
+PARTS = ("min", "mean", "max")
+_OBJECTIVE = TOLD[0]
+
+
+def rows() -> tuple[Metric[object], ...]:
+    """All rows, those for people first to read first."""
+    return *headlines(), *OF_NODES, *OF_RUN, *TOLD
+
+
+def headlines() -> list[Metric[OfTest]]:
+    """Test metrics as people read them: what should rise before what should fall."""
+    return sorted(TESTED, key=lambda row: row.better != "higher")
+
+
+def numbers() -> list[str]:
+    """Names under which a round's file may have a number."""
+    return [row.name for row in rows()] + [f"node_{row.name}_{part}" for row in TESTED for part in PARTS]
+
+
+def facts() -> list[str]:
+    """Names under which a result may have a number, or the least, the mean and the largest of several."""
+    return [row.name for row in rows()] + [f"node_{row.name}" for row in TESTED]
+
+
+def value_of(totals: Tensor) -> float:
+    """The metric of summed numerators and denominators `[2, groups]`."""
+    return float((totals[0] / totals[1])[totals[1] > 0].mean())
+
+
+def shown(facts: Mapping[str, Any], of: Iterable[Metric[object]]) -> dict[str, str]:
+    """What is known of these metrics, in words."""
+    found: dict[str, str] = {}
+    for row in of:
+        if facts.get(row.name) is not None:
+            found[row.title] = row.text(float(facts[row.name])) + (f" ({row.remark})" if row.remark else "")
+        nodes: list[Any] = [(facts.get(f"node_{row.name}") or {}).get(part) for part in PARTS]
+        if row.better == "higher" and None not in nodes:
+            low, mean, high = (row.text(float(value)) for value in nodes)
+            found[f"nodes' {row.title}"] = f"{low} to {high}, mean {mean}"
+    return found
+
+
+def panel(known: Callable[[str], object]) -> list[Metric[object]]:
+    """The metrics that a picture shows in one panel: the first that is known, and the others that share its scale."""
+    first = next((row for row in (_OBJECTIVE, *headlines()) if known(row.name)), headlines()[-1])
+    return [
+        first,
+        *(row for row in headlines() if row is not first and row.percent and first.percent and known(row.name)),
+    ]
+
+
+def _are_classes(outputs: Tensor, targets: Tensor) -> bool:
+    return outputs.ndim == 2 and not targets.is_floating_point()
+
+
+def _pair(numerator: float, denominator: float) -> Tensor:
+    return torch.tensor([[numerator], [denominator]], dtype=torch.float64)

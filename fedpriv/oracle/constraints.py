@@ -51,7 +51,7 @@ class ConstraintSums:
         self._functional = Functional(population.model, population.loss)
         self._unit = Clip(1.0, privacy.clip.norm)
         known, like = [table for table in tables(population) if table is not None], population.params
-        assert len(known) == len(population)  # `runs.fit` refuses others
+        assert len(known) == len(population)  # `runs.compatibility` refuses others
         width, height = max(t.weights.shape[1] for t in known), max(len(t.offset) for t in known)
         # turns a division by the number of examples into one by the public size
         scaled = list(zip(known, (population.counts / part.sizes.double()).tolist(), strict=True))

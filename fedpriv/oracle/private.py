@@ -12,8 +12,8 @@ from torch import Tensor
 from fedpriv.checks import check_finite
 from fedpriv.clients.population import Population
 from fedpriv.errors import ConfigError, PrivacyError
+from fedpriv.oracle.batches import Draws
 from fedpriv.oracle.constraints import ConstraintSums
-from fedpriv.oracle.draws import Draws
 from fedpriv.oracle.exact import ProblemValues
 from fedpriv.oracle.questions import Question, Questions
 from fedpriv.oracle.sums import Sums, check_depth

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from fedpriv.measuring.health import told
-from fedpriv.measuring.table import headlines
+from fedpriv.measuring.metrics import headlines
 from fedpriv.privacy.accounting.spent import up
 from fedpriv.reports.report import Run
 

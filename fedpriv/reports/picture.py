@@ -9,7 +9,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedpriv.measuring.table import Metric, panel
+from fedpriv.measuring.metrics import Metric, panel
 from fedpriv.reports.report import Run
 from fedpriv.storage.files import write_whole
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.errors import FedprivError
-from fedpriv.measuring import table
+from fedpriv.measuring import metrics
 from fedpriv.measuring.health import told
 from fedpriv.privacy.accounting.spent import Spent
 from fedpriv.runs.integrity import Finding, findings, unsealed
@@ -152,10 +152,10 @@ class Run:
         if self.result is not None:
             each = self.result["per_client_epsilon"] if spent is not None else None
             return {**where, **self.result, "epsilon": epsilon, "per_client_epsilon": each, **checks}
-        every = (*table.TESTED, *table.OF_NODES, *table.OF_RUN)
+        every = (*metrics.TESTED, *metrics.OF_NODES, *metrics.OF_RUN)
         last: dict[str, Any] = {m.name: row[m.name] for row in self.metrics for m in every if m.name in row}
-        for metric in table.TESTED:
-            nodes = {part: self.column(f"node_{metric.name}_{part}")[1] for part in table.PARTS}
+        for metric in metrics.TESTED:
+            nodes = {part: self.column(f"node_{metric.name}_{part}")[1] for part in metrics.PARTS}
             if all(nodes.values()):
                 last[f"node_{metric.name}"] = {part: values[-1] for part, values in nodes.items()}
         promise = {name: getattr(spent, name, None) for name in ("delta", "unit", "relation", "trust", "accountant")}
@@ -164,7 +164,7 @@ class Run:
     def rows(self) -> dict[str, str]:
         """What `fedpriv show` prints, as names and values."""
         facts = self.to_json()
-        measured = table.shown(facts if self._is_graph else {**facts, "spectral_gap": None}, table.rows())
+        measured = metrics.shown(facts if self._is_graph else {**facts, "spectral_gap": None}, metrics.rows())
         if "relative difference" in measured:
             measured["relative difference"] += _unless_converged(facts)
         rows = {

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpriv.errors import FedprivError
-from fedpriv.measuring import table
+from fedpriv.measuring import metrics
 from fedpriv.runs.live import Live
 from fedpriv.runs.results import read_metrics
 from fedpriv.storage import files, strict_json
@@ -68,7 +68,7 @@ class Csv:
 
     def __init__(self, path: str | Path, keep: float = 0) -> None:
         path = Path(path)
-        columns = "round", "epsilon", *(metric.name for metric in table.TESTED)
+        columns = "round", "epsilon", *(metric.name for metric in metrics.TESTED)
         self._lines = _Lines(path, _csv_rounds(path), keep, ",".join(columns))
         self._columns = self._lines.heading.split(",")
 

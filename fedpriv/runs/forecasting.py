@@ -24,7 +24,7 @@ from fedpriv.privacy.record import PerClient, SamplingName
 from fedpriv.privacy.schedules import Uniform
 from fedpriv.privacy.settings import FixedSize, Poisson, Sampling
 from fedpriv.randomness.streams import Randomness
-from fedpriv.runs import advice, fit
+from fedpriv.runs import advice, compatibility
 from fedpriv.runs.compute import Compute
 from fedpriv.runs.pairs import PairsForecast, forecast_of_pairs
 from fedpriv.runs.planning import Draft, Plan
@@ -115,7 +115,7 @@ def forecast(
         ConfigError: the run cannot work, or no noise reaches its target.
     """
     compute, plan, network = compute or Compute(), draft.plan(), draft.network
-    fit.check_problem(draft.strategy, draft.problems, plan.privacy, plan.asked, compare=compare)
+    compatibility.check_problem(draft.strategy, draft.problems, plan.privacy, plan.asked, compare=compare)
     parameters, sizes = Layout.of(draft.model).dim, draft.outline.sizes
     floats = round(parameters * network.expected_rows)
     return Forecast(

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from fedpriv.measuring import table
+from fedpriv.measuring import metrics
 
 if TYPE_CHECKING:
     from fedpriv.runs.results import RoundReport
@@ -93,7 +93,7 @@ class Live:
 
     def _metrics(self) -> list[str]:
         known = [f"{word} {row.text(self._last[name])}" for name, word, row in _shown() if name in self._last]
-        quiet = {name for name, _, _ in _shown()} | set(table.numbers())
+        quiet = {name for name, _, _ in _shown()} | set(metrics.numbers())
         return known + [f"{name} {value:.3g}" for name, value in self._last.items() if name not in quiet]
 
     def _speed(self, report: RoundReport) -> str:
@@ -104,9 +104,9 @@ class Live:
         return f"{rounds / seconds:.3g} rounds/s" if rounds and seconds > 0 else ""
 
 
-def _shown() -> Iterator[tuple[str, str, table.Metric[object]]]:
+def _shown() -> Iterator[tuple[str, str, metrics.Metric[object]]]:
     """Names, words and rows of what is shown; the rest of the table is in the files and in TensorBoard alone."""
-    for row in (*table.TESTED, *table.OF_NODES, *table.OF_RUN, *table.TOLD):
+    for row in (*metrics.TESTED, *metrics.OF_NODES, *metrics.OF_RUN, *metrics.TOLD):
         if row.live:
             yield row.name, row.live, row
         if row.live and row.better == "higher":

@@ -26,7 +26,7 @@ from fedpriv.privacy.record import Record
 from fedpriv.privacy.settings import Privacy
 from fedpriv.problems.problem import Problem
 from fedpriv.randomness.streams import Randomness
-from fedpriv.runs import fit
+from fedpriv.runs import compatibility
 from fedpriv.strategies.base import Strategy
 
 
@@ -91,7 +91,7 @@ def make_plan(
         ConfigError: settings do not fit the strategy, or no noise reaches the target.
     """
     privacy = with_secrets(privacy, network)
-    fit.check(strategy, privacy, network, len(sizes))
+    compatibility.check(strategy, privacy, network, len(sizes))
     relative = replace(privacy, epsilon=None, noise_multiplier=1.0) if privacy.private else privacy
     oracle = DryOracle(relative, sizes)
     progress, seen = begin(strategy, torch.zeros(len(sizes), 1)), seen_by_aggregator(network, privacy)
@@ -102,7 +102,7 @@ def make_plan(
     except ArithmeticError as error:
         fix = f"its options lead out of the range of numbers ({in_short(error)}): choose others"
         raise ConfigError("strategy", strategy.name, fix) from error
-    fit.check_shares(privacy, oracle.records, len(sizes))
+    compatibility.check_shares(privacy, oracle.records, len(sizes))
     asked = frozenset(oracle.asked)
     if not privacy.private:
         return Plan(privacy, tuple(oracle.records), len(sizes), tuple(oracle.evaluations), asked)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.measuring import table as metrics
+from fedpriv.measuring import metrics
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

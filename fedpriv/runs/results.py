@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedpriv.clients.layout import Layout
 from fedpriv.errors import FedprivError
-from fedpriv.measuring import table
+from fedpriv.measuring import metrics
 from fedpriv.measuring.health import told
 from fedpriv.privacy.accounting.spent import Spent
 from fedpriv.runs import presenting
@@ -234,7 +234,7 @@ class Result:
     def _tested(self) -> dict[str, str]:
         """Test metrics in words, the first one first."""
         facts: dict[str, Any] = {"test_accuracy": self.test_accuracy, "test_loss": self.test_loss, **self.measures}
-        return {row.title: row.text(facts[row.name]) for row in table.headlines() if facts.get(row.name) is not None}
+        return {row.title: row.text(facts[row.name]) for row in metrics.headlines() if facts.get(row.name) is not None}
 
     def _why_fewer(self) -> str:
         return why_no_more(self.ended, self.planned_rounds, self.spent, self.measures.get("status"))
@@ -276,7 +276,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise FedprivError(f"{path}, line {number} is damaged; {fix}") from error
-        rows.append(checked(ROUND, row, f"{path}, line {number}", fix, table.numbers()))
+        rows.append(checked(ROUND, row, f"{path}, line {number}", fix, metrics.numbers()))
     return rows
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fedpriv.errors import ConfigError, FedprivError, LedgerError
-from fedpriv.measuring import table
+from fedpriv.measuring import metrics
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.spent import Spent
 from fedpriv.privacy.ledger_file import LedgerFile
@@ -57,7 +57,9 @@ class RunFiles:
             LedgerError: there is no ledger.
         """
         result = folder / "result.json"
-        said = checked(RESULT, _parsed(result, json.loads), result, _REMAKE, table.facts()) if result.exists() else None
+        said = (
+            checked(RESULT, _parsed(result, json.loads), result, _REMAKE, metrics.facts()) if result.exists() else None
+        )
         checkpoint, unread = _checkpoint_in(folder)
         return RunFiles(
             folder,

@@ -21,9 +21,9 @@ from fedpriv.clients.population import Population
 from fedpriv.engines.local import RoundNetwork, adopt, begin, seen_by_aggregator, simulate
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.measuring import measures
+from fedpriv.measuring.evaluator import Evaluator
 from fedpriv.measuring.health import Health, StopOn
 from fedpriv.measuring.measures import Measures
-from fedpriv.measuring.metrics import Evaluator
 from fedpriv.network.local import Star
 from fedpriv.oracle.backends import choose
 from fedpriv.oracle.private import PrivateOracle
@@ -32,14 +32,14 @@ from fedpriv.oracle.trial import try_out
 from fedpriv.privacy.accounting.spent import Spent, up
 from fedpriv.privacy.chain import linked
 from fedpriv.privacy.settings import Privacy
-from fedpriv.runs import fit
+from fedpriv.runs import compatibility
 from fedpriv.runs.charging import Charging
 from fedpriv.runs.compute import Compute
 from fedpriv.runs.identity import Identity, of_settings, restored
-from fedpriv.runs.keeping import Keeper
 from fedpriv.runs.planning import Plan, make_plan, with_neighbours
 from fedpriv.runs.reporting import Reporting
 from fedpriv.runs.results import Ended, Result, RoundReport
+from fedpriv.runs.resuming import Keeper
 from fedpriv.runs.telling import warn, weaknesses
 from fedpriv.storage import strict_json
 from fedpriv.storage.folder import RunFolder
@@ -106,7 +106,7 @@ class Training:
 
         # what it will release
         self.plan: Plan = make_plan(strategy, privacy, sizes, self.network, rounds=rounds, randomness=streams)
-        fit.check_problem(strategy, problems, privacy, self.plan.asked, compare=compare)
+        compatibility.check_problem(strategy, problems, privacy, self.plan.asked, compare=compare)
 
         # whose data it reads, and what is measured of its models
         ownership.check_clients(clients, test, privacy)

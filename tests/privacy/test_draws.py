@@ -14,7 +14,7 @@ from privacy_worlds import clients_of, digits_of, oracle_of
 
 import fedpriv as fp
 from fedpriv.clients.population import Population
-from fedpriv.oracle.draws import Draws
+from fedpriv.oracle.batches import Draws
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger, Release
 from fedpriv.privacy.record import Record

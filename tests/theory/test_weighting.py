@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 import fedpriv as fp
 from fedpriv.models import LogisticRegression, resolve_loss
 from fedpriv.oracle.made_up import MadeUpOracle
-from fedpriv.runs.fit import check_linear
+from fedpriv.runs.compatibility import check_linear
 
 SIZES = (5, 20, 95)
 DATA = split(*logistic_data(sum(SIZES)), SIZES)
