@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from fedpriv.checks import Bound
 from fedpriv.cli import app
+from fedpriv.cli.catalogue import SECTIONS, look_up
 from fedpriv.config.base import check
-from fedpriv.config.catalogue import SECTIONS, look_up
 from fedpriv.config.schema import PARTITION_SECTIONS
 from fedpriv.data.partition import PARTITIONS
 

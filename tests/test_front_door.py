@@ -12,8 +12,8 @@ from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
 import fedpriv
-from fedpriv.cli import app, shipped
-from fedpriv.config import json_schema, load_config
+from fedpriv.cli import app, json_schema, shipped
+from fedpriv.config import load_config
 from fedpriv.storage import strict_yaml
 
 SMALL = ["rounds=2", "compute.threads=1", "log.tensorboard=false"]

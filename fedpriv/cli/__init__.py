@@ -262,7 +262,7 @@ def list_names(
     if name == "configs":  # without the seconds that all else takes to import
         tables = {"configs": configs}
     else:
-        from fedpriv.config.catalogue import look_up
+        from fedpriv.cli.catalogue import look_up
 
         tables = look_up(name, {"configs": configs})
     (print_json if as_json else print_tables)(tables)
@@ -273,7 +273,7 @@ def schema(
     file: Annotated[Path | None, typer.Option("--out", metavar="JSON", help="Write it to this file.")] = None,
 ) -> None:
     """Print a JSON schema, by which editors check configurations and complete names, also of installed packages."""
-    from fedpriv.config.json_schema import dumps
+    from fedpriv.cli.json_schema import dumps
 
     if file is None:
         typer.echo(dumps(), nl=False)

@@ -41,7 +41,7 @@ def _write(folder: Path, contents: Mapping[str, str]) -> None:
         if (folder / name).exists():
             fix = "is there already and was not changed; name another folder with --dir"
             raise ConfigError("init", str(folder / name), fix)
-    from fedpriv.config.json_schema import dumps
+    from fedpriv.cli.json_schema import dumps
 
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in {**contents, SCHEMA: dumps()}.items():

@@ -9,8 +9,8 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
+from fedpriv.cli.catalogue import SECTIONS
 from fedpriv.config.base import Choice, Plugin
-from fedpriv.config.catalogue import SECTIONS
 from fedpriv.config.schema import Config
 
 
