@@ -98,6 +98,14 @@ def test_what_pairs_add_cancels_in_the_sum(name: str) -> None:
     assert float(total.std()) == pytest.approx(SIGMA * math.sqrt(n), rel=0.02)
 
 
+def test_a_graph_of_many_clients_may_be_spread_too() -> None:
+    """More clients than numbers that are multiplied at once."""
+    ring = in_order(nx.cycle_graph(1100).edges)
+    rows = pair_noise.spread(RANDOM, 0, 0, range(1100), ring, 3)
+    assert float(rows.sum(0).abs().max()) < 1e-9
+    assert float(rows.square().mean()) == pytest.approx(2.0, rel=0.1)
+
+
 def test_neither_noise_betrays_the_grid_of_the_other() -> None:
     """Rows lie on a grid of 2^-20 of the own noise's power of two, however much larger pairs' noise is."""
     rows = rows_of(pairs_of(None, ratio=1000.0), range(5), dim=2000)
