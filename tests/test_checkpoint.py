@@ -62,3 +62,11 @@ def test_a_checkpoint_runs_no_code(where: str, tmp_path: Path) -> None:
 def test_a_checkpoint_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(FedprivError, match=r"checkpoint\.pt does not exist; restore it, or start another run"):
         Checkpoint.load(tmp_path / "checkpoint.pt", CPU)
+
+
+def test_a_run_that_was_killed_before_its_ledger_begins_again(tmp_path: Path) -> None:
+    """Its configuration is there, so that there was a run, and it has released nothing."""
+    (tmp_path / "config.yaml").touch()
+    assert Checkpoint.last(tmp_path, 0, CPU) is None
+    with pytest.raises(FedprivError, match="does not exist"):
+        Checkpoint.last(tmp_path, 1, CPU)
