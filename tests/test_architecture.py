@@ -185,6 +185,12 @@ def test_a_violation_in_a_sub_folder_is_found(line: str, tmp_path: Path):
     assert strategies(tmp_path) == [long]
 
 
+def test_no_two_files_of_tests_have_one_name():
+    """Pytest imports them by that name: of two it collects neither, and no other test runs."""
+    names = [path.name for path in sources(ROOT / "tests") if path.name != "conftest.py"]
+    assert sorted(names) == sorted(set(names))
+
+
 def test_one_config_for_every_tool():
     """pyproject.toml configures all tools: a second file would silently win over it."""
     rivals = [
