@@ -94,7 +94,9 @@ class Session:
                 if folder not in at_work and waiting:
                     job = waiting.popleft()
                     self._write(folder, job.mutant.path, job.changed)
-                    at_work[folder] = job, TestRun(folder, ["-x", *job.names], 30 + 5 * job.seconds)
+                    # without their parameters, whose names may change with what is imported
+                    names = dict.fromkeys(name.split("[")[0] for name in job.names)
+                    at_work[folder] = job, TestRun(folder, ["-x", *names], 30 + 5 * job.seconds)
             for folder, (job, run) in list(at_work.items()):
                 if run.poll():
                     del at_work[folder]
@@ -167,7 +169,9 @@ def main() -> None:
         session, old = Session(sources, tests, folders, chosen.seconds, chosen.first), dict[str, str]()
         if chosen.again and (KEPT / "results.json").exists():
             old = json.loads((KEPT / "results.json").read_text())
-            session.results = {m.key: old[m.key] for m in picked if old.get(m.key)}
+            session.results = {
+                m.key: old[m.key] for m in picked if old.get(m.key, NOT_PATCHED) not in ("", NOT_PATCHED)
+            }
         left = [m for m in picked if m.key not in session.results and m.key not in reasons]
         session.run(sorted(left, key=lambda mutant: mutant.key in old))
     raise SystemExit(_summary(picked, session.results, reasons))
