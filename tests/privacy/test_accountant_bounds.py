@@ -327,6 +327,17 @@ def test_a_rate_may_end_the_backward_losses_on_the_grid() -> None:
     assert least < on < most
 
 
+@pytest.mark.parametrize(
+    ("event", "count"), [(Event("laplace", 1.0), 10), (Event("laplace", 0.05, "poisson", 0.9), 30)]
+)
+def test_a_finer_spacing_gains_nothing(event: Event, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = pld.epsilon({event: count}, DELTA)
+    monkeypatch.setattr(pld, "_WIDEST", 2.0**-13)
+    pld._epsilon.cache_clear()
+    assert found == pytest.approx(pld.epsilon({event: count}, DELTA), rel=1e-6)
+    pld._epsilon.cache_clear()
+
+
 def test_the_coarsest_spacing_that_can_be_computed_is_used() -> None:
     """0.05 (0.25 / 0.00125)^2 / 4 = 500: e^500 is a number, twice its spacing is not tried."""
     assert math.isfinite(pld.rare_large(0.00125, 1e-3, 1, 1e-5))

@@ -13,6 +13,7 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.models import LogisticRegression, resolve_loss
+from fedpriv.oracle.dry import DryOracle
 from fedpriv.oracle.made_up import MadeUpOracle
 from fedpriv.runs.compatibility import check_linear
 
@@ -182,3 +183,13 @@ def test_made_up_answers_have_the_shapes_of_real_ones() -> None:
     assert oracle.gradient(params).shape == params.shape
     assert (objective.shape, constraints.shape) == ((3,), oracle.equality.shape)
     assert oracle.statistic(params, "constraints").shape == oracle.equality.shape
+
+
+def test_a_plan_counts_the_gradients_of_each_example() -> None:
+    oracle, params = DryOracle(fp.Privacy(noise_multiplier=1.0), SIZES), torch.zeros(3, 2)
+    oracle.begin_round(0, torch.arange(3))
+    oracle.gradient(params)
+    assert oracle.evaluations == [sum(SIZES)]
+    oracle.begin_round(1, torch.arange(3))
+    oracle.gradient_difference(params, params)
+    assert oracle.evaluations == [sum(SIZES), 2 * sum(SIZES)]
