@@ -44,19 +44,25 @@ class AgreedSecrets:
         client: Whose they are.
         private: Its private key.
         public: Every client's public key, its own among them, as checked by their owners.
+        session: Names the run, the same for all its clients and for no other run: with the same keys and session two
+            runs would have the same noise of pairs, and the difference of their messages would be without it.
 
     Raises:
-        ConfigError: a key has another length or stands twice, or the client's own is not that of its private key.
+        ConfigError: there is no session; a key has another length or stands twice, or the client's own is not that of
+            its private key.
     """
 
     client: int
     private: bytes = field(repr=False)
     public: Mapping[int, bytes]
+    session: bytes
 
     def __post_init__(self) -> None:
         for client, key in self.public.items():
             if len(key) != _BYTES:
                 raise ConfigError(f"public keys: client {client}", f"{len(key)} bytes", f"give {_BYTES} bytes")
+        if not self.session:
+            raise ConfigError("session", self.session, "give bytes that no other run has, e.g. secrets.token_bytes(16)")
         if len(set(self.public.values())) < len(self.public):
             raise ConfigError("public keys", "the same twice", "every client needs a key of its own")
         if len(self.private) != _BYTES or self.public.get(self.client) != public_key(self.private):
@@ -80,5 +86,5 @@ class AgreedSecrets:
         except ValueError:
             raise PrivacyError(f"the public key of client {low + high - self.client} allows no secret") from None
         # both public keys are named: who answers for another's key gets another secret
-        name = f"fedpriv/{purpose}/{low}/{high}/".encode() + self.public[low] + self.public[high]
+        name = f"fedpriv/{purpose}/{low}/{high}/".encode() + self.public[low] + self.public[high] + self.session
         return HKDF(SHA256(), _BYTES, salt=None, info=name).derive(shared)

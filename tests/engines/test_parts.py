@@ -75,7 +75,10 @@ def test_a_run_in_two_places_is_the_run_in_one(name: str, cohort: fp.FixedCohort
     problem = CONSTRAINED if name == "constraints" else None
     strategy = fp.private_al(ROUNDS, beta=0.5) if problem else fp.fedavg(0.5)
     privacy = fp.Privacy(noise_multiplier=0.3, clip=fp.Clip(1.0), **SETTINGS[name])
-    network = lambda: fp.Star(len(SIZES), cohort)  # noqa: E731
+
+    def network() -> fp.Star:
+        return fp.Star(len(SIZES), cohort)
+
     models, records = run(strategy, privacy, network(), clients(problem), None, {})
     facts = Part.whole(clients(problem))
 

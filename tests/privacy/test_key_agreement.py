@@ -19,6 +19,9 @@ from fedpriv.randomness.streams import Randomness, normal
 PRIME = 2**255 - 19
 
 
+SESSION = b"a run"
+
+
 def keys(n: int) -> tuple[list[bytes], dict[int, bytes]]:
     private = [new_key() for _ in range(n)]
     return private, {client: public_key(key) for client, key in enumerate(private)}
@@ -26,7 +29,7 @@ def keys(n: int) -> tuple[list[bytes], dict[int, bytes]]:
 
 def owners(n: int) -> list[AgreedSecrets]:
     private, public = keys(n)
-    return [AgreedSecrets(client, private[client], public) for client in range(n)]
+    return [AgreedSecrets(client, private[client], public, SESSION) for client in range(n)]
 
 
 def times(scalar: bytes, point: int) -> int:
@@ -62,8 +65,8 @@ def test_the_secret_is_that_of_a_second_computation() -> None:
     assert int.from_bytes(public[1], "little") == times(private[1], 9)
     shared = times(private[2], int.from_bytes(public[1], "little")).to_bytes(32, "little")
     extracted = hmac.digest(bytes(32), shared, "sha256")
-    info = b"fedpriv/noise/1/2/" + public[1] + public[2]
-    assert AgreedSecrets(1, private[1], public).pair_secret(1, 2, "noise") == hmac.digest(
+    info = b"fedpriv/noise/1/2/" + public[1] + public[2] + SESSION
+    assert AgreedSecrets(1, private[1], public, SESSION).pair_secret(1, 2, "noise") == hmac.digest(
         extracted, info + b"\x01", hashlib.sha256
     )
 
@@ -85,7 +88,7 @@ def test_nobody_has_a_secret_of_others() -> None:
         with pytest.raises(PrivacyError, match=rf"client 0 shares no secret of the pair \({i}, {j}\)"):
             first.pair_secret(i, j, "noise")
     # with the other's number but one's own private key one computes something else
-    posing = AgreedSecrets(1, third.private, {0: first.public[0], 1: public_key(third.private)})
+    posing = AgreedSecrets(1, third.private, {0: first.public[0], 1: public_key(third.private)}, SESSION)
     assert posing.pair_secret(0, 1, "noise") != second.pair_secret(0, 1, "noise")
 
 
@@ -93,7 +96,10 @@ def test_a_key_in_the_middle_leaves_two_ends_without_a_common_secret() -> None:
     """And shows in the fingerprint that both owners compare."""
     private, public = keys(2)
     middle = public_key(new_key())
-    ends = AgreedSecrets(0, private[0], {**public, 1: middle}), AgreedSecrets(1, private[1], {**public, 0: middle})
+    ends = (
+        AgreedSecrets(0, private[0], {**public, 1: middle}, SESSION),
+        AgreedSecrets(1, private[1], {**public, 0: middle}, SESSION),
+    )
     assert ends[0].pair_secret(0, 1, "noise") != ends[1].pair_secret(0, 1, "noise")
     assert fingerprint_of(middle) != fingerprint_of(public[1])
     assert len(fingerprint_of(middle)) == 39
@@ -119,14 +125,23 @@ def test_rows_made_at_home_cancel_and_are_those_of_the_pairs_streams(graph: nx.G
 def test_keys_that_cannot_be_right_are_refused() -> None:
     private, public = keys(3)
     with pytest.raises(ConfigError, match="client 1 = '31 bytes': give 32 bytes"):
-        AgreedSecrets(0, private[0], {**public, 1: public[1][1:]})
+        AgreedSecrets(0, private[0], {**public, 1: public[1][1:]}, SESSION)
     with pytest.raises(ConfigError, match="every client needs a key of its own"):
-        AgreedSecrets(0, private[0], {**public, 1: public[2]})
+        AgreedSecrets(0, private[0], {**public, 1: public[2]}, SESSION)
     for own, table in ((private[1], public), (private[0], {1: public[1]}), (b"short", public)):
         with pytest.raises(ConfigError, match="does not belong to its private key"):
-            AgreedSecrets(0, own, table)
+            AgreedSecrets(0, own, table, SESSION)
     with pytest.raises(PrivacyError, match="the public key of client 1 allows no secret"):
-        AgreedSecrets(0, private[0], {**public, 1: bytes(32)}).pair_secret(0, 1, "noise")
+        AgreedSecrets(0, private[0], {**public, 1: bytes(32)}, SESSION).pair_secret(0, 1, "noise")
+
+
+def test_no_two_runs_share_secrets() -> None:
+    """The same keys again: without a session the noise of pairs would come again, and a difference would lose it."""
+    private, public = keys(2)
+    found = {AgreedSecrets(0, private[0], public, run).pair_secret(0, 1, "noise") for run in (b"one", b"two")}
+    assert len(found) == 2
+    with pytest.raises(ConfigError, match="give bytes that no other run has"):
+        AgreedSecrets(0, private[0], public, b"")
 
 
 def test_a_private_key_is_not_printed() -> None:
