@@ -33,6 +33,7 @@ class Checkpoint:
         attempt: A label that differs after every resume with fresh noise.
         model: Digest of the model's layers, frozen parameters and buffers.
         first_nonfinite: See `fedpriv.runs.results.Result`.
+        chunk: See `fedpriv.runs.compute.Compute`; None in files of earlier versions.
     """
 
     progress: dict[str, Any]
@@ -46,6 +47,7 @@ class Checkpoint:
     attempt: int
     model: str
     first_nonfinite: dict[str, int] = field(default_factory=dict[str, int])
+    chunk: int | None = None
 
     @property
     def round(self) -> int:

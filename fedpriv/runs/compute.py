@@ -11,6 +11,8 @@ from fedpriv.checks import Bound, Count, checked
 from fedpriv.errors import ConfigError, in_short
 from fedpriv.oracle.backends import BackendName
 
+_EXAMPLES = 16384  # more at once do not pay on any device, and sums of few pieces round less well
+_COPIES = 4  # of an example's gradient: its own, two of a part while it is widened, and what activations take
 Threads = Annotated[int, Bound("must be a whole number from 1 to 1024", 1, 1024, "[]")]
 
 
@@ -24,7 +26,9 @@ class Compute:
             layer) or `"auto"`, which takes `linear` where it can and `vmap` otherwise.
         device: A torch device, or `"auto"` for a GPU if there is one.
         dtype: Type of parameters and examples, `"float32"` or `"float64"`.
-        chunk: Largest number of examples that are computed at once.
+        chunk: Largest number of examples that are computed at once. By default 16384 on a CPU, where gradients are
+            computed in smaller pieces that fit its cache, and on a GPU what a quarter of its free memory holds. A
+            resumed run keeps what it began with, for with another number sums are rounded otherwise.
         threads: Number of CPU threads of torch; None leaves it unchanged. Very large numbers end the process.
 
     Raises:
@@ -34,7 +38,7 @@ class Compute:
     backend: BackendName = "auto"
     device: str = "auto"
     dtype: Literal["float32", "float64"] = "float32"
-    chunk: Count = 16384
+    chunk: Count | None = None
     threads: Threads | None = None
 
     def start(self) -> torch.device:
@@ -42,6 +46,23 @@ class Compute:
         if self.threads is not None:
             torch.set_num_threads(self.threads)
         return self.torch_device()
+
+    def examples_at_once(self, device: torch.device, dim: int, begun_with: int | None = None) -> int:
+        """The chunk of a run: `chunk` if it is given, else what the run began with, else what suits the device.
+
+        Args:
+            device: Where gradients are computed.
+            dim: Number of trainable parameters.
+            begun_with: The chunk of a run that is resumed; None for a new one.
+        """
+        if found := self.chunk or begun_with:
+            return found
+        if device.type != "cuda":
+            return _EXAMPLES
+        free, _ = torch.cuda.mem_get_info(device)
+        holds = free // 4 // (_COPIES * dim * getattr(torch, self.dtype).itemsize)
+        power = max(holds.bit_length() - 1, 2)  # almost the same memory gives the same
+        return min(2**power, _EXAMPLES)
 
     def torch_device(self) -> torch.device:
         """The device as a `torch.device`.

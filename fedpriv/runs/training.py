@@ -6,6 +6,7 @@ import copy
 import math
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from fedpriv import models
 from fedpriv.checks import Count, checked
 from fedpriv.clients import ownership
 from fedpriv.clients.client import Client, public_sizes
+from fedpriv.clients.layout import Layout
 from fedpriv.clients.population import Population
 from fedpriv.engines.local import RoundNetwork, adopt, begin, seen_by_aggregator, simulate
 from fedpriv.errors import ConfigError, FedprivError
@@ -110,7 +112,9 @@ class Training:
 
         # whose data it reads, and what is measured of its models
         ownership.check_clients(clients, test, privacy)
-        self.population = Population(clients, device, getattr(torch, compute.dtype), compute.chunk)
+        begun_with = None if saved is None else saved.chunk
+        chunk = compute.examples_at_once(device, Layout.of(clients[0].model).dim, begun_with)
+        self.population = Population(clients, device, getattr(torch, compute.dtype), chunk)
         model, loss, self._test = self.population.model, self.population.loss, test
         evaluate = None if test is None else Evaluator(model, loss, test, batched=compute.backend != "loop")
         ownership.check_test(self.population, test, privacy)
@@ -122,7 +126,7 @@ class Training:
         # what it costs, and the only door to the data
         told = optimum is not None and privacy.private
         self._charging = Charging(self.plan, ("the optimality gap, exact",) if told else ())
-        self._sums = Sums(choose(compute.backend, model, loss), len(clients), device)
+        self._sums = Sums(choose(compute.backend, model, loss, chunk), len(clients), device)
         self.ledger = self._keeper.ledger(self._charging.guard, self.plan, streams, saved, fresh_noise=fresh_noise)
         self._charging.follow(self.ledger)
         self.oracle = PrivateOracle(self.population, self._sums, self.plan.privacy, self.ledger, streams)
@@ -190,7 +194,8 @@ class Training:
     def save(self) -> None:
         """Write a checkpoint of the last finished round now (with a folder)."""
         first = dict(self.health.first)
-        self._keeper.save(self._identity.checkpoint(self.progress, self._mark, self._seconds, first), self.ledger)
+        whole = self._identity.checkpoint(self.progress, self._mark, self._seconds, first)
+        self._keeper.save(replace(whole, chunk=self.population.chunk), self.ledger)
 
     @property
     def folder(self) -> RunFolder | None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Protocol
 
 from torch import nn
 
@@ -16,20 +15,30 @@ from fedpriv.oracle.backends.vmap import VmapBackend
 
 BackendName = Literal["auto", "loop", "vmap", "linear"]
 
-BACKENDS: dict[str, Callable[[nn.Module, Loss], Backend]] = {
+
+class MakesBackend(Protocol):
+    """Builds a backend; see `choose`."""
+
+    def __call__(self, model: nn.Module, loss: Loss, chunk: int | None = None) -> Backend:
+        """Build it."""
+        ...
+
+
+BACKENDS: dict[str, MakesBackend] = {
     "loop": LoopBackend,
     "vmap": VmapBackend,
     "linear": LinearBackend,
 }
 
 
-def choose(name: BackendName, model: nn.Module, loss: Loss) -> Backend:
+def choose(name: BackendName, model: nn.Module, loss: Loss, chunk: int | None = None) -> Backend:
     """Build a backend.
 
     Args:
         name: A key of `BACKENDS`, or `"auto"`: `linear` where it supports the model, else `vmap`.
         model: The clients' model.
         loss: The clients' loss.
+        chunk: Largest number of examples whose gradients are computed at once; None leaves it to the backend.
 
     Raises:
         ConfigError: the name is unknown, or the backend does not support the model.
@@ -38,4 +47,4 @@ def choose(name: BackendName, model: nn.Module, loss: Loss) -> Backend:
         name = "linear" if LinearBackend.supports(model) else "vmap"
     if name not in BACKENDS:
         raise ConfigError("backend", name, f"choose 'auto' or one of {sorted(BACKENDS)}")
-    return BACKENDS[name](model, loss)
+    return BACKENDS[name](model, loss, chunk)

@@ -14,7 +14,7 @@ class Backend(Protocol):
     """Per-example gradients of the clients' losses, clipped one by one and summed.
 
     Guarantee, on which all privacy rests: each example changes its client's row by a vector of norm at most
-    `clip.bound`, up to rounding in float64, and no other row. Built as `Backend(model, loss)`.
+    `clip.bound`, up to rounding in float64, and no other row. Built as `Backend(model, loss, chunk)`.
     """
 
     def clipped_sum(

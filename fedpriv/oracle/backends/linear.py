@@ -31,12 +31,13 @@ class LinearBackend:
     Args:
         model: One `nn.Linear`, alone or on the flattened input, with nothing frozen.
         loss: Maps the outputs and targets of a batch of one to a scalar.
+        chunk: Not used: there are no per-example gradients to hold.
 
     Raises:
         ConfigError: the model is another one.
     """
 
-    def __init__(self, model: nn.Module, loss: Loss) -> None:
+    def __init__(self, model: nn.Module, loss: Loss, chunk: int | None = None) -> None:
         layer = _only_layer(model)
         if layer is None:
             fix = f"needs one nn.Linear on the flattened input, nothing frozen, not {type(model).__name__}; use 'auto'"

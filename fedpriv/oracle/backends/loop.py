@@ -24,9 +24,10 @@ class LoopBackend:
     Args:
         model: The clients' model; its own parameters are not used.
         loss: Maps the outputs and targets of a batch of one to a scalar.
+        chunk: Not used: one example at a time.
     """
 
-    def __init__(self, model: nn.Module, loss: Loss) -> None:
+    def __init__(self, model: nn.Module, loss: Loss, chunk: int | None = None) -> None:
         self._functional = Functional(model, loss)
 
     def clipped_sum(

@@ -45,8 +45,8 @@ class VmapBackend:
     Args:
         model: The clients' model; its own parameters are not used. Dropout draws a mask for each example.
         loss: Maps the outputs and targets of a batch of one to a scalar.
-        chunk: Largest number of examples at once. By default from 4 to 512, with about 16 MiB of gradients, which
-            suits a CPU's cache; a GPU is faster with more.
+        chunk: Largest number of examples at once. On a CPU never more than 4 to 512, with about 16 MiB of gradients,
+            which suits its cache, and so it is by default; a GPU is faster with more.
     """
 
     def __init__(self, model: nn.Module, loss: Loss, chunk: int | None = None) -> None:
@@ -54,7 +54,9 @@ class VmapBackend:
         grouped = any(isinstance(module, nn.GroupNorm) for module in model.modules())
         self._kernels = FoldedGroupNorm() if grouped else nullcontext()
         size = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
-        self._chunk = chunk or min(max((16 << 20) // max(size, 1), 4), 512)
+        in_cache = min(max((16 << 20) // max(size, 1), 4), 512)
+        on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())
+        self._chunk = min(chunk or in_cache, in_cache) if on_cpu else chunk or in_cache
 
     def clipped_sum(
         self, params: Tensor, batch: Batch, clip: Clip | None, anchor: Tensor | None = None

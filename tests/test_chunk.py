@@ -1,0 +1,74 @@
+"""How many examples are computed at once: from the settings to the backend, and the same after a resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import fedpriv as fp
+from fedpriv.models import SoftmaxRegression
+from fedpriv.oracle.backends import choose
+from fedpriv.oracle.backends.vmap import VmapBackend
+
+GPU = torch.device("cuda", 0)
+
+
+def training_in(folder: Path, chunk: int | None, resume: bool = False) -> fp.Training:
+    torch.manual_seed(0)
+    x, y = torch.randn(12, 4, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 2
+    data = [TensorDataset(x[:7], y[:7]), TensorDataset(x[7:], y[7:])]
+    clients = fp.make_clients(SoftmaxRegression(4, 2), nn.CrossEntropyLoss(), data)
+    options = {"resume": True} if resume else {"secret_seed": 0}
+    compute, privacy = fp.Compute("vmap", device="cpu", chunk=chunk), fp.Privacy(noise_multiplier=5.0)
+    return fp.Training(clients, fp.fedavg(0.1), privacy, rounds=4, seed=0, folder=folder, compute=compute, **options)
+
+
+@pytest.mark.parametrize("name", ["loop", "vmap", "linear", "auto"])
+def test_every_backend_takes_a_chunk(name: str) -> None:
+    choose(name, nn.Linear(2, 2), nn.CrossEntropyLoss(), 3)  # type: ignore[arg-type]
+
+
+def test_a_cpu_takes_no_more_than_its_cache_holds_and_another_device_what_it_is_told() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    chunks = [VmapBackend(model, nn.MSELoss(), chunk)._chunk for chunk in (None, 3, 4096)]
+    assert chunks == [512, 3, 512]
+    backend = choose("vmap", model.to("meta"), nn.MSELoss(), 4096)
+    assert isinstance(backend, VmapBackend)
+    assert backend._chunk == 4096
+
+
+def test_a_gpu_computes_as_many_examples_as_a_quarter_of_its_free_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = {"bytes": 0}
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free["bytes"], 2**36))
+    found: list[int] = []
+    for free["bytes"] in (0, 2**30, 2**30 + 2**20, 2**33, 2**40):
+        found.append(fp.Compute().examples_at_once(GPU, dim=2**14))
+    assert found == [4, 1024, 1024, 8192, 16384]
+    assert fp.Compute(dtype="float64").examples_at_once(GPU, dim=2**14) == 16384
+    free["bytes"] = 2**33
+    assert fp.Compute(dtype="float64").examples_at_once(GPU, dim=2**14) == 4096
+    assert fp.Compute().examples_at_once(torch.device("cpu"), dim=2**14) == 16384
+    assert fp.Compute(chunk=5).examples_at_once(GPU, dim=2**14, begun_with=7) == 5
+    assert fp.Compute().examples_at_once(GPU, dim=2**14, begun_with=7) == 7
+
+
+def test_a_resumed_run_computes_as_many_at_once_as_it_began_with(tmp_path: Path) -> None:
+    """Sums of other pieces are rounded otherwise: answers past the checkpoint would not be those on record."""
+    whole = training_in(tmp_path / "whole", chunk=3)
+    models = [whole.progress.models.clone() for _ in whole]
+    stopped = iter(training := training_in(tmp_path / "stopped", chunk=3))
+    next(stopped), next(stopped)
+    training.folder.close()  # type: ignore[union-attr]
+    again = training_in(tmp_path / "stopped", chunk=None, resume=True)
+    assert again.population.chunk == 3
+    for _ in again:
+        pass
+    assert torch.equal(again.progress.models, models[-1])
+    told = training_in(tmp_path / "told", chunk=None)
+    assert told.population.chunk == 16384
+    told.folder.close()  # type: ignore[union-attr]
+    assert training_in(tmp_path / "told", chunk=5, resume=True).population.chunk == 5
