@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -23,15 +23,22 @@ from torch import Tensor
 from fedpriv.checks import Finite, NonNegative, Positive, PositiveOrInfinite, checked
 from fedpriv.errors import ConfigError
 from fedpriv.plugins import Entry
-from fedpriv.strategies.base import Memory, Network, Oracle, Output, Strategy
-from fedpriv.strategies.outputs import Averaged, Last
+from fedpriv.strategies.base import Memory, Network, Oracle, Strategy
+from fedpriv.strategies.outputs import last_or_average
 from fedpriv.strategies.spreading import spread
 
 
 @checked("strategy.rho")
 @dataclass(frozen=True)
 class Penalty:
-    """Penalty parameter `rho_t = min(1e9, scale * growth**floor(t / period) + offset)`, eq 21."""
+    """Penalty parameter `rho_t = min(1e9, scale * growth**floor(t / period) + offset)`, eq 21.
+
+    Args:
+        scale: What grows.
+        offset: What is added to it in every round; one of the two is positive.
+        growth: Factor by which `scale` grows at once, when a period is over; 1 keeps `rho_t` constant.
+        period: Rounds of a period.
+    """
 
     scale: NonNegative = 2.0
     offset: NonNegative = 0.0
@@ -264,10 +271,9 @@ def inexact_admm(
         isinstance(feasible, Everywhere) or (isinstance(feasible, Box) and step.norm == "linf")
     ):
         raise ConfigError("strategy.feasible", feasible, "only an linf trust region joins with a box; use step: prox")
-    output: Output[Any] = Last() if average is None else Averaged(average)
     local = AdmmStep(step, rho, feasible, weight_decay, linearize_at)
     name = "iadmm_prox" if isinstance(step, Prox) else "iadmm_trust"
-    return Strategy(local, AdmmServer(), output, name)  # pyright: ignore[reportArgumentType] - linear is a property: it depends on the step
+    return Strategy(local, AdmmServer(), last_or_average(average), name)  # pyright: ignore[reportArgumentType] - linear is a property: it depends on the step
 
 
 NAMES = {

@@ -10,26 +10,16 @@ schedule it is DPOP (Huang, Mitra and Vaidya, 2015), whose Laplace noise on x is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
 from fedpriv.checks import NonNegative, checked
 from fedpriv.plugins import Entry
-from fedpriv.strategies.base import Memory, Oracle, Output, Strategy
+from fedpriv.strategies.base import Memory, Oracle, Strategy
 from fedpriv.strategies.gossip import Gossip, StepSize
-from fedpriv.strategies.outputs import Averaged, Last
-
-
-@dataclass(frozen=True)
-class Rounds:
-    """What a node keeps.
-
-    Attributes:
-        t: Rounds so far.
-    """
-
-    t: int
+from fedpriv.strategies.outputs import last_or_average
+from fedpriv.strategies.state import Rounds
 
 
 @dataclass(frozen=True)
@@ -67,8 +57,7 @@ def decentralized_sgd(step_size: StepSize = StepSize(0.1), *, average: NonNegati
     Raises:
         ConfigError: an argument is out of range.
     """
-    output: Output[Any] = Last() if average is None else Averaged(average)
-    return Strategy(Descend(step_size), Gossip(), output, "decentralized_sgd")
+    return Strategy(Descend(step_size), Gossip(), last_or_average(average), "decentralized_sgd")
 
 
 NAMES = {

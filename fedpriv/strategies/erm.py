@@ -21,7 +21,7 @@ from torch import Tensor
 from fedpriv.checks import Count, Fraction, NonNegative, Positive, checked
 from fedpriv.errors import ConfigError
 from fedpriv.strategies.base import Memory, Network, Oracle, Output, Strategy
-from fedpriv.strategies.outputs import Averaged, Last
+from fedpriv.strategies.outputs import last_or_average
 from fedpriv.strategies.proximal import Proximal, Zero
 
 
@@ -173,7 +173,7 @@ def gradient_descent(
     """
     if average is not None and random_iterate is not None:
         raise ConfigError("strategy.average", average, "a random iterate is no average: leave one of them out")
-    output: Output[Any] = Last() if average is None else Averaged(average)
+    output: Output[Any] = last_or_average(average)
     if random_iterate is not None:
         if momentum:
             raise ConfigError("strategy.momentum", momentum, "the guarantee of a random iterate is for momentum 0")

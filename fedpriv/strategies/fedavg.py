@@ -26,8 +26,8 @@ from torch import Tensor
 
 from fedpriv.checks import Count, Fraction, NonNegative, Positive, checked
 from fedpriv.plugins import Entry
-from fedpriv.strategies.base import Memory, Network, Oracle, Output, Strategy, Weighting
-from fedpriv.strategies.outputs import Averaged, Last
+from fedpriv.strategies.base import Memory, Network, Oracle, Strategy, Weighting
+from fedpriv.strategies.outputs import last_or_average
 from fedpriv.strategies.state import S
 
 
@@ -201,9 +201,9 @@ def fedavg(
     learning_rate: Positive,
     local_steps: Count = 1,
     *,
+    weighting: Weighting = "examples",
     server_learning_rate: Positive = 1.0,
     server_momentum: Fraction = 0.0,
-    weighting: Weighting = "examples",
     average: NonNegative | None = None,
 ) -> Strategy:
     """Federated averaging with a server (McMahan et al., 2017).
@@ -211,9 +211,9 @@ def fedavg(
     Args:
         learning_rate: Step size of the clients.
         local_steps: Gradient steps per round. With noise on gradients each step costs privacy budget.
+        weighting: What has equal weight in the mean update: all `"examples"` (as in the paper), or all `"clients"`.
         server_learning_rate: Step size of the server along the mean update.
         server_momentum: In [0, 1); 0 is FedAvg, else FedAvgM.
-        weighting: What has equal weight in the mean update: all `"examples"` (as in the paper), or all `"clients"`.
         average: None reports the last model; a number p the average of all rounds' models, weighted by `t**p`.
 
     Returns:
@@ -232,8 +232,8 @@ def fedprox(
     proximal: NonNegative,
     local_steps: Count = 1,
     *,
-    server_learning_rate: Positive = 1.0,
     weighting: Weighting = "examples",
+    server_learning_rate: Positive = 1.0,
     average: NonNegative | None = None,
 ) -> Strategy:
     """FedProx: `fedavg` whose local loss has the term `proximal / 2 ||x - w||^2` added, w the received model.
@@ -253,12 +253,12 @@ def fedopt(
     learning_rate: Positive,
     local_steps: Count = 1,
     *,
+    weighting: Weighting = "examples",
     server: Literal["adagrad", "adam", "yogi"] = "adam",
     server_learning_rate: Positive = 0.01,
     beta1: Fraction = 0.9,
     beta2: Fraction = 0.99,
     tau: Positive = 1e-3,
-    weighting: Weighting = "examples",
     average: NonNegative | None = None,
 ) -> Strategy:
     """FedOpt: `fedavg` whose server uses Adagrad, Adam or Yogi on the mean update (Reddi et al., 2021, algorithm 2).
@@ -273,8 +273,7 @@ def fedopt(
 
 
 def _star(local: LocalSteps, server: ServerOptimizer[Any], average: float | None, name: str) -> Strategy:
-    output: Output[Any] = Last() if average is None else Averaged(average)
-    return Strategy(local, AddMeanUpdate(server), output, name)  # pyright: ignore[reportArgumentType] - linear is a property: it depends on local_steps
+    return Strategy(local, AddMeanUpdate(server), last_or_average(average), name)  # pyright: ignore[reportArgumentType] - linear is a property: it depends on local_steps
 
 
 NAMES = {

@@ -61,6 +61,11 @@ class Averaged:
         return average, RunningAverage(average, weight, round_number)
 
 
+def last_or_average(average: float | None) -> Last | Averaged:
+    """What the option `average` of a strategy means: None the last model, a number p an average by `t**p`."""
+    return Last() if average is None else Averaged(average)
+
+
 @dataclass(frozen=True)
 class Consensus:
     """Report the server's model, without the numbers that it broadcasts beside it."""

@@ -190,25 +190,25 @@ Rounds = Annotated[int, Bound(_FIX, 2, inf, "[)")]
 def private_al(
     rounds: Rounds,
     *,
+    regularizer: Proximal = Zero(),
     beta: Positive = 1.0,
     largest: Positive = 3.0,
     learning_rate: Positive = 1.0,
     decay: NonNegative = 0.5,
     average: NonNegative = 2.0,
     measurements: Count = 4,
-    regularizer: Proximal = Zero(),
 ) -> Strategy:
     """Private training under constraints: an augmented Lagrangian on noisy gradients and constraint values.
 
     Args:
         rounds: Number of rounds of the run, the last of which only measures the result.
+        regularizer: Convex h, added to the mean loss.
         beta: Step size of the multipliers; it multiplies the noise of the constraint values.
         largest: Upper bound on the multipliers.
         learning_rate: Step size in round t = 1.
         decay: The step size falls as `t**-decay`.
         average: The reported model is the average of all rounds' w, weighted by `t**average`.
         measurements: How often the last round measures the reported model's constraint values, to average them.
-        regularizer: Convex h, added to the mean loss.
 
     Returns:
         The strategy, for `Privacy(at="gradient")` and a run of exactly `rounds` rounds.

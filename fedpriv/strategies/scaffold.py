@@ -28,7 +28,7 @@ from torch import Tensor
 from fedpriv.checks import Count, NonNegative, Positive, Probability, checked
 from fedpriv.plugins import Entry
 from fedpriv.strategies.base import Memory, Network, Oracle, Output, Strategy, Weighting
-from fedpriv.strategies.outputs import Averaged, Last
+from fedpriv.strategies.outputs import last_or_average
 
 
 @dataclass(frozen=True)
@@ -120,9 +120,9 @@ def scaffold(
     learning_rate: Positive,
     local_steps: Count = 1,
     *,
-    server_learning_rate: Positive = 1.0,
     control_rate: Probability = 1.0,
     weighting: Weighting = "examples",
+    server_learning_rate: Positive = 1.0,
     average: NonNegative | None = None,
 ) -> Strategy:
     """SCAFFOLD: federated averaging with control variates, for clients with different data (Karimireddy et al., 2020).
@@ -137,7 +137,7 @@ def scaffold(
         ConfigError: an option is out of range.
     """
     server = ControlVariates(learning_rate, local_steps, server_learning_rate, control_rate)
-    output = ReportModel(Last() if average is None else Averaged(average))
+    output = ReportModel(last_or_average(average))
     return Strategy(CorrectedSteps(learning_rate, local_steps, weighting), server, output, "scaffold")
 
 

@@ -17,6 +17,9 @@ from fedpriv.checks import Count, Positive, checked
 
 Values = Callable[[Tensor], Tensor]
 """`[k, dim] -> [k]`, differentiable row by row."""
+Direction = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | float]]
+"""From points and gradients `[k, dim]` to where to go `[k, dim]`, and the first step to try, `[k]` or one for all."""
+Pair = tuple[Tensor, Tensor, Tensor]
 
 _TRIALS = 40
 _ARMIJO = 1e-4
@@ -44,6 +47,11 @@ def gradient(values: Values, at: Tensor) -> tuple[Tensor, Tensor]:
     return found.detach().nan_to_num(torch.inf, torch.inf), slope
 
 
+def _nothing(_: Solver, values: Values, start: Tensor) -> Tensor:
+    """Nothing can be computed once for many solves."""
+    return start.new_zeros(len(start), 0)
+
+
 @checked("strategy.solver")
 @dataclass(frozen=True)
 class LBFGS:
@@ -57,68 +65,22 @@ class LBFGS:
     history: Count = 10
     iterations: Count = 200
 
-    def prepare(self, values: Values, start: Tensor) -> Tensor:
-        """Nothing."""
-        return start.new_zeros(len(start), 0)
+    prepare = _nothing
 
     def solve(self, values: Values, start: Tensor, tolerance: float, prepared: Tensor) -> Tensor:
         """See `Solver`."""
-        x = start
-        f, g = gradient(values, x)
-        pairs: list[tuple[Tensor, Tensor, Tensor]] = []
-        for _ in range(self.iterations):
-            open_rows = g.abs().amax(1) > tolerance
-            if not bool(open_rows.any()):
-                break
-            direction = _two_loops(g, pairs)
+        visited: list[tuple[Tensor, Tensor]] = []
+        pairs: list[Pair] = []
+
+        def direction(x: Tensor, g: Tensor) -> tuple[Tensor, Tensor | float]:
+            if visited:
+                pairs.append(_pair(x - visited[-1][0], g - visited[-1][1]))
+            visited[:], pairs[:] = [(x, g)], pairs[-self.history :]
+            step = _two_loops(g, pairs)
             # without curvature yet: a step of length one at most
-            first = 1.0 if pairs else 1 / g.norm(dim=1).clamp_min(1.0)
-            downhill = (direction * g).sum(1) < 0
-            direction = direction.where(downhill.unsqueeze(1), -g) * open_rows.unsqueeze(1)
-            x_new, f_new, g_new, moved = _search(values, x, f, g, direction, torch.ones_like(f) * first)
-            s, y = x_new - x, g_new - g
-            curvature = (s * y).sum(1)
-            useful = curvature > 1e-12 * s.norm(dim=1) * y.norm(dim=1)
-            pairs = [*pairs, (s, y, torch.where(useful, 1 / curvature.where(useful, 1.0), 0.0))][-self.history :]
-            x, f, g = x_new, f_new, g_new
-            if not bool((moved & open_rows).any()):
-                break  # rounding: no row can be improved any more
-        return x
+            return step.where(_falls(step, g), -g), 1.0 if pairs else 1 / g.norm(dim=1).clamp_min(1.0)
 
-
-@checked("strategy.solver")
-@dataclass(frozen=True)
-class Newton:
-    """Newton's method with backtracking: few iterations, each with a Hessian; for models of up to about 100 parameters.
-
-    Args:
-        iterations: Largest number of iterations.
-    """
-
-    iterations: Count = 50
-
-    def prepare(self, values: Values, start: Tensor) -> Tensor:
-        """Nothing."""
-        return start.new_zeros(len(start), 0)
-
-    def solve(self, values: Values, start: Tensor, tolerance: float, prepared: Tensor) -> Tensor:
-        """See `Solver`."""
-        x = start
-        f, g = gradient(values, x)
-        for _ in range(self.iterations):
-            open_rows = g.abs().amax(1) > tolerance
-            if not bool(open_rows.any()):
-                break
-            curvature = _hessian(values, x)
-            size = curvature.diagonal(dim1=1, dim2=2).abs().amax(1).clamp_min(1e-8)
-            eye = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
-            step = -torch.linalg.solve(curvature + 1e-12 * size[:, None, None] * eye, g)
-            downhill = torch.isfinite(step).all(1) & ((step * g).sum(1) < 0)
-            step = step.where(downhill.unsqueeze(1), -g / size.unsqueeze(1)) * open_rows.unsqueeze(1)
-            x, f, g, moved = _search(values, x, f, g, step, torch.ones_like(f))
-            if not bool((moved & open_rows).any()):
-                break  # rounding
-        return x
+        return _descend(values, start, tolerance, self.iterations, direction)
 
 
 @checked("strategy.solver")
@@ -134,9 +96,7 @@ class AcceleratedGradient:
     iterations: Count = 2000
     step: Positive = 1.0
 
-    def prepare(self, values: Values, start: Tensor) -> Tensor:
-        """Nothing."""
-        return start.new_zeros(len(start), 0)
+    prepare = _nothing
 
     def solve(self, values: Values, start: Tensor, tolerance: float, prepared: Tensor) -> Tensor:
         """See `Solver`."""
@@ -159,6 +119,33 @@ class AcceleratedGradient:
             momentum = grown.where(~uphill, 1.0)
             x = x_new
         return x
+
+
+@checked("strategy.solver")
+@dataclass(frozen=True)
+class Newton:
+    """Newton's method with backtracking: few iterations, each with a Hessian; for models of up to about 100 parameters.
+
+    Args:
+        iterations: Largest number of iterations.
+    """
+
+    iterations: Count = 50
+
+    prepare = _nothing
+
+    def solve(self, values: Values, start: Tensor, tolerance: float, prepared: Tensor) -> Tensor:
+        """See `Solver`."""
+
+        def direction(x: Tensor, g: Tensor) -> tuple[Tensor, float]:
+            curvature = _hessian(values, x)
+            size = curvature.diagonal(dim1=1, dim2=2).abs().amax(1).clamp_min(1e-8)
+            eye = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+            step = -torch.linalg.solve(curvature + 1e-12 * size[:, None, None] * eye, g)
+            falls = torch.isfinite(step).all(1, keepdim=True) & _falls(step, g)
+            return step.where(falls, -g / size.unsqueeze(1)), 1.0
+
+        return _descend(values, start, tolerance, self.iterations, direction)
 
 
 @dataclass(frozen=True)
@@ -191,7 +178,34 @@ def _hessian(values: Values, at: Tensor) -> Tensor:
     return columns.transpose(0, 1)
 
 
-def _two_loops(g: Tensor, pairs: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
+def _descend(values: Values, start: Tensor, tolerance: float, iterations: int, direction: Direction) -> Tensor:
+    """Search along the direction from point to point, until every row is done."""
+    x = start
+    f, g = gradient(values, x)
+    for _ in range(iterations):
+        open_rows = g.abs().amax(1) > tolerance
+        if not bool(open_rows.any()):
+            break
+        step, first = direction(x, g)
+        x, f, g, moved = _search(values, x, f, g, step * open_rows.unsqueeze(1), torch.ones_like(f) * first)
+        if not bool((moved & open_rows).any()):
+            break  # rounding: no row can be improved any more
+    return x
+
+
+def _falls(step: Tensor, g: Tensor) -> Tensor:
+    """Whether a step goes downhill, `[k, 1]`."""
+    return (step * g).sum(1, keepdim=True) < 0
+
+
+def _pair(s: Tensor, y: Tensor) -> Pair:
+    """A step, the change of the gradient along it, and one over their product, or 0 where that says nothing."""
+    curvature = (s * y).sum(1)
+    useful = curvature > 1e-12 * s.norm(dim=1) * y.norm(dim=1)
+    return s, y, torch.where(useful, 1 / curvature.where(useful, 1.0), 0.0)
+
+
+def _two_loops(g: Tensor, pairs: list[Pair]) -> Tensor:
     """`-H g` for the inverse Hessian that the pairs describe."""
     q, used = g, []
     for s, y, rho in reversed(pairs):

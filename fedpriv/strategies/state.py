@@ -8,7 +8,7 @@ for all clients.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -18,6 +18,17 @@ from fedpriv.errors import ConfigError
 S = TypeVar("S")
 Leaf = Tensor | bool | int | float
 _LEAVES = (Tensor, bool, int, float)
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """What a local step keeps that needs to know the round alone.
+
+    Attributes:
+        t: Rounds so far.
+    """
+
+    t: int
 
 
 def named(state: object) -> dict[str, Leaf]:

@@ -30,6 +30,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.strategies.advice import Outlook
 from fedpriv.strategies.base import Memory, Network, Oracle, Strategy
 from fedpriv.strategies.proximal import Proximal, Zero
+from fedpriv.strategies.state import Rounds
 
 
 @checked("strategy.epochs")
@@ -96,17 +97,6 @@ class AnchorBudget:
 
 
 @dataclass(frozen=True)
-class Rounds:
-    """What a client keeps.
-
-    Attributes:
-        round: Rounds so far.
-    """
-
-    round: int
-
-
-@dataclass(frozen=True)
 class SendDifference:
     """Send the full gradient at a new anchor, else the difference of the gradients at x and at the anchor x~.
 
@@ -127,7 +117,7 @@ class SendDifference:
 
     def __call__(self, received: Tensor, state: Rounds, oracle: Oracle) -> tuple[Tensor, Rounds]:
         """One private answer."""
-        t = state.round
+        t = state.t
         point, anchor = received.chunk(2, 1)
         if self.epochs.is_anchor(t):
             answer = oracle.full_gradient(anchor)

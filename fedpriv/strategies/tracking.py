@@ -33,7 +33,7 @@ from fedpriv.plugins import Entry
 from fedpriv.strategies.advice import Outlook, Peers
 from fedpriv.strategies.base import Memory, Network, Oracle, Output, Strategy
 from fedpriv.strategies.gossip import Gossip, Mixed, StepSize
-from fedpriv.strategies.outputs import Averaged, Last
+from fedpriv.strategies.outputs import Last, last_or_average
 
 
 @dataclass(frozen=True)
@@ -212,8 +212,8 @@ def gradient_tracking(
         ConfigError: `beta` is too large, or an argument is out of range.
     """
     beta = 0.1 / step_size(1) if beta is None else beta
-    output: Output[Any] = Last() if average is None else Averaged(average)
-    return Strategy(ImplicitTracking(step_size, beta, gradient_at), Gossip(), output, "gradient_tracking")
+    local = ImplicitTracking(step_size, beta, gradient_at)
+    return Strategy(local, Gossip(), last_or_average(average), "gradient_tracking")
 
 
 @checked("strategy")
@@ -230,9 +230,8 @@ def gradient_tracking_pair(step_size: StepSize = StepSize(0.1), *, average: NonN
     Raises:
         ConfigError: an argument is out of range.
     """
-    output: Output[Any] = Last() if average is None else Averaged(average)
     local = TwoVariableTracking(step_size)
-    return Strategy(local, GossipPair(), FirstOfPair(output), "gradient_tracking_pair")
+    return Strategy(local, GossipPair(), FirstOfPair(last_or_average(average)), "gradient_tracking_pair")
 
 
 NAMES = {
