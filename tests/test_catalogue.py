@@ -21,7 +21,7 @@ from fedpriv.data.partition import PARTITIONS
 
 GIVEN = {"n_examples", "labels", "writers", "generator"}
 ALL = [(kind, name) for kind, rows in look_up(None, {}).items() for name in rows]
-NO_OPTIONS = ("mechanisms", "backends")
+NO_OPTIONS = ("mechanisms", "backends", "engines")
 EXAMPLES = {
     "a positive, finite number": 1.0,
     "a finite number, at least 0": 1.0,

@@ -19,6 +19,7 @@ from fedpriv.config.network import ActivitySection, MixingSection, TopologySecti
 from fedpriv.config.problem import ConstraintSection, ObjectiveSection
 from fedpriv.config.schema import PARTITION_SECTIONS, DataSection, LossSection, ModelSection, StrategySection
 from fedpriv.data.partition import PARTITIONS
+from fedpriv.engines import ENGINES
 from fedpriv.errors import ConfigError
 from fedpriv.oracle.backends import BACKENDS
 from fedpriv.plugins import nearest
@@ -39,6 +40,7 @@ PLAIN: dict[str, tuple[str, Mapping[Any, Any]]] = {
     "partitions": ("data.partition", PARTITIONS),
     "mechanisms": ("privacy.mechanism", MECHANISMS),
     "backends": ("compute.backend", BACKENDS),
+    "engines": ("compute.engine", ENGINES),
 }
 _WORDS: dict[type, str] = {
     float: "a number",

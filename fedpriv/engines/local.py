@@ -212,7 +212,7 @@ def simulate(
     rounds: int,
     seen: Network | None = None,
 ) -> Iterator[Round]:
-    """Run rounds until `rounds` are done or the budget is.
+    """Run rounds in this process until `rounds` are done or the budget is.
 
     Args:
         strategy: The algorithm.

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import torch
 
 from fedpriv.checks import Bound, Count, checked
+from fedpriv.engines import EngineName
 from fedpriv.errors import ConfigError, in_short
 from fedpriv.oracle.backends import BackendName
 
@@ -30,6 +31,7 @@ class Compute:
             computed in smaller pieces that fit its cache, and on a GPU what a quarter of its free memory holds. A
             resumed run keeps what it began with, for with another number sums are rounded otherwise.
         threads: Number of CPU threads of torch; None leaves it unchanged. Very large numbers end the process.
+        engine: Where clients' rows live: `"local"`, all in this process.
 
     Raises:
         ConfigError: an argument is none of these.
@@ -40,6 +42,7 @@ class Compute:
     dtype: Literal["float32", "float64"] = "float32"
     chunk: Count | None = None
     threads: Threads | None = None
+    engine: EngineName = "local"
 
     def start(self) -> torch.device:
         """Set the number of threads and return the device, see `torch_device`."""

@@ -20,7 +20,8 @@ from fedpriv.clients import ownership
 from fedpriv.clients.client import Client, public_sizes
 from fedpriv.clients.layout import Layout
 from fedpriv.clients.population import Population
-from fedpriv.engines.local import RoundNetwork, adopt, begin, seen_by_aggregator, simulate
+from fedpriv.engines import ENGINES
+from fedpriv.engines.local import RoundNetwork, adopt, begin, seen_by_aggregator
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.measuring import measures
 from fedpriv.measuring.evaluator import Evaluator
@@ -131,7 +132,8 @@ class Training:
         self._charging.follow(self.ledger)
         self.oracle = PrivateOracle(self.population, self._sums, self.plan.privacy, self.ledger, streams)
 
-        # where it stands
+        # where it stands, and how it goes on
+        self._engine = ENGINES[compute.engine]
         self.progress = restart or begin(strategy, self.population.params.clone())
         self._seconds, self._mark, self._over = 0.0 if saved is None else saved.seconds, self.ledger.mark, False
         self._reporting = Reporting(self.measures, evaluate_every, self._keeper.rows(self.progress.round))
@@ -151,7 +153,7 @@ class Training:
         start = time.monotonic() - self._seconds
         seen = seen_by_aggregator(self.network, self.plan.privacy)
         started = self.strategy, self.oracle, self.network, self.progress, self._identity.randomness
-        rounds = simulate(*started, rounds=self.rounds, seen=seen)
+        rounds = self._engine(*started, rounds=self.rounds, seen=seen)
         self._keeper.check()
         for done in () if self.health.stops else rounds:
             self._sync()

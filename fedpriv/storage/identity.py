@@ -27,7 +27,7 @@ def digest(*settings: object) -> str:
     return hashlib.blake2b(repr([_described(value, ()) for value in settings]).encode(), digest_size=16).hexdigest()
 
 
-SPEED = frozenset({"backend", "device", "chunk", "threads"})
+SPEED = frozenset({"backend", "device", "chunk", "threads", "engine"})
 
 
 LATER: dict[tuple[str, ...], object] = {("privacy", "statistics", "ratio"): 0.0}

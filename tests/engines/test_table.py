@@ -1,0 +1,66 @@
+"""An engine is a function and a row: a run goes by the one that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from test_halves import sent
+from test_shards import BARE
+
+import fedpriv as fp
+from fedpriv.config import build, load_config
+from fedpriv.engines import ENGINES
+from fedpriv.engines.local import Call, Progress, Reply, Round, client_half, server_half
+from fedpriv.strategies.state import in_common, named, restored, rows_of, with_rows
+
+
+def by_bytes(
+    strategy: Any, oracle: Any, network: Any, progress: Progress, randomness: Any, *, rounds: int, seen: Any
+) -> Iterator[Round]:
+    """Call, messages and state pass as bytes."""
+    for index in range(progress.round, rounds):
+        cohort = network.participants(index, randomness)
+        call = Call(**sent(vars(Call(index, cohort, progress.received[cohort], in_common(progress.local)))))
+        here = rows_of(progress.local, cohort)
+        message, local = client_half(strategy, oracle, call, restored(here, sent(named(here))))
+        reply: Reply = server_half(strategy, seen, sent(message), progress.reply)
+        numbers = progress.numbers_sent + network.numbers_sent + network.answers * reply.received.shape[1]
+        local = with_rows(progress.local, cohort, local)
+        progress = replace(progress, round=index + 1, local=local, numbers_sent=numbers, **vars(reply))
+        yield Round(index, cohort, progress)
+
+
+@pytest.mark.parametrize("strategy", ["{name: iadmm_prox}", "{name: fedavg, learning_rate: 1, server_momentum: .5}"])
+def test_a_second_engine_gives_the_same_run(monkeypatch: pytest.MonkeyPatch, strategy: str) -> None:
+    def train() -> tuple[fp.Result, list[str]]:
+        config = [f"strategy={strategy}", "network.cohort={fixed: 4}", "rounds=4", "secret_seed=3"]
+        training = build(load_config(BARE, config))
+        for _ in training:
+            pass
+        return training.result(), [str(record) for record in training.ledger.records]
+
+    plain, records = train()
+    rounds = list[int]()
+
+    def counted(*started: Any, **options: Any) -> Iterator[Round]:
+        for done in by_bytes(*started, **options):
+            rounds.append(done.index)
+            yield done
+
+    monkeypatch.setitem(ENGINES, "local", counted)
+    other, again = train()
+    assert rounds == [0, 1, 2, 3]
+    assert torch.equal(other.params, plain.params)
+    assert again == records
+    assert (other.spent, other.measures["bytes_sent"]) == (plain.spent, plain.measures["bytes_sent"])
+
+
+def test_an_engine_that_is_not_there_is_refused() -> None:
+    with pytest.raises(fp.ConfigError, match=r"compute\.engine = 'elsewhere'"):
+        load_config(BARE, ["compute.engine=elsewhere"])
+    with pytest.raises(fp.ConfigError, match=r"compute\.engine = 'elsewhere'"):
+        fp.Compute(engine="elsewhere")  # pyright: ignore[reportArgumentType]
