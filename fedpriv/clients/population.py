@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.clients.batch import Batch
+from fedpriv.clients.chosen import Chosen
 from fedpriv.clients.client import Client, Loss
 from fedpriv.clients.examples import Examples, InMemory
 from fedpriv.clients.layout import Layout, constants
@@ -134,27 +135,20 @@ class Population:
         if len(cohort) == len(self):
             yield from self._all_batches
         else:
-            yield from self._batches(cohort, [torch.arange(int(m)) for m in self.counts[cohort]])
+            yield from self.drawn_batches(cohort, Chosen.everything(self.counts[cohort].numpy()))
 
     @cached_property
     def _all_batches(self) -> list[Batch]:
-        everyone = torch.arange(len(self))
-        return list(self._batches(everyone, [torch.arange(int(m)) for m in self.counts]))
+        return list(self.drawn_batches(torch.arange(len(self)), Chosen.everything(self.counts.numpy())))
 
-    def drawn_batches(self, cohort: Tensor, chosen: Sequence[Tensor]) -> Iterator[Batch]:
-        """The examples `chosen[i]` (indices within the client) of each client of `cohort`."""
-        yield from self._batches(cohort, list(chosen))
-
-    def _batches(self, cohort: Tensor, chosen: list[Tensor]) -> Iterator[Batch]:
-        for rows, low, high in _blocks([len(c) for c in chosen], self.chunk):
-            parts = [chosen[r][low:high] for r in rows]
-            lengths = torch.tensor([len(part) for part in parts])
-            mask = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
-            places = torch.zeros(mask.shape, dtype=torch.long)
-            places[mask] = torch.cat(parts)
-            inputs, targets = self.examples.take(cohort[rows], places)
-            at = (places + self.starts[cohort[rows]].unsqueeze(1)).to(self.device)
-            yield Batch(torch.tensor(rows, device=self.device), inputs, targets, mask.to(self.device), at)
+    def drawn_batches(self, cohort: Tensor, chosen: Chosen) -> Iterator[Batch]:
+        """The chosen examples of the clients in `cohort [k]`."""
+        for block in chosen.blocks(self.chunk):
+            rows, places, mask = (torch.from_numpy(part) for part in block)
+            clients = cohort[rows]
+            inputs, targets = self.examples.take(clients, places)
+            at = (places + self.starts[clients].unsqueeze(1)).to(self.device)
+            yield Batch(rows.to(self.device), inputs, targets, mask.to(self.device), at)
 
 
 def _check_same(client: int, own: dict[str, Tensor], shared: dict[str, Tensor]) -> None:
@@ -163,24 +157,3 @@ def _check_same(client: int, own: dict[str, Tensor], shared: dict[str, Tensor]) 
         if name not in own or name not in shared or not torch.equal(own[name], shared[name]):
             fix = "is frozen (or a buffer) and not the same as client 0's; copy it from one model, or let it be trained"
             raise ConfigError(f"clients[{client}].model", name, fix)
-
-
-def _blocks(lengths: Sequence[int], chunk: int) -> Iterator[tuple[list[int], int, int]]:
-    """Cut rows of these lengths into blocks `(rows, low, high)` of at most `chunk` cells with little padding.
-
-    Rows of similar length go together; a row longer than `chunk` is cut along its examples.
-    """
-    order = sorted((r for r in range(len(lengths)) if lengths[r] > 0), key=lambda r: -lengths[r])
-    while order:
-        width = lengths[order[0]]
-        if width >= chunk:
-            row = order.pop(0)
-            for low in range(0, width, chunk):
-                yield [row], low, min(low + chunk, width)
-            continue
-        # a block ends when it is full or when the next row would be padded by more than a quarter
-        take = 1
-        while take < len(order) and (take + 1) * width <= chunk and lengths[order[take]] * 4 >= width * 3:
-            take += 1
-        yield sorted(order[:take]), 0, width
-        order = order[take:]

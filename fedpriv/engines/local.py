@@ -15,7 +15,7 @@ from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError, check_cou
 from fedpriv.privacy.settings import Privacy
 from fedpriv.randomness.streams import Randomness, torch_generators
 from fedpriv.strategies.base import Network, Oracle, Strategy
-from fedpriv.strategies.state import Leaf, in_common, named, restored, rows_of, with_common, with_rows
+from fedpriv.strategies.state import Leaf, in_common, named, restored, rows_of, taken, with_common, with_rows
 
 
 class RoundOracle(Oracle, Protocol):
@@ -283,7 +283,7 @@ def _next(
     """Both halves, with nothing between them but a call, messages and a reply."""
     here = network.here(cohort)
     everyone = len(here) == len(before.received)
-    heard = before.received if everyone else before.received[here]
+    heard = before.received if everyone else taken(before.received, here)
     local = before.local if everyone else rows_of(before.local, here)
     call = Call(before.round, cohort, heard, in_common(before.local))
     message, local = client_half(strategy, oracle, call, local)

@@ -116,12 +116,12 @@ class Star:
     def mean(self, rows: Tensor) -> Tensor:
         """Sum of the rows divided by the expected number of participants, sent to all: `[k, dim] -> [n, dim]`."""
         self.numbers_sent += rows.numel()
-        return (rows.sum(0) / self.cohort.expected(self.n_clients)).expand(self.n_clients, -1)
+        return (sum_of(rows)[0] / self.cohort.expected(self.n_clients)).expand(self.n_clients, -1)
 
     def mix(self, rows: Tensor) -> Tensor:
         """Each participant gets the mean of the participants' rows, `[k, dim] -> [k, dim]`."""
         self.numbers_sent += rows.numel()
-        return rows.mean(0).expand_as(rows)
+        return (sum_of(rows) / len(rows)).expand_as(rows)
 
     def fill(self, rows: Tensor, others: Tensor) -> Tensor:
         """The participants' rows, and those of `others` for the rest: `[k, dim], [n, dim] -> [n, dim]`."""
@@ -138,7 +138,7 @@ class Star:
 
     def total(self, rows: Tensor) -> Tensor:
         """Sum of the rows: `[k, dim] -> [1, dim]`."""
-        return rows.sum(0, keepdim=True)
+        return sum_of(rows)
 
     def largest(self, rows: Tensor) -> Tensor:
         """Largest entry of each column: `[k, dim] -> [1, dim]`."""
@@ -151,6 +151,11 @@ class Star:
     def here(self, cohort: Tensor) -> Tensor:
         """All clients are here."""
         return cohort
+
+
+def sum_of(rows: Tensor) -> Tensor:
+    """Sum of the rows, `[k, dim] -> [1, dim]`; what is one row for all is multiplied."""
+    return rows[:1] * len(rows) if len(rows) and rows.stride(0) == 0 else rows.sum(0, keepdim=True)
 
 
 @parts.register(Star)

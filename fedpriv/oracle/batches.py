@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from fedpriv.clients.batch import Batch
+from fedpriv.clients.chosen import Chosen
 from fedpriv.clients.population import Population
 from fedpriv.privacy.settings import FullBatch, Poisson, Sampling
+from fedpriv.randomness.keystream import below, order_of
 from fedpriv.randomness.streams import Randomness
 
 
@@ -42,15 +45,16 @@ class Draws:
         """The examples behind answer number `index` of the round; none of clients that were not drawn."""
         if isinstance(sampling, FullBatch) and bool(self._drawn.all()):
             return self._population.full_batches(self._rows)
-        rows = zip(self._rows.tolist(), self._drawn.tolist(), strict=True)
-        chosen = [self._examples(row, sampling, index) if drawn else torch.arange(0) for row, drawn in rows]
-        return self._population.drawn_batches(self._rows, chosen)
+        return self._population.drawn_batches(self._rows, self._chosen(sampling, index))
 
-    def _examples(self, row: int, sampling: Sampling, index: int) -> Tensor:
-        size, client = int(self._population.counts[row]), self._population.part.numbers[row]
+    def _chosen(self, sampling: Sampling, index: int) -> Chosen:
+        """None of clients that were not drawn. Each client's draws have a random stream of their own."""
+        sizes = self._population.counts[self._rows].where(self._drawn, 0).numpy()
         if isinstance(sampling, FullBatch):
-            return torch.arange(size)
-        stream = self._randomness.stream("batch", self._round, index, client)
+            return Chosen.everything(sizes)
+        clients = self._population.part.ids[self._rows]
+        words = self._randomness.first_words("batch", self._round, index, clients.tolist(), sizes.tolist())
         if isinstance(sampling, Poisson):
-            return torch.from_numpy(stream.below(sampling.rate, size).nonzero()[0])
-        return torch.from_numpy(stream.permutation(size)[: sampling.size])
+            return Chosen.marked(sizes, below(words, sampling.rate))
+        ends = sizes.cumsum().tolist()
+        return Chosen.listed([order_of(words[a:b])[: sampling.size] for a, b in pairwise([0, *ends])])

@@ -35,13 +35,17 @@ class Keystream:
         """The next `size` words, as signed integers."""
         return np.frombuffer(self._cipher.update(bytes(8 * size)), "<i8")
 
+    def fill(self, words: NDArray[np.int64]) -> None:
+        """Write the next words into an array of them."""
+        self._cipher.update_into(bytes(words.nbytes), memoryview(words.view(np.uint8)))
+
     def random(self, size: int) -> Floats:
         """Uniform on [0, 1): the upper 53 bits of a word."""
-        return self._upper(size).astype(np.float64) * 2.0**-53
+        return _upper(self.words(size)).astype(np.float64) * 2.0**-53
 
     def below(self, rate: float, size: int) -> NDArray[np.bool_]:
         """`random(size) < rate`, by comparing integers: faster."""
-        return self._upper(size) < np.uint64(math.ceil(rate * 2**53))
+        return below(self.words(size), rate)
 
     def standard_normal(self, size: int) -> Floats:
         """Normal draws N(0, 1), by Box and Muller: sqrt(-2 ln u) cos(a) and sqrt(-2 ln u) sin(a).
@@ -80,15 +84,25 @@ class Keystream:
 
     def permutation(self, x: int) -> NDArray[np.int64]:
         """A random order of `0..x-1`, by sorting x words; two of them are equal with probability `x**2 / 2**65`."""
-        return np.argsort(self.words(x), kind="stable")
-
-    def _upper(self, size: int) -> NDArray[np.uint64]:
-        """The upper 53 bits of as many words."""
-        return self.words(size).view("<u8") >> np.uint64(11)
+        return order_of(self.words(x))
 
     def _above_zero(self, size: int) -> Floats:
         """Uniform on (0, 1], 63 bits."""
         return np.abs(_odd(self.words(size)))
+
+
+def below(words: NDArray[np.int64], rate: float) -> NDArray[np.bool_]:
+    """For each word, whether the uniform number on [0, 1) that it gives is smaller than `rate`."""
+    return _upper(words) < np.uint64(math.ceil(rate * 2**53))
+
+
+def order_of(words: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The random order of `0..x-1` that x words give."""
+    return words.argsort(kind="stable")
+
+
+def _upper(words: NDArray[np.int64]) -> NDArray[np.uint64]:
+    return words.view("<u8") >> np.uint64(11)
 
 
 def _normal_pairs(words: NDArray[np.int64], draws: Floats) -> None:

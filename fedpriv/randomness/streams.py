@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
@@ -62,10 +66,23 @@ class Randomness:
         """The stream with this name, from its start: the same name gives the same numbers."""
         return Keystream(self._key(purpose, round_index, index, client))
 
+    def first_words(
+        self, purpose: SecretPurpose, round_index: int, index: int, clients: Sequence[int], sizes: Sequence[int]
+    ) -> NDArray[np.int64]:
+        """The first `sizes[i]` words of each client's stream, one client after another."""
+        words, start, named = np.empty(sum(sizes), "<i8"), 0, self._name(purpose, round_index, index)
+        for client, size in zip(clients, sizes, strict=True):
+            if size:
+                name = named.copy()
+                name.update(b"%d" % client)
+                Keystream(name.digest()).fill(words[start : start + size])
+            start += size
+        return words
+
     def pair_secret(self, i: int, j: int, purpose: str) -> bytes:
         """See `PairSecrets`. Simulated: one process makes the secrets of all pairs from its own."""
         name = f"{self.run}/{purpose}/{min(i, j)}/{max(i, j)}".encode()
-        return hashlib.blake2b(name, digest_size=32, key=self._secret(), person=b"fedpriv pair").digest()
+        return hashlib.blake2b(name, digest_size=32, key=self._secret, person=b"fedpriv pair").digest()
 
     def pair_stream(
         self, i: int, j: int, round_index: int, index: int, secrets: PairSecrets | None = None
@@ -90,19 +107,26 @@ class Randomness:
     def seal_key(self) -> bytes:
         """Key of the ledger's seals, the same after every resume. It reveals no other key and no seed."""
         name = f"{self.run}/seals".encode()
-        return hashlib.blake2b(name, digest_size=32, key=self._secret(), person=b"fedpriv seals").digest()
+        return hashlib.blake2b(name, digest_size=32, key=self._secret, person=b"fedpriv seals").digest()
 
     def torch_seed(self, purpose: PublicPurpose | SecretPurpose, round_index: int = 0, client: int = 0) -> int:
         """A 63-bit seed for torch's generators (initial weights, dropout). Not for noise."""
         return int.from_bytes(self._key(purpose, round_index, 0, client)[:8], "little") >> 1
 
     def _key(self, purpose: PublicPurpose | SecretPurpose, round_index: int, index: int, client: int) -> bytes:
-        name = f"{purpose}/{round_index}/{index}/{client}"
-        if purpose in _PUBLIC:  # public draws outlive a restart with fresh noise
-            return hashlib.blake2b(f"{self.seed}/{name}".encode(), digest_size=32, person=b"fedpriv public").digest()
-        whole = f"{self.run}/{self.attempt}/{name}".encode()
-        return hashlib.blake2b(whole, digest_size=32, key=self._secret(), person=b"fedpriv stream").digest()
+        name = self._name(purpose, round_index, index)
+        name.update(b"%d" % client)
+        return name.digest()
 
+    def _name(self, purpose: PublicPurpose | SecretPurpose, round_index: int, index: int) -> hashlib.blake2b:
+        """The hash of a stream's name, which the client's number completes."""
+        name = f"{purpose}/{round_index}/{index}/"
+        if purpose in _PUBLIC:  # public draws outlive a restart with fresh noise
+            return hashlib.blake2b(f"{self.seed}/{name}".encode(), digest_size=32, person=b"fedpriv public")
+        whole = f"{self.run}/{self.attempt}/{name}".encode()
+        return hashlib.blake2b(whole, digest_size=32, key=self._secret, person=b"fedpriv stream")
+
+    @cached_property
     def _secret(self) -> bytes:
         return hashlib.blake2b(str(self.secret_seed).encode(), digest_size=32, person=b"fedpriv secret").digest()
 

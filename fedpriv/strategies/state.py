@@ -65,11 +65,18 @@ def with_common(state: S, parts: Mapping[str, Leaf]) -> S:
     return _changed(lambda name, leaf: parts.get(name, leaf), state)
 
 
+def taken(rows: Tensor, cohort: Tensor) -> Tensor:
+    """The rows of the clients `cohort [k]`: `[n, ...] -> [k, ...]`; what is one row for all stays one, uncopied."""
+    if rows.stride(0) == 0:
+        return rows[:1].expand(len(cohort), *rows.shape[1:])
+    return rows[cohort.to(rows.device)]
+
+
 def rows_of(state: S, cohort: Tensor) -> S:
     """The rows of the clients `cohort [k]`: every `[n, ...]` becomes `[k, ...]`."""
 
     def take(_: str, leaf: Leaf) -> Leaf:
-        return leaf[cohort.to(leaf.device)] if isinstance(leaf, Tensor) and leaf.ndim else leaf
+        return taken(leaf, cohort) if isinstance(leaf, Tensor) and leaf.ndim else leaf
 
     return _changed(take, state)
 

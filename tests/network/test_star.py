@@ -6,7 +6,9 @@ import pytest
 import torch
 
 import fedpriv as fp
+from fedpriv.engines.local import begin, simulate
 from fedpriv.randomness.streams import Randomness
+from fedpriv.strategies.fedavg import AddMeanUpdate
 
 
 def test_a_mean_over_a_random_cohort_is_over_its_expected_size() -> None:
@@ -30,3 +32,48 @@ def test_a_mean_over_a_cohort_of_fixed_size_is_over_that(size: int) -> None:
     cohort = star.participants(0, Randomness(3))
     assert len(set(cohort.tolist())) == size
     assert float(star.mean(rows[cohort])[0]) == pytest.approx(float(rows[cohort].mean()))
+
+
+class Watched:
+    """Notes whether what it receives is one row of memory."""
+
+    hears, says, memory, linear = ("model",), ("update",), "none", True
+
+    def __init__(self) -> None:
+        self.steps = list[tuple[int, bool]]()
+
+    def init(self, params: torch.Tensor) -> None:
+        """Nothing is kept."""
+
+    def __call__(self, received: torch.Tensor, state: None, oracle: object) -> tuple[torch.Tensor, None]:
+        self.steps.append((len(received), received.stride(0) == 0))
+        return received * 0 + 1, state
+
+
+@pytest.mark.parametrize("cohort", [fp.Everyone(), fp.PoissonCohort(0.5), fp.FixedCohort(3)])
+def test_what_is_one_row_for_all_stays_one_row_for_a_cohort(cohort) -> None:
+    step, start = Watched(), torch.randn(1, 3)
+    strategy = fp.Strategy(step, AddMeanUpdate())
+    progress = begin(strategy, start.expand(8, -1))
+    for done in simulate(strategy, Silent(), fp.Star(8, cohort), progress, Randomness(3), rounds=4):
+        assert done.progress.received.stride(0) == 0
+    assert len(step.steps) == 4
+    assert all(one for _, one in step.steps)
+    assert cohort == fp.Everyone() or {size for size, _ in step.steps} != {8}
+
+
+class Silent:
+    """Nobody asks it."""
+
+    def begin_round(self, *_: object) -> None:
+        """Nothing."""
+
+    def release_message(self, message: torch.Tensor) -> torch.Tensor:
+        return message
+
+
+def test_the_mean_of_equal_rows_is_that_row() -> None:
+    row = torch.randn(1, 5, generator=torch.Generator().manual_seed(0))
+    star, rows = fp.Star(10**6), row.expand(10**6, -1)
+    assert torch.equal(star.mean(rows)[:1], row)  # added up one by one they give another, in the last bits
+    assert torch.equal(star.mix(rows)[:1], row)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import settings as tried
+from hypothesis import strategies as st
 from privacy_worlds import clients_of, digits_of, oracle_of
 
 import fedpriv as fp
+from fedpriv.clients.chosen import Chosen
 from fedpriv.clients.population import Population
 from fedpriv.oracle.batches import Draws
 from fedpriv.privacy.accounting.accountant import Accountant
@@ -68,6 +74,76 @@ def test_answers_of_one_round_are_of_different_batches(name: str) -> None:
         moved[kind] = (oracle.gradient(params) - oracle.gradient(params)).norm(dim=1)
     assert (moved["drawn"] > 0.05).all()
     assert (moved["whole"] < 1e-4).all()
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.4])
+@pytest.mark.parametrize("sampling", [*SAMPLINGS.values(), fp.FullBatch()])
+def test_each_clients_draws_come_from_the_stream_that_has_its_name(sampling: Sampling, rate: float) -> None:
+    """A stopped run draws the same again, whichever version or process goes on with it."""
+    population, randomness = Population(clients_of(digits_of(SIZES)), chunk=16), Randomness(secret_seed=4)
+    draws, seen = Draws(population, randomness, rate), set[bool]()
+    for round_index, cohort in enumerate([[0, 1, 2], [1, 2], [0], []] * 4):
+        draws.begin_round(round_index, torch.tensor(cohort, dtype=torch.long))
+        inside = randomness.stream("secret_cohort", round_index).below(rate, 3) if rate < 1 else np.ones(3, bool)
+        seen |= set(inside.tolist())
+        expected = list[int]()
+        for client in (client for client in cohort if inside[client]):
+            stream, size = randomness.stream("batch", round_index, 1, client), SIZES[client]
+            order = stream.permutation(size)[: sampling.size] if isinstance(sampling, fp.FixedSize) else np.arange(size)
+            mine = stream.below(0.3, size).nonzero()[0] if isinstance(sampling, fp.Poisson) else order
+            expected += (mine + int(population.starts[client])).tolist()
+        batches = list(draws.batches(sampling, 1))
+        found = [int(i) for batch in batches for i in batch.examples[batch.mask]]
+        assert sorted(found) == sorted(expected)
+        owners = [int(i) for batch in batches for i in batch.rows.repeat_interleave(batch.mask.sum(1))]
+        assert [int(population.starts[cohort[row]]) <= i for row, i in zip(owners, found, strict=True)] == [True] * len(
+            found
+        )
+        inputs = torch.cat([population.examples.inputs[:0], *(batch.inputs[batch.mask] for batch in batches)])
+        assert torch.equal(inputs, population.examples.inputs[found])
+    assert seen == ({True} if rate == 1 else {True, False})
+
+
+@tried(max_examples=200, deadline=None)
+@given(lengths=st.lists(st.integers(0, 40), max_size=12), chunk=st.integers(1, 50))
+def test_blocks_hold_every_chosen_example_once_with_little_padding(lengths: list[int], chunk: int) -> None:
+    places = [np.arange(length) * 3 + row for row, length in enumerate(lengths)]
+    found: list[list[int]] = [[] for _ in lengths]
+    for rows, block, mask in Chosen.listed(places).blocks(chunk):
+        assert block.shape == mask.shape == (len(rows), block.shape[1])
+        assert block.size <= chunk
+        assert len(rows) == 1 or 4 * mask.sum(1).min() >= 3 * block.shape[1]
+        assert (np.diff(rows) > 0).all()
+        assert not block[~mask].any()
+        for row, line, kept in zip(rows, block, mask, strict=True):
+            found[row] += line[kept].tolist()
+    assert found == [part.tolist() for part in places]
+
+
+def calls(run: Callable[[], object]) -> int:
+    """Number of functions that are called, of Python and of C."""
+    count = 0
+
+    def counted(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(counted)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("sampling", [fp.Poisson(0.5), fp.FixedSize(2), fp.FullBatch()])
+def test_a_drawn_client_costs_its_stream_and_no_more(sampling: Sampling) -> None:
+    found = []
+    for size in (40, 80):
+        draws = Draws(Population(clients_of(digits_of([5] * 100))), Randomness(secret_seed=4), 1.0)
+        draws.begin_round(0, torch.arange(size))
+        found.append(calls(lambda draws=draws: list(draws.batches(sampling, 0))))
+    assert (found[1] - found[0]) / 40 < 45  # most of them make the cipher
 
 
 def test_a_digest_tells_nothing_without_its_key(tmp_path: Path) -> None:
