@@ -92,7 +92,7 @@ class Ledger:
     ) -> None:
         self._guard, self.may_write = guard, _anybody
         self._digest_key, self._seal_key = digest_key, seal_key
-        self._path, self._file = path, None
+        self._path, self._file, self._packed = path, None, True
         self._head: str | None = None
         self._records: list[Record] = []
         self._replay: list[tuple[Record, str | None]] = []
@@ -184,7 +184,7 @@ class Ledger:
     def _append(self, record: Record) -> None:
         assert self._file is not None
         self.may_write()
-        line, head = record.to_json(), None
+        line, head = record.to_json() if self._packed else record.to_json({}), None
         if self._head is not None:
             line, head = link(line, self._head, self._seal_key)
         try:
@@ -227,7 +227,7 @@ class Ledger:
             )
         ledger = Ledger.__new__(Ledger)
         ledger._guard, ledger._path, ledger.may_write = guard, path, _anybody
-        ledger._digest_key, ledger._seal_key = digest_key, seal_key
+        ledger._digest_key, ledger._seal_key, ledger._packed = digest_key, seal_key, found.packed
         try:
             ledger._file = files.Appender(path, keep=files.read(path).rfind(b"\n") + 1)
             ledger._file.sync()  # what a killed process left may not be on the disk itself

@@ -1,7 +1,8 @@
 """Read a ledger file: its header, its records, and whether it was altered.
 
 From format 3 on, each line holds a hash of all lines before it (`fedpriv.privacy.chain`); changes of earlier formats go
-unnoticed. Format 4 is format 3 with noise that cancels between pairs of clients. A last line that is cut off is left
+unnoticed. Format 4 is format 3 with noise that cancels between pairs of clients; format 5 is format 4 with long lists
+in few bytes (`fedpriv.privacy.packing`). A last line that is cut off is left
 out: its value was never handed out, since the line is written first.
 """
 
@@ -20,8 +21,8 @@ from fedpriv.privacy.pairwise import Edges, Pairs
 from fedpriv.privacy.record import Record
 from fedpriv.storage import files
 
-FORMAT = 3  # of new files
-PAIRED = 4  # of those whose records have noise of pairs, which format 3 does not know
+FORMAT = 5  # of new files
+_PACKED = 5  # and later ones
 _CHAINED = 3  # and later ones
 _RESTORE = "restore the file from a copy"
 
@@ -52,9 +53,7 @@ _HEADER = TypeAdapter(Header)
 
 def facts_of_pairs(pairs: Pairs | None) -> dict[str, Any]:
     """What a header says besides, where pairs of clients add noise."""
-    if pairs is None:
-        return {}
-    return {"fedpriv_ledger": PAIRED, **({} if pairs.edges is None else {"secrets": pairs.edges})}
+    return {} if pairs is None or pairs.edges is None else {"secrets": pairs.edges}
 
 
 @dataclass(frozen=True)
@@ -102,6 +101,11 @@ class LedgerFile:
         return self.header.fedpriv_ledger >= _CHAINED
 
     @property
+    def packed(self) -> bool:
+        """Whether the format has long lists in few bytes."""
+        return self.header.fedpriv_ledger >= _PACKED
+
+    @property
     def altered(self) -> str | None:
         """Which line was altered, as a sentence; None if none was, or the format cannot tell."""
         if not self.chained or len(self.links) == 1 + len(self.texts):
@@ -144,7 +148,7 @@ def _header_of(line: bytes, path: Path) -> Header:
         header = _HEADER.validate_json(line, strict=True)
     except ValueError as error:
         raise LedgerError(f"{path}, line 1 is not a ledger's header; {_RESTORE}") from error
-    if header.fedpriv_ledger not in range(1, PAIRED + 1):
+    if header.fedpriv_ledger not in range(1, FORMAT + 1):
         found = header.fedpriv_ledger
-        raise LedgerError(f"{path} is of format {found}, and this fedpriv reads up to {PAIRED}: use a newer one")
+        raise LedgerError(f"{path} is of format {found}, and this fedpriv reads up to {FORMAT}: use a newer one")
     return header

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from pydantic import TypeAdapter
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from fedpriv.errors import check_choice
+from fedpriv.privacy import packing
 from fedpriv.privacy.clipping import NormName
 from fedpriv.privacy.pairwise import Edges, Pairs, name_of
 
@@ -31,6 +33,21 @@ _WORDS = {
 _LATER: dict[str, Any] = {"attempt": 0, "shared": "not recorded", "pairs": None}
 """What records of format 1 do not tell, nor one without noise of pairs."""
 _PAIRS = {"ratio", "colluders", "secrets"}
+Packing = Callable[[Any], object]
+_PACKED: dict[str, Packing] = {
+    "clients": packing.packed_clients,
+    "noise_multiplier": packing.packed_numbers,
+    "rate": packing.packed_numbers,
+}
+_UNPACKED: dict[str, Packing] = {
+    "clients": packing.unpacked_clients,
+    "noise_multiplier": packing.unpacked_numbers,
+    "rate": packing.unpacked_numbers,
+}
+
+
+def _plain(value: object) -> object:
+    return value
 
 
 @dataclass(frozen=True)
@@ -84,9 +101,13 @@ class Record:
         for name, words in _WORDS.items():
             check_choice(f"record.{name}", getattr(self, name), *words)
 
-    def to_json(self) -> str:
-        """One line of JSON, without the pairs that share a secret: their digest stands for them."""
-        told = {name: value for name, value in vars(self).items() if name != "pairs"}
+    def to_json(self, packed: Mapping[str, Packing] = _PACKED) -> str:
+        """One line of JSON, without the pairs that share a secret: their digest stands for them.
+
+        Args:
+            packed: How long lists of some fields are written; empty for formats before 5.
+        """
+        told = {name: packed.get(name, _plain)(value) for name, value in vars(self).items() if name != "pairs"}
         if self.pairs is not None:
             told["pairs"] = {name: getattr(self.pairs, name) for name in sorted(_PAIRS)}
         return json.dumps(told, separators=(",", ":"), allow_nan=False)
@@ -107,7 +128,10 @@ class Record:
             raise ValueError("not a ledger record")
         if "pairs" in raw and (not isinstance(raw["pairs"], dict) or {*raw["pairs"]} != _PAIRS):
             raise ValueError("not a ledger record")
-        told = _RECORD.validate_json(line, strict=True)
+        packed = {
+            name: unpack(raw[name]) for name, unpack in _UNPACKED.items() if isinstance(raw.get(name), str | dict)
+        }
+        told = _RECORD.validate_json(to_json({**raw, **packed}) if packed else line, strict=True)
         told = replace(told, **{name: value for name, value in _LATER.items() if name not in raw})
         if told.pairs is None or told.pairs.secrets == name_of(None):
             return told

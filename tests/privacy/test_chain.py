@@ -47,7 +47,7 @@ def test_the_chain_can_be_checked_by_its_description_alone(path: Path) -> None:
         seal = hmac.new(KEY, before.encode(), hashlib.sha256).hexdigest()[:32]
         assert json.loads('{"chain":' + rest) == {"chain": before, "seal": seal}
     assert [record.round for record in read_ledger(path)] == list(range(6))
-    assert json.loads(path.read_text().splitlines()[0])["fedpriv_ledger"] == 3
+    assert json.loads(path.read_text().splitlines()[0])["fedpriv_ledger"] == 5
 
 
 def test_the_edits_are_of_all_fields() -> None:

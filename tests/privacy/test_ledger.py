@@ -57,7 +57,7 @@ def record_of(round_index: int) -> Record:
 def test_a_run_writes_a_header_and_one_line_for_each_release(tmp_path: Path) -> None:
     path = stopped(tmp_path)
     header, *lines = path.read_text().splitlines()
-    assert plain(json.loads(header)) == {"fedpriv_ledger": 3, "n_clients": 2, "delta": 1e-5, "planned": 8}
+    assert plain(json.loads(header)) == {"fedpriv_ledger": 5, "n_clients": 2, "delta": 1e-5, "planned": 8}
     records = read_ledger(path)
     assert [record.round for record in records] == list(range(5))
     assert [json.loads(record.to_json()) for record in records] == [plain(json.loads(line)) for line in lines]

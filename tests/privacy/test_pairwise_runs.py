@@ -62,7 +62,7 @@ def test_a_run_says_whom_it_trusts_and_meets_its_target(secrets: Secrets, said: 
     assert f"trust=pairwise(colluders=1, ratio=3, {said}, simulated)" in str(spent)
     assert 3.98 < spent.epsilon <= 4.0
     file = LedgerFile.read(tmp_path / "ledger.jsonl")
-    assert file.header.fedpriv_ledger == 4
+    assert file.header.fedpriv_ledger == 5
     assert file.records == [
         replace(r, digest=s.digest) for r, s in zip(training.ledger.records, file.records, strict=True)
     ]
@@ -228,7 +228,7 @@ def test_a_ledger_without_pairs_is_written_as_before(tmp_path: Path) -> None:
     training = training_of(replace(PRIVACY, trust=fp.Local()), folder=tmp_path / "run")
     list(training)
     header, first, *_ = (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()
-    assert json.loads(header)["fedpriv_ledger"] == 3 and "secrets" not in json.loads(header)
+    assert json.loads(header)["fedpriv_ledger"] == 5 and "secrets" not in json.loads(header)
     assert "pairs" not in json.loads(first)
 
 
