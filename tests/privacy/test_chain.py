@@ -146,7 +146,7 @@ def test_the_key_of_the_seals_is_no_other_key_and_stays() -> None:
     """An auditor who has it cannot compute noise, nor test guesses of released values against their digests."""
     randomness = Randomness(1, 2**127 + 5, run="a")
     key = randomness.seal_key()
-    others = [randomness.digest_key(), randomness._key("noise", 0, 0, 0), randomness._secret()]
+    others = [randomness.digest_key(), randomness._key("noise", 0, 0, 0), randomness._secret]
     assert len(key) == 32
     assert key not in others
     assert Randomness(1, 2**127 + 5, attempt=7, run="a").seal_key() == key, "a resume with fresh noise keeps it"
