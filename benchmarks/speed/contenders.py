@@ -1,28 +1,44 @@
-"""One contender of `peers.py` in a process of its own: `python contenders.py NAME MODEL MODE` prints its cost as JSON.
+"""One contender of the rounds in `rounds.py`, each in a process of its own.
 
-Every contender does the same work: 50 clients with 60 examples of 28 x 28 pixels take 6 SGD steps of batch 10 from the
-server's model, in one thread. Nothing is imported before the contender needs it, for memory is compared as well.
+Every contender does the same work: clients with 60 examples of 28 x 28 pixels take 6 SGD steps of batch 10 from the
+server's model, in one thread. Nothing is imported before the contender needs it, for memory is compared as well, and
+nothing of fedpriv by others, for pfl-research lives in an environment of its own.
 """
 
 from __future__ import annotations
 
 import copy
-import json
 import resource
-import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import pairwise
+from statistics import median
 from time import process_time
 
 import torch
 from torch import Tensor, nn
 
-CLIENTS, EXAMPLES, BATCH, STEPS = 50, 60, 10, 6
+EXAMPLES, BATCH, STEPS = 60, 10, 6
 RATE, CLIP, NOISE = 0.1, 0.4, 1.0
-ROUNDS = 4  # after the first, which warms up
 
-Model = Callable[[], nn.Module]
-Lap = Callable[[], None]
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be done: `rounds` rounds after the first one, which warms up, by `clients` clients."""
+
+    model: Callable[[], nn.Module]
+    unit: str
+    clients: int
+    rounds: int
+    laps: list[float] = field(default_factory=list)
+
+    def data(self) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of all clients."""
+        return torch.randn(self.clients, EXAMPLES, 1, 28, 28), torch.randint(0, 10, (self.clients, EXAMPLES))
+
+    def lap(self) -> None:
+        """A round is over."""
+        self.laps.append(process_time())
 
 
 def cnn() -> nn.Module:
@@ -39,16 +55,11 @@ def linear() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
 
 
-def data() -> tuple[Tensor, Tensor]:
-    """Inputs and labels of all clients."""
-    return torch.randn(CLIENTS, EXAMPLES, 1, 28, 28), torch.randint(0, 10, (CLIENTS, EXAMPLES))
-
-
-def plain(model: Model, mode: str, lap: Lap) -> None:
+def plain(task: Task) -> None:
     """FedAvg as one would write it by hand, without any privacy."""
-    inputs, targets = data()
-    server = model()
-    for _ in range(1 + ROUNDS):
+    inputs, targets = task.data()
+    server = task.model()
+    for _ in range(1 + task.rounds):
         changes: list[list[Tensor]] = []
         for x, y in zip(inputs, targets, strict=True):
             local = copy.deepcopy(server)
@@ -59,17 +70,17 @@ def plain(model: Model, mode: str, lap: Lap) -> None:
                 optimizer.step()
             changes.append(change(local, server))
         add_mean(server, changes)
-        lap()
+        task.lap()
 
 
-def opacus(model: Model, mode: str, lap: Lap) -> None:
+def opacus(task: Task) -> None:
     """FedAvg where each client trains with opacus: examples are clipped, and each client has an engine of its own."""
     from opacus import PrivacyEngine
     from torch.utils.data import DataLoader, TensorDataset
 
-    inputs, targets = data()
-    server = model()
-    for _ in range(1 + ROUNDS):
+    inputs, targets = task.data()
+    server = task.model()
+    for _ in range(1 + task.rounds):
         changes: list[list[Tensor]] = []
         for x, y in zip(inputs, targets, strict=True):
             local = copy.deepcopy(server).train()
@@ -87,10 +98,10 @@ def opacus(model: Model, mode: str, lap: Lap) -> None:
                 optimizer.step()
             changes.append(change(private, server))
         add_mean(server, changes)
-        lap()
+        task.lap()
 
 
-def pfl(model: Model, mode: str, lap: Lap) -> None:
+def pfl(task: Task) -> None:
     """pfl-research as its documentation has it: FedAvg, a Gaussian mechanism clips updates and noises their sum."""
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.algorithm.base import NNAlgorithmParams
@@ -107,20 +118,22 @@ def pfl(model: Model, mode: str, lap: Lap) -> None:
 
     class Laps(TrainingProcessCallback):
         def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
-            lap()
+            task.lap()
             return False, Metrics()
 
-    inputs, targets = data()
+    inputs, targets = task.data()
     users = FederatedDataset(
         lambda user: PyTorchTensorDataset((inputs[user], targets[user]), user_id=str(user)),
-        get_user_sampler("minimize_reuse", list(range(CLIENTS))),
+        get_user_sampler("minimize_reuse", list(range(task.clients))),
     )
-    module = model()
+    module = task.model()
     module.loss = lambda x, y: nn.functional.cross_entropy(module(x), y)
     # the first round asks for metrics of each user; these cost nothing
     module.metrics = lambda x, y: {"none": Weighted(0, 1)}
     FederatedAveraging().run(
-        NNAlgorithmParams(1 + ROUNDS, evaluation_frequency=10**6, train_cohort_size=CLIENTS, val_cohort_size=0),
+        NNAlgorithmParams(
+            1 + task.rounds, evaluation_frequency=10**6, train_cohort_size=task.clients, val_cohort_size=0
+        ),
         SimulatedBackend(users, users, [CentrallyAppliedPrivacyMechanism(GaussianMechanism(CLIP, NOISE))]),
         PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0)),
         NNTrainHyperParams(local_num_epochs=1, local_learning_rate=RATE, local_batch_size=BATCH),
@@ -128,7 +141,7 @@ def pfl(model: Model, mode: str, lap: Lap) -> None:
     )
 
 
-def fedpriv(model: Model, mode: str, lap: Lap) -> None:
+def fedpriv(task: Task) -> None:
     """This library: whole updates clipped (`client`) or each example's gradient (`sample`)."""
     from torch.utils.data import TensorDataset
 
@@ -138,19 +151,19 @@ def fedpriv(model: Model, mode: str, lap: Lap) -> None:
     from fedpriv.runs.training import Training
     from fedpriv.strategies.fedavg import fedavg
 
-    inputs, targets = data()
+    inputs, targets = task.data()
     clients = make_clients(
-        model(), nn.CrossEntropyLoss(), [TensorDataset(*pair) for pair in zip(inputs, targets, strict=True)]
+        task.model(), nn.CrossEntropyLoss(), [TensorDataset(*pair) for pair in zip(inputs, targets, strict=True)]
     )
     privacy = Privacy(
         noise_multiplier=NOISE,
         clip=Clip(CLIP),
-        unit="client" if mode == "client" else "sample",
-        at="message" if mode == "client" else "gradient",
+        unit=task.unit,
+        at="message" if task.unit == "client" else "gradient",
         sampling=FixedSize(BATCH),
     )
-    for _ in Training(clients, fedavg(RATE, STEPS), privacy, rounds=1 + ROUNDS):
-        lap()
+    for _ in Training(clients, fedavg(RATE, STEPS), privacy, rounds=1 + task.rounds):
+        task.lap()
 
 
 def change(local: nn.Module, server: nn.Module) -> list[Tensor]:
@@ -164,18 +177,12 @@ def add_mean(server: nn.Module, changes: list[list[Tensor]]) -> None:
         parameter.data += torch.stack(all_changes).mean(0)
 
 
-def main() -> None:
-    name, model, mode = sys.argv[1:]
+def cost(name: str, model: str, unit: str, clients: int, rounds: int) -> dict[str, float]:
+    """Processor milliseconds of a round after the first, and peak megabytes of this process."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    laps: list[float] = []
-    {"plain": plain, "opacus": opacus, "pfl": pfl, "fedpriv": fedpriv}[name](
-        {"cnn": cnn, "linear": linear}[model], mode, lambda: laps.append(process_time())
-    )
-    seconds = [after - before for before, after in pairwise(laps)]
+    task = Task({"cnn": cnn, "linear": linear}[model], unit, clients, rounds)
+    {"plain": plain, "opacus": opacus, "pfl": pfl, "fedpriv": fedpriv}[name](task)
+    milliseconds = [1e3 * (after - before) for before, after in pairwise(task.laps)]
     # Linux counts in KiB
-    print(json.dumps({"seconds": seconds, "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
-
-
-if __name__ == "__main__":
-    main()
+    return {"ms": median(milliseconds), "MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}

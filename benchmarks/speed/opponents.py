@@ -1,0 +1,69 @@
+"""Other ways to a gradient: torch without any privacy, a loop written by hand, and opacus with both of its hooks."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+CLIP = 1.0
+_SUM = nn.CrossEntropyLoss(reduction="sum")
+
+Step = Callable[[Tensor, Tensor], object]
+
+
+def plain(model: nn.Module) -> Step:
+    """The gradient of the batch's loss, by one backward pass."""
+    parameters = list(model.parameters())
+    return lambda x, y: flat(torch.autograd.grad(_SUM(model(x), y), parameters))
+
+
+def by_hand(model: nn.Module) -> Step:
+    """A backward pass for each example, clipped and added: what one writes first."""
+    gradient = plain(model)
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        total: Tensor | float = 0.0
+        for one in range(len(x)):
+            row = gradient(x[one : one + 1], y[one : one + 1])
+            total = total + row * min(1.0, CLIP / float(row.norm()))
+        return torch.as_tensor(total)
+
+    return step
+
+
+def opacus(model: nn.Module, kind: str, batch: int, noise: float = 0.0) -> Step:
+    """The clipped gradient of opacus, with noise and without a step: `kind` is `hooks` or `ghost`."""
+    from opacus import PrivacyEngine
+
+    warnings.filterwarnings("ignore", message="Full backward hook is firing")
+    warnings.filterwarnings("ignore", message="Secure RNG turned off")
+    model = copy.deepcopy(model).train()
+    shapes = DataLoader(TensorDataset(torch.zeros(batch, 1)), batch_size=batch)  # tells opacus the size of a batch
+    made = PrivacyEngine().make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
+        criterion=nn.CrossEntropyLoss(),
+        data_loader=shapes,
+        noise_multiplier=noise,
+        max_grad_norm=CLIP,
+        poisson_sampling=False,
+        grad_sample_mode=kind,
+    )
+    private, optimizer, criterion = made[0], made[1], made[2] if kind == "ghost" else nn.CrossEntropyLoss()
+
+    def step(x: Tensor, y: Tensor) -> None:
+        optimizer.zero_grad()
+        criterion(private(x), y).backward()
+        optimizer.step()
+
+    return step
+
+
+def flat(gradients: tuple[Tensor, ...]) -> Tensor:
+    """One vector."""
+    return torch.cat([g.flatten() for g in gradients])

@@ -1,0 +1,60 @@
+"""Lines of a round of 50 clients, over the same round written by hand, without privacy.
+
+Each contender has a process of its own with one thread, and the processes take turns (`contenders.py`). `client` clips
+each client's whole update, which is what pfl-research has; `sample` clips every example's gradient, as opacus does.
+Peak memory is the whole process: Python, torch and all that a contender imports.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from statistics import median
+
+import contenders
+from rows import Effort, Found, Row
+from subprocesses import apart
+
+CLIENTS, ROUNDS, PROCESSES = 50, 3, 2
+_CLIENT, _SAMPLE = "client", "sample"
+
+
+@cache
+def contest(model: str, effort: Effort) -> dict[tuple[str, str], dict[str, float]]:
+    """What a round costs, by contender and unit: medians over processes."""
+    competitors = [("plain", "none"), ("fedpriv", _CLIENT), ("opacus", _SAMPLE), ("fedpriv", _SAMPLE)]
+    if effort.pfl:
+        competitors.insert(1, ("pfl", _CLIENT))
+    found: dict[tuple[str, str], list[dict[str, float]]] = {contender: [] for contender in competitors}
+    for _ in range(1 if effort.smoke else PROCESSES):
+        for name, unit in competitors:
+            work = name, model, unit, effort.of(CLIENTS), effort.of(ROUNDS, 1)
+            python = {"python": effort.pfl} if name == "pfl" and effort.pfl else {}
+            found[name, unit].append(apart(contenders.cost, *work, effort=effort, **python))
+    return {who: {unit: median(one[unit] for one in of) for unit in of[0]} for who, of in found.items()}
+
+
+def line(model: str, level: str, unit: str, effort: Effort) -> Found:
+    """Contenders that protect the same, and the plain one."""
+    found = {who: of[unit] for who, of in contest(model, effort).items() if who[1] in (level, "none")}
+    return Found({name: found[name, of] for name, of in found})
+
+
+def _rows(model: str, title: str, aims: tuple[str, str]) -> list[Row]:
+    peers = {_CLIENT: "pfl", _SAMPLE: "opacus"}
+    over = "round written by hand, no privacy"
+    return [
+        Row(
+            f"round, {title}, 50 clients, {unit} level",
+            over,
+            f"{aim} of {peers[unit]}",
+            partial(line, model, unit, "ms"),
+        )
+        for unit, aim in zip((_CLIENT, _SAMPLE), aims, strict=True)
+    ]
+
+
+ROWS = (
+    *_rows("cnn", "CNN 26 010", (".55", ".35")),
+    Row("the same at client level, peak memory", "the same", "below pfl", partial(line, "cnn", _CLIENT, "MB"), "MB"),
+    *_rows("linear", "softmax 7 850", (".2", ".1")),
+)
