@@ -8,7 +8,7 @@ SEED ?= 0
 OUT ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-slow test-faults fuzz mutants check format format-check lint types layers docs coverage bench clean
+.PHONY: help venv demo test test-slow test-faults fuzz mutants check format format-check lint types layers docs coverage bench bench-scaling bench-more clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,9 +75,13 @@ coverage: venv ## the tests, with at least 95 % of fedpriv/privacy covered
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not slow' --cov --cov-report=
 	$(BIN)/coverage report --include='fedpriv/privacy/*' --fail-under=95
 
-bench: venv ## time and memory of a private step and of a round (against pfl-research: see benchmarks/speed/peers.py)
-	$(BIN)/python benchmarks/speed/step.py
-	$(BIN)/python benchmarks/speed/scaling.py
+bench: venv ## the table of speed: each line a ratio of contenders that take turns (TABLE=file writes it, under 10 minutes)
+	$(BIN)/python benchmarks/speed/table.py $(if $(TABLE),--markdown $(TABLE))
+
+bench-scaling: venv ## how a round grows with clients, parameters and examples: slopes, and runs/scaling.png
+	$(BIN)/python benchmarks/speed/scaling.py --picture runs/scaling.png $(if $(TABLE),--markdown $(TABLE))
+
+bench-more: venv ## nodes of a sparse graph, the disk of a ledger, noise of pairs, and how long it takes to start
 	$(BIN)/python benchmarks/speed/nodes.py
 	$(BIN)/python benchmarks/speed/durability.py
 	$(BIN)/python benchmarks/speed/pairs.py

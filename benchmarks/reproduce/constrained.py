@@ -42,8 +42,11 @@ def clients_of(split: Split, n: int, kind: str, problem: fp.Problem, server: fp.
     return clients + (fp.make_clients(model, loss, [split.test], server) if server else [])
 
 
-def run(name: str, n: int, clients: list[fp.Client], strategy: fp.Strategy, bound: float, picture: Path | None) -> None:
-    training = fp.Training(clients, strategy, fp.Privacy(at="none"), rounds=20000, compute=COMPUTE, compare=True)
+def run(
+    name: str, clients: list[fp.Client], strategy: fp.Strategy, bound: float, rounds: int, picture: Path | None = None
+) -> None:
+    n = sum(client.problem.objective is not None for client in clients)
+    training = fp.Training(clients, strategy, fp.Privacy(at="none"), rounds=rounds, compute=COMPUTE, compare=True)
     start, curve = time.process_time(), []
     for report in training:
         numbers = report.metrics
@@ -114,7 +117,7 @@ def neyman_pearson(args: argparse.Namespace) -> None:
         # monks-1 alone has no minimiser: everyone with a5 = 1 is in class 1, so that weight grows for ever
         h = L2(1e-3) if args.data == "monks" else None
         strategy = fp.proximal_al(OUTER[args.data], (args.rho or RHO[args.data]) / n, regularizer=h, solver=solver)
-        run(args.data, n, clients_of(split, n, "stratified", problem), strategy, 0.2, args.picture)
+        run(args.data, clients_of(split, n, "stratified", problem), strategy, 0.2, args.rounds, args.picture)
 
 
 def fairness(args: argparse.Namespace) -> None:
@@ -122,7 +125,7 @@ def fairness(args: argparse.Namespace) -> None:
     for n in args.clients:
         clients = clients_of(split, n, "iid", fp.Problem(constraints=(gap,)), fp.Problem(None, (gap,)))
         strategy = fp.proximal_al(LOOSE, (args.rho or RHO["fairness"]) / n, solver=LBFGS())
-        run("adult, gap", n, clients, strategy, 0.1, args.picture)
+        run("adult, gap", clients, strategy, 0.1, args.rounds, args.picture)
 
 
 def quadratic(args: argparse.Namespace) -> None:
@@ -143,7 +146,7 @@ def quadratic(args: argparse.Namespace) -> None:
             nothing = TensorDataset(torch.zeros(1, dim), torch.zeros(1))
             clients += fp.make_clients(model, torch.nn.MSELoss(), [nothing], fp.Problem(objective, (line,)))
         strategy = fp.proximal_al(fp.Outer(10.0, 0.1, 1e-3, 1e-4), args.rho or 1.0, solver=Quadratic())
-        run(f"qp, d = {dim}", n, clients, strategy, 0.0, None)
+        run(f"qp, d = {dim}", clients, strategy, 0.0, args.rounds)
         print(f"qp, d = {dim}: the KKT system's solution has objective {kkt_objective(form, rows, right):.5f}")
 
 
@@ -237,6 +240,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--dim", type=int, nargs="+", default=[100, 300, 500])
     parser.add_argument("--rows", type=int, default=2, help="constraints of each client of a quadratic program")
+    parser.add_argument("--rounds", type=int, default=20_000, help="at most (np, fairness, qp)")
     parser.add_argument("--picture", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)

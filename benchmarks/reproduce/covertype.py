@@ -1,6 +1,6 @@
 """Optimality gap against gradient evaluations and time at equal true epsilon: DP-SVRG, DP-SVRG++, DP-GD, DP-SGD.
 
-    FEDPRIV_DATA=... python benchmarks/reproduce/covertype.py [--quick] [--out FOLDER]
+    FEDPRIV_DATA=... python benchmarks/reproduce/covertype.py [--quick] [--examples N] [--out FOLDER]
 
 The experiment of Wang, Ye, Xu (2017, appendix A) on Covertype (class 2 against the rest, logistic loss, rows of norm
 1, delta 1e-3), with noise calibrated to the whole run: unit sample, replace-one, one owner. DP-SGD is DP-GD on Poisson
@@ -33,7 +33,6 @@ from fedpriv.strategies.svrg import AnchorBudget, Epochs, svrg
 
 mpl.use("Agg")
 Gap = Callable[[np.ndarray], float]
-N_TRAIN = 80_000
 LAMBDAS = (1e-2, 0.0)
 EPSILONS = (0.2, 0.5, 1.0)
 BASE = fp.Privacy(epsilon=1.0, delta=1e-3)
@@ -141,7 +140,7 @@ def measure(
         spent += time.process_time() - start
         if report.round % max(1, contender.rounds // 30) == 0 or report.round == contender.rounds:
             values.append(gap(training.progress.models[0].double().numpy()))
-            evaluations.append(sum(training.plan.evaluations[: report.round]) / N_TRAIN)
+            evaluations.append(sum(training.plan.evaluations[: report.round]) / len(split.train))
             seconds.append(spent)
         start = time.process_time()
     x, y = split.test.tensors
@@ -153,10 +152,12 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", default="", metavar="WORD", help="methods whose name begins with it")
+    parser.add_argument("--examples", type=int, default=80_000, help="rows to train on")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    split = load("covertype", n_train=N_TRAIN)
+    split = load("covertype", n_train=options.examples)
     x, y = split.train.tensors
     inputs, signs = x.double().numpy(), 2.0 * y.numpy() - 1
     print("| lambda | epsilon | method | gap | gradient evaluations / n | seconds | test accuracy |", flush=True)
@@ -167,6 +168,8 @@ def main() -> None:
         for epsilon in EPSILONS[-1:] if options.quick else EPSILONS:
             curves[lam, epsilon] = {}
             for contender in contenders(L2(lam) if lam else Zero()):
+                if not contender.name.startswith(options.only):
+                    continue
                 runs, privacy = [], replace(contender.privacy, epsilon=epsilon)
                 for seed in range(1 if options.quick else 3):
                     runs.append(measure(split, contender, privacy, problem.gap, seed))

@@ -111,6 +111,7 @@ def main() -> None:
     parser.add_argument("--agents", type=int, nargs="+", default=list(EDGES), choices=list(EDGES))
     parser.add_argument("--epsilons", type=int, nargs="+", default=list(ROUNDS), choices=list(ROUNDS))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only", nargs="+", default=[*STAR, *EVERYWHERE], choices=[*STAR, *EVERYWHERE], metavar="NAME")
     parser.add_argument("--out", type=Path, default=Path("runs/pairwise"))
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -121,7 +122,7 @@ def main() -> None:
     found: dict[str, float] = {}
     for line in kept.read_text(encoding="utf-8").splitlines() if kept.exists() else ():
         found.update(json.loads(line))
-    wanted = list(cells(options.agents, options.epsilons))
+    wanted = [cell for cell in cells(options.agents, options.epsilons) if cell.strategy in options.only]
     with kept.open("a", encoding="utf-8") as file:
         for cell in track(wanted, description=f"{options.data}, {options.seeds} seeds"):
             for seed in range(options.seeds):

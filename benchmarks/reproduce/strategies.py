@@ -103,7 +103,7 @@ def measure(config: Config, split: Split) -> fp.Result:
     clients = make_population(config, split)
     training = fp.Training(
         clients, config.recipe().strategy, config.promise(), rounds=config.rounds, seed=0, secret_seed=0,
-        test=split.test, network=config.network.build(len(clients)), compute=config.compute.build(),
+        test=split.test, network=config.network.build(len(clients)), compute=config.compute,
         evaluate_every=10**6,
     )  # fmt: skip
     for _ in training:
@@ -115,6 +115,7 @@ def main() -> None:
     """Print a table for each data set."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", nargs="+", default=list(STRATEGIES), choices=list(STRATEGIES), metavar="NAME")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -125,7 +126,7 @@ def main() -> None:
         split = load_data(config_of(data, STRATEGIES["DP-GD"], 3))
         print(f"\n| {data} | " + " | ".join(f"epsilon {e}" for e in epsilons) + " | seconds |", flush=True)
         print("|---" * (len(epsilons) + 2) + "|", flush=True)
-        for name, entry in STRATEGIES.items():
+        for name, entry in ((name, STRATEGIES[name]) for name in options.only):
             start, row = time.process_time(), []
             for epsilon in epsilons:
                 config = config_of(data, entry, epsilon)

@@ -22,7 +22,7 @@ import fedpriv as fp
 from fedpriv.models import MnistCNN
 from fedpriv.storage import files
 
-CLIENTS, EXAMPLES, RATE = 100, 600, 0.033
+EXAMPLES, RATE = 600, 0.033
 
 
 class Timed(files.Disk):
@@ -40,24 +40,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path(), help="a folder on the disk in question")
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--clients", type=int, default=100)
     options = parser.parse_args()
     torch.set_num_threads(1)
     with TemporaryDirectory(dir=options.folder) as folder:
-        waits, rounds = measure(Path(folder) / "run", options.rounds)
+        waits, rounds = measure(Path(folder) / "run", options.clients, options.rounds)
     print(f"round {median(rounds) * 1e3:.0f} ms, of which waiting for the disk {median(waits) * 1e3:.2f} ms", end=" ")
     print(f"(at most {max(waits) * 1e3:.1f}): {median(waits) / median(rounds):.2%}")
 
 
-def measure(folder: Path, rounds: int) -> tuple[list[float], list[float]]:
+def measure(folder: Path, clients: int, rounds: int) -> tuple[list[float], list[float]]:
     """Seconds of waiting and seconds in all, for each round but the first; there are no checkpoints in between."""
     disk = files.disk = Timed()
     draws = torch.Generator().manual_seed(0)
     shape = (EXAMPLES, 1, 28, 28)
-    datasets = [TensorDataset(torch.rand(shape, generator=draws), torch.arange(EXAMPLES) % 10) for _ in range(CLIENTS)]
-    clients = fp.make_clients(MnistCNN(), nn.CrossEntropyLoss(), datasets)
-    privacy = fp.Privacy(noise_multiplier=50.0, trust=fp.SecureAggregation(CLIENTS), sampling=fp.Poisson(RATE))
+    datasets = [TensorDataset(torch.rand(shape, generator=draws), torch.arange(EXAMPLES) % 10) for _ in range(clients)]
+    everyone = fp.make_clients(MnistCNN(), nn.CrossEntropyLoss(), datasets)
+    privacy = fp.Privacy(noise_multiplier=50.0, trust=fp.SecureAggregation(clients), sampling=fp.Poisson(RATE))
     training = fp.Training(
-        clients, fp.fedavg(0.1), privacy, rounds=rounds + 2, folder=folder, checkpoint_every=rounds + 2
+        everyone, fp.fedavg(0.1), privacy, rounds=rounds + 2, folder=folder, checkpoint_every=rounds + 2
     )
     waits: list[float] = []
     seconds: list[float] = []

@@ -64,7 +64,7 @@ def exact(effort: Effort) -> Found:
 def resnets(effort: Effort) -> Found:
     """Four clients with models and batches of their own."""
     torch.manual_seed(0)
-    model, data = group_norm_resnet(), some(effort.of(4), effort.of(4), CIFAR)
+    model, data = group_norm_resnet(effort.of(64, 16)), some(effort.of(4), effort.of(4), CIFAR)
     run, name = ours(model, data, Clip(opponents.CLIP))
     steps = {PLAIN: opponents.plain(model), "opacus ghost": opponents.opacus(model, "ghost", len(data.inputs[0]))}
     runs = {name: partial(_each, step, data) for name, step in steps.items()}
@@ -84,7 +84,7 @@ def peak(contender: str, divide: int) -> float:
     """Megabytes that one contender's step takes at most above what was there before."""
     torch.set_num_threads(1)
     effort = Effort(divide=divide)
-    model, data = group_norm_resnet(), some(effort.of(4), effort.of(4), CIFAR)
+    model, data = group_norm_resnet(effort.of(64, 16)), some(effort.of(4), effort.of(4), CIFAR)
     runs: dict[str, Callable[[], object]] = {
         OURS: ours(model, data, Clip(opponents.CLIP))[0],
         PLAIN: partial(_each, opponents.plain(model), data),

@@ -15,16 +15,16 @@ def mlp(dim: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), first, nn.ReLU(), second, nn.ReLU(), last)
 
 
-def group_norm_resnet() -> nn.Module:
-    """ResNet-18 for images of CIFAR, 11 million parameters, with GroupNorm where the paper has BatchNorm."""
-    widths = (64, 64, 128, 256, 512)
+def group_norm_resnet(width: int = 64) -> nn.Module:
+    """ResNet-18 for images of CIFAR, 11 million parameters by default, with GroupNorm where the paper has BatchNorm."""
+    widths = (width, width, 2 * width, 4 * width, 8 * width)
     blocks = [
         block
         for before, after in pairwise(widths)
         for block in (Block(before, after, after // before), Block(after, after, 1))
     ]
-    stem = _convolution(3, 64, 3, 1)
-    return nn.Sequential(*stem, nn.ReLU(), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
+    stem = _convolution(3, width, 3, 1)
+    return nn.Sequential(*stem, nn.ReLU(), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8 * width, 10))
 
 
 class Block(nn.Module):

@@ -29,15 +29,16 @@ DEGREE, EXAMPLES, ROUNDS = 4, 6, 8
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", type=int, help="run one size in this process and print JSON")
-    only = parser.parse_args().only
-    if only is not None:
-        print(json.dumps(run(only)))
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="numbers of nodes")
+    options = parser.parse_args()
+    if options.only is not None:
+        print(json.dumps(run(options.only)))
         return
     empty = run_apart(0)["megabytes"]
     columns = ("ms/round", "against no noise", "us/(node+link)", "against n=10", "MB", "KB/(node+link)")
     print(f"{'nodes':>6s} {'links':>6s} " + " ".join(f"{name:>16s}" for name in columns) + f"   (above {empty:.0f} MB)")
     first = None
-    for nodes in SIZES:
+    for nodes in options.sizes:
         found, links = run_apart(nodes), nodes * DEGREE // 2
         each = found["seconds"] * 1e6 / (nodes + links)
         first = first or each

@@ -1,74 +1,150 @@
-"""Time and memory of a round as the number of clients grows: softmax regression, 10 to 10 000 clients of 6 examples.
+"""How the time and the memory of a round grow: with clients, parameters and examples, as slopes in log-log.
 
-    python benchmarks/speed/scaling.py
+    python benchmarks/speed/scaling.py [--picture FILE] [--markdown FILE] [--only NAME ...]
 
-The cost per client should stay flat. Each size runs in a process of its own with one thread; a round is one private
-gradient of every client (FedSGD, full batches), clipped example by example and noised client by client.
+A slope of 1 means that twice as much work takes twice as long. Each size has a process of its own with one thread:
+processor time of a round (a private gradient of every client, clipped example by example, noised client by client;
+full batches) and the peak memory of the process, less that of a process with nothing to do. `slope` is fitted to all
+sizes, `last` to the two largest, where fixed costs no longer hide what a further client, parameter or example costs.
+`--smoke` runs tiny sizes in this process: its numbers mean nothing.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import resource
-import subprocess
-import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
 from time import process_time
 
-SIZES = (10, 100, 1000, 10_000)
-EXAMPLES, ROUNDS = 6, 5
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from nets import mlp
+from rows import SMOKE, Effort
+from subprocesses import apart
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import fedpriv as fp
+from fedpriv.models import Loss, SoftmaxRegression, cross_entropy
+
+ROUNDS = 5
+HEADER = ("size", "ms a round", "us each", "against the first", "MB", "KB each")
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What grows, in which sizes, and what the work is."""
+
+    name: str
+    sizes: tuple[int, ...]
+    work: str
+
+
+AXES = (
+    Axis("clients", (10, 100, 1_000, 10_000, 100_000), "softmax on 64 numbers, 6 examples a client"),
+    Axis("parameters", (10_000, 100_000, 1_000_000, 10_000_000), "MLP on 28 x 28 pixels, one client of 16 examples"),
+    Axis("examples", (1_000, 10_000, 100_000, 1_000_000), "softmax on 64 numbers, one client"),
+)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one size."""
+
+    size: int
+    ms: float
+    megabytes: float
 
 
 def main() -> None:
+    """Measure, print, and draw if asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", type=int, help="run one size in this process and print JSON")
-    only = parser.parse_args().only
-    if only is not None:
-        print(json.dumps(run(only)))
-        return
-    empty = run_apart(0)["megabytes"]
-    columns = ("ms/round", "us/client", "against n=10", "MB", "KB/client")
-    print(f"{'clients':>8s} " + " ".join(f"{name:>12s}" for name in columns) + f"   (above {empty:.0f} MB)")
-    first = None
-    for clients in SIZES:
-        found = run_apart(clients)
-        each, megabytes = found["seconds"] * 1e6 / clients, found["megabytes"] - empty
-        first = first or each
-        values = (found["seconds"] * 1e3, each, each / first, megabytes, megabytes * 1024 / clients)
-        print(f"{clients:8d} " + " ".join(f"{value:12.2f}" for value in values), flush=True)
+    parser.add_argument("--only", nargs="+", default=[axis.name for axis in AXES], metavar="NAME", help="of an axis")
+    parser.add_argument("--picture", type=Path, metavar="FILE")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="where to write the tables")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes, everything in this process")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    effort = SMOKE if options.smoke else Effort()
+    found = {axis: costs(axis, effort) for axis in AXES if axis.name in options.only}
+    lines = [line for axis, of in found.items() for line in table(axis, of)]
+    print("\n".join(lines))
+    if options.markdown:
+        options.markdown.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    if options.picture:
+        draw(found, options.picture)
 
 
-def run_apart(clients: int) -> dict[str, float]:
-    """`run` in a fresh process."""
-    done = subprocess.run(
-        [sys.executable, __file__, "--only", str(clients)], check=True, capture_output=True, text=True
-    )
-    return json.loads(done.stdout.splitlines()[-1])
+def costs(axis: Axis, effort: Effort) -> list[Cost]:
+    """Of every size, without the memory of a process with nothing to do."""
+    empty = apart(run, axis.name, 0, effort=effort)[1]
+    sizes = (2, 3) if effort.smoke else axis.sizes
+    measured = [(size, *apart(run, axis.name, size, effort=effort)) for size in sizes]
+    return [Cost(size, ms, max(megabytes - empty, 0.1)) for size, ms, megabytes in measured]
 
 
-def run(clients: int) -> dict[str, float]:
-    """Median seconds of a round after the first, and the peak memory of the process; for no clients only the memory."""
-    import torch
-    from torch.utils.data import TensorDataset
-
-    from fedpriv import Privacy, Training, fedavg, make_clients
-    from fedpriv.models import Loss, SoftmaxRegression, cross_entropy, validate_model
-
+def run(axis: str, size: int) -> tuple[float, float]:
+    """Median milliseconds of a round after the first, and peak megabytes of this process; without work for size 0."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model = SoftmaxRegression(784, 10)
-    validate_model(model)
     laps: list[float] = []
-    if clients:
-        inputs, targets = torch.randn(clients, EXAMPLES, 784), torch.randint(0, 10, (clients, EXAMPLES))
+    if size:
+        model, inputs, targets = work(axis, size)
         sets = [TensorDataset(x, y) for x, y in zip(inputs, targets, strict=True)]
-        everyone = make_clients(model, Loss(cross_entropy), sets)
-        for _ in Training(everyone, fedavg(0.1), Privacy(noise_multiplier=1.0), rounds=1 + ROUNDS):
+        clients = fp.make_clients(model, Loss(cross_entropy), sets)
+        for _ in fp.Training(clients, fp.fedavg(0.1), fp.Privacy(noise_multiplier=1.0), rounds=1 + ROUNDS):
             laps.append(process_time())
-    seconds = median([after - before for before, after in pairwise(laps)] or [0.0])
-    return {"seconds": seconds, "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    took = median([1e3 * (after - before) for before, after in pairwise(laps)] or [0.0])
+    # Linux counts in KiB
+    return took, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def work(axis: str, size: int) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """A model, and inputs `[clients, examples, ...]` with targets."""
+    if axis == "parameters":
+        return mlp(size), torch.randn(1, 16, 1, 28, 28), torch.randint(0, 10, (1, 16))
+    shape = (size, 6) if axis == "clients" else (1, size)
+    return SoftmaxRegression(64, 10), torch.randn(*shape, 64), torch.randint(0, 10, shape)
+
+
+def slopes(found: Sequence[Cost]) -> tuple[float, float]:
+    """Of time in log-log: fitted to all sizes, and to the two largest."""
+    sizes, times = np.log([cost.size for cost in found]), np.log([cost.ms for cost in found])
+    return float(np.polyfit(sizes, times, 1)[0]), float(np.polyfit(sizes[-2:], times[-2:], 1)[0])
+
+
+def table(axis: Axis, found: Sequence[Cost]) -> Iterator[str]:
+    """Lines of Markdown."""
+    slope, last = slopes(found)
+    yield f"\n{axis.name}: {axis.work}. Time has slope {slope:.2f}, last {last:.2f}.\n"
+    yield "| " + " | ".join(HEADER) + " |"
+    yield "|---" * len(HEADER) + "|"
+    first = found[0].ms / found[0].size
+    for cost in found:
+        each, memory = cost.ms / cost.size, cost.megabytes / cost.size
+        values = (cost.ms, 1e3 * each, each / first, cost.megabytes, 1024 * memory)
+        yield f"| {cost.size} | " + " | ".join(f"{value:.3g}" for value in values) + " |"
+
+
+def draw(found: dict[Axis, list[Cost]], path: Path) -> None:
+    """A panel for each axis; the dotted line has slope 1 through the largest size."""
+    figure = Figure(figsize=(4 * len(found), 3.6), dpi=120, layout="constrained")
+    for panel, (axis, of) in zip(figure.subplots(1, len(found), squeeze=False)[0], found.items(), strict=True):
+        sizes = [cost.size for cost in of]
+        panel.loglog(sizes, [cost.ms for cost in of], "o-", color="#0072B2", label="ms a round")
+        panel.loglog(sizes, [cost.megabytes for cost in of], "s--", color="#D55E00", label="MB")
+        panel.loglog(sizes, [of[-1].ms * size / sizes[-1] for size in sizes], ":", color="#999999", label="slope 1")
+        panel.set_title(f"{axis.name}: slope {slopes(of)[0]:.2f}, last {slopes(of)[1]:.2f}", loc="left", fontsize=9)
+        panel.set_xlabel(axis.name)
+        panel.grid(color="#E6E8EB")
+    panel.legend(frameon=False, fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
 
 
 if __name__ == "__main__":

@@ -30,15 +30,17 @@ def seconds(code: str, repeats: int) -> float:
         subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         took.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
-    return median(took[1:])  # the first one fills the disk's cache
+    return median(took[1:] or took)  # the first one fills the disk's cache
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
-    repeats = parser.parse_args().repeats
-    alone = {code: seconds(code, repeats) for code in {base for _, base in AGAINST.values()}}
-    for name, (code, base) in AGAINST.items():
+    parser.add_argument("--only", nargs="+", default=list(AGAINST), choices=list(AGAINST))
+    options = parser.parse_args()
+    against, repeats = {name: AGAINST[name] for name in options.only}, options.repeats
+    alone = {code: seconds(code, repeats) for code in {base for _, base in against.values()}}
+    for name, (code, base) in against.items():
         took = seconds(code, repeats)
         print(f"{name:<22}  {took:6.2f} s  {took / alone[base]:5.2f} x {base} ({alone[base]:.2f} s)")
 

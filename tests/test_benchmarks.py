@@ -1,0 +1,101 @@
+"""Every benchmark runs, at tiny sizes on made-up data in the real formats: what nobody runs rots unseen."""
+
+import gzip
+import runpy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1] / "benchmarks"
+RUNS = {
+    "speed/table.py": ["--smoke", "--markdown", "OUT/table.md"],
+    "speed/scaling.py": ["--smoke", "--markdown", "OUT/scaling.md", "--picture", "OUT/scaling.png"],
+    "speed/durability.py": ["--clients", "3", "--rounds", "2", "--folder", "OUT"],
+    "speed/nodes.py": ["--only", "6"],
+    "speed/pairs.py": ["--clients", "10", "--dim", "20"],
+    "speed/startup.py": ["--repeats", "0", "--only", "import fedpriv.config"],
+    "reproduce/constrained.py": ["qp", "--dim", "6", "--clients", "2", "--rounds", "5"],
+    "reproduce/covertype.py": ["--quick", "--only", "DP-SVRG+", "--examples", "200", "--out", "OUT"],
+    "reproduce/logistic_regression.py": ["--quick"],
+    "reproduce/mnist_iadmm.py": ["--quick", "--seeds", "1", "--out", "OUT"],
+    "reproduce/mnist_tracking.py": [
+        "--quick",
+        "--agents",
+        "2",
+        "--epsilons",
+        "3",
+        "--networks",
+        "star",
+        "--out",
+        "OUT",
+    ],
+    "reproduce/mutual_information.py": ["--trials", "50", "--rounds", "3", "--out", "OUT"],
+    "reproduce/pairwise.py": ["--quick", "--only", "D-PSGD", "--out", "OUT"],
+    "reproduce/sensor_fusion.py": ["--quick", "--rounds", "3", "--trials", "2", "--out", "OUT"],
+    "reproduce/strategies.py": ["--quick", "--only", "DP-SGD", "DPOP", "--out", "OUT"],
+    "reproduce/svm_dual_averaging.py": ["--quick", "--rounds", "4", "--out", "OUT"],
+}
+PARTS = {  # of the scripts above, and run by them
+    "speed": {"bookkeeping", "contenders", "gradients", "nets", "opponents", "rounds", "rows", "steps", "subprocesses"},
+    "reproduce": {"sensors", "svm_problem", "svm_runs"},
+}
+PEERS = {"speed": {"pfl_environment"}, "reproduce": {"logistic_regression_peer"}}  # need a network or another library
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A folder like $FEDPRIV_DATA, with a few hundred examples that mean nothing."""
+    folder, draws = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
+    for name in ("mnist", "libsvm", "covertype", "adult"):
+        (folder / name).mkdir()
+    for part, count in (("train", 60), ("t10k", 20)):
+        images, labels = draws.integers(0, 256, (count, 28, 28)), draws.integers(0, 10, count)
+        for kind, values in (("images-idx3", images), ("labels-idx1", labels)):
+            head = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">u4").tobytes()
+            (folder / f"mnist/{part}-{kind}-ubyte").write_bytes(head + values.astype(np.uint8).tobytes())
+    signs = [f"{draws.choice([-1, 1])} {draws.integers(1, 60)}:1 {draws.integers(60, 124)}:1" for _ in range(80)]
+    (folder / "libsvm/a9a.gz").write_bytes(gzip.compress("\n".join(signs).encode()))
+    columns = [draws.integers(0, 250, (300, 10)), draws.integers(0, 2, (300, 44)), draws.integers(1, 8, (300, 1))]
+    np.savetxt(folder / "covertype/covtype.data", np.concatenate(columns, 1), "%d", ",")
+    for name, full_stop in (("adult.data", ""), ("adult.test", ".")):
+        rows = [
+            f"{draws.integers(20, 60)}, Private, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, "
+            f"White, {draws.choice(['Male', 'Female'])}, 0, 0, 40, United-States, {income}{full_stop}"
+            for income in draws.choice(["<=50K", ">50K"], 100)
+        ]
+        (folder / "adult" / name).write_text("\n".join(rows) + "\n")
+    return folder
+
+
+SLOW = {"reproduce/mnist_tracking.py"}  # starts a process that trains
+
+
+@pytest.mark.parametrize("script", [pytest.param(s, marks=[pytest.mark.slow] if s in SLOW else []) for s in RUNS])
+def test_it_runs(script, data, tmp_path, monkeypatch, capfd):
+    path = ROOT / script
+    monkeypatch.setenv("FEDPRIV_DATA", str(data))
+    monkeypatch.setattr(sys, "argv", [str(path), *(word.replace("OUT", str(tmp_path)) for word in RUNS[script])])
+    monkeypatch.setattr(sys, "path", [str(path.parent), *sys.path])
+    threads = torch.get_num_threads()
+    runpy.run_path(str(path), run_name="__main__")
+    torch.set_num_threads(threads)
+    assert any(letter.isdigit() for letter in capfd.readouterr().out)
+    for word in RUNS[script]:
+        if word.startswith("OUT/"):
+            assert (tmp_path / word.removeprefix("OUT/")).stat().st_size
+
+
+def test_every_file_is_run_or_named():
+    for folder in ("speed", "reproduce"):
+        named = {Path(script).stem for script in RUNS if script.startswith(folder)}
+        assert {path.stem for path in (ROOT / folder).glob("*.py")} == named | PARTS[folder] | PEERS[folder]
+
+
+def test_every_line_of_the_table_has_a_ratio(data, monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(ROOT / "speed"), *sys.path])
+    from rows import Found
+
+    assert Found({"fedpriv": 3.0, "plain": 2.0, "peer": 5.0}).ratios() == {"fedpriv": 1.5, "peer": 2.5}
