@@ -10,9 +10,10 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
+from fedpriv.clients.batch import Batch
 from fedpriv.models import SoftmaxRegression
-from fedpriv.oracle.backends import choose
-from fedpriv.oracle.backends.vmap import VmapBackend
+from fedpriv.oracle.backends import BACKENDS, choose
+from fedpriv.privacy.clipping import Clip
 
 GPU = torch.device("cuda", 0)
 
@@ -27,18 +28,21 @@ def training_in(folder: Path, chunk: int | None, resume: bool = False) -> fp.Tra
     return fp.Training(clients, fp.fedavg(0.1), privacy, rounds=4, seed=0, folder=folder, compute=compute, **options)
 
 
-@pytest.mark.parametrize("name", ["loop", "vmap", "linear", "auto"])
+@pytest.mark.parametrize("name", [*BACKENDS, "auto"])
 def test_every_backend_takes_a_chunk(name: str) -> None:
     choose(name, nn.Linear(2, 2), nn.CrossEntropyLoss(), 3)  # type: ignore[arg-type]
 
 
-def test_a_cpu_takes_no_more_than_its_cache_holds_and_another_device_what_it_is_told() -> None:
+@pytest.mark.parametrize("name", ["vmap", "ghost"])
+def test_a_cpu_takes_no_more_than_its_cache_holds_and_another_device_what_it_is_told(name: str) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    chunks = [VmapBackend(model, nn.MSELoss(), chunk)._chunk for chunk in (None, 3, 4096)]
-    assert chunks == [512, 3, 512]
-    backend = choose("vmap", model.to("meta"), nn.MSELoss(), 4096)
-    assert isinstance(backend, VmapBackend)
-    assert backend._chunk == 4096
+    row, batch = (
+        torch.zeros(1, 12),
+        Batch(torch.arange(1), torch.zeros(1, 1, 2), torch.zeros(1, 1, 2), torch.ones(1, 1)),
+    )
+    for chunk, found in ((None, 512), (3, 3), (4096, 512)):
+        assert BACKENDS[name](model, nn.MSELoss(), chunk)._at_once(row, batch, Clip(1.0)) == found
+    assert BACKENDS[name](model, nn.MSELoss(), 700)._at_once(row.to("meta"), batch, Clip(1.0)) == 700
 
 
 def test_a_gpu_computes_as_many_examples_as_a_quarter_of_its_free_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:

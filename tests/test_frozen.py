@@ -166,7 +166,7 @@ def test_backends_agree_on_frozen_parts_with_plain_torch(kind: str, clip: Clip |
 @pytest.mark.parametrize("kind", ["bias", "weight"])
 def test_the_closed_form_is_for_layers_that_are_trained_whole(kind: str) -> None:
     loss = nn.CrossEntropyLoss()
-    assert type(choose("auto", MODELS[kind], loss)) is BACKENDS["vmap"]
+    assert type(choose("auto", MODELS[kind], loss)) is BACKENDS["ghost"]
     with pytest.raises(fp.ConfigError, match="nothing frozen"):
         choose("linear", MODELS[kind], loss)
 

@@ -23,8 +23,9 @@ class Compute:
     """How gradients are computed: affects speed, not privacy.
 
     Args:
-        backend: How per-example gradients are computed: `"loop"`, `"vmap"`, `"linear"` (closed form for one linear
-            layer) or `"auto"`, which takes `linear` where it can and `vmap` otherwise.
+        backend: How per-example gradients are computed: `"loop"`, `"vmap"`, `"ghost"` (without those of linear,
+            convolution and embedding layers where they are large), `"linear"` (closed form for one linear layer) or
+            `"auto"`, which takes `linear` where it can and `ghost` otherwise.
         device: A torch device, or `"auto"` for a GPU if there is one.
         dtype: Type of parameters and examples, `"float32"` or `"float64"`.
         chunk: Largest number of examples that are computed at once. By default 16384 on a CPU, where gradients are

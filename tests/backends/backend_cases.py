@@ -20,7 +20,7 @@ class Case:
     name: str
     model: nn.Module
     loss: Loss
-    backends: tuple[str, ...] = ("vmap", "linear")
+    backends: tuple[str, ...] = ("vmap", "ghost", "linear")
 
     def rows(self, clients: int, dtype: torch.dtype = torch.float64) -> Tensor:
         dim = sum(p.numel() for p in self.model.parameters())
@@ -43,6 +43,55 @@ class Squares(nn.Module):
         return (outputs.sum(1) - targets).square().mean() / len(outputs)
 
 
+class Words(nn.Module):
+    """Embeddings, one of them tied to the last layer, positions that are the same for all examples, attention."""
+
+    def __init__(self, width: int = 4) -> None:
+        super().__init__()
+        self.word, self.place = nn.Embedding(CLASSES, width, padding_idx=0), nn.Embedding(16, width)
+        self.block = nn.TransformerEncoderLayer(width, 2, 8, dropout=0.0, batch_first=True)
+        self.first = nn.Linear(width, width)
+        self.last = nn.Linear(width, CLASSES, bias=False)
+        self.last.weight = self.word.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        words = (x.flatten(1) * 2).long().remainder(CLASSES)
+        values = self.word(words) + self.place(torch.arange(16)) + x.flatten(1).unsqueeze(2)
+        values = self.block(values.transpose(0, 1).contiguous().transpose(0, 1))
+        return self.last(self.first(values.transpose(0, 1)).mean(0))
+
+
+class InPlace(nn.Module):
+    """Changes in place what comes out of layers, and calls one layer twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 2, 3, padding=1), nn.Conv2d(2, 2, 3, stride=2, padding=1, groups=2)
+        self.relu, self.last = nn.LeakyReLU(0.1, inplace=True), nn.Linear(2, CLASSES)
+        self.scale = nn.Parameter(torch.ones(2, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.relu(self.first(x))
+        y = self.second(x)
+        y *= self.scale
+        y = self.relu(self.second(y) + x[:, :, :1, :1])
+        return self.last(y.mean((2, 3)))
+
+
+class Images(nn.Module):
+    """Four images of each example, one-dimensional convolution, a weight that is computed, one that is not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line, self.wide = nn.Conv1d(1, 3, 2, dilation=2, bias=False), nn.Conv1d(3, 24, 2)
+        self.mixed = nn.utils.parametrizations.weight_norm(nn.Linear(24, CLASSES))
+        self.idle = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        lines = self.line(x.flatten(1, 2).reshape(-1, 1, 4))
+        return self.mixed(self.wide(lines).tanh().reshape(len(x), 4, 24).sum(1))
+
+
 def cnn() -> nn.Module:
     convolution = nn.Conv2d(1, 4, 3, padding=1)
     return nn.Sequential(
@@ -60,7 +109,10 @@ CASES = [
     Case("svm", nn.Sequential(nn.Flatten(), nn.Linear(16, CLASSES)), nn.MultiMarginLoss()),
     Case("weighted", Flat(bias=True), nn.CrossEntropyLoss(weight=torch.tensor([0.1, 1.0, 5.0]).double())),
     Case("user's loss", Flat(bias=True), Squares()),
-    Case("cnn", cnn(), nn.CrossEntropyLoss(), ("vmap",)),
+    Case("cnn", cnn(), nn.CrossEntropyLoss(), ("vmap", "ghost")),
+    Case("words", Words(), nn.CrossEntropyLoss(), ("vmap", "ghost")),
+    Case("in place", InPlace(), nn.CrossEntropyLoss(), ("vmap", "ghost")),
+    Case("images", Images(), Squares(), ("vmap", "ghost")),
 ]
 
 

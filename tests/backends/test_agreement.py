@@ -10,7 +10,7 @@ from backend_cases import CASES, Case, Flat, cnn, join, ragged, softmax
 from torch import nn
 
 from fedpriv.oracle.backends import BACKENDS
-from fedpriv.oracle.backends.vmap import VmapBackend
+from fedpriv.oracle.backends.per_example import in_cache
 from fedpriv.privacy.clipping import Clip
 
 PAIRS = [pytest.param(case, name, id=f"{case.name}: {name}") for case in CASES for name in case.backends]
@@ -79,20 +79,20 @@ def test_largest_norms_agree(case: Case, name: str, norm: str) -> None:
 
 @pytest.mark.parametrize(("outputs", "chunk"), [(1, 512), (2**13, 512), (2**14, 256), (2**18, 16), (2**21, 4)])
 def test_a_chunk_has_16_mib_of_gradients_within_4_to_512(outputs: int, chunk: int) -> None:
-    model = nn.Linear(1, outputs, bias=False)
-    assert VmapBackend(model, nn.MSELoss())._chunk == chunk
+    assert in_cache(4 * outputs) == chunk
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 8, 100])
 @pytest.mark.parametrize("clip", [Clip(0.3), None], ids=str)
 @pytest.mark.parametrize("alike", [True, False])
-def test_the_chunk_does_not_matter(chunk: int, clip: Clip | None, alike: bool) -> None:
+@pytest.mark.parametrize("name", ["vmap", "ghost"])
+def test_the_chunk_does_not_matter(chunk: int, clip: Clip | None, alike: bool, name: str) -> None:
     torch.manual_seed(5)
     case = softmax()
     params = case.rows(1).expand(4, -1) if alike else case.rows(4)
     batch = ragged((5, 1, 4, 2))
     whole, _ = BACKENDS["loop"](case.model, case.loss).clipped_sum(params, batch, clip)
-    pieces, _ = VmapBackend(case.model, case.loss, chunk).clipped_sum(params, batch, clip)
+    pieces, _ = BACKENDS[name](case.model, case.loss, chunk).clipped_sum(params, batch, clip)
     torch.testing.assert_close(pieces, whole, rtol=1e-9, atol=1e-12)
 
 

@@ -75,8 +75,8 @@ def test_auto_takes_the_closed_form_for_linear_models(model: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("model", OTHER)
-def test_auto_takes_vmap_for_all_others(model: nn.Module) -> None:
-    assert type(choose("auto", model, nn.CrossEntropyLoss())) is BACKENDS["vmap"]
+def test_auto_takes_ghost_for_all_others(model: nn.Module) -> None:
+    assert type(choose("auto", model, nn.CrossEntropyLoss())) is BACKENDS["ghost"]
 
 
 def test_linear_refuses_what_it_cannot_serve_and_names_the_way_out() -> None:

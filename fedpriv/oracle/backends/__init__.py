@@ -9,11 +9,12 @@ from torch import nn
 from fedpriv.clients.client import Loss
 from fedpriv.errors import ConfigError
 from fedpriv.oracle.backends.base import Backend
+from fedpriv.oracle.backends.ghost import GhostBackend
 from fedpriv.oracle.backends.linear import LinearBackend
 from fedpriv.oracle.backends.loop import LoopBackend
 from fedpriv.oracle.backends.vmap import VmapBackend
 
-BackendName = Literal["auto", "loop", "vmap", "linear"]
+BackendName = Literal["auto", "loop", "vmap", "ghost", "linear"]
 
 
 class MakesBackend(Protocol):
@@ -27,6 +28,7 @@ class MakesBackend(Protocol):
 BACKENDS: dict[str, MakesBackend] = {
     "loop": LoopBackend,
     "vmap": VmapBackend,
+    "ghost": GhostBackend,
     "linear": LinearBackend,
 }
 
@@ -35,7 +37,7 @@ def choose(name: BackendName, model: nn.Module, loss: Loss, chunk: int | None = 
     """Build a backend.
 
     Args:
-        name: A key of `BACKENDS`, or `"auto"`: `linear` where it supports the model, else `vmap`.
+        name: A key of `BACKENDS`, or `"auto"`: `linear` where it supports the model, else `ghost`.
         model: The clients' model.
         loss: The clients' loss.
         chunk: Largest number of examples whose gradients are computed at once; None leaves it to the backend.
@@ -44,7 +46,7 @@ def choose(name: BackendName, model: nn.Module, loss: Loss, chunk: int | None = 
         ConfigError: the name is unknown, or the backend does not support the model.
     """
     if name == "auto":
-        name = "linear" if LinearBackend.supports(model) else "vmap"
+        name = "linear" if LinearBackend.supports(model) else "ghost"
     if name not in BACKENDS:
         raise ConfigError("backend", name, f"choose 'auto' or one of {sorted(BACKENDS)}")
     return BACKENDS[name](model, loss, chunk)

@@ -1,0 +1,281 @@
+"""Per-example gradients of one parameter, as they are or as factors of products: their norms and weighted sums.
+
+A layer's weight has one gradient for each example, which is often much larger than what it is a product of: the
+layer's input and the gradient of its output. Then its norm and the sum over examples are computed from the factors.
+Source: Goodfellow, 2015, arXiv:1510.01799, for one position; Li and others, 2022, arXiv:2110.05679, for several words.
+
+Shapes begin with `[k, b]`: b examples of each of k clients.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedpriv.oracle.backends.summation import sum_of_products
+from fedpriv.privacy.clipping import Clip, NormName
+
+LONGEST = 2.0**14
+"""A sum over T positions counts as no shorter than `T / LONGEST` times the sum of the positions' norms: else rounding
+could pass the clip bound where they cancel (docs/design has the bound)."""
+Integers = tuple[int, ...]
+
+
+class Gradients(ABC):
+    """One gradient of a parameter for each example."""
+
+    @abstractmethod
+    def whole(self) -> Tensor:
+        """The gradients, `[k, b, size]`."""
+
+    @abstractmethod
+    def norms(self, clip: Clip) -> Tensor:
+        """Norm of each in float64, `[k, b]`: too small by at most 2**-12 of itself."""
+
+    @abstractmethod
+    def sum(self, weights: Tensor) -> Tensor:
+        """`sum_b weights[k, b] * gradient[k, b]`: `[k, b]` in float64 to `[k, size]`."""
+
+    @abstractmethod
+    def kept(self, cells: Tensor) -> Gradients:
+        """The gradients where `cells [k, b]` is True, and zeros elsewhere."""
+
+    def times(self, weights: Tensor) -> Gradients:
+        """The gradients, each multiplied by its weight of `[k, b]`."""
+        return Dense(self.whole() * weights.unsqueeze(2))
+
+    @property
+    @abstractmethod
+    def numbers(self) -> int:
+        """How many numbers are kept of each example."""
+
+    def settled(self, norm: NormName) -> Gradients:
+        """The same gradients in the form that is least work for this norm."""
+        return self
+
+    def plus(self, other: Gradients) -> Gradients:
+        """The sums with other gradients of the same examples."""
+        return Dense(self.whole() + other.whole())
+
+    def minus(self, other: Gradients) -> Gradients:
+        """The differences from other gradients of the same examples."""
+        return Dense(self.whole() - other.whole())
+
+
+@dataclass(frozen=True)
+class Dense(Gradients):
+    """Gradients as they are, `[k, b, size]`."""
+
+    values: Tensor
+
+    @property
+    def numbers(self) -> int:
+        """See `Gradients`."""
+        return self.values.shape[2]
+
+    def whole(self) -> Tensor:
+        """See `Gradients`."""
+        return self.values
+
+    def norms(self, clip: Clip) -> Tensor:
+        """See `Gradients`."""
+        return clip.norms(self.values)
+
+    def sum(self, weights: Tensor) -> Tensor:
+        """See `Gradients`."""
+        return sum_of_products(weights.unsqueeze(1), self.values).squeeze(1)
+
+    def kept(self, cells: Tensor) -> Gradients:
+        """See `Gradients`."""
+        return Dense(self.values.where(cells.unsqueeze(2), 0))
+
+
+@dataclass(frozen=True)
+class Outer(Gradients):
+    """Gradients `sum_t left[t] right[t]^T` over t positions: `left [k, b, t, o], right [k, b, t, i]`."""
+
+    left: Tensor
+    right: Tensor
+
+    @property
+    def numbers(self) -> int:
+        """See `Gradients`."""
+        return self.left[0, 0].numel() + self.right[0, 0].numel()
+
+    def whole(self) -> Tensor:
+        """See `Gradients`."""
+        return (self.left.mT @ self.right).flatten(2)
+
+    def norms(self, clip: Clip) -> Tensor:
+        """See `Gradients`; of several positions in l2 only."""
+        apart = clip.norms(self.left) * clip.norms(self.right)  # of each position
+        norms = apart.squeeze(2) if apart.shape[2] == 1 else self._norms(apart)
+        # a gradient that is no number of its type is broken, though the norm of its factors may be one
+        long = norms > torch.finfo(self.left.dtype).max
+        return clip.norms(self.whole()) if long.any() else norms
+
+    def _norms(self, apart: Tensor) -> Tensor:
+        left, right, positions = self.left.double(), self.right.double(), self.left.shape[2]
+        squares = ((left @ left.mT) * (right @ right.mT)).sum((2, 3)).clamp_min(0)
+        # a sum that is small beside its terms is known only as well as they are: it must not be taken for too small
+        terms, longest = left.shape[3] + right.shape[3] + positions**2, apart.sum(2)
+        squares = squares + terms * torch.finfo(torch.double).eps * longest.square()
+        return squares.sqrt().maximum(longest * (positions / LONGEST))
+
+    def sum(self, weights: Tensor) -> Tensor:
+        """See `Gradients`."""
+        left = self.left.double() * weights[:, :, None, None]
+        return sum_of_products(left.flatten(1, 2).mT, self.right.flatten(1, 2)).flatten(1)
+
+    def kept(self, cells: Tensor) -> Gradients:
+        """See `Gradients`."""
+        cells = cells[:, :, None, None]
+        return Outer(self.left.where(cells, 0), self.right.where(cells, 0))
+
+    def times(self, weights: Tensor) -> Gradients:
+        """See `Gradients`."""
+        return Outer(self.left * weights[:, :, None, None], self.right)
+
+    def settled(self, norm: NormName) -> Gradients:
+        """See `Gradients`."""
+        positions, outputs, inputs = self.left.shape[2], self.left.shape[3], self.right.shape[3]
+        return self if positions == 1 or _short(positions, outputs, inputs, norm) else Dense(self.whole())
+
+    def plus(self, other: Gradients) -> Gradients:
+        """See `Gradients`."""
+        if not isinstance(other, Outer):
+            return super().plus(other)
+        return Outer(torch.cat([self.left, other.left], 2), torch.cat([self.right, other.right], 2))
+
+    def minus(self, other: Gradients) -> Gradients:
+        """See `Gradients`; where both are close so are the factors, and little cancels."""
+        if not isinstance(other, Outer):
+            return super().minus(other)
+        left = torch.cat([self.left - other.left, other.left], 2)
+        return Outer(left, torch.cat([self.right, self.right - other.right], 2))
+
+
+@dataclass(frozen=True)
+class Convolved(Gradients):
+    """Gradients of a convolution's weight; each example is n images.
+
+    Attributes:
+        left: Gradient of its output, `[k, b, n, o, *s]`.
+        right: Its input, `[k, b, n, c, *s]`.
+        size: Shape of a kernel, `[*s]`.
+        options: Its stride, padding and dilation.
+        groups: Its groups of channels.
+    """
+
+    left: Tensor
+    right: Tensor
+    size: Integers
+    options: tuple[Integers, Integers, Integers]
+    groups: int
+
+    @property
+    def numbers(self) -> int:
+        """See `Gradients`."""
+        return self.left[0, 0].numel() + self.right[0, 0].numel()
+
+    def whole(self) -> Tensor:
+        """See `Gradients`."""
+        left, right = self.left.flatten(0, 2), self.right.flatten(0, 2)
+        images, outputs = left.shape[:2]
+        kernels = left.new_empty(1).expand(images * outputs, right.shape[1] // self.groups, *self.size)
+        none = (0,) * len(self.size)
+        found = torch.ops.aten.convolution_backward(
+            left.flatten(0, 1).unsqueeze(0),
+            right.flatten(0, 1).unsqueeze(0),
+            kernels,
+            None,
+            *self.options,
+            False,
+            none,
+            images * self.groups,
+            [False, True, False],
+        )[1]
+        return found.reshape(*self.left.shape[:3], -1).sum(2)
+
+    def norms(self, clip: Clip) -> Tensor:
+        """See `Gradients`."""
+        return self.settled(clip.norm).norms(clip)
+
+    def sum(self, weights: Tensor) -> Tensor:
+        """See `Gradients`."""
+        return Dense(self.whole()).sum(weights)
+
+    def kept(self, cells: Tensor) -> Gradients:
+        """See `Gradients`."""
+        return Dense(self.whole()).kept(cells)
+
+    def settled(self, norm: NormName) -> Gradients:
+        """See `Gradients`."""
+        left, (channels, *_) = self.left.flatten(4), self.right.shape[3:]
+        window = channels * torch.Size(self.size).numel()
+        positions = left.shape[2] * left.shape[4]
+        if self.groups > 1 or len(self.size) > 2 or not _short(positions, left.shape[3], window, norm):
+            return Dense(self.whole())
+        return Outer(left.mT.flatten(2, 3), self._windows().mT.flatten(2, 3))
+
+    def _windows(self) -> Tensor:
+        """What the kernel sees at each position, `[k, b, n, c * size, positions]`."""
+        flat, wider = (1,) * (2 - len(self.size)), (0,) * (2 - len(self.size))
+        stride, padding, dilation = self.options
+        images = self.right.flatten(0, 2).unflatten(2, (*flat, -1)) if flat else self.right.flatten(0, 2)
+        options = (*flat, *dilation), (*wider, *padding), (*flat, *stride)
+        windows = functional.unfold(images, (*flat, *self.size), *options)
+        return windows.unflatten(0, self.right.shape[:3])
+
+
+@dataclass(frozen=True)
+class FewRows(Gradients):
+    """Gradients of a table `[n_rows, d]` in few rows: `rows [k, b, t]` are their numbers, `values [k, b, t, d]`."""
+
+    rows: Tensor
+    values: Tensor
+    n_rows: int
+
+    @property
+    def numbers(self) -> int:
+        """See `Gradients`."""
+        return self.values[0, 0].numel()
+
+    def whole(self) -> Tensor:
+        """See `Gradients`."""
+        clients, examples, _, width = self.values.shape
+        table = self.values.new_zeros(clients, examples, self.n_rows, width)
+        return table.scatter_add_(2, self.rows.unsqueeze(3).expand_as(self.values), self.values).flatten(2)
+
+    def norms(self, clip: Clip) -> Tensor:
+        """See `Gradients`."""
+        return clip.norms(self._added.flatten(2))
+
+    def sum(self, weights: Tensor) -> Tensor:
+        """See `Gradients`."""
+        clients, width = len(self.values), self.values.shape[3]
+        table = weights.new_zeros(clients * self.n_rows, width)
+        first = torch.arange(clients, device=self.rows.device).view(-1, 1, 1) * self.n_rows
+        added = self._added.double() * weights[:, :, None, None]
+        return table.index_add_(0, (self.rows + first).flatten(), added.flatten(0, 2)).view(clients, -1)
+
+    def kept(self, cells: Tensor) -> Gradients:
+        """See `Gradients`."""
+        return FewRows(self.rows, self.values.where(cells[:, :, None, None], 0), self.n_rows)
+
+    @cached_property
+    def _added(self) -> Tensor:
+        """The values, those of one row added up where it occurs first, and zero where it occurs again."""
+        same = self.rows.unsqueeze(3) == self.rows.unsqueeze(2)  # [k, b, t, t]
+        first = same.int().argmax(3) == torch.arange(self.rows.shape[2], device=self.rows.device)
+        return (same.to(self.values) @ self.values) * first.unsqueeze(3)
+
+
+def _short(positions: int, outputs: int, inputs: int, norm: NormName) -> bool:
+    """Whether products over pairs of positions take less work than gradients `[outputs, inputs]`."""
+    return norm == "l2" and 2 * positions * (outputs + inputs) < outputs * inputs

@@ -1,0 +1,92 @@
+"""Per-example gradients from one forward and one backward pass, as factors where they are large.
+
+Linear, convolution and embedding layers keep what their gradients are products of (`recorded`), from which norms and
+weighted sums follow (`factors`). All other uses of parameters get one copy of the parameter for each example, so that
+plain autograd returns each example's gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from fedpriv.clients.client import Loss
+from fedpriv.oracle.backends.factors import Dense, Gradients
+from fedpriv.oracle.backends.functional import all_alike
+from fedpriv.oracle.backends.per_example import PerExample, in_cache
+from fedpriv.oracle.backends.recorded import Call, Recording
+from fedpriv.privacy.clipping import NormName
+
+_MOST = 1024  # examples at once on any device: in sums of more, rounding would weigh (see `factors.LONGEST`)
+
+
+class GhostBackend(PerExample):
+    """Per-example gradients, many at a time, as factors where they are large.
+
+    Vmap keeps examples apart, so that no layer is asked which dimension of its input they are in.
+
+    Args:
+        model: The clients' model; its own parameters are not used. Dropout draws a mask for each example.
+        loss: Maps the outputs and targets of a batch of one to a scalar.
+        chunk: Largest number of examples at once; on a CPU never more than suits its cache.
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss, chunk: int | None = None) -> None:
+        super().__init__(model, loss, min(chunk or _MOST, _MOST))
+
+    def _fitting(self, params: Tensor, x: Tensor, y: Tensor, norm: NormName) -> int:
+        gradients = [found.settled(norm) for found in self._gradients(params, x, y)]
+        return in_cache(sum(found.numbers for found in gradients) * params.element_size())
+
+    def _gradients(self, params: Tensor, x: Tensor, y: Tensor) -> list[Gradients]:
+        found = self._run(params, x, y, _as_it_is)
+        return found or self._run(params, x, y, Tensor.clone)
+
+    def _run(self, params: Tensor, x: Tensor, y: Tensor, keep: Callable[[Tensor], Tensor]) -> list[Gradients]:
+        """The gradients; none if the model changed in place what was to be kept."""
+        cells, unflatten, calls = (x.shape[0], x.shape[1]), self._functional.unflatten, list[Call]()
+        alike = all_alike(params)
+        shared, x = (params[0], x.flatten(0, 1)) if alike else (params, x)
+        own = shared.expand(len(x), -1) if alike else shared.unsqueeze(1).expand(*cells, -1)
+        leaves = {name: leaf.requires_grad_() for name, leaf in unflatten(own.detach()).items()}
+
+        def outputs(own: dict[str, Tensor], shared: dict[str, Tensor], x: Tensor) -> Tensor:
+            with Recording(own, shared, calls, 1 if alike else 2, keep):
+                return self._functional.outputs(own, x.unsqueeze(0)).squeeze(0)
+
+        over_examples = vmap(outputs, in_dims=(0, None, 0), randomness="different")
+        over = over_examples if alike else vmap(over_examples, randomness="different")
+        with torch.enable_grad():
+            # of what needs gradients only leaves and recorded outputs get one
+            found = over(leaves, unflatten(shared.detach().requires_grad_()), x)
+            losses = self._functional.losses(found if alike else found.flatten(0, 1), y.flatten(0, 1))
+            if any(call.input.changed or call.output.changed for call in calls):
+                return []
+            inputs = [*leaves.values(), *(call.output.stored for call in calls)]
+            gradients = torch.autograd.grad(losses.sum(), inputs, allow_unused=True)
+        return _by_parameter(leaves, calls, gradients, cells)
+
+
+def _by_parameter(
+    leaves: dict[str, Tensor], calls: list[Call], gradients: Sequence[Tensor | None], cells: tuple[int, int]
+) -> list[Gradients]:
+    """Each parameter's gradients: those of its copies, and of the layers that were recorded."""
+    terms: dict[str, list[Gradients]] = {name: [] for name in leaves}
+    for name, whole in zip(leaves, gradients, strict=False):
+        if whole is not None:
+            terms[name].append(Dense(whole.reshape(*cells, -1)))
+    for call, output in zip(calls, gradients[len(leaves) :], strict=True):
+        for name, term in call.gradients(output, cells) if output is not None else ():
+            terms[name].append(term)
+    for name, leaf in leaves.items():
+        if not terms[name]:  # the loss does not depend on it
+            terms[name].append(Dense(torch.zeros_like(leaf).reshape(*cells, -1)))
+    return [reduce(Gradients.plus, found) for found in terms.values()]
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor

@@ -1,0 +1,167 @@
+"""What backends share that compute many examples' gradients at once: pieces, clipping and sums."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.func import grad, vmap
+
+from fedpriv.clients.batch import Batch
+from fedpriv.clients.client import Loss
+from fedpriv.oracle.backends.factors import Gradients
+from fedpriv.oracle.backends.functional import Functional, all_alike, count, is_finite, unpad
+from fedpriv.oracle.backends.group_norm import FoldedGroupNorm
+from fedpriv.privacy.clipping import Clip, NormName
+
+_MOST = 512  # examples at once on a CPU
+
+
+class PerExample(ABC):
+    """Clipped sums of the gradients that `_gradients` finds, many at a time.
+
+    Guarantee: each example adds to its client's row a vector of norm at most `clip.bound`, and to no other row.
+
+    Args:
+        model: The clients' model; its own parameters are not used. Dropout draws a mask for each example.
+        loss: Maps the outputs and targets of a batch of one to a scalar.
+        chunk: Largest number of examples at once; on a CPU never more than suits its cache.
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss, chunk: int | None = None) -> None:
+        self._functional, self._chunk = Functional(model, loss), chunk
+        self._fits: dict[NormName, int] = {}
+        grouped = any(isinstance(module, nn.GroupNorm) for module in model.modules())
+        self._kernels = FoldedGroupNorm() if grouped else nullcontext()
+
+    @abstractmethod
+    def _gradients(self, params: Tensor, x: Tensor, y: Tensor) -> list[Gradients]:
+        """Each parameter's gradients at rows `[c, dim]`, of examples `[c, b, ...]`."""
+
+    @abstractmethod
+    def _fitting(self, params: Tensor, x: Tensor, y: Tensor, norm: NormName) -> int:
+        """How many examples `[1, 1, ...]` with rows `[1, dim]` a CPU's cache holds what is kept of."""
+
+    def clipped_sum(
+        self, params: Tensor, batch: Batch, clip: Clip | None, anchor: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """See `Backend.clipped_sum`."""
+        if clip is None:
+            return self._exact_sum(params, batch, anchor)
+        sums = torch.zeros(params.shape, dtype=torch.float64, device=params.device)
+        broken = torch.zeros(len(params), dtype=torch.long, device=params.device)
+        for rows, gradients, norms, mask in self._blocks(params, batch, clip, anchor):
+            broken[rows] += count(~torch.isfinite(norms) & mask)
+            sums[rows] += _weighted_sum(clip.factors(norms) * mask, gradients)
+        return sums, broken
+
+    def largest_norm(self, params: Tensor, batch: Batch, norm: Clip) -> Tensor:
+        """See `Backend.largest_norm`: infinite where a gradient is not finite, 0 for a client without examples."""
+        largest = torch.zeros(len(params), dtype=torch.float64, device=params.device)
+        for rows, _, norms, mask in self._blocks(params, batch, norm, anchor=None):
+            norms = norms.nan_to_num(torch.inf, torch.inf).where(mask, 0)
+            largest[rows] = torch.maximum(largest[rows], norms.amax(1))
+        return largest
+
+    def _blocks(
+        self, params: Tensor, batch: Batch, norm: Clip, anchor: Tensor | None
+    ) -> Iterator[tuple[slice, list[Gradients], Tensor, Tensor]]:
+        """Pieces of the batch: its clients, the gradients, their norms `[c, b]` and the mask `[c, b]`."""
+        clients, examples = batch.mask.shape
+        chunk = self._at_once(params, batch, norm)
+        for rows, cells in _cut(clients, examples, chunk, together=all_alike(params) or examples * 4 <= chunk):
+            x, y, mask = batch.inputs[rows, cells], batch.targets[rows, cells], batch.mask[rows, cells]
+            with self._kernels:
+                gradients = self._gradients(params[rows], x, y)
+                if anchor is not None:
+                    gradients = [
+                        g.minus(a) for g, a in zip(gradients, self._gradients(anchor[rows], x, y), strict=True)
+                    ]
+            if batch.weights is not None:
+                gradients = [g.times(batch.weights[rows, cells]) for g in gradients]
+            gradients = [g.settled(norm.norm) for g in gradients]
+            # the norm of the norms of the parts is the norm of the whole, in l1 as in l2
+            yield rows, gradients, norm.norms(torch.stack([g.norms(norm) for g in gradients], -1)), mask
+
+    def _at_once(self, params: Tensor, batch: Batch, norm: Clip) -> int:
+        """Largest number of examples at once."""
+        if not batch.mask.numel() or (self._chunk and params.device.type != "cpu"):
+            return self._chunk or 1
+        if norm.norm not in self._fits:
+            with self._kernels:
+                self._fits[norm.norm] = self._fitting(
+                    params[:1], batch.inputs[:1, :1], batch.targets[:1, :1], norm.norm
+                )
+        return min(self._chunk or self._fits[norm.norm], self._fits[norm.norm])
+
+    def _exact_sum(self, params: Tensor, batch: Batch, anchor: Tensor | None) -> tuple[Tensor, Tensor]:
+        sums = self._sums(params, batch)
+        if anchor is not None:
+            sums -= self._sums(anchor, batch)
+        broken = torch.zeros(len(params), dtype=torch.long, device=params.device)
+        if not is_finite(sums):
+            # rare, so only then is each example looked at
+            for rows, gradients, _, mask in self._blocks(params, batch, Clip(1.0), anchor):
+                whole = torch.stack([torch.isfinite(g.whole()).all(-1) for g in gradients]).all(0)
+                broken[rows] += count(~whole & mask)
+        return sums, broken
+
+    def _sums(self, params: Tensor, batch: Batch) -> Tensor:
+        """Sum of each client's gradients, `[k, dim]`: one backward pass for all examples of a client."""
+        sums = params.new_zeros(params.shape)
+        inputs, targets = unpad(batch)
+        clients, examples = batch.mask.shape
+        chunk = min(self._chunk or _MOST, _MOST) if params.device.type == "cpu" else self._chunk or _MOST
+        for rows, cells in _cut(clients, examples, chunk, together=examples <= 16):
+            mask = batch.mask[rows, cells]
+            kept = mask if batch.weights is None else mask * batch.weights[rows, cells]
+            found = self._over_clients(params[rows], inputs[rows, cells], targets[rows, cells], kept)
+            sums[rows] += found.where(mask.any(1, keepdim=True), 0)
+        return sums
+
+    def _over_clients(self, params: Tensor, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+        """Gradient of each row's summed loss, `[c, dim]`."""
+        if len(params) == 1:  # plain autograd is faster than torch.func, and needs no vmap
+            with torch.enable_grad():
+                leaf = params[0].detach().requires_grad_()
+                loss = self._summed_loss(self._functional.unflatten(leaf), x[0], y[0], mask[0])
+                return torch.autograd.grad(loss, leaf)[0].unsqueeze(0)
+        with self._kernels:
+            of_sum = vmap(
+                grad(self._summed_loss), in_dims=(None if all_alike(params) else 0, 0, 0, 0), randomness="different"
+            )
+            found = of_sum(self._functional.unflatten(params[0] if all_alike(params) else params), x, y, mask)
+        return torch.cat([g.reshape(len(mask), -1) for g in found.values()], 1)
+
+    def _summed_loss(self, params: dict[str, Tensor], x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+        losses = self._functional.losses(self._functional.outputs(params, x), y)
+        return (losses * mask).sum()
+
+
+def in_cache(size: int) -> int:
+    """How many examples of `size` bytes suit a CPU's cache: 4 to 512, with about 16 MiB."""
+    return min(max((16 << 20) // max(size, 1), 4), _MOST)
+
+
+def _cut(clients: int, examples: int, chunk: int, *, together: bool) -> Iterator[tuple[slice, slice]]:
+    """Blocks of clients and examples, at most a chunk of cells in each; single clients unless `together`."""
+    height = max(chunk // max(examples, 1), 1) if together else 1
+    # as many pieces as the chunk asks for, all of one width: a short last piece costs a whole call
+    width = math.ceil(examples / max(math.ceil(examples / chunk), 1))
+    for top in range(0, clients, height):
+        for left in range(0, examples, max(width, 1)):
+            yield slice(top, top + height), slice(left, left + width)
+
+
+def _weighted_sum(weights: Tensor, gradients: list[Gradients]) -> Tensor:
+    """`sum_b weights[c, b] * gradients[c, b]`; a cell of weight 0 adds nothing even when it is not finite."""
+    sums = torch.cat([g.sum(weights) for g in gradients], 1)
+    if is_finite(sums):
+        return sums
+    # 0 * inf is nan: only then pay for a second pass
+    kept = weights > 0
+    return torch.cat([g.kept(kept).sum(weights) for g in gradients], 1)
