@@ -136,14 +136,15 @@ def test_an_exact_sum_passes_a_broken_example_on_to_its_own_client_only(case: Ca
     assert torch.isfinite(sums[1]).all()
 
 
-def test_dropout_draws_a_mask_for_each_example_and_buffers_stay() -> None:
+@pytest.mark.parametrize("name", ["vmap", "ghost"])
+def test_dropout_draws_a_mask_for_each_example_and_buffers_stay(name: str) -> None:
     torch.manual_seed(9)
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(16, 3))
     batch = ragged((4,))
     batch.inputs[:] = batch.inputs[:, :1]
     batch.targets[:] = 0
     params = torch.randn(1, 51, dtype=torch.float64)
-    backend = VmapBackend(model, nn.CrossEntropyLoss())
+    backend = BACKENDS[name](model, nn.CrossEntropyLoss())
     once = backend.clipped_sum(params, join(batch.inputs[0, :1], batch.targets[0, :1]), Clip(1.0))[0]
     assert not torch.allclose(backend.clipped_sum(params, batch, Clip(1.0))[0], 4 * once)
 

@@ -92,10 +92,9 @@ class PerExample(ABC):
         if not batch.mask.numel() or (self._chunk and params.device.type != "cpu"):
             return self._chunk or 1
         if norm.norm not in self._fits:
-            with self._kernels:
-                self._fits[norm.norm] = self._fitting(
-                    params[:1], batch.inputs[:1, :1], batch.targets[:1, :1], norm.norm
-                )
+            one = params[:1], batch.inputs[:1, :1], batch.targets[:1, :1]
+            with self._kernels, torch.random.fork_rng(devices=[]):  # a trial draws nothing of the run's
+                self._fits[norm.norm] = self._fitting(*one, norm.norm)
         return min(self._chunk or self._fits[norm.norm], self._fits[norm.norm])
 
     def _exact_sum(self, params: Tensor, batch: Batch, anchor: Tensor | None) -> tuple[Tensor, Tensor]:
