@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
-from torch._C import _functorch
+from torch._C._functorch import get_unwrapped, is_batchedtensor, maybe_get_bdim
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -40,9 +40,9 @@ class Value:
     def of(cls, tensor: Tensor) -> Value:
         """Look below vmap."""
         dims: list[int] = []
-        while _functorch.is_batchedtensor(tensor):
-            dims.insert(0, _functorch.maybe_get_bdim(tensor))
-            tensor = _functorch.get_unwrapped(tensor)
+        while is_batchedtensor(tensor):
+            dims.insert(0, maybe_get_bdim(tensor))
+            tensor = get_unwrapped(tensor)
         return cls(tensor, tuple(dims), tensor._version)  # noqa: SLF001 - torch has no other name for it
 
     @property
