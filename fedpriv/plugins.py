@@ -76,8 +76,7 @@ class Registry(Mapping[str, R]):
         group: str | None = None,
         row: Callable[[Callable[..., Any], str], R] = Entry,
     ) -> None:
-        self.makes = makes
-        self._rows, self._group, self._row = dict(rows), group, row
+        self.makes, self._rows, self._group, self._row = makes, dict(rows), group, row
 
     def __getitem__(self, name: str) -> R:
         return self._rows[name] if name in self._rows else self._load(self._installed()[name])
@@ -116,11 +115,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def resolve_object(reference: str, *, field: str = "plugin") -> Any:  # noqa: ANN401 - the user's object may be anything
-    """The object that `package.module:Name` names.
-
-    Args:
-        reference: Importable module, a colon, and an attribute of it.
-        field: Dotted path of the setting, for error messages.
+    """The object that `package.module:Name` names, for the setting `field`.
 
     Raises:
         ConfigError: plug-ins are not allowed, the reference has another form, the module is missing or broken, or it
@@ -178,12 +173,7 @@ def find(reference: str, registry: Registry[R], field: str) -> Callable[..., Any
 
 
 def function_of_round(reference: str, gives: type, field: str) -> Callable[[int], Any]:
-    """Import a function of the round number.
-
-    Args:
-        reference: `package.module:name`.
-        gives: Type that the function must be annotated to return.
-        field: Dotted path of the setting, for error messages.
+    """The function of the round number that `package.module:name` names, annotated to return the type `gives`.
 
     Raises:
         ConfigError: see `resolve_object` and `checked`, or it cannot be called with one number.
@@ -269,8 +259,7 @@ def _import(module_name: str, reference: str, field: str) -> object:
         missing = error.name or module_name
         if not f"{module_name}.".startswith(f"{missing}."):
             raise ConfigError(field, reference, f"module {module_name!r} imports {missing!r}: install it") from error
-        hint = nearest(missing, _siblings(missing)) if _siblings(missing) else ""
-        fix = f"no module {missing!r}{hint} (is its folder on PYTHONPATH?)"
+        fix = f"no module {missing!r}{nearest(missing, _siblings(missing))} (is its folder on PYTHONPATH?)"
         raise ConfigError(field, reference, fix) from error
     except Exception as error:
         fix = f"importing {module_name!r} failed with {in_short(error)}"

@@ -275,9 +275,6 @@ class Function:
         return None
 
 
-MEAN_LOSS = LossAtMost(0.0)
-
-
 @checked("problem.objective")
 def class_loss(label: Whole, fraction: Probability | None = None) -> ClassLossAtMost:
     """An objective for Neyman-Pearson classification: the mean loss of the examples with this label."""
@@ -286,7 +283,7 @@ def class_loss(label: Whole, fraction: Probability | None = None) -> ClassLossAt
 
 def mean_loss() -> Constraint:
     """The default objective: the mean loss of a client's examples."""
-    return MEAN_LOSS
+    return LossAtMost(0.0)
 
 
 _OBJECTIVES = {

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
-from fedpriv.problems.constraints import MEAN_LOSS, Constraint, LossSum
+from fedpriv.problems.constraints import Constraint, LossSum, mean_loss
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Problem:
         constraints: Constraints on its data, e.g. `(LossAtMost(0.5),)`.
     """
 
-    objective: Constraint | None = field(default_factory=lambda: MEAN_LOSS)
+    objective: Constraint | None = field(default_factory=mean_loss)
     constraints: tuple[Constraint, ...] = ()
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ class Problem:
     @property
     def is_mean_loss(self) -> bool:
         """Whether it is the default, the mean loss without constraints, which every strategy can minimise."""
-        return not self.constraints and self.objective == MEAN_LOSS
+        return not self.constraints and self.objective == mean_loss()
 
     @property
     def counts_are_public(self) -> bool:

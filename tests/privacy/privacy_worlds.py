@@ -1,9 +1,11 @@
-"""Small worlds on real digits, and an answer computed without the library to compare with."""
+"""Small worlds on real digits, who listens there, and an answer computed without the library to compare with."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +21,7 @@ from fedpriv.oracle.private import PrivateOracle
 from fedpriv.oracle.sums import Sums
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
+from fedpriv.privacy.record import Record
 from fedpriv.randomness.streams import Randomness
 
 Data = list[tuple[Tensor, Tensor]]
@@ -37,6 +40,11 @@ def digits_of(sizes: Sequence[int]) -> Data:
     x, y = _digits()
     parts = torch.arange(sum(sizes)).split(list(sizes))
     return [(x[part].clone(), y[part].clone()) for part in parts]
+
+
+def blank(sizes: Sequence[int]) -> Data:
+    """Images without a gradient: what is answered about them is its noise."""
+    return [(torch.zeros(m, N_FEATURES, dtype=torch.float64), torch.zeros(m, dtype=torch.long)) for m in sizes]
 
 
 def with_record(data: Data, client: int, row: int, x: Tensor, y: int) -> Data:
@@ -87,3 +95,52 @@ def exact_clipped_sums(data: Data, params: Tensor, bound: float, norm: str) -> T
 def start_rows(n_clients: int, seed: int = 1) -> Tensor:
     """Parameters that differ from client to client, ``[n, 640]`` float64."""
     return torch.from_numpy(np.random.default_rng(seed).normal(size=(n_clients, DIM)) * 0.3)
+
+
+def record(round_index: int = 0, **changes: Any) -> Record:
+    """A record of a gradient with Gaussian noise, but for these fields."""
+    plain = Record(round_index, "gradient", 0, "gaussian", 10.0, "sample", "replace_one")
+    return replace(plain, **changes)
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A local step that keeps what it asked and was answered; it sends the answer times `sign`."""
+
+    heard: list[Tensor]
+    asked: list[Tensor] = field(default_factory=list)
+    sign: float = 1.0
+
+    hears = ("model",)
+    says = ("update",)
+    memory = "private"
+    linear = False
+
+    def init(self, params: Tensor) -> None:
+        """Nothing is kept."""
+
+    def __call__(self, received: Tensor, state: None, oracle: Any) -> tuple[Tensor, None]:
+        self.asked.append(received.clone())
+        self.heard.append(oracle.gradient(received))
+        return self.sign * self.heard[-1], state
+
+
+class Wiretap(fp.Star):
+    """A star that keeps a copy of everything that is sent over it."""
+
+    def __init__(self, n_clients: int) -> None:
+        super().__init__(n_clients)
+        self.sent: list[Tensor] = []
+
+    def _tap(self, rows: Tensor) -> Tensor:
+        self.sent.append(rows.detach().clone())
+        return rows
+
+    def mean(self, rows: Tensor) -> Tensor:
+        return super().mean(self._tap(rows))
+
+    def mix(self, rows: Tensor) -> Tensor:
+        return super().mix(self._tap(rows))
+
+    def gather(self, rows: Tensor) -> Tensor:
+        return super().gather(self._tap(rows))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from privacy_worlds import record
 
 from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError
 from fedpriv.privacy.accounting import bounds, pld, rdp
@@ -21,19 +22,6 @@ from fedpriv.privacy.accounting.spent import Spent, up
 from fedpriv.privacy.record import Record
 
 DELTA = 1e-5
-
-
-def record(round_index: int = 0, **changes: Any) -> Record:
-    fields: dict[str, Any] = {
-        "round": round_index,
-        "query": "gradient",
-        "index": 0,
-        "mechanism": "gaussian",
-        "noise_multiplier": 10.0,
-        "unit": "sample",
-        "relation": "replace_one",
-    }
-    return Record(**{**fields, **changes})
 
 
 def laplace(round_index: int = 0, **changes: Any) -> Record:

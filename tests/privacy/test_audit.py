@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
+from privacy_worlds import Wiretap
 from scipy import stats
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
@@ -36,27 +37,6 @@ from fedpriv.strategies.base import Strategy
 pytestmark = pytest.mark.slow
 RUNS, ROUNDS, CONFIDENCE, N = 500, 3, 0.95, 3
 FEATURES = 2
-
-
-class Wiretap(fp.Star):
-    """Keeps what every aggregator is sent."""
-
-    def __init__(self) -> None:
-        super().__init__(N)
-        self.sent: list[Tensor] = []
-
-    def _tap(self, rows: Tensor) -> Tensor:
-        self.sent.append(rows.detach().flatten().clone())
-        return rows
-
-    def mean(self, rows: Tensor) -> Tensor:
-        return super().mean(self._tap(rows))
-
-    def mix(self, rows: Tensor) -> Tensor:
-        return super().mix(self._tap(rows))
-
-    def gather(self, rows: Tensor) -> Tensor:
-        return super().gather(self._tap(rows))
 
 
 @dataclass(frozen=True)
@@ -85,7 +65,7 @@ def views(strategy: Strategy, privacy: fp.Privacy, x: float, problem: fp.Problem
     """All that was sent in each of `RUNS` runs, `[RUNS, numbers]`, and the epsilon that a run's ledger claims."""
     population = Population(clients(x, problem))
     backend, start = choose("auto", population.model, population.loss), population.params.clone()
-    network = Wiretap()
+    network = Wiretap(N)
     plan = make_plan(strategy, privacy, population.part.sizes.tolist(), network, rounds=ROUNDS)
     seen, ledger = [], None
     for _ in range(RUNS):
@@ -96,7 +76,7 @@ def views(strategy: Strategy, privacy: fp.Privacy, x: float, problem: fp.Problem
         view, state = seen_by_aggregator(network, privacy), begin(strategy, start.clone())
         for _done in simulate(strategy, oracle, network, state, randomness, rounds=ROUNDS, seen=view):
             pass
-        seen.append(torch.cat(network.sent).double().numpy())
+        seen.append(torch.cat([rows.flatten() for rows in network.sent]).double().numpy())
     assert ledger is not None
     return np.stack(seen), account(ledger.records, N, privacy.delta).epsilon
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 import pytest
 import torch
 from forging import plain
-from privacy_worlds import DIM, Data, clients_of, digits_of, oracle_of, with_record
+from privacy_worlds import DIM, Data, Wiretap, clients_of, digits_of, oracle_of, with_record
 from torch import Tensor
 
 import fedpriv as fp
@@ -22,22 +22,6 @@ from fedpriv.strategies.fedavg import AddMeanUpdate, LocalSteps, Served
 
 SIZES = (12, 9, 15)
 ROUNDS = 6
-
-
-class Wiretap(fp.Star):
-    """A star that keeps a copy of everything that is sent over it."""
-
-    def __init__(self, n_clients: int) -> None:
-        super().__init__(n_clients)
-        self.sent: list[Tensor] = []
-
-    def mean(self, rows: Tensor) -> Tensor:
-        self.sent.append(rows.clone())
-        return super().mean(rows)
-
-    def gather(self, rows: Tensor) -> Tensor:
-        self.sent.append(rows.clone())
-        return super().gather(rows)
 
 
 class Recorder:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import privacy_worlds
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,19 +19,7 @@ from fedpriv.privacy.accounting.calibration import calibrate, delta_warning
 from fedpriv.privacy.record import Record
 
 DELTA = 1e-5
-
-
-def record(round_index: int = 0, **changes: Any) -> Record:
-    fields: dict[str, Any] = {
-        "round": round_index,
-        "query": "gradient",
-        "index": 0,
-        "mechanism": "gaussian",
-        "noise_multiplier": 1.0,
-        "unit": "sample",
-        "relation": "replace_one",
-    }
-    return Record(**{**fields, **changes})
+record = partial(privacy_worlds.record, noise_multiplier=1.0)
 
 
 def scaled(plan: list[Record], factor: float) -> list[Record]:

@@ -5,28 +5,24 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from edits import FIELDS
 from forging import lines_of, rewrite
+from privacy_worlds import record
 
 import fedpriv as fp
 from fedpriv.privacy import chain
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger, Mark, Release
 from fedpriv.privacy.ledger_file import LedgerFile, read_ledger
-from fedpriv.privacy.record import Record
 from fedpriv.randomness.streams import Randomness
 
 KEY = b"k" * 32
-
-
-def record_of(round_index: int, **changes: Any) -> Record:
-    return replace(Record(round_index, "gradient", 0, "gaussian", 5.0, "sample", "replace_one"), **changes)
+record_of = partial(record, noise_multiplier=5.0)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from forging import plain
-from privacy_worlds import Data, clients_of, digits_of, with_record
+from privacy_worlds import Data, Wiretap, clients_of, digits_of, with_record
 from torch import Tensor
 
 import fedpriv as fp
@@ -36,27 +36,6 @@ OPTIONS = {
     **dict.fromkeys(("fedavg", "fedopt", "scaffold"), "learning_rate: 0.5, local_steps: 2"),
     "fedprox": "learning_rate: 0.5, proximal: 0.1, local_steps: 2",
 }
-
-
-class Wiretap(fp.Star):
-    """Keeps a copy of all that is sent."""
-
-    def __init__(self, n_clients: int) -> None:
-        super().__init__(n_clients)
-        self.sent: list[Tensor] = []
-
-    def _tap(self, rows: Tensor) -> Tensor:
-        self.sent.append(rows.clone())
-        return rows
-
-    def mean(self, rows: Tensor) -> Tensor:
-        return super().mean(self._tap(rows))
-
-    def mix(self, rows: Tensor) -> Tensor:
-        return super().mix(self._tap(rows))
-
-    def gather(self, rows: Tensor) -> Tensor:
-        return super().gather(self._tap(rows))
 
 
 class Watched:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from forging import plain
-from privacy_worlds import clients_of, digits_of, with_record
+from privacy_worlds import Listener, blank, clients_of, digits_of, record, with_record
 from torch import Tensor
 
 import fedpriv as fp
@@ -22,6 +23,7 @@ from fedpriv.strategies.fedavg import AddMeanUpdate
 
 SIZES = (20, 15)
 PRIVACY = fp.Privacy(noise_multiplier=5.0)
+record_of = partial(record, noise_multiplier=5.0)
 
 
 def training_in(folder: Path, data=None, *, rounds: int = 8, privacy: fp.Privacy = PRIVACY, **options) -> fp.Training:
@@ -50,10 +52,6 @@ def stopped(folder: Path, stop: int = 5) -> Path:
     return folder / "ledger.jsonl"
 
 
-def record_of(round_index: int) -> Record:
-    return Record(round_index, "gradient", 0, "gaussian", 5.0, "sample", "replace_one")
-
-
 def test_a_run_writes_a_header_and_one_line_for_each_release(tmp_path: Path) -> None:
     path = stopped(tmp_path)
     header, *lines = path.read_text().splitlines()
@@ -75,30 +73,22 @@ def test_epsilon_is_a_pure_function_of_the_file(tmp_path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Suspicious:
+class Suspicious(Listener):
     """A local step that looks at the file the moment it gets its answer."""
 
-    path: Path
-    seen: list[int]
+    path: Path = Path()
+    seen: list[int] = field(default_factory=list)
 
-    hears = ("model",)
-    says = ("update",)
-    memory = "private"
-    linear = False
-
-    def init(self, params: Tensor) -> dict[str, Tensor]:
-        return {}
-
-    def __call__(self, received: Tensor, state: dict[str, Tensor], oracle) -> tuple[Tensor, dict[str, Tensor]]:
-        answer = oracle.gradient(received)
+    def __call__(self, received: Tensor, state: None, oracle) -> tuple[Tensor, None]:
+        message = super().__call__(received, state, oracle)
         if self.path.exists():  # not while planning
             self.seen.append(len(read_ledger(self.path)))
-        return -answer, state
+        return message
 
 
 def test_a_record_is_on_disk_before_its_value_is_used(tmp_path: Path) -> None:
     path, seen = tmp_path / "ledger.jsonl", []
-    strategy = fp.Strategy(Suspicious(path, seen), AddMeanUpdate())
+    strategy = fp.Strategy(Suspicious([], sign=-1, path=path, seen=seen), AddMeanUpdate())
     training = fp.Training(clients_of(digits_of(SIZES)), strategy, PRIVACY, rounds=4, folder=tmp_path)
     run_until(training, 4)
     assert seen == [1, 2, 3, 4]
@@ -217,8 +207,8 @@ def test_a_record_with_a_field_of_another_kind_is_damaged(tmp_path: Path, field:
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     many = replace(record_of(1), clients=(0, 2), noise_multiplier=(5.0, 4.0), rate=(0.5, 1.0), sampling="poisson")
     exact = replace(record_of(2), mechanism="none", noise_multiplier=0.0, non_private="asked for")
-    for record in (record_of(0), many, exact, replace(record_of(3), noise_multiplier=5, digest="ab", attempt=2**61)):
-        assert Record.from_json(record.to_json()) == record
+    for one in (record_of(0), many, exact, replace(record_of(3), noise_multiplier=5, digest="ab", attempt=2**61)):
+        assert Record.from_json(one.to_json()) == one
 
 
 @pytest.mark.parametrize(
@@ -306,32 +296,12 @@ def test_fresh_noise_charges_the_repeated_rounds_again(tmp_path: Path) -> None:
     assert len(digests) == len(records)  # rounds 3 and 4 were answered with other noise
 
 
-@dataclass(frozen=True)
-class Listener:
-    """A local step that remembers what it was answered."""
-
-    heard: list[Tensor]
-
-    hears = ("model",)
-    says = ("update",)
-    memory = "private"
-    linear = False
-
-    def init(self, params: Tensor) -> dict[str, Tensor]:
-        return {}
-
-    def __call__(self, received: Tensor, state: dict[str, Tensor], oracle) -> tuple[Tensor, dict[str, Tensor]]:
-        self.heard.append(oracle.gradient(received))
-        return self.heard[-1], state
-
-
 def test_no_noise_comes_twice_however_a_run_is_resumed(tmp_path: Path) -> None:
     """Stop, go on with fresh noise, stop, go on plainly: round 6 of the first attempt must not lend its noise again.
 
     Blank images have no gradient, so here an answer is its noise. With the same noise on other data, the difference of
     two releases would be the exact difference of two gradients.
     """
-    blank = [(torch.zeros(m, 64, dtype=torch.float64), torch.zeros(m, dtype=torch.long)) for m in SIZES]
     heard: dict[str, list[Tensor]] = {}
     for name, stop, options in (
         ("first", 8, {}),
@@ -341,7 +311,7 @@ def test_no_noise_comes_twice_however_a_run_is_resumed(tmp_path: Path) -> None:
         answers: list[Tensor] = []
         strategy = fp.Strategy(Listener(answers), AddMeanUpdate())
         training = fp.Training(
-            clients_of(blank), strategy, PRIVACY, rounds=9, folder=tmp_path, checkpoint_every=100, **options
+            clients_of(blank(SIZES)), strategy, PRIVACY, rounds=9, folder=tmp_path, checkpoint_every=100, **options
         )
         answers.clear()  # those of the plan
         for report in training:

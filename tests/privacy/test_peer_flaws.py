@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from privacy_worlds import DIM, Data, clients_of, digits_of, exact_clipped_sums, oracle_of, start_rows
+from privacy_worlds import DIM, Data, Listener, clients_of, digits_of, exact_clipped_sums, oracle_of, start_rows
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -77,32 +77,12 @@ def test_flaw_3_laplace_noise_is_priced_the_right_way_up(multiplier: float, roun
     assert expected * (1 - 2e-4) < epsilon < expected * 1.002
 
 
-@dataclass(frozen=True)
-class Listener:
-    """A local step that remembers what it was asked and answered."""
-
-    heard: list[tuple[Tensor, Tensor]]
-
-    hears = ("model",)
-    says = ("update",)
-    memory = "private"
-    linear = False
-
-    def init(self, params: Tensor) -> dict[str, Tensor]:
-        return {}
-
-    def __call__(self, received: Tensor, state: dict[str, Tensor], oracle) -> tuple[Tensor, dict[str, Tensor]]:
-        answer = oracle.gradient(received)
-        self.heard.append((received.clone(), answer.clone()))
-        return -answer, state
-
-
 def listen(folder: Path, stop: int, **options) -> tuple[list[Tensor], list[Tensor]]:
     """Answers of a run up to round ``stop``, and the noise in them; checkpoints after every third round."""
-    heard: list[tuple[Tensor, Tensor]] = []
+    heard, asked = list[Tensor](), list[Tensor]()
     training = fp.Training(
         clients_of(digits_of(SIZES)),
-        fp.Strategy(Listener(heard), AddMeanUpdate(ServerSgd(0.1))),
+        fp.Strategy(Listener(heard, asked, sign=-1), AddMeanUpdate(ServerSgd(0.1))),
         fp.Privacy(noise_multiplier=4.0),
         rounds=9,
         folder=folder,
@@ -110,13 +90,13 @@ def listen(folder: Path, stop: int, **options) -> tuple[list[Tensor], list[Tenso
         compute=fp.Compute(dtype="float64", device="cpu"),
         **options,
     )
-    heard.clear()  # those of the plan
+    heard.clear(), asked.clear()  # those of the plan
     for report in training:
         if report.round == stop:
             break
     factor = len(SIZES) / sum(SIZES)
-    noise = [a - factor * exact_clipped_sums(digits_of(SIZES), x.contiguous(), 1.0, "l2") for x, a in heard]
-    return [a for _, a in heard], noise
+    exact = [exact_clipped_sums(digits_of(SIZES), x.contiguous(), 1.0, "l2") for x in asked]
+    return heard, [answer - factor * sums for answer, sums in zip(heard, exact, strict=True)]
 
 
 def test_flaw_4_a_resumed_run_never_draws_the_same_noise_for_another_answer(tmp_path: Path) -> None:

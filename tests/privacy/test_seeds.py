@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import networkx as nx
 import pytest
 import torch
-from privacy_worlds import clients_of, digits_of
+from privacy_worlds import Listener, blank, clients_of, digits_of, record
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
@@ -23,7 +23,6 @@ from fedpriv.network.graph import Graph
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger, Release
 from fedpriv.privacy.ledger_file import read_ledger
-from fedpriv.privacy.record import Record
 from fedpriv.randomness.streams import Randomness, new_secret
 from fedpriv.storage.identity import digest
 from fedpriv.strategies.fedavg import AddMeanUpdate
@@ -33,36 +32,12 @@ PRIVACY = fp.Privacy(noise_multiplier=5.0)
 DOUBLE = fp.Compute(dtype="float64", device="cpu", backend="linear")
 
 
-@dataclass(frozen=True)
-class Listener:
-    """A local step that keeps what it was answered."""
-
-    heard: list[Tensor]
-
-    hears = ("model",)
-    says = ("update",)
-    memory = "private"
-    linear = False
-
-    def init(self, params: Tensor) -> dict[str, Tensor]:
-        return {}
-
-    def __call__(self, received: Tensor, state: dict[str, Tensor], oracle) -> tuple[Tensor, dict[str, Tensor]]:
-        self.heard.append(oracle.gradient(received))
-        return self.heard[-1], state
-
-
-def blank(sizes=SIZES):
-    """Images without a gradient: what is answered about them is its noise."""
-    return [(torch.zeros(m, 64, dtype=torch.float64), torch.zeros(m, dtype=torch.long)) for m in sizes]
-
-
 def answers(data=None, privacy: fp.Privacy = PRIVACY, *, model: nn.Module | None = None, **options) -> list[Tensor]:
     """What a run's clients answered, round by round."""
     heard: list[Tensor] = []
     settings = {"rounds": 2, "seed": 3, "secret_seed": 3, "compute": DOUBLE, **options}
     strategy = fp.Strategy(Listener(heard), AddMeanUpdate())
-    training = fp.Training(clients_of(data or blank(), model), strategy, privacy, **settings)
+    training = fp.Training(clients_of(data or blank(SIZES), model), strategy, privacy, **settings)
     heard.clear()  # those of the plan
     for _ in training:
         pass
@@ -139,7 +114,9 @@ def test_the_secret_is_not_found_from_visible_cohorts() -> None:
     network = fp.Star(len(SIZES), fp.PoissonCohort(0.5))
     heard: list[Tensor] = []
     strategy = fp.Strategy(Listener(heard), AddMeanUpdate())
-    training = fp.Training(clients_of(blank()), strategy, PRIVACY, rounds=20, seed=7, network=network, compute=DOUBLE)
+    training = fp.Training(
+        clients_of(blank(SIZES)), strategy, PRIVACY, rounds=20, seed=7, network=network, compute=DOUBLE
+    )
     heard.clear()
     list(training)
     visible = [record.clients for record in training.ledger.records]
@@ -252,10 +229,6 @@ def test_fresh_noise_is_another_attempt_on_record(tmp_path: Path) -> None:
         fresh.oracle.gradient(torch.zeros(len(SIZES), 640, dtype=torch.float64))
 
 
-def record(round_index: int, index: int = 0, **options) -> Record:
-    return Record(round_index, "gradient", index, "gaussian", 5.0, "sample", "replace_one", **options)
-
-
 def test_no_noise_on_a_ledger_serves_another_answer_whoever_asks() -> None:
     ledger = Ledger(Accountant(4, 1e-5))
     ledger.open(Release(record(0, clients=(0, 1)), torch.zeros(2, 3)))
@@ -263,7 +236,7 @@ def test_no_noise_on_a_ledger_serves_another_answer_whoever_asks() -> None:
         with pytest.raises(fp.PrivacyError, match="answered already"):
             ledger.open(Release(again, torch.zeros(2, 3)))
     assert len(ledger.records) == 1
-    ledger.open(Release(record(0, 1), torch.zeros(4, 3)))
+    ledger.open(Release(record(0, index=1), torch.zeros(4, 3)))
     ledger.open(Release(record(0, attempt=1), torch.zeros(4, 3)))
     exact = replace(record(0), mechanism="none", non_private="exact")
     for _ in range(2):
