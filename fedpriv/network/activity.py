@@ -37,6 +37,16 @@ class Activity(Protocol):
         ...
 
 
+def _one(_: Activity, graph: Undirected) -> NDArray[np.float64]:
+    """Every node is active in every round."""
+    return np.ones(len(graph))
+
+
+def _first(activity: Activity, graph: Undirected, rounds: int = _TYPICAL) -> Iterator[Undirected]:
+    """The first rounds of a seed."""
+    return (activity.links(graph, k, Randomness().stream("topology", k)) for k in range(rounds))
+
+
 @dataclass(frozen=True)
 class Always:
     """The whole graph, every round."""
@@ -45,9 +55,7 @@ class Always:
         """The graph."""
         return graph
 
-    def probability(self, graph: Undirected) -> NDArray[np.float64]:
-        """One."""
-        return np.ones(len(graph))
+    probability = _one
 
     def typical(self, graph: Undirected) -> Iterator[Undirected]:
         """The graph, once."""
@@ -105,13 +113,9 @@ class RandomLinks:
         drawn.add_edges_from(edge for edge, kept in zip(edges, up, strict=True) if kept)
         return drawn
 
-    def probability(self, graph: Undirected) -> NDArray[np.float64]:
-        """One."""
-        return np.ones(len(graph))
+    probability = _one
 
-    def typical(self, graph: Undirected) -> Iterator[Undirected]:
-        """The first rounds of a seed."""
-        return _first(self, graph)
+    typical = _first
 
 
 @checked("network.activity")
@@ -130,9 +134,7 @@ class RandomNodes:
         """The rate."""
         return np.full(len(graph), self.rate)
 
-    def typical(self, graph: Undirected) -> Iterator[Undirected]:
-        """The first rounds of a seed."""
-        return _first(self, graph)
+    typical = _first
 
 
 @dataclass(frozen=True)
@@ -148,9 +150,7 @@ class OnePeerExponential:
         jump = 1 << (round_index % max(1, (n - 1).bit_length()))
         return nx.DiGraph((i, (i + jump) % n) for i in range(n)) if n > 1 else nx.empty_graph(1, nx.DiGraph)
 
-    def probability(self, graph: Undirected) -> NDArray[np.float64]:
-        """One."""
-        return np.ones(len(graph))
+    probability = _one
 
     def typical(self, graph: Undirected) -> Iterator[Undirected]:
         """Each jump once."""
@@ -182,9 +182,7 @@ class Function:
             counts[list(links)] += 1
         return counts / _TYPICAL
 
-    def typical(self, graph: Undirected) -> Iterator[Undirected]:
-        """The first rounds of a seed."""
-        return _first(self, graph)
+    typical = _first
 
 
 @checked("network.outages")
@@ -210,10 +208,6 @@ def without(links: Undirected, outages: Sequence[Outage], round_index: int) -> U
     """The links that are left without the nodes that are away."""
     gone = {outage.node for outage in outages if outage.covers(round_index)}
     return nx.Graph(links.subgraph(set(links) - gone)) if gone & set(links) else links
-
-
-def _first(activity: Activity, graph: Undirected, rounds: int = _TYPICAL) -> Iterator[Undirected]:
-    return (activity.links(graph, k, Randomness().stream("topology", k)) for k in range(rounds))
 
 
 def _function(function: str) -> Activity:
