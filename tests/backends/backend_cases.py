@@ -92,6 +92,19 @@ class Images(nn.Module):
         return self.mixed(self.wide(lines).tanh().reshape(len(x), 4, 24).sum(1))
 
 
+class Wide(nn.Module):
+    """Layers whose weights are large beside what goes in and comes out: one position, and several."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.whole, self.halves = nn.Conv2d(1, 8, 4), nn.Linear(8, 24)
+        self.last = nn.Linear(32, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        halves = self.halves(x.flatten(1).unflatten(1, (2, 8))).tanh().sum(1)
+        return self.last(torch.cat([self.whole(x).flatten(1).tanh(), halves], 1))
+
+
 def cnn() -> nn.Module:
     convolution = nn.Conv2d(1, 4, 3, padding=1)
     return nn.Sequential(
@@ -112,6 +125,7 @@ CASES = [
     Case("cnn", cnn(), nn.CrossEntropyLoss(), ("vmap", "ghost")),
     Case("words", Words(), nn.CrossEntropyLoss(), ("vmap", "ghost")),
     Case("in place", InPlace(), nn.CrossEntropyLoss(), ("vmap", "ghost")),
+    Case("wide", Wide(), nn.CrossEntropyLoss(), ("vmap", "ghost")),
     Case("images", Images(), Squares(), ("vmap", "ghost")),
 ]
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedpriv.oracle.backends.summation import sum_of_products
+from fedpriv.oracle.backends.summation import add_products
 from fedpriv.privacy.clipping import Clip, NormName
 
 LONGEST = 2.0**14
@@ -38,8 +38,8 @@ class Gradients(ABC):
         """Norm of each in float64, `[k, b]`: too small by at most 2**-12 of itself."""
 
     @abstractmethod
-    def sum(self, weights: Tensor) -> Tensor:
-        """`sum_b weights[k, b] * gradient[k, b]`: `[k, b]` in float64 to `[k, size]`."""
+    def add_to(self, sums: Tensor, weights: Tensor) -> None:
+        """Add `sum_b weights[k, b] * gradient[k, b]` to `sums [k, size]`, all in float64."""
 
     @abstractmethod
     def kept(self, cells: Tensor) -> Gradients:
@@ -86,9 +86,9 @@ class Dense(Gradients):
         """See `Gradients`."""
         return clip.norms(self.values)
 
-    def sum(self, weights: Tensor) -> Tensor:
+    def add_to(self, sums: Tensor, weights: Tensor) -> None:
         """See `Gradients`."""
-        return sum_of_products(weights.unsqueeze(1), self.values).squeeze(1)
+        add_products(sums.unsqueeze(1), weights.unsqueeze(1), self.values)
 
     def kept(self, cells: Tensor) -> Gradients:
         """See `Gradients`."""
@@ -127,10 +127,10 @@ class Outer(Gradients):
         squares = squares + terms * torch.finfo(torch.double).eps * longest.square()
         return squares.sqrt().maximum(longest * (positions / LONGEST))
 
-    def sum(self, weights: Tensor) -> Tensor:
+    def add_to(self, sums: Tensor, weights: Tensor) -> None:
         """See `Gradients`."""
-        left = self.left.double() * weights[:, :, None, None]
-        return sum_of_products(left.flatten(1, 2).mT, self.right.flatten(1, 2)).flatten(1)
+        left, right = self.left.double() * weights[:, :, None, None], self.right.flatten(1, 2)
+        add_products(sums.unflatten(1, (-1, right.shape[2])), left.flatten(1, 2).mT, right)
 
     def kept(self, cells: Tensor) -> Gradients:
         """See `Gradients`."""
@@ -206,9 +206,9 @@ class Convolved(Gradients):
         """See `Gradients`."""
         return self.settled(clip.norm).norms(clip)
 
-    def sum(self, weights: Tensor) -> Tensor:
+    def add_to(self, sums: Tensor, weights: Tensor) -> None:
         """See `Gradients`."""
-        return Dense(self.whole()).sum(weights)
+        Dense(self.whole()).add_to(sums, weights)
 
     def kept(self, cells: Tensor) -> Gradients:
         """See `Gradients`."""
@@ -256,13 +256,13 @@ class FewRows(Gradients):
         """See `Gradients`."""
         return clip.norms(self._added.flatten(2))
 
-    def sum(self, weights: Tensor) -> Tensor:
+    def add_to(self, sums: Tensor, weights: Tensor) -> None:
         """See `Gradients`."""
         clients, width = len(self.values), self.values.shape[3]
         table = weights.new_zeros(clients * self.n_rows, width)
         first = torch.arange(clients, device=self.rows.device).view(-1, 1, 1) * self.n_rows
         added = self._added.double() * weights[:, :, None, None]
-        return table.index_add_(0, (self.rows + first).flatten(), added.flatten(0, 2)).view(clients, -1)
+        sums += table.index_add_(0, (self.rows + first).flatten(), added.flatten(0, 2)).view(clients, -1)
 
     def kept(self, cells: Tensor) -> Gradients:
         """See `Gradients`."""

@@ -56,7 +56,12 @@ class PerExample(ABC):
         broken = torch.zeros(len(params), dtype=torch.long, device=params.device)
         for rows, gradients, norms, mask in self._blocks(params, batch, clip, anchor):
             broken[rows] += count(~torch.isfinite(norms) & mask)
-            sums[rows] += _weighted_sum(clip.factors(norms) * mask, gradients)
+            weights = clip.factors(norms) * mask
+            if not torch.isfinite(norms).all():  # a weight of 0 is not enough: 0 * inf is nan
+                gradients = [found.kept(weights > 0) for found in gradients]
+            parts = sums[rows].split([shape.numel() for _, shape in self._functional.layout.shapes], 1)
+            for part, found in zip(parts, gradients, strict=True):
+                found.add_to(part, weights)
         return sums, broken
 
     def largest_norm(self, params: Tensor, batch: Batch, norm: Clip) -> Tensor:
@@ -154,13 +159,3 @@ def _cut(clients: int, examples: int, chunk: int, *, together: bool) -> Iterator
     for top in range(0, clients, height):
         for left in range(0, examples, max(width, 1)):
             yield slice(top, top + height), slice(left, left + width)
-
-
-def _weighted_sum(weights: Tensor, gradients: list[Gradients]) -> Tensor:
-    """`sum_b weights[c, b] * gradients[c, b]`; a cell of weight 0 adds nothing even when it is not finite."""
-    sums = torch.cat([g.sum(weights) for g in gradients], 1)
-    if is_finite(sums):
-        return sums
-    # 0 * inf is nan: only then pay for a second pass
-    kept = weights > 0
-    return torch.cat([g.kept(kept).sum(weights) for g in gradients], 1)

@@ -15,25 +15,36 @@ _CELLS = 2**16
 
 
 def sum_of_products(left: Tensor, right: Tensor) -> Tensor:
-    """`out[k] = left[k] @ right[k]` in float64: `[k, o, b], [k, b, i] -> [k, o, i]`, b examples of k clients.
+    """`out[k] = left[k] @ right[k]` in float64: `[k, o, b], [k, b, i] -> [k, o, i]`; see `add_products`."""
+    sums = left.new_zeros(len(left), left.shape[1], right.shape[2])
+    add_products(sums, left, right)
+    return sums
+
+
+def add_products(sums: Tensor, left: Tensor, right: Tensor) -> None:
+    """`sums[k] += left[k] @ right[k]` in float64, in place: `[k, o, b], [k, b, i]`, b examples of k clients.
 
     Args:
+        sums: `[k, o, i]` in float64.
         left: Coefficients in float64.
         right: Numbers of any floating type; they are widened a piece at a time.
     """
-    if right.dtype == torch.float64:
-        return torch.bmm(left, right)
-    clients, examples, width = right.shape
+    _, examples, width = right.shape
     cells = _CELLS if right.device.type == "cpu" else 1024 * _CELLS
-    sums = left.new_zeros(clients, left.shape[1], width)
-    if examples * width <= cells:
-        height = cells // max(examples * width, 1)
-        for total, weights, numbers in zip(sums.split(height), left.split(height), right.split(height), strict=True):
-            torch.bmm(weights, numbers.double(), out=total)
-        return sums
+    if right.dtype == torch.float64 or examples * width <= cells:
+        height = len(right) if right.dtype == torch.float64 else cells // max(examples * width, 1)
+        for total, weights, numbers in zip(*(part.split(max(height, 1)) for part in (sums, left, right)), strict=True):
+            _add(total, weights, numbers.double())
+        return
     depth = max(cells // width, 1)
     wide = left.new_empty(min(depth, examples), width)
     for total, weights, numbers in zip(sums, left, right, strict=True):
         for weight, number in zip(weights.split(depth, 1), numbers.split(depth), strict=True):
             total.addmm_(weight, wide[: len(number)].copy_(number))
-    return sums
+
+
+def _add(sums: Tensor, left: Tensor, right: Tensor) -> None:
+    if len(sums) == 1:  # into a view of a long row without a copy
+        sums[0].addmm_(left[0], right[0])
+    else:
+        sums += torch.bmm(left, right)

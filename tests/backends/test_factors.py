@@ -1,0 +1,83 @@
+"""Norms and sums of gradients that are kept as products, against the gradients themselves."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from backend_cases import Wide, ragged
+from torch import Tensor, nn
+
+from fedpriv.oracle.backends import BACKENDS
+from fedpriv.oracle.backends.factors import Convolved, Dense, FewRows, Gradients, Outer
+from fedpriv.privacy.clipping import Clip
+
+L2 = Clip(1.0)
+
+
+def normal(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def kinds() -> dict[str, Gradients]:
+    torch.manual_seed(0)
+    options = ((2, 1), (1, 0), (1, 2))
+    return {
+        "one position": Outer(normal(2, 3, 1, 9), normal(2, 3, 1, 7)),
+        "positions": Outer(normal(2, 3, 2, 16), normal(2, 3, 2, 16)),
+        "convolution": Convolved(normal(2, 3, 2, 40, 4, 2), normal(2, 3, 2, 5, 8, 6), (3, 3), options, 1),
+        "rows": FewRows(torch.randint(0, 4, (2, 3, 6)), normal(2, 3, 6, 5), 8),
+    }
+
+
+@pytest.mark.parametrize("name", list(kinds()))
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+def test_norms_and_sums_are_those_of_the_gradients(name: str, norm: str) -> None:
+    found, clip = kinds()[name].settled(norm), Clip(1.0, norm)
+    whole, weights = Dense(kinds()[name].whole()), torch.rand(2, 3, dtype=torch.float64)
+    torch.testing.assert_close(found.norms(clip), whole.norms(clip), rtol=1e-12, atol=0)
+    sums, wanted = torch.ones(2, whole.values.shape[2], dtype=torch.float64), torch.ones_like(whole.values[:, 0])
+    found.add_to(sums, weights)
+    whole.add_to(wanted, weights)
+    torch.testing.assert_close(sums, wanted, rtol=1e-12, atol=1e-12)
+    cells = torch.tensor([[True, False, True], [False, True, True]])
+    torch.testing.assert_close(found.kept(cells).whole(), whole.kept(cells).whole())
+    torch.testing.assert_close(found.times(weights).whole(), whole.times(weights).whole())
+
+
+def test_large_weights_are_never_made() -> None:
+    assert isinstance(kinds()["positions"].settled("l2"), Outer)
+    assert isinstance(kinds()["positions"].settled("l1"), Dense), "an l1 norm does not follow from products"
+    many = Convolved(normal(1, 2, 1, 40, 2, 2), normal(1, 2, 1, 30, 4, 4), (3, 3), ((1, 1), (0, 0), (1, 1)), 1)
+    assert isinstance(many.settled("l2"), Outer)
+    torch.testing.assert_close(many.settled("l2").norms(L2), Dense(many.whole()).norms(L2), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("small", [1e-3, 1e-9, 0.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_where_positions_cancel_no_norm_is_too_small(small: float, dtype: torch.dtype) -> None:
+    """The second position takes back what the first gave, but for a little."""
+    torch.manual_seed(1)
+    left, right = torch.randn(1, 50, 1, 8, dtype=dtype), torch.randn(1, 50, 1, 8, dtype=dtype)
+    again = right * (1 + small)
+    pair = Outer(torch.cat([left, -left], 2), torch.cat([right, again], 2))
+    exact = Dense(left.double().mT @ (right.double() - again.double())).values.flatten(2)
+    assert bool((pair.norms(L2) * (1 + 1e-9) >= torch.linalg.vector_norm(exact, dim=-1)).all())
+    # what is summed up is as long as its parts are exact: clipped terms must not be so long that rounding passes
+    terms = torch.linalg.vector_norm(left.double(), dim=-1) * torch.linalg.vector_norm(right.double(), dim=-1)
+    assert bool((L2.factors(pair.norms(L2)) * terms.squeeze(2) <= 2.0**14).all())
+
+
+def test_a_close_point_of_comparison_leaves_small_factors() -> None:
+    """Differences of gradients at close points keep their precision: SVRG rests on it."""
+    torch.manual_seed(2)
+    model, batch, step = Wide(), ragged((4,), torch.float64), 1e-7
+    row = normal(1, sum(p.numel() for p in model.parameters()))
+    anchor, clip = row + step * normal(*row.shape), Clip(step)
+    found, wanted = (
+        BACKENDS[name](model, nn.CrossEntropyLoss()).clipped_sum(row, batch, clip, anchor)[0]
+        for name in ("ghost", "loop")
+    )
+    assert not math.isclose(float(wanted.norm()), 0.0)
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6 * float(wanted.abs().max()))
