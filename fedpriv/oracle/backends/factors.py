@@ -21,8 +21,10 @@ from fedpriv.oracle.backends.summation import add_products
 from fedpriv.privacy.clipping import Clip, NormName
 
 LONGEST = 2.0**14
-"""A sum over T positions counts as no shorter than `T / LONGEST` times the sum of the positions' norms: else rounding
-could pass the clip bound where they cancel (docs/design has the bound)."""
+"""A gradient from products over T positions counts as no shorter than `T / LONGEST` times the sum of the positions'
+norms. So much cancels in none that float64 does not hold its norm to 2**-14 of itself (up to 8192 inputs and outputs),
+and in a sum of n clipped ones, 1024 at a time, rounding adds at most `n 2**-29` clip bounds: a sixteenth of `ROUNDING`
+for 30 000 examples, all of what is left of it for half a million."""
 Integers = tuple[int, ...]
 
 
@@ -123,9 +125,7 @@ class Outer(Gradients):
         left, right, positions = self.left.double(), self.right.double(), self.left.shape[2]
         squares = ((left @ left.mT) * (right @ right.mT)).sum((2, 3)).clamp_min(0)
         # a sum that is small beside its terms is known only as well as they are: it must not be taken for too small
-        terms, longest = left.shape[3] + right.shape[3] + positions**2, apart.sum(2)
-        squares = squares + terms * torch.finfo(torch.double).eps * longest.square()
-        return squares.sqrt().maximum(longest * (positions / LONGEST))
+        return squares.sqrt().maximum(apart.sum(2) * (positions / LONGEST))
 
     def add_to(self, sums: Tensor, weights: Tensor) -> None:
         """See `Gradients`."""
