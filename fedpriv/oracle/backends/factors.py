@@ -20,11 +20,11 @@ from torch.nn import functional
 from fedpriv.oracle.backends.summation import add_products
 from fedpriv.privacy.clipping import Clip, NormName
 
-LONGEST = 2.0**14
+LONGEST = 2.0**13
 """A gradient from products over T positions counts as no shorter than `T / LONGEST` times the sum of the positions'
-norms. So much cancels in none that float64 does not hold its norm to 2**-14 of itself (up to 8192 inputs and outputs),
-and in a sum of n clipped ones, 1024 at a time, rounding adds at most `n 2**-29` clip bounds: a sixteenth of `ROUNDING`
-for 30 000 examples, all of what is left of it for half a million."""
+norms. So much cancels in none that float64 does not hold its norm to 2**-16 of itself (up to 8192 inputs and outputs),
+and in a sum of n clipped ones, 512 at a time, rounding adds at most `n 2**-31` clip bounds: for a million examples half
+of `fedpriv.privacy.clipping.ROUNDING`, of which all else takes three eighths."""
 Integers = tuple[int, ...]
 
 

@@ -21,7 +21,7 @@ from fedpriv.oracle.backends.per_example import PerExample, in_cache
 from fedpriv.oracle.backends.recorded import Call, Recording
 from fedpriv.privacy.clipping import NormName
 
-_MOST = 1024  # examples at once on any device: in sums of more, rounding would weigh (see `factors.LONGEST`)
+_MOST = 512  # examples at once on any device: in sums of more, rounding would weigh (see `factors.LONGEST`)
 
 
 class GhostBackend(PerExample):
