@@ -8,7 +8,7 @@ SEED ?= 0
 OUT ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-slow test-faults fuzz mutants check format format-check lint types layers docs coverage bench bench-scaling bench-more clean
+.PHONY: help venv demo test test-slow test-faults fuzz mutants check format format-check lint types layers docs coverage bench bench-scaling bench-runs bench-more clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +80,9 @@ bench: venv ## the table of speed: each line a ratio of contenders that take tur
 
 bench-scaling: venv ## how a round grows with clients, parameters and examples: slopes, and runs/scaling.png
 	$(BIN)/python benchmarks/speed/scaling.py --picture runs/scaling.png $(if $(TABLE),--markdown $(TABLE))
+
+bench-runs: venv ## where the time of whole runs goes, in shares; reads $$FEDPRIV_DATA
+	$(BIN)/python benchmarks/speed/whole_runs.py $(if $(TABLE),--markdown $(TABLE))
 
 bench-more: venv ## nodes of a sparse graph, the disk of a ledger, noise of pairs, and how long it takes to start
 	$(BIN)/python benchmarks/speed/nodes.py

@@ -16,6 +16,7 @@ RUNS = {
     "speed/durability.py": ["--clients", "3", "--rounds", "2", "--folder", "OUT"],
     "speed/nodes.py": ["--only", "6"],
     "speed/pairs.py": ["--clients", "10", "--dim", "20"],
+    "speed/whole_runs.py": ["--smoke", "--markdown", "OUT/runs.md"],
     "speed/startup.py": ["--repeats", "0", "--only", "import fedpriv.config"],
     "reproduce/constrained.py": ["qp", "--dim", "6", "--clients", "2", "--rounds", "5"],
     "reproduce/covertype.py": ["--quick", "--only", "DP-SVRG+", "--examples", "200", "--out", "OUT"],
@@ -94,7 +95,16 @@ def test_every_file_is_run_or_named():
         assert {path.stem for path in (ROOT / folder).glob("*.py")} == named | PARTS[folder] | PEERS[folder]
 
 
-def test_every_line_of_the_table_has_a_ratio(data, monkeypatch):
+def test_work_in_a_process_of_its_own_comes_back(monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(ROOT / "speed"), *sys.path])
+    from rows import Effort
+    from subprocesses import apart
+
+    found = apart(runpy.run_path(str(ROOT / "speed/scaling.py"))["run"], "clients", 2, effort=Effort())
+    assert found[0] > 0 and found[1] > 10
+
+
+def test_ratios_are_over_the_plain_one(monkeypatch):
     monkeypatch.setattr(sys, "path", [str(ROOT / "speed"), *sys.path])
     from rows import Found
 

@@ -83,7 +83,7 @@ def main() -> None:
 def costs(axis: Axis, effort: Effort) -> list[Cost]:
     """Of every size, without the memory of a process with nothing to do."""
     empty = apart(run, axis.name, 0, effort=effort)[1]
-    sizes = (2, 3) if effort.smoke else axis.sizes
+    sizes = (axis.sizes[0], 2 * axis.sizes[0]) if effort.smoke else axis.sizes
     measured = [(size, *apart(run, axis.name, size, effort=effort)) for size in sizes]
     return [Cost(size, ms, max(megabytes - empty, 0.1)) for size, ms, megabytes in measured]
 

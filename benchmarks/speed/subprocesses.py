@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
@@ -27,6 +28,12 @@ def apart(work: Callable[..., Any], *arguments: object, effort: Effort, python: 
     """
     if effort.smoke:
         return work(*arguments)
-    command = [str(python), "-c", _CALL, json.dumps([work.__module__, work.__name__]), json.dumps(arguments)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=HERE)
+    command = [
+        str(python),
+        "-c",
+        _CALL,
+        json.dumps([Path(inspect.getfile(work)).stem, work.__name__]),
+        json.dumps(arguments),
+    ]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=HERE)
     return json.loads(done.stdout.splitlines()[-1])

@@ -117,6 +117,26 @@ def test_no_order_is_integrated_short_of_its_peak(noise: float) -> None:
         assert found[place] >= direct(event, rdp.ORDERS[place]) * (1 - 1e-6)
 
 
+def _noise(event: Event) -> float:
+    return event.noise
+
+
+def test_many_sampled_levels_are_priced_as_a_few_that_cost_no_less() -> None:
+    history = {Event("gaussian", 20 + level / 1500, "poisson", 0.013): 1 + level % 3 for level in range(3000)}
+    before = rdp.renyi.cache_info().misses
+    found = rdp.total(history)
+    assert rdp.renyi.cache_info().misses - before < 110  # log(22 / 20) / log(1.001) = 95
+    some = list(history)[::30]
+    for event in some:  # each is rounded to at most .1 % less noise
+        near = rdp.renyi(event._replace(noise=event.noise / 1.001))
+        assert (rdp.renyi(event) <= near).all()
+    counts = sum(history.values())
+    most, least = (rdp.renyi(event) * counts for event in (min(history, key=_noise), max(history, key=_noise)))
+    assert (found <= most).all() and (found >= least).all()
+    exact = sum(history[event] * rdp.renyi(event) for event in some) / sum(history[event] for event in some) * counts
+    np.testing.assert_allclose(found[10:60], exact[10:60], rtol=5e-3)
+
+
 def test_every_event_of_a_long_history_counts_once() -> None:
     history = {Event("laplace", 1 + level / 100): 1 + level % 3 for level in range(2500)}
     each = np.array([count * rdp.unsampled(event) for event, count in history.items()])

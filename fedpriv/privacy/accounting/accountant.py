@@ -15,7 +15,7 @@ from fedpriv.privacy.accounting import bounds, gaussian, rdp
 from fedpriv.privacy.accounting.events import Charge, Event, charge_of, histories
 from fedpriv.privacy.accounting.reserve import Foresight, PlannedReserve
 from fedpriv.privacy.accounting.spent import Spent, up
-from fedpriv.privacy.accounting.tally import Price, Tally, price_of
+from fedpriv.privacy.accounting.tally import Tally, Totals, price_of
 
 if TYPE_CHECKING:
     from fedpriv.privacy.record import Record, Relation, Unit
@@ -53,7 +53,7 @@ class Accountant:
     ) -> None:
         check_target(n_clients, delta, 1.0 if epsilon_limit is None else epsilon_limit)
         self._n_clients, self._delta, self._limit = n_clients, delta, epsilon_limit
-        self._tally = Tally.empty(n_clients)
+        self._tally = Tally(n_clients, delta)
         self._charges: Counter[Charge] = Counter()
         self._facts: tuple[Unit, Relation, str] | None = None
         self._trusts: dict[str, None] = {}
@@ -83,10 +83,11 @@ class Accountant:
                 "separate ledgers"
             )
         charge = charge_of(record, self._n_clients)
-        tally = self._tally.plus(charge, self._price)
-        if self._limit is not None and not self._fits(record, charge, tally):
+        price = self._price(charge.events)
+        if self._limit is not None and not self._fits(record, charge, self._tally.after(charge.clients, price)):
             raise self._refusal(record, charge)
-        self._facts, self._tally, self._rounds = facts, tally, max(self._rounds, record.round + 1)
+        self._tally.take(charge.clients, price)
+        self._facts, self._rounds = facts, max(self._rounds, record.round + 1)
         self._charges[charge] += 1
         self._trusts[record.trust] = None
         self._plan.take(record, charge)
@@ -98,16 +99,15 @@ class Accountant:
 
     def epsilon(self) -> NDArray[np.float64]:
         """Quick upper bound on each client's epsilon, ``[n_clients]``."""
-        return self._tally.epsilon(self._delta)
+        return self._tally.epsilon()
 
     def so_far(self) -> float:
         """Upper bound on the largest epsilon of a client, cheap enough for every round.
 
         The smallest of: the quick bound, the limit, and the tight bound of the plan up to one of the next rounds.
         """
-        shown = min(float(self.epsilon().max()), math.inf if self._limit is None else self._limit)
-        exact = self._delta == 0 or bool(np.isfinite(self._tally.mu2).all())
-        if exact or not self._plan.holds or math.isinf(shown):
+        shown = min(self._tally.largest(), math.inf if self._limit is None else self._limit)
+        if self._delta == 0 or self._tally.is_exact or not self._plan.holds or math.isinf(shown):
             return shown
         return min(shown, self._plan.milestones.epsilon(self._rounds, self._largest))
 
@@ -128,7 +128,7 @@ class Accountant:
         trust = "+".join(self._trusts) or "local"
         return Spent(epsilon, self._delta, unit, relation, trust, winner, per_client, tuple(self._reasons))
 
-    def _price(self, events: Sequence[Event]) -> Price:
+    def _price(self, events: Sequence[Event]) -> Totals:
         """Quick prices; past a few hundred levels, sampled events are rounded to 1 % less noise."""
         return price_of([event if event.selection == "full" else self._level(event) for event in events])
 
@@ -138,13 +138,12 @@ class Accountant:
             return event
         return event._replace(noise=math.exp(math.floor(math.log(event.noise) / _COARSE) * _COARSE))
 
-    def _fits(self, record: Record, charge: Charge, tally: Tally) -> bool:
+    def _fits(self, record: Record, charge: Charge, after: Totals) -> bool:
         assert self._limit is not None
-        rows = slice(None) if charge.clients is None else list(charge.clients)
-        within = (tally.pure[rows] <= self._limit) | (tally.mu2[rows] <= self._largest_mu2)
-        if (within | (tally.rdp[rows] <= self._allowance).any(-1)).all():
+        within = (after.pure <= self._limit) | (after.mu2 <= self._largest_mu2)
+        if (within | (after.rdp <= self._allowance).any(-1)).all():
             return True
-        if not np.isfinite(tally.rdp[rows]).any(-1).all() or self._delta == 0:
+        if not np.isfinite(after.rdp).any(-1).all() or self._delta == 0:
             return False
         if self._plan.covers(record, charge) and self._plan.fits(self._tight_fit):
             return True

@@ -160,14 +160,20 @@ def bucketed(history: History) -> dict[Event, int]:
     """Round noise levels down to a few distinct ones. Less noise costs more, so epsilon stays an upper bound."""
     if len(history) <= MOST_LEVELS:
         return dict(history)
-    groups: dict[tuple[str, str, float, int], list[Event]] = {}
+    found = dict[Event, int]()
     for ratio in _BUCKETS:
-        groups = {}
-        for event in history:
-            cell = math.floor(math.log(event.noise) / math.log(ratio))
-            groups.setdefault((event.law, event.selection, event.rate, cell), []).append(event)
-        if len(groups) <= MOST_LEVELS:
+        found = rounded(history, ratio)
+        if len(found) <= MOST_LEVELS:
             break
+    return found
+
+
+def rounded(history: History, ratio: float) -> dict[Event, int]:
+    """Events alike but for less than this ratio between their noise, counted as the one with the least noise."""
+    groups: dict[tuple[str, str, float, int], list[Event]] = {}
+    for event in history:
+        cell = math.floor(math.log(event.noise) / math.log(ratio))
+        groups.setdefault((event.law, event.selection, event.rate, cell), []).append(event)
     result: Counter[Event] = Counter()
     for members in groups.values():
         result[min(members, key=lambda event: event.noise)] += sum(history[event] for event in members)
