@@ -11,7 +11,9 @@ from torch import Tensor
 from fedpriv.oracle.exact import ProblemValues
 from fedpriv.strategies.lagrangian import Outer, largest, penalty, raised
 from fedpriv.strategies.proximal import Proximal, Zero
-from fedpriv.strategies.solvers import LBFGS, Solver, gradient
+from fedpriv.strategies.solvers import LBFGS, gradient
+
+_MOST = 50  # outer rounds
 
 
 @dataclass(frozen=True)
@@ -37,27 +39,17 @@ class Central:
     converged: bool
 
 
-def centralised_al(
-    problem: ProblemValues,
-    start: Tensor,
-    outer: Outer | None = None,
-    *,
-    regularizer: Proximal | None = None,
-    solver: Solver | None = None,
-    outer_rounds: int = 50,
-) -> Central:
+def centralised_al(problem: ProblemValues, start: Tensor, regularizer: Proximal | None = None) -> Central:
     """Solve a problem with all data in one place (He, Peng and Sun, 2024, algorithm 3).
 
     Args:
         problem: The clients' objectives and constraints.
         start: `[dim]`.
-        outer: As in `proximal_al`; by default with a large penalty and at most a tenth of the usual tolerances.
         regularizer: h; it must be smooth (none, or L2).
-        solver: Solver of the subproblems.
-        outer_rounds: Largest number of outer rounds.
     """
-    outer = outer or Outer(300.0, tolerance=1e-3, stationarity=1e-4, feasibility=1e-6)
-    h, solver = regularizer or Zero(), solver or LBFGS(iterations=1000)
+    # a large penalty, and at most a tenth of the usual tolerances
+    outer, solver = Outer(300.0, tolerance=1e-3, stationarity=1e-4, feasibility=1e-6), LBFGS(iterations=1000)
+    h = regularizer or Zero()
     n, began, calls = len(problem.equality), time.process_time(), [0]
     w, mu = start.detach().unsqueeze(0), start.new_zeros(n, problem.width)
     converged, k = False, 0
@@ -69,7 +61,7 @@ def centralised_al(
         proximal = (point - w).square().sum() / (2 * outer.beta)
         return ((objective + missing).sum() + h.value(point).sum() + proximal).view(1)
 
-    for k in range(outer_rounds):
+    for k in range(_MOST):
         new = solver.solve(merit, w, outer.tau(k), solver.prepare(merit, w))
         met = float(gradient(merit, new)[1].abs().max()) <= outer.tau(k)
         with torch.no_grad():
