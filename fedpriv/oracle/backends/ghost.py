@@ -37,16 +37,19 @@ class GhostBackend(PerExample):
 
     def __init__(self, model: nn.Module, loss: Loss, chunk: int | None = None) -> None:
         super().__init__(model, loss, min(chunk or _MOST, _MOST))
+        self._keep: Callable[[Tensor], Tensor] = _as_it_is
 
     def _fitting(self, params: Tensor, x: Tensor, y: Tensor, norm: NormName) -> int:
         gradients = [found.settled(norm) for found in self._gradients(params, x, y)]
         return in_cache(sum(found.numbers for found in gradients) * params.element_size())
 
     def _gradients(self, params: Tensor, x: Tensor, y: Tensor) -> list[Gradients]:
-        found = self._run(params, x, y, _as_it_is)
-        return found or self._run(params, x, y, Tensor.clone)
+        if not (found := self._run(params, x, y)):
+            self._keep = Tensor.clone
+            found = self._run(params, x, y)
+        return found
 
-    def _run(self, params: Tensor, x: Tensor, y: Tensor, keep: Callable[[Tensor], Tensor]) -> list[Gradients]:
+    def _run(self, params: Tensor, x: Tensor, y: Tensor) -> list[Gradients]:
         """The gradients; none if the model changed in place what was to be kept."""
         cells, unflatten, calls = (x.shape[0], x.shape[1]), self._functional.unflatten, list[Call]()
         alike = all_alike(params)
@@ -55,7 +58,7 @@ class GhostBackend(PerExample):
         leaves = {name: leaf.requires_grad_() for name, leaf in unflatten(own.detach()).items()}
 
         def outputs(own: dict[str, Tensor], shared: dict[str, Tensor], x: Tensor) -> Tensor:
-            with Recording(own, shared, calls, 1 if alike else 2, keep):
+            with Recording(own, shared, calls, 1 if alike else 2, self._keep):
                 return self._functional.outputs(own, x.unsqueeze(0)).squeeze(0)
 
         over_examples = vmap(outputs, in_dims=(0, None, 0), randomness="different")
