@@ -17,6 +17,7 @@ from . import runs as runs
 from . import storage as storage
 from . import strategies as strategies
 from .clients.client import Client, make_clients
+from .clients.lazy import lazy_clients
 from .errors import BudgetExhausted, ConfigError, DataError, FedprivError, LedgerError, PrivacyError
 from .network.activity import OnePeerExponential, Outage, RandomEdges, RandomLinks, RandomNodes
 from .network.graph import Graph
@@ -133,6 +134,7 @@ __all__ = [
     "gradient_tracking",
     "gradient_tracking_pair",
     "inexact_admm",
+    "lazy_clients",
     "make_clients",
     "private_al",
     "proximal_al",

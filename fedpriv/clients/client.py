@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,6 @@ from torch.utils.data import (
 )
 
 from fedpriv.errors import ConfigError, DataError, in_short
-from fedpriv.privacy.settings import FixedSize, Privacy
 from fedpriv.problems.problem import Problem
 
 _MOST = 2**31  # examples; more fit into no memory
@@ -85,14 +84,7 @@ class Client(nn.Module):
 
     def __len__(self) -> int:
         """The true number of examples; others are told `public_size`."""
-        try:
-            found = len(cast("TensorDataset", self.loader.dataset))
-        except Exception as error:  # whatever a user's data set raises
-            fix = "give a data set with a length, the number of its examples"
-            raise DataError(f"len() of a client's data set fails ({in_short(error)}): {fix}") from error
-        if found > _MOST:
-            raise DataError(f"a client's data set says that it has {found} examples: give at most {_MOST}")
-        return found
+        return length_of(self.loader.dataset)
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Loss of a batch: `[b, ...], [b, ...] -> []`."""
@@ -104,22 +96,75 @@ class Client(nn.Module):
         Raises:
             DataError: an example is no (input, target) pair of tensors, is not finite, or cannot be read.
         """
-        try:
-            inputs, targets = _read(self.loader)
-        except DataError:
-            raise
-        except Exception as error:  # whatever a user's data set or collate_fn raises
-            fix = "each index below its length must give a pair (input, target) that collates to tensors"
-            raise DataError(f"its examples cannot be read ({in_short(error)}): {fix}") from error
-        if not len(inputs) == len(targets) == len(self):
-            told = f"its data set says {len(self)} examples, and gives {len(inputs)} inputs and {len(targets)} targets"
-            raise DataError(f"{told}: make its length the number of examples, since sums are divided by it")
-        for what, tensor in (("inputs", inputs), ("targets", targets)):
-            if tensor.layout != torch.strided or tensor.is_meta or tensor.is_complex():
-                kind = f"{tensor.dtype} tensors of layout {tensor.layout} on {tensor.device}"
-                raise DataError(f"a client's {what} are {kind}: give dense real tensors that hold their numbers")
-        check_finite(inputs, targets)
-        return inputs, targets
+        return read_all(self.loader, len(self))
+
+
+class Source(Protocol):
+    """Where examples come from: a loader, or as much of one as is used."""
+
+    @property
+    def dataset(self) -> Dataset[Any]:
+        """The examples."""
+        ...
+
+    @property
+    def collate_fn(self) -> Callable[[list[Any]], Any]:
+        """Makes tensors of them."""
+        ...
+
+    @property
+    def num_workers(self) -> int:
+        """Processes that read them."""
+        ...
+
+
+@dataclass(frozen=True)
+class Unbatched:
+    """A data set without a loader."""
+
+    dataset: Dataset[Any]
+    collate_fn: Callable[[list[Any]], Any] = default_collate
+    num_workers: int = 0
+
+
+def length_of(dataset: Dataset[Any]) -> int:
+    """Number of examples of a map-style data set.
+
+    Raises:
+        DataError: it has no length, as one that streams has none.
+    """
+    try:
+        found = len(cast("TensorDataset", dataset))
+    except Exception as error:  # whatever a user's data set raises
+        fix = "give a data set with a length, the number of its examples"
+        raise DataError(f"len() of a client's data set fails ({in_short(error)}): {fix}") from error
+    if found > _MOST:
+        raise DataError(f"a client's data set says that it has {found} examples: give at most {_MOST}")
+    return found
+
+
+def read_all(source: Source, length: int) -> tuple[Tensor, Tensor]:
+    """Read all examples in order: inputs `[m, ...]` and targets `[m, ...]`; there must be `length` of them.
+
+    Raises:
+        DataError: an example is no (input, target) pair of tensors, is not finite, or cannot be read.
+    """
+    try:
+        inputs, targets = _read(source)
+    except DataError:
+        raise
+    except Exception as error:  # whatever a user's data set or collate_fn raises
+        fix = "each index below its length must give a pair (input, target) that collates to tensors"
+        raise DataError(f"its examples cannot be read ({in_short(error)}): {fix}") from error
+    if not len(inputs) == len(targets) == length:
+        told = f"its data set says {length} examples, and gives {len(inputs)} inputs and {len(targets)} targets"
+        raise DataError(f"{told}: make its length the number of examples, since sums are divided by it")
+    for what, tensor in (("inputs", inputs), ("targets", targets)):
+        if tensor.layout != torch.strided or tensor.is_meta or tensor.is_complex():
+            kind = f"{tensor.dtype} tensors of layout {tensor.layout} on {tensor.device}"
+            raise DataError(f"a client's {what} are {kind}: give dense real tensors that hold their numbers")
+    check_finite(inputs, targets)
+    return inputs, targets
 
 
 def check_finite(inputs: Tensor, targets: Tensor) -> None:
@@ -160,7 +205,7 @@ def make_clients(
     return [Client(copy.deepcopy(model), loss, DataLoader(d), problem=problem) for d in datasets]
 
 
-def is_plain(loader: DataLoader[Any]) -> bool:
+def is_plain(loader: Source) -> bool:
     """Whether the loader gives out rows of tensors unchanged, without a class or `collate_fn` of the user's own."""
     dataset = loader.dataset
     while isinstance(dataset, Subset) and type(dataset).__getitem__ is Subset.__getitem__:
@@ -170,7 +215,7 @@ def is_plain(loader: DataLoader[Any]) -> bool:
     return len(dataset.tensors) == 2 and loader.collate_fn is default_collate
 
 
-def _read(loader: DataLoader[Any]) -> tuple[Tensor, Tensor]:
+def _read(loader: Source) -> tuple[Tensor, Tensor]:
     if is_plain(loader):
         return _tensors(loader.dataset)
     collate = _stacked if loader.collate_fn is default_collate else _Alone(loader.collate_fn)
@@ -235,20 +280,3 @@ def _tensors(dataset: Dataset[Any]) -> tuple[Tensor, Tensor]:
         return whole[0][index], whole[1][index]
     inputs, targets = cast("TensorDataset", dataset).tensors
     return inputs, targets
-
-
-def public_sizes(clients: Sequence[Client], privacy: Privacy) -> list[int]:
-    """Number of examples of each client that others are told.
-
-    Raises:
-        ConfigError: with batches of fixed size, a client's `public_size` is not its true size.
-    """
-    if isinstance(privacy.sampling, FixedSize):
-        for index, client in enumerate(clients):
-            if client.public_size != len(client):
-                raise ConfigError(
-                    f"clients[{index}].public_size",
-                    client.public_size,
-                    f"batches of fixed size need the true size, {len(client)}; use Poisson batches",
-                )
-    return [client.public_size for client in clients]

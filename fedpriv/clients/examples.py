@@ -32,6 +32,10 @@ class Examples(Protocol):
         """
         ...
 
+    def expect(self, *cohorts: Tensor) -> None:
+        """Told of the clients `[k]` of this round and, where they are known, of the next."""
+        ...
+
 
 class InMemory:
     """All examples in one tensor of inputs and one of targets.
@@ -51,28 +55,40 @@ class InMemory:
 
     def __init__(self, clients: Sequence[Client], device: torch.device, dtype: torch.dtype) -> None:
         data = [_read(index, client) for index, client in enumerate(clients)]
-        _check_alike(data)
+        for index, pair in enumerate(data):
+            check_alike(index, pair, data[0])
         self.counts = torch.tensor([len(targets) for _, targets in data])
         self._starts = torch.cat([torch.zeros(1, dtype=torch.long), self.counts.cumsum(0)])[:-1]
-        self.inputs = torch.cat([inputs for inputs, _ in data]).to(device)
-        if self.inputs.is_floating_point():
-            self.inputs = self.inputs.to(dtype)
-        self.targets = torch.cat([targets for _, targets in data]).to(device)
-        if self.targets.is_floating_point():
-            self.targets = self.targets.to(dtype)
-        elif self.targets.dtype != torch.bool:
-            self.targets = self.targets.long()  # class numbers, as torch's losses take them
+        inputs = torch.cat([inputs for inputs, _ in data]).to(device)
+        targets = torch.cat([targets for _, targets in data]).to(device)
+        self.inputs, self.targets = with_types(inputs, targets, dtype)
 
     def take(self, clients: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
         """See `Examples.take`; consecutive examples are returned as a view, without copying."""
-        index = (places + self._starts[clients].unsqueeze(1)).flatten()
-        span = slice(int(index[0]), int(index[-1]) + 1)
-        if span.stop - span.start == len(index) and torch.equal(index, torch.arange(span.start, span.stop)):
-            return self.inputs[span].unflatten(0, places.shape), self.targets[span].unflatten(0, places.shape)
-        at = index.to(self.inputs.device)
-        # twice as fast as inputs[at]
-        inputs, targets = self.inputs.index_select(0, at), self.targets.index_select(0, at)
-        return inputs.unflatten(0, places.shape), targets.unflatten(0, places.shape)
+        return joined(self.inputs, self.targets, places + self._starts[clients].unsqueeze(1))
+
+    def expect(self, *cohorts: Tensor) -> None:
+        """Nothing to do: all is there."""
+
+
+def joined(inputs: Tensor, targets: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+    """The examples at these positions `[k, b]`: `[k, b, ...]` each; a view, where they lie in a row."""
+    index = at.flatten()
+    span = slice(int(index[0]), int(index[-1]) + 1)
+    if span.stop - span.start == len(index) and torch.equal(index, torch.arange(span.start, span.stop)):
+        return inputs[span].unflatten(0, at.shape), targets[span].unflatten(0, at.shape)
+    index = index.to(inputs.device)
+    # twice as fast as inputs[index]
+    inputs, targets = inputs.index_select(0, index), targets.index_select(0, index)
+    return inputs.unflatten(0, at.shape), targets.unflatten(0, at.shape)
+
+
+def with_types(inputs: Tensor, targets: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Inputs and targets in the types of a run: floating-point ones in `dtype`, class numbers as torch takes them."""
+    inputs = inputs.to(dtype) if inputs.is_floating_point() else inputs
+    if targets.is_floating_point():
+        return inputs, targets.to(dtype)
+    return inputs, targets if targets.dtype == torch.bool else targets.long()
 
 
 def _read(index: int, client: Client) -> tuple[Tensor, Tensor]:
@@ -82,11 +98,15 @@ def _read(index: int, client: Client) -> tuple[Tensor, Tensor]:
         raise DataError(f"client {index}: {error}") from error
 
 
-def _check_alike(data: list[tuple[Tensor, Tensor]]) -> None:
-    for index, pair in enumerate(data):
-        for what, own, first in zip(("inputs", "targets"), pair, data[0], strict=True):
-            facts = [(tuple(t.shape[1:]), t.is_floating_point()) for t in (own, first)]
-            if facts[0] != facts[1]:
-                told = f"{what} of shape {tuple(own.shape[1:])} and type {own.dtype}"
-                other = f"{tuple(first.shape[1:])} and {first.dtype}"
-                raise DataError(f"client {index} has {told}, and client 0 has {other}: bring all to one shape and type")
+def check_alike(client: int, pair: tuple[Tensor, Tensor], of_first: tuple[Tensor, Tensor]) -> None:
+    """Refuse a client whose inputs or targets are of another shape or kind than client 0's.
+
+    Raises:
+        DataError: they are; names the client.
+    """
+    for what, own, first in zip(("inputs", "targets"), pair, of_first, strict=True):
+        facts = [(tuple(t.shape[1:]), t.is_floating_point()) for t in (own, first)]
+        if facts[0] != facts[1]:
+            told = f"{what} of shape {tuple(own.shape[1:])} and type {own.dtype}"
+            other = f"{tuple(first.shape[1:])} and {first.dtype}"
+            raise DataError(f"client {client} has {told}, and client 0 has {other}: bring all to one shape and type")

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from fedpriv.clients.client import Client, is_plain
+from fedpriv.clients.roster import roster_of
 
 T = TypeVar("T")
 
@@ -21,11 +22,12 @@ def ignored(clients: Sequence[Client]) -> list[str]:
 
     Reads at most 48 examples twice; those of a `TensorDataset` are not read.
     """
-    return [*_settings_note(clients), *_reading_note(clients)]
+    looked_at = [(index, clients[index]) for index in roster_of(clients).looked_at]
+    return [*_settings_note(looked_at), *_reading_note(looked_at)]
 
 
-def _settings_note(clients: Sequence[Client]) -> list[str]:
-    settings = list(dict.fromkeys(name for client in clients for name in _unused(client.loader)))
+def _settings_note(clients: Sequence[tuple[int, Client]]) -> list[str]:
+    settings = list(dict.fromkeys(name for _, client in clients for name in _unused(client.loader)))
     if not settings:
         return []
     return [
@@ -49,8 +51,8 @@ def _unused(loader: DataLoader[Any]) -> Iterator[str]:
         yield "drop_last=True"
 
 
-def _reading_note(clients: Sequence[Client]) -> list[str]:
-    drawn = _spread([(i, client) for i, client in enumerate(clients) if not is_plain(client.loader)], _TRIED)
+def _reading_note(clients: Sequence[tuple[int, Client]]) -> list[str]:
+    drawn = _spread([(i, client) for i, client in clients if not is_plain(client.loader)], _TRIED)
     for index, client in drawn:
         for at in _spread(range(len(client)), _TRIED // len(drawn)):
             if not all(map(torch.equal, _collated(client.loader, at), _collated(client.loader, at))):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -17,6 +17,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorD
 
 from fedpriv.clients.client import Client
 from fedpriv.clients.population import Population
+from fedpriv.clients.roster import roster_of
 from fedpriv.data.base import ExactOnly, size
 from fedpriv.errors import PrivacyError
 from fedpriv.privacy.settings import Privacy
@@ -41,12 +42,21 @@ class Repeats:
 
 
 def check_clients(clients: Sequence[Client], test: Dataset[Any] | None, privacy: Privacy) -> None:
-    """`check_datasets` for the clients' data sets.
+    """`check_datasets` for the clients' data sets; those that are read when they are drawn are then checked one by one.
 
     A client without an objective is the server, whose data are public and may be the test data.
     """
-    public = [i for i, client in enumerate(clients) if client.problem.objective is None]
-    check_datasets([client.loader.dataset for client in clients], test, privacy, public=public)
+    roster = roster_of(clients)
+    roster.examine_with(lambda client, dataset: _check_alone(client, dataset, privacy))
+    if privacy.private:
+        public = [i for i, problem in enumerate(roster.problems) if problem.objective is None]
+        _check_owners({client: roster.dataset(client) for client in roster.looked_at}, test, privacy, public)
+
+
+def _check_alone(client: int, dataset: Dataset[Any], privacy: Privacy) -> None:
+    # the rows of a TensorDataset are different ones
+    if privacy.private and type(dataset) is not TensorDataset:
+        _check_owners({client: dataset}, None, privacy, ())
 
 
 def check_datasets(
@@ -67,10 +77,15 @@ def check_datasets(
         PrivacyError: an example is at two clients, twice at one (for unit sample) or in the test data; or the data
             were prepared by looking at all of them.
     """
-    if not privacy.private:
-        return
+    if privacy.private:
+        _check_owners(dict(enumerate(datasets)), test, privacy, public)
+
+
+def _check_owners(
+    datasets: Mapping[int, Dataset[Any]], test: Dataset[Any] | None, privacy: Privacy, public: Sequence[int]
+) -> None:
     found: dict[Hashable, list[tuple[int, Places]]] = {}
-    for owner, dataset in [*enumerate(datasets), *([] if test is None else [(_TEST, test)])]:
+    for owner, dataset in [*datasets.items(), *([] if test is None else [(_TEST, test)])]:
         for source, places in _places(dataset, np.arange(size(dataset)), owner):
             found.setdefault(source, []).append((owner, places))
     for parts in found.values():

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedpriv.clients.client import Client
+from fedpriv.clients.roster import roster_of
 from fedpriv.errors import ConfigError
 
 
@@ -30,21 +32,22 @@ class Part:
         ConfigError: the numbers are none of that many clients, or not in order.
     """
 
-    numbers: tuple[int, ...]
-    all_sizes: tuple[int, ...]
+    numbers: Sequence[int]
+    all_sizes: Sequence[int]
     n_objectives: int
 
     def __post_init__(self) -> None:
-        if list(self.numbers) != sorted(set(self.numbers) & set(range(self.n_clients))):
+        numbers = self.ids
+        if len(numbers) and not (numbers[0] >= 0 and numbers[-1] < self.n_clients and (numbers.diff() > 0).all()):
             fix = f"give numbers from 0 to {self.n_clients - 1}, ascending, each once"
             raise ConfigError("part.numbers", self.numbers, fix)
 
     @classmethod
     def whole(cls, clients: Sequence[Client]) -> Self:
         """All clients are here."""
-        objectives = sum(client.problem.objective is not None for client in clients)
-        sizes = tuple(client.public_size for client in clients)
-        return cls(tuple(range(len(clients))), sizes, max(objectives, 1))
+        roster = roster_of(clients)
+        objectives = sum(problem.objective is not None for problem in roster.problems)
+        return cls(range(len(clients)), roster.sizes, max(objectives, 1))
 
     @property
     def n_clients(self) -> int:
@@ -54,17 +57,23 @@ class Part:
     @cached_property
     def ids(self) -> Tensor:
         """`numbers`, `[n_here]`."""
-        return torch.tensor(self.numbers, dtype=torch.long)
+        return torch.tensor(np.asarray(self.numbers, dtype=np.int64))
 
     @cached_property
     def sizes(self) -> Tensor:
         """Public sizes of the clients here, `[n_here]`."""
-        return torch.tensor(self.all_sizes)[self.ids]
+        return torch.tensor(np.asarray(self.all_sizes, dtype=np.int64))[self.ids]
 
     def rows(self, cohort: Tensor) -> Tensor:
-        """Which of the rows here are those of clients of a cohort `[k]`, ascending."""
-        return torch.isin(self.ids, cohort).nonzero()[:, 0]
+        """Which of the rows here are those of clients of an ascending cohort `[k]`, ascending."""
+        return cohort if len(self.ids) == self.n_clients else self._found(cohort)[0]
 
     def places(self, cohort: Tensor) -> Tensor:
-        """Which clients of a cohort `[k]`, by their place in it, are here, ascending."""
-        return torch.isin(cohort, self.ids).nonzero()[:, 0]
+        """Which clients of an ascending cohort `[k]`, by their place in it, are here, ascending."""
+        return torch.arange(len(cohort)) if len(self.ids) == self.n_clients else self._found(cohort)[1]
+
+    def _found(self, cohort: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows and places of those who are here, at the cost of the cohort, not of all."""
+        rows = torch.searchsorted(self.ids, cohort).clamp_max(max(len(self.ids) - 1, 0))
+        places = (self.ids[rows] == cohort).nonzero()[:, 0] if len(self.ids) else rows[:0]
+        return rows[places], places

@@ -15,10 +15,12 @@ from torch import Tensor, nn
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.chosen import Chosen
 from fedpriv.clients.client import Client, Loss
-from fedpriv.clients.examples import Examples, InMemory
-from fedpriv.clients.layout import Layout, constants
+from fedpriv.clients.examples import Examples
+from fedpriv.clients.layout import Layout
 from fedpriv.clients.part import Part
+from fedpriv.clients.roster import roster_of
 from fedpriv.errors import ConfigError
+from fedpriv.problems.problem import Problem
 
 
 class Population:
@@ -36,6 +38,7 @@ class Population:
 
     Attributes:
         part: See above.
+        params: All clients' models, `[n_clients, dim]`; of `lazy_clients`, one row for all.
         layout: Of the rows.
         examples: All examples of these clients.
 
@@ -54,7 +57,7 @@ class Population:
     ) -> None:
         if not clients:
             raise ConfigError("clients", [], "a population needs at least one client")
-        self.clients, self.part = tuple(clients), part or Part.whole(clients)
+        self.clients, self._roster, self.part = clients, roster_of(clients), part or Part.whole(clients)
         if len(self.part.numbers) != len(clients):
             raise ConfigError("part.numbers", self.part.numbers, f"give one for each of the {len(clients)} clients")
         self._check_fresh()
@@ -63,8 +66,8 @@ class Population:
         self.model: nn.Module = clients[0].model.to(self.device, dtype)
         self.loss: Loss = clients[0].loss
         self.layout = Layout.of(self.model)
-        self.params = self._adopt_parameters(dtype)
-        self.examples: Examples = InMemory(clients, self.device, dtype)
+        self.params = self._roster.rows(self.layout, self.device, dtype)
+        self.examples: Examples = self._roster.examples(self.device, dtype)
 
     @property
     def counts(self) -> Tensor:
@@ -86,32 +89,46 @@ class Population:
         return self.params.shape[1]
 
     @cached_property
+    def problems(self) -> Sequence[Problem]:
+        """Objective and constraints of each client."""
+        return self._roster.problems
+
+    @property
+    def looked_at(self) -> Sequence[int]:
+        """Clients whose data are checked before a run: all, or some of those that are read when they are drawn."""
+        return self._roster.looked_at
+
+    @property
+    def is_held(self) -> bool:
+        """Whether all examples stay in memory."""
+        return len(self.looked_at) == len(self)
+
+    def start_alike(self) -> Tensor:
+        """Give all models the first client's parameters, which are returned, `[dim]`."""
+        start = self.params[0].clone()
+        if self.params.stride(0):
+            self.params.copy_(start)
+        return start
+
+    def adopt(self, models: Tensor, price: str) -> None:
+        """Write reported models `[n, dim]` or `[1, dim]`, and what they cost, into the clients' modules."""
+        self._roster.adopt(self.params, models, price)
+
+    @cached_property
     def equality(self) -> Tensor:
         """Which of a client's constraint values must be zero, `[n_clients, most values of a client]` boolean."""
-        flags = [torch.tensor(client.problem.equality, dtype=torch.bool) for client in self.clients]
+        flags = [torch.tensor(problem.equality, dtype=torch.bool) for problem in self.problems]
         return nn.utils.rnn.pad_sequence(flags, batch_first=True).to(self.device)
 
     def _check_fresh(self) -> None:
-        for index, client in enumerate(self.clients):
-            if client.outcome_of is not None:
+        for index, price in enumerate(self._roster.outcomes()):
+            if price is not None:
                 raise ConfigError(
                     f"clients[{index}]",
-                    client.outcome_of,
+                    price,
                     "holds the result of an earlier run, whose epsilon this run would not count; make fresh clients. "
                     "To go on from a released model on purpose, copy its parameters and add up the prices",
                 )
-
-    def _adopt_parameters(self, dtype: torch.dtype) -> Tensor:
-        params = torch.empty(len(self.clients), self.layout.dim, device=self.device, dtype=dtype)
-        shared = constants(self.model)
-        for index, client in enumerate(self.clients):
-            if Layout.of(client.model) != self.layout:
-                fix = "all models must be alike: the same parameters, the same of them frozen"
-                raise ConfigError(f"clients[{index}].model", type(client.model).__name__, fix)
-            client.model.to(self.device, dtype)
-            _check_same(index, constants(client.model), shared)
-            self.layout.bind(params[index], client.model)
-        return params
 
     def examples_of(self, client: int) -> tuple[Tensor, Tensor]:
         """All inputs and targets of a client, `[m, ...]` each."""
@@ -132,7 +149,7 @@ class Population:
 
         The batches of the whole population are kept: a full-batch run reads them every round.
         """
-        if len(cohort) == len(self):
+        if len(cohort) == len(self) and self.is_held:
             yield from self._all_batches
         else:
             yield from self.drawn_batches(cohort, Chosen.everything(self.counts[cohort].numpy()))
@@ -149,11 +166,3 @@ class Population:
             inputs, targets = self.examples.take(clients, places)
             at = (places + self.starts[clients].unsqueeze(1)).to(self.device)
             yield Batch(rows.to(self.device), inputs, targets, mask.to(self.device), at)
-
-
-def _check_same(client: int, own: dict[str, Tensor], shared: dict[str, Tensor]) -> None:
-    """One model serves all clients, so what is frozen must be the same in each."""
-    for name in {**shared, **own}:
-        if name not in own or name not in shared or not torch.equal(own[name], shared[name]):
-            fix = "is frozen (or a buffer) and not the same as client 0's; copy it from one model, or let it be trained"
-            raise ConfigError(f"clients[{client}].model", name, fix)

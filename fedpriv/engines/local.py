@@ -21,8 +21,13 @@ from fedpriv.strategies.state import Leaf, in_common, named, restored, rows_of, 
 class RoundOracle(Oracle, Protocol):
     """An oracle that is told which round it is and who takes part."""
 
-    def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> None:
-        """Start a round."""
+    def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> Tensor | None:
+        """Start a round.
+
+        Returns:
+            Where not all participants work: those who do, as places among those here, `[j]`. They alone compute and
+            send messages, and which they are is as secret as the data. None: all.
+        """
         ...
 
     def release_message(self, message: Tensor) -> Tensor:
@@ -265,9 +270,12 @@ def client_half(strategy: Strategy, oracle: RoundOracle, call: Call, local: Any)
     Returns:
         Their messages `[k, dim]`, private where the run is, and their new state. Only messages leave the clients.
     """
-    oracle.begin_round(call.round, call.cohort, call.heard)
-    message, local = strategy.local_step(call.heard, with_common(local, call.common), oracle)
-    return oracle.release_message(message), local
+    working, local = oracle.begin_round(call.round, call.cohort, call.heard), with_common(local, call.common)
+    if working is None:
+        message, local = strategy.local_step(call.heard, local, oracle)
+        return oracle.release_message(message), local
+    message, theirs = strategy.local_step(taken(call.heard, working), rows_of(local, working), oracle)
+    return oracle.release_message(message), with_rows(local, working, theirs)
 
 
 def server_half(strategy: Strategy, seen: Network, message: Tensor, before: Reply) -> Reply:
@@ -295,6 +303,4 @@ def _next(
 
 def adopt(population: Population, progress: Progress, price: str) -> None:
     """Write the reported models, with a note of what they cost, into the clients' modules."""
-    population.params.copy_(progress.models.expand_as(population.params))
-    for client in population.clients:
-        client.outcome_of = price
+    population.adopt(progress.models, price)

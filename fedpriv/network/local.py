@@ -35,8 +35,7 @@ class PoissonCohort:
 
     def draw(self, n_clients: int, round_index: int, randomness: Randomness) -> Tensor:
         """A fresh cohort without repeats; it may be empty."""
-        chosen = randomness.stream("cohort", round_index).random(n_clients) < self.rate
-        return torch.from_numpy(chosen.nonzero()[0])
+        return torch.from_numpy(randomness.stream("cohort", round_index).below(self.rate, n_clients).nonzero()[0])
 
     def expected(self, n_clients: int) -> float:
         """Expected cohort size, by which sums are divided."""

@@ -23,36 +23,62 @@ class Draws:
         population: The clients.
         randomness: The run's random streams.
         cohort_rate: Probability with which each client of a round is drawn; 1 draws all.
+
+    Attributes:
+        rows: Rows of the population that answers are about, `[k]`.
     """
 
     def __init__(self, population: Population, randomness: Randomness, cohort_rate: float) -> None:
         self._population, self._randomness, self._cohort_rate = population, randomness, cohort_rate
+        self._known = dict[int, Tensor]()  # who is drawn in secret, this round and the next
 
     def begin_round(self, round_index: int, cohort: Tensor) -> None:
         """Draw among the clients `cohort [k]` of a round; what follows is of those of them that are here."""
+        self._round, self.rows, self._drawn = round_index, self._population.part.rows(cohort), None
+        if self._cohort_rate == 1:
+            self._population.examples.expect(self.rows)
+            return
+        self._drawn = self._in_secret(round_index)
+        # while a round is computed, the examples of the next may be read
+        ahead = self._in_secret(round_index + 1)
+        self._population.examples.expect(self.rows[self._drawn], self.rows[ahead])
+        self._known = {round_index + 1: self._known[round_index + 1]}
+
+    def _in_secret(self, round_index: int) -> Tensor:
+        """Which of the round's rows are those of clients that are drawn, `[k]`."""
         part = self._population.part
-        self._round, self._rows = round_index, part.rows(cohort)
-        self._drawn = torch.ones(len(self._rows), dtype=torch.bool)
-        if self._cohort_rate < 1:
+        if round_index not in self._known:
             stream = self._randomness.stream("secret_cohort", round_index)
-            self._drawn = torch.from_numpy(stream.below(self._cohort_rate, part.n_clients))[part.ids[self._rows]]
+            self._known[round_index] = torch.from_numpy(stream.below(self._cohort_rate, part.n_clients))
+        drawn = self._known[round_index]
+        return drawn if len(self.rows) == len(drawn) else drawn[part.ids[self.rows]]
+
+    def keep_drawn(self) -> Tensor:
+        """Leave the others out: `rows` are now those of the drawn clients, whose places among them are returned."""
+        assert self._drawn is not None
+        places = self._drawn.nonzero()[:, 0]
+        self.rows, self._drawn = self.rows[places], None
+        return places
 
     def of_drawn(self, rows: Tensor) -> Tensor:
         """The rows `[k, dim]`, with zeros for clients that were not drawn."""
+        if self._drawn is None:
+            return rows
         return rows.where(self._drawn.to(rows.device).unsqueeze(1), 0)
 
     def batches(self, sampling: Sampling, index: int) -> Iterator[Batch]:
         """The examples behind answer number `index` of the round; none of clients that were not drawn."""
-        if isinstance(sampling, FullBatch) and bool(self._drawn.all()):
-            return self._population.full_batches(self._rows)
-        return self._population.drawn_batches(self._rows, self._chosen(sampling, index))
+        if isinstance(sampling, FullBatch) and self._drawn is None:
+            return self._population.full_batches(self.rows)
+        return self._population.drawn_batches(self.rows, self._chosen(sampling, index))
 
     def _chosen(self, sampling: Sampling, index: int) -> Chosen:
         """None of clients that were not drawn. Each client's draws have a random stream of their own."""
-        sizes = self._population.counts[self._rows].where(self._drawn, 0).numpy()
+        counts = self._population.counts[self.rows]
+        sizes = (counts if self._drawn is None else counts.where(self._drawn, 0)).numpy()
         if isinstance(sampling, FullBatch):
             return Chosen.everything(sizes)
-        clients = self._population.part.ids[self._rows]
+        clients = self._population.part.ids[self.rows]
         words = self._randomness.first_words("batch", self._round, index, clients.tolist(), sizes.tolist())
         if isinstance(sampling, Poisson):
             return Chosen.marked(sizes, below(words, sampling.rate))

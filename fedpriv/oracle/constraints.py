@@ -25,9 +25,9 @@ def tables(population: Population) -> list[LossTable | None]:
         DataError: a client has no example in a group; it is named.
     """
     found: list[LossTable | None] = []
-    for row, client in enumerate(population.clients):
+    for row, problem in enumerate(population.problems):
         try:
-            found.append(client.problem.table(*population.examples_of(row)))
+            found.append(problem.table(*population.examples_of(row)))
         except DataError as error:
             raise DataError(f"client {population.part.numbers[row]}: {error}") from error
     return found

@@ -36,10 +36,11 @@ class DryOracle(Questions):
         self._n_constraints = n_constraints
         super().__init__(privacy, sizes, torch.empty(0))
 
-    def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> None:
-        """See `Questions`."""
+    def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> Tensor | None:
+        """See `Questions`; one client stands for those that will be drawn in secret."""
         super().begin_round(round_index, cohort, received)
         self.evaluations += [0.0] * (round_index + 1 - len(self.evaluations))
+        return torch.arange(1) if self.privacy.draws_senders else None
 
     @property
     def equality(self) -> Tensor:
@@ -65,7 +66,7 @@ class DryOracle(Questions):
 
     def _answer(self, question: Question, params: Tensor, anchor: Tensor | None = None) -> Tensor:
         self.asked.add(question.name)
-        examples = float(self._expected(question.sampling).sum()) * self.privacy.cohort_rate
+        examples = float(self._expected(question.sampling, self._sizes[self._cohort]).sum()) * self.privacy.cohort_rate
         self.evaluations[self._round] += examples * question.gradients
         if self._recorded(question):
             self.records.append(self._record(question))
@@ -77,5 +78,6 @@ class DryOracle(Questions):
         if not self.privacy.private:
             return self._pricing.exact(*asked)
         of_examples = self.privacy.unit == "sample" and not question.name.startswith("statistic:")
-        factors = self._factors(question) if of_examples else [1.0] * len(self._clients)
+        each = [1.0] if self.privacy.trust.sums_only else [1.0] * len(self._clients)
+        factors = self._factors(question) if of_examples else each
         return self._pricing.price(*asked, factors, question.clip, question.share)[0]

@@ -35,9 +35,9 @@ class ProblemValues:
         self.equality, self._owners = population.equality, population.part.n_objectives
         self.width, found = self.equality.shape[1], tables(population)
         alike: dict[tuple[int, int, bool], list[int]] = {}
-        for row, (client, table) in enumerate(zip(population.clients, found, strict=True)):
+        for row, (problem, table) in enumerate(zip(population.problems, found, strict=True)):
             # clients with the same problem and number of examples are one block; a user's function takes them in turn
-            key = (id(client.problem), row if table is None else len(table.weights), table is None)
+            key = (id(problem), row if table is None else len(table.weights), table is None)
             alike.setdefault(key, []).append(row)
         self._blocks = [_block(population, rows, [found[row] for row in rows]) for rows in alike.values()]
 
@@ -64,7 +64,7 @@ def _block(population: Population, rows: list[int], found: list[LossTable | None
     functional, like = Functional(population.model, population.loss), population.params
     known = [table for table in found if table is not None]
     if not known:
-        return _FunctionBlock(functional, rows, population.clients[rows[0]].problem, *population.examples_of(rows[0]))
+        return _FunctionBlock(functional, rows, population.problems[rows[0]], *population.examples_of(rows[0]))
     examples = [population.examples_of(row) for row in rows]
     return _SumBlock(
         functional,

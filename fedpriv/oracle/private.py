@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -62,18 +63,30 @@ class PrivateOracle(Questions):
         self._population, self._randomness, self._part = population, randomness, population.part
         self._draws = Draws(population, randomness, privacy.cohort_rate)
         self._sums = sums
-        together = privacy.trust.sums_only
-        sizes = torch.tensor(self._part.all_sizes).index_copy(0, self._part.ids, population.counts)
-        added = sizes.tolist() if together else [int(population.counts.max())]
-        check_depth(added, population.chunk)
+        check_depth(self._added(privacy), population.chunk)
         self._answered = -1
         self._bounded: ConstraintSums | None = None
         super().__init__(privacy, self._part.all_sizes, population.params)
 
-    def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> None:
+    def _added(self, privacy: Privacy) -> list[int]:
+        """How many clipped rows each client adds to one sum."""
+        if privacy.unit == "client":
+            return [1] * self._part.n_clients
+        if not privacy.trust.sums_only:
+            return [int(self._population.counts.max())]
+        sizes = torch.tensor(np.asarray(self._part.all_sizes, dtype=np.int64))
+        return sizes.index_copy(0, self._part.ids, self._population.counts).tolist()
+
+    def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> Tensor | None:
         """See `Questions`."""
         super().begin_round(round_index, cohort, received)
         self._draws.begin_round(round_index, cohort)
+        self._answered_rows = len(self._here)
+        if not self.privacy.draws_senders:
+            return None
+        drawn = self._draws.keep_drawn()
+        self._here = self._here[drawn]
+        return drawn
 
     @property
     def equality(self) -> Tensor:
@@ -133,19 +146,22 @@ class PrivateOracle(Questions):
 
     def _sampled_factors(self, sampling: Sampling) -> Tensor:
         """Examples over expected examples of a batch, of every participant."""
-        return self._sizes[self._cohort] / self._expected(sampling)
+        sizes = self._sizes[self._cohort]
+        return sizes / self._expected(sampling, sizes)
 
     def _message(self, question: Question, message: Tensor) -> Tensor:
         if not self.privacy.private:
-            return self._open(self._not_private(question, message, [1.0] * len(self._clients), message))
+            return self._open(self._not_private(question, message, [1.0] * len(self._here), message))
         return self._of_clients(question, self.privacy.clip.rows(message)[0])
 
     def _answer(self, question: Question, params: Tensor, anchor: Tensor | None = None) -> Tensor:
         self._check_query_points(params, anchor)
-        privacy, factors = self.privacy, self._factors(question)
+        privacy = self.privacy
         if privacy.private and privacy.unit == "sample":
-            return self._noised(question, self._sum(question, params, anchor, question.clip), factors)
-        exact = _scaled(self._sum(question, params, anchor), self._of_here(factors))
+            bounded = self._sum(question, params, anchor, question.clip)
+            return self._noised(question, bounded, self._factors(question))
+        factors = self._factors(question, self._cohort[self._here])
+        exact = _scaled(self._sum(question, params, anchor), factors)
         if not self._recorded(question):
             self._index += 1
             return exact
@@ -163,29 +179,40 @@ class PrivateOracle(Questions):
         return self._pricing.exact(self._round, self._index, name, self._clients)
 
     def _noised(self, question: Question, bounded: Tensor, factors: Sequence[float]) -> Tensor:
-        """Release `bounded` with noise, each row multiplied by its participant's public factor.
+        """Release `bounded` with noise, each row multiplied by its participant's public factor."""
+        rows = _scaled(bounded, self._of_here(factors))
+        if self.privacy.trust.sums_only:
+            return self._noised_sum(question, rows, max(factors))
+        return self._noised_rows(question, rows, factors)
 
-        Where only sums are seen, the noise stands on the sum and every row of the answer is the mean: whatever is made
-        of the rows afterwards is made of what was released.
-        """
-        clients, parties = self._clients, self._pricing.parties
-        at = self._round, self._index
+    def _noised_rows(self, question: Question, rows: Tensor, factors: Sequence[float]) -> Tensor:
+        """Release rows whose sensitivity is that of one contribution times each participant's factor."""
+        clients, at = self._clients, (self._round, self._index)
         record, scales = self._pricing.price(*at, question.name, clients, factors, question.clip, question.share)
-        if self.privacy.trust.sums_only and len(clients) < parties:
+        if record.pairs is not None:
+            every = self._among_all(rows)
+            hidden = with_pair_noise(every, scales, record.pairs, record, self._randomness, clients)
+            rows = self._among_here(hidden)
+        own = [clients[place] for place in self._here.tolist()]
+        noise = self.privacy.mechanism, record, self._randomness
+        return self._open(add_noise(rows, self._of_here(scales), *noise, own))
+
+    def _noised_sum(self, question: Question, rows: Tensor, largest: float) -> Tensor:
+        """Release the sum of rows whose sensitivity is at most that of one contribution times `largest`.
+
+        Every row of the answer is the mean over the participants: whatever is made of the rows afterwards is made of
+        what was released.
+        """
+        clients, parties, at = self._clients, self._pricing.parties, (self._round, self._index)
+        record, scales = self._pricing.price(*at, question.name, clients, [largest], question.clip, question.share)
+        if len(clients) < parties:
             raise PrivacyError(
                 f"round {self._round} has {len(clients)} participants, fewer than min_honest = {parties}, who share "
                 f"the noise (trust: {self.privacy.trust})"
             )
-        rows, noise = _scaled(bounded, self._of_here(factors)), (self.privacy.mechanism, record, self._randomness)
-        if not self.privacy.trust.sums_only:
-            if record.pairs is not None:
-                every = self._among_all(rows)
-                rows = self._among_here(with_pair_noise(every, scales, record.pairs, *noise[1:], clients))
-            own = [clients[place] for place in self._here.tolist()]
-            return self._open(add_noise(rows, self._of_here(scales), *noise, own))
         # the shares of all who take part, drawn as one
-        total = add_noise(self._total(rows), scales[:1], *noise, [EVERYBODY], len(clients) / parties)
-        return (self._open(total) / len(clients)).expand(len(rows), -1)
+        noise = self.privacy.mechanism, record, self._randomness, [EVERYBODY], len(clients) / parties
+        return (self._open(add_noise(self._total(rows), scales, *noise)) / len(clients)).expand(self._answered_rows, -1)
 
     def _among_all(self, rows: Tensor) -> Tensor:
         """Rows for every participant, zero where they are not here."""
@@ -205,13 +232,15 @@ class PrivateOracle(Questions):
                 f"round {self._round} was answered already: a second answer from the same secret cohort is not in the "
                 "planned epsilon. Ask once a round"
             )
-        return self._noised(question, self._draws.of_drawn(bounded), [1 / rate] * len(self._clients))
+        if self.privacy.trust.sums_only:
+            return self._noised_sum(question, self._draws.of_drawn(bounded) * (1 / rate), 1 / rate)
+        return self._noised_rows(question, bounded, [1.0] * len(self._clients))
 
     def _sum(self, question: Question, params: Tensor, anchor: Tensor | None, clip: Clip | None = None) -> Tensor:
         """Sum over the question's examples, each clipped when `clip` is given."""
         batches, multipliers = self._draws.batches(question.sampling, self._index), question.multipliers
         weights = None if multipliers is None else self.constraints.of_gradients(multipliers)
-        return self._sums.gradients(batches, self._part.rows(self._cohort), params, anchor, clip, weights)
+        return self._sums.gradients(batches, self._draws.rows, params, anchor, clip, weights)
 
     def _not_private(self, question: Question, exact: Tensor, factors: Sequence[float], params: Tensor) -> Release:
         """The answer with a paper's noise, if any; not private, and recorded so."""
@@ -223,9 +252,7 @@ class PrivateOracle(Questions):
             batches = self._draws.batches(question.sampling, self._index)
             return self._sums.largest_norms(batches, params, replace(self.privacy.clip, norm="l1"))
 
-        return add_published_noise(
-            exact, published, record, self._randomness, clients, self._of_here(factors), largest_norms
-        )
+        return add_published_noise(exact, published, record, self._randomness, clients, factors, largest_norms)
 
     def _check_query_points(self, params: Tensor, anchor: Tensor | None) -> None:
         wanted, published = (len(self._here), self._population.dim), self.privacy.published

@@ -59,9 +59,10 @@ class Questions(ABC):
         self.privacy, self.n_clients = privacy, len(sizes)
         self._pricing = Pricing(privacy, sizes)
         self._sizes, self._like = torch.as_tensor(sizes, dtype=torch.double), like
+        self._mean_size = self._sizes.mean()
         self.begin_round(0, torch.arange(len(sizes)))
 
-    def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> None:
+    def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> Tensor | None:
         """Start a round: rows of questions now belong to the clients of `cohort` that are here.
 
         Args:
@@ -70,19 +71,25 @@ class Questions(ABC):
                 all.
             received: What those here received, `[k, dim]`.
 
+        Returns:
+            Where some clients were drawn in secret to send a message: those here, as places among the participants
+            here, `[j]`. Rows of questions and messages are then theirs. None: rows are those of all participants here.
+
         Raises:
             ConfigError: the cohort is not sorted, or somebody is in it twice: rows would be taken for others'.
         """
         if not bool((cohort.diff() > 0).all()):
             raise ConfigError("network cohort", cohort.tolist(), "give every client once, in ascending order")
         self._round, self._index, self._cohort, self._received = round_index, 0, cohort, received
-        self._clients: list[int] = cohort.tolist()
+        everyone = len(cohort) == self.n_clients and cohort[0] == 0 and cohort[-1] == self.n_clients - 1
+        self._clients: Sequence[int] = range(self.n_clients) if everyone else cohort.tolist()
         self._here = self._places(cohort)
+        return None
 
     @property
     def weights(self) -> Tensor:
         """Weight of each client of the round, `n m_i / sum(m)` over all n clients, `[k]` (public)."""
-        return (self._sizes[self._cohort[self._here]] / self._sizes.mean()).to(self._like)
+        return (self._sizes[self._cohort[self._here]] / self._mean_size).to(self._like)
 
     def gradient(self, params: Tensor) -> Tensor:
         """Gradient of each client's objective, on a fresh batch: `[k, dim] -> [k, dim]`."""
@@ -198,14 +205,14 @@ class Questions(ABC):
         """Whether the answer is a release: where messages are noised, nothing else leaves a client."""
         return question.name == "message" or self.privacy.boundary != "message"
 
-    def _factors(self, question: Question) -> list[float]:
-        """Public factor of every participant's row, from a sum over the batch to what is asked."""
-        share = 1.0 if question.whole else self._sizes[self._cohort] / self._sizes.mean()
-        return (share / self._expected(question.sampling)).tolist()
+    def _factors(self, question: Question, clients: Tensor | None = None) -> list[float]:
+        """Public factor of each client's row, from a sum over the batch to what is asked; of every participant's."""
+        sizes = self._sizes[self._cohort if clients is None else clients]
+        share = 1.0 if question.whole else sizes / self._mean_size
+        return (share / self._expected(question.sampling, sizes)).tolist()
 
-    def _expected(self, sampling: Sampling) -> Tensor:
-        """Expected examples of every participant's batch, if it is drawn (public)."""
-        sizes = self._sizes[self._cohort]
+    def _expected(self, sampling: Sampling, sizes: Tensor) -> Tensor:
+        """Expected examples of the batches of clients with so many examples (public)."""
         if isinstance(sampling, Poisson):
             return sizes * sampling.rate
         return sizes.clamp_max(sampling.size) if isinstance(sampling, FixedSize) else sizes

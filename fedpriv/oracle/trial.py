@@ -136,10 +136,10 @@ def _check_alone(trial: Trial, x: Tensor, y: Tensor) -> None:
 
 def _check_labels(trial: Trial, population: Population) -> None:
     """The real examples with the least and the largest label: one that is no class would fail, or count as nothing."""
-    clients, (_, sample) = range(len(population)), population.first_examples(1)
+    clients, (_, sample) = population.looked_at, population.first_examples(1)
     if sample.is_floating_point() or sample.dim() != 1:
         return
-    labels = [population.examples_of(client)[1] for client in clients]
+    labels = {client: population.examples_of(client)[1] for client in clients}
     least, most = min(clients, key=lambda i: int(labels[i].min())), max(clients, key=lambda i: int(labels[i].max()))
     for client, at in {(least, int(labels[least].argmin())), (most, int(labels[most].argmax()))}:
         label = int(labels[client][at])

@@ -261,6 +261,11 @@ class Privacy:
         return self.trust.cohort_rate if isinstance(self.trust, Central) else 1.0
 
     @property
+    def draws_senders(self) -> bool:
+        """Whether clients are drawn in secret before they compute anything: those that send a message."""
+        return self.boundary == "message" and self.cohort_rate < 1
+
+    @property
     def draws_in_secret(self) -> bool:
         """Whether the number of examples or clients in a round is secret, so that the time it takes must be too."""
         return self.private and (isinstance(self.sampling, Poisson) or self.cohort_rate < 1)

@@ -94,7 +94,7 @@ def make_plan(
     compatibility.check(strategy, privacy, network, len(sizes))
     relative = replace(privacy, epsilon=None, noise_multiplier=1.0) if privacy.private else privacy
     oracle = DryOracle(relative, sizes)
-    progress, seen = begin(strategy, torch.zeros(len(sizes), 1)), seen_by_aggregator(network, privacy)
+    progress, seen = begin(strategy, torch.zeros(1, 1).expand(len(sizes), 1)), seen_by_aggregator(network, privacy)
     try:
         started = strategy, oracle, network, progress, randomness or Randomness(0)
         for _ in simulate(*started, rounds=rounds, seen=seen):

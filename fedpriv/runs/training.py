@@ -17,9 +17,10 @@ from torch.utils.data import Dataset
 from fedpriv import models
 from fedpriv.checks import Count, checked
 from fedpriv.clients import ownership
-from fedpriv.clients.client import Client, public_sizes
+from fedpriv.clients.client import Client
 from fedpriv.clients.layout import Layout
 from fedpriv.clients.population import Population
+from fedpriv.clients.roster import public_sizes, roster_of
 from fedpriv.engines import ENGINES
 from fedpriv.engines.local import RoundNetwork, adopt, begin, seen_by_aggregator
 from fedpriv.errors import ConfigError, FedprivError
@@ -86,8 +87,9 @@ class Training:
         if not clients:
             raise ConfigError("clients", [], "a run needs at least one client")
         models.validate_model(clients[0].model)
-        problems, sizes, device = [c.problem for c in clients], public_sizes(clients, privacy), compute.start()
-        privacy = with_neighbours(privacy, problems, sizes_declared=all(client.size_declared for client in clients))
+        roster, sizes, device = roster_of(clients), public_sizes(clients, privacy), compute.start()
+        problems = list({id(problem): problem for problem in roster.problems}.values())
+        privacy = with_neighbours(privacy, problems, sizes_declared=roster.sizes_declared)
         self.strategy, self.rounds, self.network = strategy, rounds, network or Star(len(clients))
 
         # where it is kept, and how far it had come
@@ -102,7 +104,7 @@ class Training:
             self._identity = Identity.new(same, clients, seed=seed, secret_seed=secret_seed, private=privacy.private)
         else:
             self._identity = Identity.resumed(same, saved, self._keeper.path, secret_seed=secret_seed)
-            restart = restored(saved, begin(strategy, torch.zeros(len(clients), 1)), self._keeper.path)
+            restart = restored(saved, begin(strategy, torch.zeros(1, 1).expand(len(clients), 1)), self._keeper.path)
         if saved is not None and fresh_noise:
             self._identity = self._identity.with_fresh_noise()
         streams = self._identity.randomness
@@ -134,7 +136,7 @@ class Training:
 
         # where it stands, and how it goes on
         self._engine = ENGINES[compute.engine]
-        self.progress = restart or begin(strategy, self.population.params.clone())
+        self.progress = restart or begin(strategy, start.expand(len(clients), -1))
         self._seconds, self._mark, self._over = 0.0 if saved is None else saved.seconds, self.ledger.mark, False
         self._reporting = Reporting(self.measures, evaluate_every, self._keeper.rows(self.progress.round))
         if saved is None or fresh_noise:
@@ -284,7 +286,7 @@ class Training:
 
 def _start_alike(population: Population, evaluate: Evaluator | None) -> Tensor:
     """Start all clients from the first one's parameters `[dim]`, once model, loss and data are seen to fit there."""
-    population.params.copy_(start := population.params[0].clone())
+    start = population.start_alike()
     try_out(population)
     if evaluate is not None:
         evaluate.try_out(start)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import fields, is_dataclass
 from functools import singledispatch
@@ -24,9 +25,16 @@ def digest(*settings: object) -> str:
     It depends on the contents of values, containers, tensors and functions (code, defaults and closure), and on the
     class and state of any other object.
     """
-    return hashlib.blake2b(repr([_described(value, ()) for value in settings]).encode(), digest_size=16).hexdigest()
+    found = hashlib.blake2b(digest_size=16)
+    for number, value in enumerate(settings):
+        found.update(b", " if number else b"[")
+        for text in _described(value, ()):
+            found.update(text.encode())
+    found.update(b"]" if settings else b"[]")
+    return found.hexdigest()
 
 
+_AT_ONCE = 4096  # parts of a value that are described in one piece of text
 SPEED = frozenset({"backend", "device", "chunk", "threads", "engine"})
 
 
@@ -54,12 +62,27 @@ def _without(section: Mapping[str, Any], path: Sequence[str], value: object) -> 
     return {key: other for key, other in section.items() if key != name or other != value}
 
 
-def _described(value: object, above: tuple[int, ...]) -> list[Any]:
-    """The name of the value's class and its parts; `above` are the objects that it lies in."""
+def _described(value: object, above: tuple[int, ...]) -> Iterator[str]:
+    """The name of the value's class and its parts, in pieces of text; `above` are the objects that it lies in."""
     if id(value) in above:
-        return ["inside itself", str(above[::-1].index(id(value)))]
-    inside = (*above, id(value))
-    return [_name(type(value)), *(part if isinstance(part, str) else _described(part, inside) for part in parts(value))]
+        yield repr(["inside itself", str(above[::-1].index(id(value)))])
+        return
+    inside, held, known = (*above, id(value)), parts(value), dict[int, str]()
+    # the same for a million clients, as their problem is: described once
+    again = {place for place, count in Counter(map(id, held)).items() if count > 1}
+
+    def text_of(part: object) -> str:
+        if isinstance(part, str):
+            return repr(part)
+        found = f"['builtins.int', {repr(part)!r}]" if type(part) is int else "".join(_described(part, inside))
+        if id(part) in again:
+            known[id(part)] = found
+        return found
+
+    yield f"[{_name(type(value))!r}"
+    for start in range(0, len(held), _AT_ONCE):
+        yield ", " + ", ".join([known.get(id(part)) or text_of(part) for part in held[start : start + _AT_ONCE]])
+    yield "]"
 
 
 def _name(thing: Any) -> str:  # noqa: ANN401 - classes, functions and modules

@@ -32,8 +32,8 @@ class Recorder:
         self.n_clients = oracle.n_clients
         self.own: list[Tensor] = []
 
-    def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> None:
-        self._oracle.begin_round(round_index, cohort, received)
+    def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> Tensor | None:
+        return self._oracle.begin_round(round_index, cohort, received)
 
     def gradient(self, params: Tensor) -> Tensor:
         # what is asked at all comes through the real door

@@ -34,8 +34,10 @@ def sums(oracle: PrivateOracle, message: Tensor, rounds: int) -> Tensor:
     """What the curator shows, over the number of clients: `[rounds, dim]`."""
     found = []
     for index in range(rounds):
-        oracle.begin_round(index, torch.arange(N), message)
-        found.append(oracle.release_message(message).mean(0))
+        drawn = oracle.begin_round(index, torch.arange(N), message)
+        sent = oracle.release_message(message if drawn is None else message[drawn])
+        assert len(sent) == N  # how many were drawn does not show
+        found.append(sent.mean(0))
     return torch.stack(found)
 
 
@@ -75,11 +77,11 @@ def test_one_client_moves_the_sum_within_what_the_record_says(at: str):
         training = fp.Training(clients_of(side), fp.fedavg(5.0), privacy, rounds=1, seed=3, secret_seed=3)
         rounds = []
         for index in range(60):
-            training.oracle.begin_round(index, torch.arange(N), training.population.params)
+            drawn = training.oracle.begin_round(index, torch.arange(N), training.population.params)
             if at == "gradient":
                 rounds.append(training.oracle.gradient(training.population.params).sum(0))
             else:
-                step = -5.0 * training.oracle.gradient(training.population.params)
+                step = -5.0 * training.oracle.gradient(training.population.params[drawn])
                 rounds.append(training.oracle.release_message(step).sum(0))
         models.append(torch.stack(rounds))
     moved = (models[0] - models[1]).norm(dim=1)
@@ -143,11 +145,11 @@ def test_one_answer_a_round():
     with pytest.raises(fp.PrivacyError, match="second answer"):
         oracle.gradient(params)
     messages = oracle_of(digits_of(SIZES), CENTRAL)
-    messages.begin_round(0, torch.arange(N), params)
-    messages.release_message(params)
-    messages.gradient(params)  # moves on to the next answer of this round, whose cohort is the same
+    drawn = messages.begin_round(0, torch.arange(N), params)
+    messages.release_message(params[drawn])
+    messages.gradient(params[drawn])  # moves on to the next answer of this round, whose cohort is the same
     with pytest.raises(fp.PrivacyError, match="same secret cohort"):
-        messages.release_message(params)
+        messages.release_message(params[drawn])
     assert len(messages.ledger.records) == 1
 
 

@@ -1,0 +1,167 @@
+"""The data owners of a run: what is public of them, and the way to their examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from fedpriv.clients.client import Client
+from fedpriv.clients.examples import Examples, InMemory
+from fedpriv.clients.layout import Layout, constants
+from fedpriv.clients.lazy import Examine, LazyClients
+from fedpriv.errors import ConfigError
+from fedpriv.privacy.settings import FixedSize, Privacy
+from fedpriv.problems.problem import Problem
+
+
+class Roster(Protocol):
+    """What a run needs of its clients, without asking each."""
+
+    @property
+    def problems(self) -> Sequence[Problem]:
+        """Objective and constraints of each client."""
+        ...
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Number of examples of each client that others are told."""
+        ...
+
+    @property
+    def sizes_declared(self) -> bool:
+        """Whether these do not depend on the true numbers, of any client."""
+        ...
+
+    def declared(self) -> Iterator[tuple[int, int]]:
+        """Clients that declared a size, with it: their true sizes may be others."""
+        ...
+
+    @property
+    def looked_at(self) -> Sequence[int]:
+        """Clients whose data are checked before a run."""
+        ...
+
+    def dataset(self, client: int) -> Dataset[Any]:
+        """The data set of a client."""
+        ...
+
+    def examine_with(self, examine: Examine) -> None:
+        """Have each client's data set examined when it is read, if that is later."""
+        ...
+
+    def examples(self, device: torch.device, dtype: torch.dtype) -> Examples:
+        """Access to all examples."""
+        ...
+
+    def rows(self, layout: Layout, device: torch.device, dtype: torch.dtype) -> Tensor:
+        """Parameters of each client's model, `[n, dim]`; the models' own are views of them."""
+        ...
+
+    def outcomes(self) -> Iterator[str | None]:
+        """What each model has cost so far; None if it is no run's result."""
+        ...
+
+    def adopt(self, rows: Tensor, models: Tensor, price: str) -> None:
+        """Write reported models `[n, dim]` or `[1, dim]` into `rows`, which `rows()` gave, with what they cost."""
+        ...
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Clients that are there, each with a model and data of its own."""
+
+    clients: Sequence[Client]
+
+    @property
+    def problems(self) -> Sequence[Problem]:
+        """See `Roster`."""
+        return [client.problem for client in self.clients]
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """See `Roster`."""
+        return [client.public_size for client in self.clients]
+
+    @property
+    def sizes_declared(self) -> bool:
+        """See `Roster`."""
+        return all(client.size_declared for client in self.clients)
+
+    def declared(self) -> Iterator[tuple[int, int]]:
+        """See `Roster`."""
+        return ((index, client.public_size) for index, client in enumerate(self.clients) if client.size_declared)
+
+    @property
+    def looked_at(self) -> Sequence[int]:
+        """All."""
+        return range(len(self.clients))
+
+    def dataset(self, client: int) -> Dataset[Any]:
+        """See `Roster`."""
+        return self.clients[client].loader.dataset
+
+    def examine_with(self, examine: Examine) -> None:
+        """Nothing is read later."""
+
+    def examples(self, device: torch.device, dtype: torch.dtype) -> Examples:
+        """All examples, in memory."""
+        return InMemory(self.clients, device, dtype)
+
+    def rows(self, layout: Layout, device: torch.device, dtype: torch.dtype) -> Tensor:
+        """See `Roster`.
+
+        Raises:
+            ConfigError: models differ.
+        """
+        rows = torch.empty(len(self.clients), layout.dim, device=device, dtype=dtype)
+        shared = constants(self.clients[0].model)
+        for index, client in enumerate(self.clients):
+            if Layout.of(client.model) != layout:
+                fix = "all models must be alike: the same parameters, the same of them frozen"
+                raise ConfigError(f"clients[{index}].model", type(client.model).__name__, fix)
+            client.model.to(device, dtype)
+            _check_same(index, constants(client.model), shared)
+            layout.bind(rows[index], client.model)
+        return rows
+
+    def outcomes(self) -> Iterator[str | None]:
+        """See `Roster`."""
+        return (client.outcome_of for client in self.clients)
+
+    def adopt(self, rows: Tensor, models: Tensor, price: str) -> None:
+        """See `Roster`."""
+        rows.copy_(models.expand_as(rows))
+        for client in self.clients:
+            client.outcome_of = price
+
+
+def roster_of(clients: Sequence[Client]) -> Roster:
+    """What a run needs of these clients."""
+    return clients if isinstance(clients, LazyClients) else Listed(clients)
+
+
+def public_sizes(clients: Sequence[Client], privacy: Privacy) -> list[int]:
+    """Number of examples of each client that others are told.
+
+    Raises:
+        ConfigError: with batches of fixed size, a client's `public_size` is not its true size.
+    """
+    roster = roster_of(clients)
+    for index, size in roster.declared() if isinstance(privacy.sampling, FixedSize) else ():
+        if size != (true := len(clients[index])):
+            fix = f"batches of fixed size need the true size, {true}; use Poisson batches"
+            raise ConfigError(f"clients[{index}].public_size", size, fix)
+    return list(roster.sizes)
+
+
+def _check_same(client: int, own: dict[str, Tensor], shared: dict[str, Tensor]) -> None:
+    """One model serves all clients, so what is frozen must be the same in each."""
+    for name in {**shared, **own}:
+        if name not in own or name not in shared or not torch.equal(own[name], shared[name]):
+            fix = "is frozen (or a buffer) and not the same as client 0's; copy it from one model, or let it be trained"
+            raise ConfigError(f"clients[{client}].model", name, fix)
