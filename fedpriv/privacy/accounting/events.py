@@ -196,8 +196,11 @@ def histories(charges: Mapping[Charge, int], n_clients: int) -> list[tuple[list[
         for client, event in zip(clients, _spread(charge.events, n_clients), strict=False):
             own.setdefault(client, Counter())[event] += count
     groups: dict[frozenset[tuple[Event, int]], list[int]] = {}
-    for client in range(n_clients):
-        groups.setdefault(frozenset(own.get(client, {}).items()), []).append(client)
+    if len(own) < n_clients:  # most of a large population, of whom nothing but the number is looked at
+        everyone = range(n_clients)
+        groups[frozenset()] = [client for client in everyone if client not in own] if own else list(everyone)
+    for client in sorted(own):
+        groups.setdefault(frozenset(own[client].items()), []).append(client)
     return [(members, dict(common + Counter(dict(extra)))) for extra, members in groups.items()]
 
 

@@ -1,0 +1,107 @@
+"""A million clients: client-level FedAvg with a trusted server and secret cohorts of about 1 000, softmax on 28 x 28.
+
+    python benchmarks/speed/million.py [--rounds 100] [--markdown FILE]
+
+The same cohort is drawn from 10 000 and from 1 000 000 lazy clients, whose examples are made up when they are read.
+Each population has a process of its own with one thread for torch: seconds to set up, processor time of a round, peak
+memory. The last line is the ratio of the two rounds, which would be 1 if the population cost nothing. `--smoke` runs
+tiny sizes in this process: its numbers mean nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from time import monotonic, process_time
+from typing import Any
+
+import torch
+from rows import SMOKE, Effort
+from subprocesses import apart
+from torch.utils.data import TensorDataset
+
+import fedpriv as fp
+from fedpriv.models import Loss, SoftmaxRegression, cross_entropy
+
+COHORT, FEATURES, CLASSES = 1000, 784, 10
+POPULATIONS = (10_000, 1_000_000)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one population.
+
+    Attributes:
+        clients: How many there are.
+        setup: Seconds until the first round can begin.
+        round: Milliseconds of processor time of a round, in the middle of all but the first.
+        megabytes: Peak memory of the process.
+        epsilon: Of the whole run, at delta 1e-7.
+    """
+
+    clients: int
+    setup: float
+    round: float
+    megabytes: float
+    epsilon: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=100, help="of each run")
+    parser.add_argument("--markdown", type=Path, help="write the table to a file, too")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes, in this process")
+    told = parser.parse_args()
+    effort = SMOKE if told.smoke else Effort()
+    populations, cohort = ((40, 80), 20) if told.smoke else (POPULATIONS, COHORT)
+    found = [Cost(**apart(run, n, cohort, told.rounds, effort=effort)) for n in populations]
+    lines = table(found)
+    print("\n".join(lines))
+    if told.markdown:
+        told.markdown.write_text("\n".join(lines) + "\n")
+
+
+def table(found: list[Cost]) -> list[str]:
+    """The lines of the table."""
+    lines = ["| clients | set-up, s | ms a round | MB | epsilon |", "|---|---|---|---|---|"]
+    lines += [f"| {c.clients:,} | {c.setup:.1f} | {c.round:.0f} | {c.megabytes:.0f} | {c.epsilon:.3g} |" for c in found]
+    return [*lines, f"| ratio | | {found[-1].round / found[0].round:.2f} | | |"]
+
+
+def run(clients: int, cohort: int, rounds: int) -> dict[str, Any]:
+    """The cost of one population."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    start = monotonic()
+    everyone = fp.lazy_clients(SoftmaxRegression(FEATURES, CLASSES), Loss(cross_entropy), load, sizes(clients))
+    trust = fp.Central(cohort / clients)
+    privacy = fp.Privacy(noise_multiplier=1.0, delta=1e-7, unit="client", at="message", trust=trust)
+    training = fp.Training(everyone, fp.fedavg(0.1), privacy, rounds=rounds, seed=0)
+    setup, laps = monotonic() - start, [process_time()]
+    for _ in training:
+        laps.append(process_time())
+    each = [after - before for before, after in pairwise(laps)]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return vars(Cost(clients, setup, median(each[1:] or each) * 1e3, peak, training.spent().epsilon))
+
+
+def sizes(clients: int) -> list[int]:
+    """From 10 to 20 examples."""
+    return [10 + client % 11 for client in range(clients)]
+
+
+def load(client: int) -> TensorDataset:
+    """Numbers that follow from the client's."""
+    draw, size = torch.Generator().manual_seed(client), 10 + client % 11
+    inputs = torch.randn(size, FEATURES, generator=draw)
+    return TensorDataset(inputs, torch.randint(CLASSES, (size,), generator=draw))
+
+
+if __name__ == "__main__":
+    import million  # by this name another process finds `run`
+
+    million.main()
