@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedpriv.checks import check_finite
 from fedpriv.clients.population import Population
+from fedpriv.devices import moved
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.oracle.batches import Draws
 from fedpriv.oracle.constraints import ConstraintSums
@@ -273,8 +274,12 @@ class PrivateOracle(Questions):
     def _was_received(self, points: Tensor) -> bool:
         """Whether the points came this round; several may come side by side, `[k, parts * dim]`."""
         received = () if self._received is None else self._received.split(points.shape[1], 1)
-        return any(torch.equal(points, part) for part in received)
+        # the same memory needs no comparison, for which the processor would wait
+        return any(points.is_set_to(part) or torch.equal(points, part) for part in received)
 
 
 def _scaled(rows: Tensor, factors: Sequence[float]) -> Tensor:
-    return rows * rows.new_tensor(factors).unsqueeze(1)
+    if len(set(factors)) == 1:  # no copy to the device
+        return rows * factors[0]
+    (column,) = moved(rows.device, torch.tensor(factors, dtype=rows.dtype).unsqueeze(1))
+    return rows * column

@@ -12,6 +12,8 @@ from fedpriv.errors import ConfigError
 from fedpriv.oracle.backends.base import Backend
 from fedpriv.privacy.clipping import ROUNDING, Clip
 
+_TOGETHER = 100  # cohorts whose indices are copied to a device at once
+
 
 class Sums:
     """Sums of gradients at given parameters `[k, dim]`. They have no noise and must not leave the oracle.
@@ -21,14 +23,24 @@ class Sums:
         n_clients: Number of clients of the run.
         device: The clients' device.
 
-    Attributes:
-        broken_examples: Number of gradients that were not finite and counted as zero, of each client, `[n_clients]`:
-            for diagnosis, never written or sent.
     """
 
     def __init__(self, backend: Backend, n_clients: int, device: torch.device) -> None:
         self._backend = backend
-        self.broken_examples = torch.zeros(n_clients, dtype=torch.long, device=device)
+        self._broken = torch.zeros(n_clients, dtype=torch.long, device=device)
+        self._found: list[tuple[Tensor, Tensor]] = []  # of cohorts, not yet counted
+
+    @property
+    def broken_examples(self) -> Tensor:
+        """Number of gradients that were not finite and counted as zero, of each client, `[n_clients]`.
+
+        For diagnosis, never written or sent.
+        """
+        if self._found:
+            cohorts, broken = (torch.cat(parts) for parts in zip(*self._found, strict=True))
+            self._broken.index_add_(0, cohorts.to(self._broken.device), broken)
+            self._found = []
+        return self._broken
 
     def gradients(
         self,
@@ -51,14 +63,23 @@ class Sums:
         """
         dtype = params.dtype if clip is None else torch.float64
         total = torch.zeros(params.shape, device=params.device, dtype=dtype)
-        cohort = cohort.to(params.device)
+        broken = torch.zeros(len(params), dtype=torch.long, device=params.device)
         for batch in batches:
             at = None if anchor is None else rows_of(anchor, batch)
             weighted = batch if weights is None else batch.weighted(weights)
-            part, broken = self._backend.clipped_sum(rows_of(params, batch), weighted, clip, at)
+            part, found = self._backend.clipped_sum(rows_of(params, batch), weighted, clip, at)
             total.index_add_(0, batch.rows, part)
-            self.broken_examples.index_add_(0, cohort[batch.rows], broken)
+            broken.index_add_(0, batch.rows, found)
+        self._count(cohort, broken)
         return total
+
+    def _count(self, cohort: Tensor, broken: Tensor) -> None:
+        if len(cohort) == len(self._broken):
+            self._broken += broken
+            return
+        self._found.append((cohort, broken))
+        if len(self._found) == _TOGETHER:
+            _ = self.broken_examples
 
     def largest_norms(self, batches: Iterator[Batch], params: Tensor, clip: Clip) -> list[float]:
         """Largest norm of a per-example gradient, for each row."""

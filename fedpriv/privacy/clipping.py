@@ -43,8 +43,11 @@ class Clip:
 
         Long float32 rows are cut into pieces, and the norm of the pieces' norms is taken in float64: as fast as
         float32, without an error that grows with `dim`. Squares that underflow float32 are made up for; rows whose
-        squares overflow are computed again in float64.
+        squares overflow are computed again in float64. Away from the processor, where a question costs more than a pass
+        over the rows, all are computed in float64 and none again.
         """
+        if rows.device.type != "cpu":
+            return self._wide_norms(rows)
         width = rows.shape[-1] if rows.dtype == torch.float64 else _PIECE
         pieces = [self._norm(piece).double() for piece in rows.split(max(width, 1), -1)]
         norms = pieces[0] if len(pieces) == 1 else self._norm(torch.stack(pieces, -1))
@@ -55,6 +58,14 @@ class Clip:
             largest = long.abs().amax(-1)
             norms[again] = self._norm(long / largest.unsqueeze(-1)) * largest
         return norms
+
+    def _wide_norms(self, rows: Tensor) -> Tensor:
+        """Norms in float64, whose squares hold those of float32; float64 rows are brought to 1 at most."""
+        if rows.dtype != torch.float64:
+            return self._norm(rows.double())
+        largest = rows.abs().amax(-1, keepdim=True) if rows.shape[-1] else rows.new_zeros(*rows.shape[:-1], 1)
+        by = largest.clamp_min(torch.finfo(torch.float64).tiny)
+        return self._norm(rows / by) * largest.squeeze(-1)
 
     def _norm(self, rows: Tensor) -> Tensor:
         # torch's own l1 norm takes several times as long

@@ -10,11 +10,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedpriv.errors import ConfigError
+from fedpriv.devices import moved
+from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.clipping import NormName
 from fedpriv.privacy.ledger import Release
 from fedpriv.privacy.record import LawName, Record
-from fedpriv.randomness.streams import Randomness, laplace, laplace_sum, normal
+from fedpriv.randomness.rows import laplace_rows, laplace_sum_rows, may_draw, normal_rows
+from fedpriv.randomness.streams import Randomness
 
 
 class Mechanism(Protocol):
@@ -30,12 +32,12 @@ class Mechanism(Protocol):
         """Standard deviation of noise of scale 1."""
         ...
 
-    def draw(self, randomness: Randomness, at: Address, dim: int, amount: float = 1.0) -> Tensor:
-        """Unit noise, `[dim]` in float64.
+    def draw(self, keys: Tensor, dim: int, amount: float = 1.0) -> Tensor:
+        """Unit noise, a row for each key and where the keys lie: `[k, dim]` in float64.
 
         Args:
-            randomness: The run's streams.
-            at: For which answer, and whose; each address has a random stream of its own.
+            keys: What opens the rows' random streams, `[k, 8]`, as `Randomness.keys` gives them; on the processor for
+                an amount other than 1.
             dim: How many draws.
             amount: Draw the sum of this many independent copies, at least 1, also fractional. With secure aggregation
                 it is participants over `min_honest`: extra participants add extra noise.
@@ -44,16 +46,9 @@ class Mechanism(Protocol):
 
 
 EVERYBODY = -1
-"""The client of an address when a sum over clients has noise of its own."""
+"""Whose noise it is where a sum over clients has noise of its own."""
 
-
-@dataclass(frozen=True)
-class Address:
-    """Which noise is drawn: (round, index of the answer in the round, client or `EVERYBODY`)."""
-
-    round: int
-    index: int
-    client: int
+_IN_CACHE, _ELSEWHERE = 2**15, 2**23  # numbers that get noise at once, on a processor and on other devices
 
 
 @dataclass(frozen=True)
@@ -70,9 +65,9 @@ class Gaussian:
         """1: the scale is the standard deviation."""
         return 1.0
 
-    def draw(self, randomness: Randomness, at: Address, dim: int, amount: float = 1.0) -> Tensor:
+    def draw(self, keys: Tensor, dim: int, amount: float = 1.0) -> Tensor:
         """Normal draws of variance `amount`."""
-        return normal(randomness.stream("noise", at.round, at.index, at.client), dim) * math.sqrt(amount)
+        return normal_rows(keys, dim).mul_(math.sqrt(amount))
 
 
 @dataclass(frozen=True)
@@ -89,10 +84,9 @@ class Laplace:
         """`sqrt(2)`."""
         return math.sqrt(2)
 
-    def draw(self, randomness: Randomness, at: Address, dim: int, amount: float = 1.0) -> Tensor:
+    def draw(self, keys: Tensor, dim: int, amount: float = 1.0) -> Tensor:
         """Differences of two Gamma(amount) draws, which are Laplace draws for amount 1."""
-        stream = randomness.stream("noise", at.round, at.index, at.client)
-        return laplace(stream, dim) if amount == 1 else laplace_sum(stream, dim, amount)
+        return laplace_rows(keys, dim) if amount == 1 else laplace_sum_rows(keys, dim, amount)
 
 
 @dataclass(frozen=True)
@@ -142,16 +136,37 @@ def add_noise(
     Returns:
         The noised rows, in float64, as a `Release` that only a ledger opens.
 
+    Raises:
+        ConfigError: a scale is not positive and finite.
+        PrivacyError: rows would share noise.
+
     Noise is drawn and added in float64, and the result is rounded to multiples of about `2**-20` times the scale: the
     low bits of noise drawn in floating point can reveal the value under it (Mironov, 2012). This is a mitigation, not
     a proof.
     """
     if any(not (math.isfinite(s) and s > 0) for s in scales):
         raise ConfigError("noise scale", min(scales), "noise must be positive and finite; use at: none for no noise")
+    count, dim = bounded.shape
+    if not len(set(clients)) == len(clients) == len(scales) == count:
+        raise PrivacyError(
+            f"{count} rows, {len(scales)} noise scales and clients {list(clients)}: give each row its own"
+        )
+    keys = randomness.keys("noise", record.round, record.index, clients)
+    grids = [2.0 ** (math.ceil(math.log2(scale)) - 20) for scale in scales]
+    facts = torch.tensor([scales, grids], dtype=torch.float64).T
+    if amount == 1 and may_draw(bounded.device):
+        keys, facts = moved(bounded.device, keys, facts)
+    else:
+        (facts,) = moved(bounded.device, facts)
     noised = torch.empty_like(bounded, dtype=torch.float64)
-    for row, (client, scale) in enumerate(zip(clients, scales, strict=True)):
-        unit = mechanism.draw(randomness, Address(record.round, record.index, client), bounded.shape[1], amount)
-        grid = 2.0 ** (math.ceil(math.log2(scale)) - 20)
-        exact = bounded[row].double() + (unit * scale).to(bounded.device)
-        noised[row] = (exact / grid).round_() * grid
+    height = max((_IN_CACHE if bounded.device.type == "cpu" else _ELSEWHERE) // max(dim, 1), 1)
+    for top in range(0, count, height):
+        rows = slice(top, top + height)
+        unit = mechanism.draw(keys[rows], dim, amount)
+        if unit.shape != noised[rows].shape:
+            raise PrivacyError(f"{mechanism.name} noise of shape {tuple(unit.shape)}: draw one row for each key")
+        scale, grid = facts[rows].split(1, 1)
+        (unit,) = (unit,) if unit.device == bounded.device else moved(bounded.device, unit)
+        exact = (unit * scale).add_(bounded[rows])
+        noised[rows] = exact.div_(grid).round_().mul_(grid)
     return Release(replace(record, mechanism=mechanism.name, attempt=randomness.attempt), noised)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 Floats = NDArray[np.float64]
-_BLOCK = 1 << 16  # words of normal draws at a time: they and their squares stay in the cache
+BLOCK = 1 << 16  # words of normal draws at a time: they and their squares stay in the cache
 
 
 class Keystream:
@@ -56,8 +56,8 @@ class Keystream:
         the tails, as inverting the distribution function would.
         """
         draws = np.empty(size + size % 2)
-        for start in range(0, len(draws), _BLOCK):
-            _normal_pairs(self.words(min(_BLOCK, len(draws) - start)), draws[start : start + _BLOCK])
+        for start in range(0, len(draws), BLOCK):
+            _normal_pairs(self.words(min(BLOCK, len(draws) - start)), draws[start : start + BLOCK])
         return draws[:size]
 
     def standard_exponential(self, size: int) -> Floats:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, Protocol
@@ -70,14 +70,26 @@ class Randomness:
         self, purpose: SecretPurpose, round_index: int, index: int, clients: Sequence[int], sizes: Sequence[int]
     ) -> NDArray[np.int64]:
         """The first `sizes[i]` words of each client's stream, one client after another."""
-        words, start, named = np.empty(sum(sizes), "<i8"), 0, self._name(purpose, round_index, index)
-        for client, size in zip(clients, sizes, strict=True):
+        words, start = np.empty(sum(sizes), "<i8"), 0
+        for key, size in zip(self._keys(purpose, round_index, index, clients), sizes, strict=True):
             if size:
-                name = named.copy()
-                name.update(b"%d" % client)
-                Keystream(name.digest()).fill(words[start : start + size])
+                Keystream(key).fill(words[start : start + size])
             start += size
         return words
+
+    def keys(self, purpose: SecretPurpose, round_index: int, index: int, clients: Sequence[int]) -> Tensor:
+        """What opens each client's stream, as little-endian numbers: `[k, 8]` in int32."""
+        whole = bytearray().join(self._keys(purpose, round_index, index, clients))
+        return torch.from_numpy(np.frombuffer(whole, "<i4")).view(-1, 8)
+
+    def _keys(
+        self, purpose: SecretPurpose, round_index: int, index: int, clients: Sequence[int]
+    ) -> Iterator[bytes]:
+        named = self._name(purpose, round_index, index)
+        for client in clients:
+            name = named.copy()
+            name.update(b"%d" % client)
+            yield name.digest()
 
     def pair_secret(self, i: int, j: int, purpose: str) -> bytes:
         """See `PairSecrets`. Simulated: one process makes the secrets of all pairs from its own."""

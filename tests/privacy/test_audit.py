@@ -28,7 +28,6 @@ from fedpriv.oracle.private import PrivateOracle
 from fedpriv.oracle.sums import Sums
 from fedpriv.privacy.accounting.accountant import Accountant, account
 from fedpriv.privacy.ledger import Ledger
-from fedpriv.privacy.mechanisms import Address
 from fedpriv.privacy.settings import Trust
 from fedpriv.randomness.streams import Randomness
 from fedpriv.runs.planning import make_plan
@@ -45,8 +44,8 @@ class TooQuiet(fp.Gaussian):
 
     part: float = 0.25
 
-    def draw(self, randomness: Randomness, at: Address, dim: int, amount: float = 1.0) -> Tensor:
-        return self.part * super().draw(randomness, at, dim, amount)
+    def draw(self, keys: Tensor, dim: int, amount: float = 1.0) -> Tensor:
+        return self.part * super().draw(keys, dim, amount)
 
 
 def clients(x: float, problem: fp.Problem | None) -> list[fp.Client]:

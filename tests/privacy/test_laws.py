@@ -12,7 +12,7 @@ from fedpriv.engines import ENGINES, EngineName
 from fedpriv.oracle.backends import BACKENDS, BackendName
 from fedpriv.privacy.accounting import bounds, rdp
 from fedpriv.privacy.accounting.events import Event
-from fedpriv.privacy.mechanisms import LAWS, Address
+from fedpriv.privacy.mechanisms import LAWS
 from fedpriv.privacy.record import LawName, MechanismName
 from fedpriv.randomness.streams import Randomness
 
@@ -27,7 +27,7 @@ def test_each_name_has_its_row() -> None:
 @pytest.mark.parametrize("name", LAWS)
 def test_a_row_says_what_draws_are(name: Any) -> None:
     law = LAWS[name]
-    draws = law.mechanism.draw(Randomness(0, 1), Address(0, 0, 0), 200_000).numpy()
+    draws = law.mechanism.draw(Randomness(0, 1).keys("noise", 0, 0, [0]), 200_000)[0].numpy()
     assert draws.std() == pytest.approx(law.mechanism.deviation, rel=0.01)
     reach = law.within_95 * law.mechanism.deviation
     for answers in (1, 2, 8):

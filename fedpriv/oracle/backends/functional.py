@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import cast
 
 import torch
@@ -80,6 +80,25 @@ def all_alike(params: Tensor) -> bool:
     return params.shape[0] == 1 or params.stride(0) == 0
 
 
+def at_hand(values: Tensor) -> bool:
+    """Whether they can be looked at at once; elsewhere than here the processor would wait for all that is computed."""
+    return values.device.type == "cpu"
+
+
+def without_nan(plain: Callable[[], Tensor], kept: Callable[[], Tensor], weights: Tensor) -> Tensor:
+    """A weighted sum in which what has weight 0 adds nothing, even if it is not finite: 0 * inf is nan.
+
+    Args:
+        plain: Computes the sum.
+        kept: Computes it of copies in which what has weight 0 is 0. It costs more, so only if it must, or where to look
+            at the plain sum would cost more still.
+        weights: The weights.
+    """
+    if at_hand(weights) and is_finite(sums := plain()):
+        return sums
+    return kept()
+
+
 def is_finite(values: Tensor) -> bool:
     """Whether there is no NaN or infinity, by way of the sum; may be False for finite values whose sum overflows."""
     return bool(torch.isfinite(values.sum()))
@@ -96,7 +115,7 @@ def unpad(batch: Batch) -> tuple[Tensor, Tensor]:
     Padding may hold examples of other clients. Multiplying by zero is not enough: 0 * inf is NaN, so a broken example
     of one client would show in another client's sum.
     """
-    if bool(batch.mask.all()):
+    if at_hand(batch.mask) and bool(batch.mask.all()):
         return batch.inputs, batch.targets
     first = batch.mask.int().argmax(1, keepdim=True)
     cell = torch.arange(batch.mask.shape[1], device=first.device).where(batch.mask, first)

@@ -18,7 +18,7 @@ from torch import Tensor, fx, nn
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.client import Loss
 from fedpriv.errors import ConfigError
-from fedpriv.oracle.backends.functional import Functional, all_alike, count, is_finite
+from fedpriv.oracle.backends.functional import Functional, all_alike, at_hand, count, is_finite, without_nan
 from fedpriv.oracle.backends.summation import sum_of_products
 from fedpriv.privacy.clipping import Clip, NormName
 
@@ -96,21 +96,25 @@ class LinearBackend:
         One of weight 0 adds nothing even when it is not finite.
         """
         x, weights = batch.inputs.flatten(2), weights.unsqueeze(2)
-        product = sum_of_products if deltas.dtype == torch.float64 else torch.bmm
         weighted = deltas * weights
-        sums = product(weighted.mT, x)
-        if not is_finite(sums):
-            # 0 * inf is nan: only then pay for a copy of the inputs
-            weighted = weighted.where(weights > 0, 0)
-            sums = product(weighted.mT, x.where(weights > 0, 0))
-        parts = [sums.flatten(1), weighted.sum(1)] if self._has_bias else [sums.flatten(1)]
-        return torch.cat(parts, 1)
+        return without_nan(
+            lambda: self._products(weighted, x),
+            lambda: self._products(weighted.where(weights > 0, 0), x.where(weights > 0, 0)),
+            weights,
+        )
+
+    def _products(self, weighted: Tensor, x: Tensor) -> Tensor:
+        product = sum_of_products if weighted.dtype == torch.float64 else torch.bmm
+        sums = product(weighted.mT, x).flatten(1)
+        return torch.cat([sums, weighted.sum(1)] if self._has_bias else [sums], 1)
 
     def _gradient_norms(self, deltas: Tensor, batch: Batch, norm: Clip) -> Tensor:
         norms = norm.norms(deltas) * self._input_norms(batch, norm)
         long = norms > torch.finfo(deltas.dtype).max
         # a gradient that is no number of its type is broken, though the product of its norms may be one
-        return norms.where(~(long & self._overflows(deltas, batch)), torch.inf) if long.any() else norms
+        if at_hand(long) and not long.any():
+            return norms
+        return norms.where(~(long & self._overflows(deltas, batch)), torch.inf)
 
     def _input_norms(self, batch: Batch, norm: Clip) -> Tensor:
         """Norm of each `(x, 1)`, or of `x` where there is no bias, `[k, b]`."""
@@ -122,7 +126,7 @@ class LinearBackend:
 
     def _broken(self, deltas: Tensor, batch: Batch, sums: Tensor) -> Tensor:
         """Which examples' gradients are not finite, `[k, b]`."""
-        if is_finite(sums):
+        if at_hand(sums) and is_finite(sums):
             return torch.zeros_like(batch.mask)
         return self._overflows(deltas, batch)
 

@@ -14,7 +14,7 @@ from torch.func import grad, vmap
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.client import Loss
 from fedpriv.oracle.backends.factors import Gradients
-from fedpriv.oracle.backends.functional import Functional, all_alike, count, is_finite, unpad
+from fedpriv.oracle.backends.functional import Functional, all_alike, at_hand, count, is_finite, unpad
 from fedpriv.oracle.backends.group_norm import FoldedGroupNorm
 from fedpriv.privacy.clipping import Clip, NormName
 
@@ -57,7 +57,8 @@ class PerExample(ABC):
         for rows, gradients, norms, mask in self._blocks(params, batch, clip, anchor):
             broken[rows] += count(~torch.isfinite(norms) & mask)
             weights = clip.factors(norms) * mask
-            if not torch.isfinite(norms).all():  # a weight of 0 is not enough: 0 * inf is nan
+            # a weight of 0 is not enough: 0 * inf is nan
+            if not at_hand(norms) or not torch.isfinite(norms).all():
                 gradients = [found.kept(weights > 0) for found in gradients]
             parts = sums[rows].split([shape.numel() for _, shape in self._functional.layout.shapes], 1)
             for part, found in zip(parts, gradients, strict=True):
@@ -120,7 +121,7 @@ class PerExample(ABC):
         inputs, targets = unpad(batch)
         clients, examples = batch.mask.shape
         chunk = min(self._chunk or _MOST, _MOST) if params.device.type == "cpu" else self._chunk or _MOST
-        for rows, cells in _cut(clients, examples, chunk, together=examples <= 16):
+        for rows, cells in _cut(clients, examples, chunk, together=not at_hand(params) or examples <= 16):
             mask = batch.mask[rows, cells]
             kept = mask if batch.weights is None else mask * batch.weights[rows, cells]
             found = self._over_clients(params[rows], inputs[rows, cells], targets[rows, cells], kept)

@@ -1,0 +1,65 @@
+"""Draws for many clients at once, a row each, where their keys lie.
+
+On the processor each row is drawn by its `Keystream`. Elsewhere all rows are drawn together from the same bits by
+tensor operations, whose logarithms and cosines may differ from the processor's in the last place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fedpriv.randomness import chacha
+from fedpriv.randomness.keystream import BLOCK, Keystream
+from fedpriv.randomness.streams import laplace, laplace_sum, normal
+
+
+def may_draw(device: torch.device) -> bool:
+    """Whether rows can be drawn there, and faster than on the processor: it needs float64."""
+    return device.type not in ("cpu", "mps")
+
+
+def normal_rows(keys: Tensor, dim: int) -> Tensor:
+    """Standard normal draws, `[k, dim]` in float64, from keys `[k, 8]`; see `Keystream.standard_normal`."""
+    if keys.device.type == "cpu":
+        return _one_by_one(keys, dim, lambda stream: normal(stream, dim))
+    words = chacha.words(keys, dim + dim % 2)
+    return torch.cat([_normal_pairs(block) for block in words.split(BLOCK, 1)], 1)[:, :dim]
+
+
+def laplace_rows(keys: Tensor, dim: int) -> Tensor:
+    """Draws of Laplace(1), `[k, dim]` in float64, from keys `[k, 8]`."""
+    if keys.device.type == "cpu":
+        return _one_by_one(keys, dim, lambda stream: laplace(stream, dim))
+    first, second = (-_odd(part).abs_().log_() for part in chacha.words(keys, 2 * dim).split(dim, 1))
+    return first - second
+
+
+def laplace_sum_rows(keys: Tensor, dim: int, amount: float) -> Tensor:
+    """Sums of `amount` draws of Laplace(1), `[k, dim]` in float64, from keys `[k, 8]` on the processor."""
+    return _one_by_one(keys, dim, lambda stream: laplace_sum(stream, dim, amount))
+
+
+def _one_by_one(keys: Tensor, dim: int, draw: Callable[[Keystream], Tensor]) -> Tensor:
+    if len(keys) == 1:
+        return draw(Keystream(keys.numpy().tobytes())).unsqueeze(0)
+    rows = torch.empty(len(keys), dim, dtype=torch.float64)
+    for row, key in zip(rows, keys.numpy(), strict=True):
+        row.copy_(draw(Keystream(key.tobytes())))
+    return rows
+
+
+def _normal_pairs(words: Tensor) -> Tensor:
+    """As many draws as words, `[k, words]`: the first half of a block gives the radii, the second half the angles."""
+    first, second = words.chunk(2, 1)
+    radius = _odd(first).square_().log_().neg_().sqrt_()
+    angle = second.double().mul_(math.pi * 2.0**-63)
+    return torch.cat([radius * angle.cos(), radius * angle.sin()], 1)
+
+
+def _odd(words: Tensor) -> Tensor:
+    """Uniform on [-1, 1] without 0: odd multiples of `2**-63`."""
+    return (words | 1).double().mul_(2.0**-63)

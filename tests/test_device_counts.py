@@ -1,0 +1,55 @@
+"""What a round asks of a device: counted without one, so that it holds wherever tests run."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import networkx as nx
+import pytest
+import torch
+from counting_device import DEVICE, CountingDevice, Counts
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import fedpriv as fp
+from fedpriv.models import MnistCNN, SoftmaxRegression
+from fedpriv.strategies.base import Strategy
+
+MODELS = {"cnn": MnistCNN, "softmax": lambda: SoftmaxRegression(784, 10)}
+KINDS: dict[str, tuple[Strategy, dict[str, Any]]] = {
+    "sample": (fp.fedavg(0.1), {}),
+    "client": (fp.fedavg(0.1), {"unit": "client"}),
+    "laplace": (fp.fedavg(0.1), {"mechanism": fp.Laplace(), "clip": fp.Clip(1.0, "l1")}),
+    "central": (fp.fedavg(0.1), {"trust": fp.Central()}),
+    "admm": (fp.inexact_admm(), {}),
+    "tracking": (fp.gradient_tracking(), {}),
+}
+
+
+def rounds_of(
+    model: str, n: int, strategy: Strategy, settings: dict[str, Any], each: int = 4, **options: Any
+) -> list[Counts]:
+    """What each round but the first asks for, of n clients with as many examples each."""
+    torch.manual_seed(0)
+    x, y = torch.randn(n * each, 1, 28, 28), torch.arange(n * each) % 10
+    data = [TensorDataset(*pair) for pair in zip(x.split(each), y.split(each), strict=True)]
+    with CountingDevice() as device:
+        clients = fp.make_clients(MODELS[model](), nn.CrossEntropyLoss(), data)
+        network = fp.Graph(nx.cycle_graph(n)) if strategy.name == fp.gradient_tracking().name else None
+        privacy = fp.Privacy(noise_multiplier=1.0, **settings)
+        training = fp.Training(
+            clients, strategy, privacy, rounds=3, network=network, compute=fp.Compute(device=str(DEVICE)), **options
+        )
+        found = [device.counts.copy() for _ in training]
+    return [after - before for before, after in pairwise(found)]
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_question_a_round(kind: str, model: str) -> None:
+    few, many = (rounds_of(model, n, *KINDS[kind]) for n in (6, 17))
+    for counts in (*few, *many):
+        assert counts.uploads <= 3, counts.where
+        assert counts.synchronisations <= 2, counts.where
+    assert {counts.kernels for counts in few} == {counts.kernels for counts in many}
