@@ -1,6 +1,8 @@
-"""What the processor hands to a device, in one piece: every single copy makes both wait."""
+"""What the processor hands to a device and gets back, in one piece: every single copy makes both wait."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -20,3 +22,12 @@ def moved(device: torch.device, *tensors: Tensor) -> list[Tensor]:
     pieces = whole.to(device, non_blocking=True).split([len(part) for part in padded])
     same = zip(tensors, parts, pieces, strict=True)
     return [piece[: len(part)].view(tensor.dtype).view(tensor.shape) for tensor, part, piece in same]
+
+
+def fetched(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Tensors of one type on the processor, in one copy."""
+    if all(tensor.device.type == "cpu" for tensor in tensors):
+        return list(tensors)
+    whole = torch.cat([tensor.flatten() for tensor in tensors]).cpu()
+    pieces = whole.split([tensor.numel() for tensor in tensors])
+    return [piece.view(tensor.shape) for tensor, piece in zip(tensors, pieces, strict=True)]

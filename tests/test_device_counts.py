@@ -53,3 +53,21 @@ def test_one_question_a_round(kind: str, model: str) -> None:
         assert counts.uploads <= 3, counts.where
         assert counts.synchronisations <= 2, counts.where
     assert {counts.kernels for counts in few} == {counts.kernels for counts in many}
+
+
+@pytest.mark.parametrize("batches", [1, 5])
+@pytest.mark.parametrize("kind", ["sample", "tracking"])
+def test_an_evaluation_waits_once_for_each_answer_and_for_no_batch(kind: str, batches: int) -> None:
+    """The model's metrics are copied at once, and so are those of all nodes' own models."""
+    test = TensorDataset(torch.randn(1000 * batches, 1, 28, 28), torch.arange(1000 * batches) % 10)
+    strategy, settings = KINDS[kind]
+    plain, evaluated = (rounds_of("cnn", 5, strategy, settings, test=data) for data in (None, test))
+    extra = [after - before for after, before in zip(evaluated, plain, strict=True)]
+    assert [counts.uploads for counts in extra] == [0, 0]
+    assert [counts.synchronisations for counts in extra] == [2 if kind == "tracking" else 1] * 2
+
+
+def test_nodes_are_evaluated_together() -> None:
+    test = TensorDataset(torch.randn(300, 1, 28, 28), torch.arange(300) % 10)
+    few, many = (rounds_of("cnn", n, fp.gradient_tracking(), {}, test=test) for n in (5, 12))
+    assert {counts.kernels for counts in few} == {counts.kernels for counts in many}

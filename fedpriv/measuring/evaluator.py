@@ -6,7 +6,7 @@ Reported models are computed from releases and test data count as public, so the
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,11 +15,14 @@ from torch.func import vmap
 from torch.utils.data import DataLoader, Dataset
 
 from fedpriv.clients.client import Loss, check_finite
+from fedpriv.devices import fetched
 from fedpriv.errors import DataError, cut, in_short
 from fedpriv.measuring import metrics
 from fedpriv.oracle.backends.functional import Functional
 
 _AT_ONCE = 16  # models in a forward pass
+_EXAMPLES = 2**14  # of all models in a forward pass on another device than a processor
+Batches = list[tuple[Tensor, Tensor]]
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -32,22 +35,21 @@ class Evaluator:
         test: Public test examples, as (input, target).
         batch_size: Examples at a time.
         batched: Whether vmap can batch the model. Then `of_each` evaluates several models in one forward pass, which
-            takes half to two thirds of the time for linear layers; models with convolutions are evaluated one after
-            another, since together they take two to three times as long (torch 2.13, CPU).
+            takes half to two thirds of the time for linear layers; on a processor models with convolutions are
+            evaluated one after another, since together they take two to three times as long (torch 2.13).
     """
 
     def __init__(
         self, model: nn.Module, loss: Loss, test: Dataset[Any], batch_size: int = 1000, *, batched: bool = False
     ) -> None:
-        in_turn = any(isinstance(layer, _CONVOLUTIONS) for layer in model.modules())
-        self._rows = _AT_ONCE if batched and not in_turn else 1
+        self._batched, self._in_turn = batched, any(isinstance(layer, _CONVOLUTIONS) for layer in model.modules())
         # a copy, for a user may have put parts of the model in eval mode and not others
         self._functional, self._loss = Functional(copy.deepcopy(model).eval(), loss), loss
         parameter = next(model.parameters())
         self._batches = [(_like(x, parameter), _like(y, parameter)) for x, y in _read(test, batch_size)]
         if not self._batches:
             raise DataError("the test data are empty: give at least one example, or leave test data out")
-        self._chosen: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        self._chosen: dict[int, Batches] = {}
 
     @torch.no_grad()
     def try_out(self, params: Tensor) -> None:
@@ -70,32 +72,60 @@ class Evaluator:
 
     def __call__(self, params: Tensor) -> dict[str, float]:
         """`{"test_loss": ..., "test_accuracy": ...}` of one model `[dim]`."""
-        return self._of(params[None], None)[0]
+        return self._read([self._totals(params[None], self._batches)])[0]
 
     def of_each(self, rows: Tensor, examples: int) -> list[dict[str, float]]:
         """The same for several models `[n, dim]`, on `examples` test examples that lie evenly among all."""
-        return [found for part in rows.split(self._rows) for found in self._of(part, examples)]
+        batches = self._some(examples)
+        return self._read([self._totals(part, batches) for part in rows.split(self._models_at_once(batches, rows))])
+
+    def _models_at_once(self, batches: Batches, rows: Tensor) -> int:
+        if rows.device.type == "cpu":
+            return _AT_ONCE if self._batched and not self._in_turn else 1
+        return max(_EXAMPLES // len(batches[0][1]), 1) if self._batched else 1
 
     @torch.no_grad()
-    def _of(self, rows: Tensor, examples: int | None) -> list[dict[str, float]]:
-        totals = [dict[str, Tensor]() for _ in rows]
-        for inputs, targets in self._batches if examples is None else self._some(examples):
-            for outputs, total in zip(self._outputs(rows, inputs), totals, strict=True):
-                for metric in metrics.TESTED:
-                    part = metric.function(outputs, targets, self._loss)
-                    if part is not None:
-                        total[metric.name] = total.get(metric.name, 0.0) + part
-        return [{name: metrics.value_of(part) for name, part in total.items()} for total in totals]
+    def _totals(self, rows: Tensor, batches: Batches) -> dict[str, Tensor]:
+        """By metric: numerators and denominators of each model, `[n, 2, groups]`."""
+        totals: dict[str, Tensor] = {}
+        for inputs, targets in batches:
+            outputs = self._outputs(rows, inputs)
+            for metric in metrics.TESTED:
+                part = self._parts(metric, outputs, targets)
+                if part is not None:
+                    totals[metric.name] = totals[metric.name] + part if metric.name in totals else part
+        return totals
 
-    def _outputs(self, rows: Tensor, inputs: Tensor) -> Iterable[Tensor]:
-        """Of each model: `[n, dim], [b, ...] -> n times [b, ...]`."""
+    def _parts(self, metric: metrics.Metric[metrics.OfTest], outputs: Tensor, targets: Tensor) -> Tensor | None:
+        """Of each model's outputs `[n, b, ...]`; None where the metric has no meaning."""
+
+        def of_one(outputs: Tensor) -> Tensor | None:
+            return metric.function(outputs, targets, self._loss)
+
+        first = of_one(outputs[0])
+        if first is None or len(outputs) == 1:
+            return None if first is None else first.unsqueeze(0)
+        if metric.together:
+            return vmap(of_one)(outputs)
+        others = (of_one(each) for each in outputs[1:])
+        return torch.stack([first, *(part for part in others if part is not None)])
+
+    def _read(self, totals: Sequence[dict[str, Tensor]]) -> list[dict[str, float]]:
+        """Each model's metrics; all are copied from the device at once."""
+        names = list(totals[0])
+        parts = fetched([torch.cat([total[name] for total in totals]) for name in names])
+        each = zip(*([metrics.value_of(model) for model in part] for part in parts), strict=True)
+        return [dict(zip(names, values, strict=True)) for values in each]
+
+    def _outputs(self, rows: Tensor, inputs: Tensor) -> Tensor:
+        """Of each model: `[n, dim], [b, ...] -> [n, b, ...]`."""
 
         def of_one(row: Tensor) -> Tensor:
             return self._functional.outputs(self._functional.unflatten(row), inputs)
 
-        return vmap(of_one)(rows) if len(rows) > 1 else map(of_one, rows)
+        return vmap(of_one)(rows) if len(rows) > 1 else of_one(rows[0]).unsqueeze(0)
 
-    def _some(self, examples: int) -> list[tuple[Tensor, Tensor]]:
+    def _some(self, examples: int) -> Batches:
         """The first ones may be easier than the rest, or all of one class."""
         if examples not in self._chosen:
             inputs, targets = (torch.cat(parts) for parts in zip(*self._batches, strict=True))

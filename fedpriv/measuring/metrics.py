@@ -38,6 +38,7 @@ class Metric(Generic[F]):
         live: Its word on the progress line; empty: it is not there.
         words: What people read; by default the name.
         remark: What to say beside the value.
+        together: Of a test metric: whether vmap can compute it of several models' outputs at once.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Metric(Generic[F]):
     live: str = ""
     words: str = ""
     remark: str = ""
+    together: bool = False
 
     @property
     def title(self) -> str:
@@ -69,14 +71,14 @@ class Metric(Generic[F]):
 
 def mean_loss(outputs: Tensor, targets: Tensor, loss: Loss) -> Tensor | None:
     """Mean loss of an example."""
-    return _pair(float(loss(outputs, targets)) * len(targets), len(targets))
+    return _pair(loss(outputs, targets).detach().double() * len(targets), len(targets))
 
 
 def accuracy(outputs: Tensor, targets: Tensor, loss: Loss) -> Tensor | None:
     """Fraction of examples whose class is found."""
     if not _are_classes(outputs, targets):
         return None
-    return _pair(int((predict(outputs) == targets).sum()), len(targets))
+    return _pair((predict(outputs) == targets).sum().double(), len(targets))
 
 
 def consensus_distance(models: Tensor) -> float:
@@ -90,8 +92,8 @@ def bytes_sent(progress: Progress) -> int:
 
 
 TESTED: tuple[Metric[OfTest], ...] = (
-    Metric("test_loss", mean_loss, ".4f", "lower", live="loss"),
-    Metric("test_accuracy", accuracy, ".2%", "higher", live="accuracy"),
+    Metric("test_loss", mean_loss, ".4f", "lower", live="loss", together=True),
+    Metric("test_accuracy", accuracy, ".2%", "higher", live="accuracy", together=True),
 )
 """Of a model on public test data; of nodes' own models as `node_<name>`, the least, the mean and the largest."""
 
@@ -167,5 +169,5 @@ def _are_classes(outputs: Tensor, targets: Tensor) -> bool:
     return outputs.ndim == 2 and not targets.is_floating_point()
 
 
-def _pair(numerator: float, denominator: float) -> Tensor:
-    return torch.tensor([[numerator], [denominator]], dtype=torch.float64)
+def _pair(numerator: Tensor, denominator: int) -> Tensor:
+    return torch.stack([numerator, torch.full_like(numerator, denominator)]).reshape(2, 1)
