@@ -82,9 +82,7 @@ class Randomness:
         whole = bytearray().join(self._keys(purpose, round_index, index, clients))
         return torch.from_numpy(np.frombuffer(whole, "<i4")).view(-1, 8)
 
-    def _keys(
-        self, purpose: SecretPurpose, round_index: int, index: int, clients: Sequence[int]
-    ) -> Iterator[bytes]:
+    def _keys(self, purpose: SecretPurpose, round_index: int, index: int, clients: Sequence[int]) -> Iterator[bytes]:
         named = self._name(purpose, round_index, index)
         for client in clients:
             name = named.copy()
