@@ -151,7 +151,7 @@ BAD = {
     "privacy.at=message": "privacy.unit = 'sample': at: message clips whole messages",
     "privacy.schedule.function=test_config:nothing": "privacy.schedule.function = 'test_config:nothing'",
     "network.cohort.fixed=20": "network.cohort.fixed = 20: there are only 10 clients",
-    "compute.backend=fast": "compute.backend = 'fast': choose 'auto', 'loop', 'vmap' or 'linear'",
+    "compute.backend=fast": "compute.backend = 'fast': choose 'auto', 'loop', 'vmap', 'ghost' or 'linear'",
     "privacy=3": "privacy = 3: give a mapping",
     "rounds": "override = 'rounds': write it as section.field=value",
     "rounds={": "is not YAML",

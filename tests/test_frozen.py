@@ -156,7 +156,7 @@ def test_backends_agree_on_frozen_parts_with_plain_torch(kind: str, clip: Clip |
     dim = sum(p.numel() for p in model.parameters() if p.requires_grad)
     rows = torch.randn(1 if alike else 2, dim, generator=draw, dtype=torch.float64).expand(2, -1)
     wanted = torch.stack([by_autograd(model, rows[i], x[i], y[i], clip) for i in range(2)])
-    serving = ["loop", "vmap", *(["linear"] if kind == "all of one layer" else [])]
+    serving = ["loop", "vmap", "ghost", *(["linear"] if kind == "all of one layer" else [])]
     for name in serving:
         found, _ = BACKENDS[name](model, nn.CrossEntropyLoss()).clipped_sum(rows, batch, clip)
         torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)

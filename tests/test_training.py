@@ -36,7 +36,7 @@ def test_training_writes_the_reported_model_into_every_client() -> None:
         torch.testing.assert_close(row, result.params)
 
 
-@pytest.mark.parametrize("backend", ["vmap", "linear"])
+@pytest.mark.parametrize("backend", ["vmap", "ghost", "linear"])
 def test_same_seed_same_run_other_seed_other_noise(backend: str) -> None:
     def run(seed: int) -> torch.Tensor:
         return fp.train(

@@ -76,7 +76,7 @@ def test_a_private_run_with_everything_that_can_happen(strategy: Strategy) -> No
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=NAMES)
 def test_backends_agree_on_a_private_trajectory(strategy: Strategy) -> None:
     found = []
-    for backend in ("loop", "vmap", "linear"):
+    for backend in ("loop", "vmap", "ghost", "linear"):
         run = training(strategy, fp.Graph(topology.erdos_renyi(6, 0.6, 2), mixing_steps=2), backend=backend, rounds=3)
         for _ in run:
             pass

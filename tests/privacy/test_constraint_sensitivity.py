@@ -52,7 +52,7 @@ def answers(run: fp.Training, w: Tensor, pi: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("relation", ["replace_one", "add_remove"])
-@pytest.mark.parametrize("backend", ["loop", "vmap", "linear"])
+@pytest.mark.parametrize("backend", ["loop", "vmap", "ghost", "linear"])
 def test_one_record_changes_each_release_by_at_most_its_sensitivity(relation: str, backend: str) -> None:
     """The noise is fixed by the seed, so the answers differ by what the record does, its group and class included."""
     rng = np.random.default_rng(0)
@@ -198,7 +198,7 @@ def test_what_is_no_sum_of_losses_is_refused_before_the_data(privacy: fp.Privacy
             fp.Training(clients, fp.private_al(4), privacy, rounds=4)
 
 
-@pytest.mark.parametrize("backend", ["vmap", "linear"])
+@pytest.mark.parametrize("backend", ["vmap", "ghost", "linear"])
 def test_backends_agree_on_weighted_gradients(backend: str) -> None:
     for norm in ("l1", "l2"):
         w, pi = torch.full((2, 3), 0.3, dtype=torch.float64), torch.ones(2, 3, dtype=torch.float64)

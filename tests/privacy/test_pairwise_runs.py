@@ -157,7 +157,7 @@ def test_pairs_of_statistics_need_pairs() -> None:
 @pytest.mark.parametrize("secrets", [Complete(), RandomRegular(2)], ids=str)
 def test_backends_agree(secrets: Secrets) -> None:
     found = []
-    for backend in ("loop", "vmap", "linear"):
+    for backend in ("loop", "vmap", "ghost", "linear"):
         compute = fp.Compute(backend=backend, dtype="float64")
         training = training_of(replace(PRIVACY, trust=Pairwise(1, 3.0, secrets)), compute=compute)
         list(training)

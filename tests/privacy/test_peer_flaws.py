@@ -148,7 +148,7 @@ def test_flaw_5_batch_norm_of_any_client_is_refused() -> None:
         fp.train(clients, fp.inexact_admm(), fp.Privacy(epsilon=3), rounds=2)
 
 
-@pytest.mark.parametrize("backend", ["loop", "vmap"])
+@pytest.mark.parametrize("backend", ["loop", "vmap", "ghost"])
 @pytest.mark.parametrize("unit", ["sample", "client"])
 def test_flaw_5_buffers_carry_nothing_out(unit: str, backend: str) -> None:
     training = fp.Training(

@@ -18,7 +18,7 @@ VICTIM = 1
 MULTIPLIER = 1e-3  # little noise, so that rounding to its grid is far below the sensitivity
 BOUND = 0.5
 ORDER = {"l1": 1, "l2": 2}
-BACKENDS = ["loop", "vmap", "linear"]
+BACKENDS = ["loop", "vmap", "ghost", "linear"]
 SAMPLINGS = {"full": fp.FullBatch(), "poisson": fp.Poisson(0.5), "fixed": fp.FixedSize(3)}
 
 
@@ -211,7 +211,7 @@ def test_an_input_that_overflows_on_conversion_is_a_broken_example() -> None:
         assert oracle._sums.broken_examples.tolist() == [1, 0, 0]
 
 
-@pytest.mark.parametrize("backend", ["loop", "vmap"])
+@pytest.mark.parametrize("backend", ["loop", "vmap", "ghost"])
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 def test_the_bound_holds_for_a_network_with_group_norm(norm: str, backend: str) -> None:
     torch.manual_seed(0)

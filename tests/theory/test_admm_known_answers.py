@@ -44,7 +44,7 @@ def tiny_run(strategy: fp.Strategy, rounds: int, backend: str = "linear") -> lis
     return [w.view(2, 3).T for w in heard]
 
 
-@pytest.mark.parametrize("backend", ["loop", "vmap", "linear"])
+@pytest.mark.parametrize("backend", ["loop", "vmap", "ghost", "linear"])
 @pytest.mark.parametrize(("step", "expected"), [(fp.Prox(), PROX), (fp.Trust(), TRUST)], ids=["prox", "trust"])
 def test_tiny_problem_iterates(step: fp.Prox | fp.Trust, expected: list[tuple[float, ...]], backend: str) -> None:
     heard = tiny_run(fp.inexact_admm(step, fp.Penalty(scale=1.0)), rounds=3, backend=backend)
