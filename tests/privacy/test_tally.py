@@ -70,3 +70,12 @@ def test_a_refused_release_was_not_counted() -> None:
     tally.after((1, 2), price)
     tally.after(None, price)
     assert (tally.epsilon() == 0).all() and tally.largest() == 0
+
+
+@pytest.mark.parametrize("limit", [None, 1.0])
+def test_a_round_without_participants_costs_nothing(limit: float | None) -> None:
+    accountant = Accountant(3, DELTA, epsilon_limit=limit)
+    accountant.admit(Record(0, "gradient", 0, "gaussian", 9.0, "sample", "replace_one", (0, 2)))
+    before = accountant.so_far()
+    accountant.admit(Record(1, "gradient", 0, "gaussian", 9.0, "sample", "replace_one", ()))
+    assert accountant.so_far() == before > 0

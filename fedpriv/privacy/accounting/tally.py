@@ -107,9 +107,10 @@ class Tally:
         if clients is None and len(price.pure) == 1:
             self._common, self._changed = self._common.plus(price), [self._kinds]
             return
-        rows = self._rows_of_their_own(self._indices(clients))
-        self._own.add(rows, price)
-        self._changed.append(rows)
+        if len(indices := self._indices(clients)):  # a round of a network may have no participant
+            rows = self._rows_of_their_own(indices)
+            self._own.add(rows, price)
+            self._changed.append(rows)
 
     def epsilon(self) -> Array:
         """The smallest of the quick bounds for every client ``[n_clients]``."""
