@@ -1,0 +1,92 @@
+"""What has no price is refused: no noise, no share of a budget, no record, no target that noise could reach."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+from privacy_worlds import record
+
+import fedpriv as fp
+from fedpriv.privacy.accounting.calibration import calibrate
+from fedpriv.privacy.as_published import Published
+from fedpriv.privacy.claims import erm
+from fedpriv.privacy.mechanisms import add_noise
+from fedpriv.privacy.pairwise import Topology
+from fedpriv.privacy.pricing import Pricing
+from fedpriv.privacy.record import Record
+from fedpriv.privacy.schedules import Custom
+from fedpriv.randomness.streams import Randomness
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf])
+def test_an_answer_without_noise_is_not_made(scale: float) -> None:
+    with pytest.raises(fp.ConfigError, match="noise must be positive and finite"):
+        add_noise(torch.ones(2, 3), [1.0, scale], fp.Gaussian(), record(), Randomness(0, 1), [0, 1])
+
+
+def test_an_answer_without_a_multiplier_has_no_price() -> None:
+    with pytest.raises(fp.ConfigError, match="calibrate the run first"):
+        Pricing(fp.Privacy(epsilon=1.0), [5]).price(0, 0, "gradient", [0], [1.0])
+
+
+@pytest.mark.parametrize("round_index", [2000, 10**6])
+def test_a_budget_that_has_run_out_buys_no_answer(round_index: int) -> None:
+    """A share that underflows would be infinite noise, and a multiplier of infinity costs nothing."""
+    pricing = Pricing(fp.Privacy(noise_multiplier=1.0, schedule=fp.Geometric(0.5)), [5])
+    pricing.price(3, 0, "gradient", [0], [1.0])
+    with pytest.raises(fp.ConfigError, match=rf"round {round_index} needs a share"):
+        pricing.price(round_index, 0, "gradient", [0], [1.0])
+
+
+@pytest.mark.parametrize("given", [0.0, -1.0, math.nan, math.inf, True, "1", None])
+def test_a_share_of_the_users_own_is_a_positive_number(given: Any) -> None:
+    with pytest.raises(fp.ConfigError, match=r"privacy\.schedule\.function.* round 4"):
+        Custom(lambda round_index: given if round_index == 4 else 1.0).share(4)
+    assert Custom(lambda round_index: 2.0).share(4) == 2.0
+
+
+def test_a_function_of_shares_that_fails_is_named() -> None:
+    with pytest.raises(fp.ConfigError, match=r"fails for round 0 \(ZeroDivisionError"):
+        Custom(lambda round_index: 1 / round_index).share(0)
+
+
+@pytest.mark.parametrize("options", [{"epsilon": 1e-30}, {"epsilon": 1e30}, {"noise_multiplier": 1e-30}])
+def test_numbers_that_cannot_be_computed_with_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(fp.ConfigError, match="to be computed"):
+        fp.Privacy(**options)
+
+
+@pytest.mark.parametrize("how", [{}, {"mechanism": "laplace"}, {"sampling": "poisson", "rate": 0.5}])
+def test_a_target_beyond_all_noise_is_refused(how: dict[str, Any]) -> None:
+    with pytest.raises(fp.ConfigError, match="no amount of noise reaches"):
+        calibrate([record(k, noise_multiplier=1e-9, **how) for k in range(10)], 2, 1e-19, 1e-300)
+
+
+def test_a_line_with_another_set_of_fields_is_no_record() -> None:
+    raw = json.loads(record().to_json())
+    assert Record.from_json(json.dumps(raw)) == record()
+    for line in ({**raw, "more": 1}, {key: raw[key] for key in raw if key != "noise_multiplier"}, [raw], 3):
+        with pytest.raises(ValueError, match="not a ledger record"):
+            Record.from_json(json.dumps(line))
+
+
+def test_what_is_published_without_noise_says_so() -> None:
+    with pytest.raises(fp.ConfigError, match="must be positive, or epsilon_bar infinite"):
+        Published(1.0, scale=0.0)
+    assert Published(math.inf, scale=0.0).why_not == "exact answers, no noise"
+
+
+def test_a_claim_needs_the_epsilon_it_is_about() -> None:
+    claim = erm.accelerated_mirror_descent(1.0, 10)
+    assert (claim.stated_epsilon, claim.basic_total, claim.tight_total) == (1.0, math.inf, math.inf)
+    with pytest.raises(fp.ConfigError, match="epsilon"):
+        erm.accelerated_mirror_descent(0.0, 10)
+
+
+def test_pairs_that_a_network_makes_are_not_known_without_it() -> None:
+    with pytest.raises(fp.ConfigError, match="the run has no network"):
+        Topology().edges(5)
