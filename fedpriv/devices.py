@@ -12,7 +12,7 @@ _ALIGNED = 8  # bytes: numbers of every type may begin there
 
 def moved(device: torch.device, *tensors: Tensor) -> list[Tensor]:
     """Tensors of the processor on a device, in one copy; on the processor they stay as they are."""
-    if device.type == "cpu":
+    if device.type == "cpu" or not tensors:
         return list(tensors)
     parts = [tensor.contiguous().view(-1).view(torch.uint8) for tensor in tensors]
     padded = [torch.nn.functional.pad(part, (0, -len(part) % _ALIGNED)) for part in parts]

@@ -21,6 +21,9 @@ KINDS: dict[str, tuple[Strategy, dict[str, Any]]] = {
     "sample": (fp.fedavg(0.1), {}),
     "client": (fp.fedavg(0.1), {"unit": "client"}),
     "laplace": (fp.fedavg(0.1), {"mechanism": fp.Laplace(), "clip": fp.Clip(1.0, "l1")}),
+    "drawn": (fp.fedavg(0.1), {"sampling": fp.Poisson(0.9)}),
+    "drawn of clients": (fp.fedavg(0.1), {"sampling": fp.Poisson(0.9), "unit": "client"}),
+    "a fixed number": (fp.fedavg(0.1), {"sampling": fp.FixedSize(3)}),
     "central": (fp.fedavg(0.1), {"trust": fp.Central()}),
     "admm": (fp.inexact_admm(), {}),
     "tracking": (fp.gradient_tracking(), {}),
@@ -37,9 +40,16 @@ def rounds_of(
     with CountingDevice() as device:
         clients = fp.make_clients(MODELS[model](), nn.CrossEntropyLoss(), data)
         network = fp.Graph(nx.cycle_graph(n)) if strategy.name == fp.gradient_tracking().name else None
-        privacy = fp.Privacy(noise_multiplier=1.0, **settings)
+        privacy, seeds = fp.Privacy(noise_multiplier=1.0, **settings), {"seed": 0, "secret_seed": 0}
         training = fp.Training(
-            clients, strategy, privacy, rounds=3, network=network, compute=fp.Compute(device=str(DEVICE)), **options
+            clients,
+            strategy,
+            privacy,
+            rounds=3,
+            network=network,
+            compute=fp.Compute(device=str(DEVICE)),
+            **seeds,
+            **options,
         )
         found = [device.counts.copy() for _ in training]
     return [after - before for before, after in pairwise(found)]
@@ -48,7 +58,8 @@ def rounds_of(
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_question_a_round(kind: str, model: str) -> None:
-    few, many = (rounds_of(model, n, *KINDS[kind]) for n in (6, 17))
+    each = 24 if "sampling" in KINDS[kind][1] else 4  # so many that batches are alike, and few enough for one piece
+    few, many = (rounds_of(model, n, *KINDS[kind], each) for n in (6, 17))
     for counts in (*few, *many):
         assert counts.uploads <= 3, counts.where
         assert counts.synchronisations <= 2, counts.where

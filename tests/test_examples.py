@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
-from fedpriv.clients import population
+from fedpriv.clients import roster
 from fedpriv.clients.client import Client
 from fedpriv.clients.examples import InMemory
 
@@ -24,13 +24,16 @@ class OneByOne:
         self._own = [[(x.to(dtype), y) for x, y in zip(*client.examples(), strict=True)] for client in clients]
         self.counts, self.asked = torch.tensor([len(own) for own in self._own]), 0
 
-    def take(self, clients: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    def take(self, clients: Tensor, places: Tensor, at: Tensor | None = None) -> tuple[Tensor, Tensor]:
         pairs = zip(clients.tolist(), places.tolist(), strict=True)
         chosen = [self._own[client][place] for client, row in pairs for place in row]
         self.asked += len(chosen)
         found = (torch.stack(column).unflatten(0, places.shape) for column in zip(*chosen, strict=True))
         inputs, targets = found
         return inputs, targets
+
+    def expect(self, *cohorts: Tensor) -> None:
+        pass
 
 
 def data(seed: int, m: int) -> TensorDataset:
@@ -67,7 +70,7 @@ RUNS = {
 def test_another_source_gives_the_same_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     first = trained(*RUNS[name])
     assert isinstance(first.population.examples, InMemory)
-    monkeypatch.setattr(population, "InMemory", OneByOne)
+    monkeypatch.setattr(roster, "InMemory", OneByOne)
     second = trained(*RUNS[name])
     assert isinstance(second.population.examples, OneByOne)
     before = second.population.examples.asked

@@ -57,25 +57,26 @@ class Chosen:
         counts = np.array([len(part) for part in places], np.int64)
         return cls(counts, np.concatenate([np.empty(0, np.int64), *places]))
 
-    def blocks(self, chunk: int) -> Iterator[Block]:
+    def blocks(self, chunk: int, alike: float = 0.75) -> Iterator[Block]:
         """Cut them into blocks of at most `chunk` cells with little padding.
 
-        Clients with about as many go together; more than `chunk` of one client are cut along its examples.
+        Clients go together of which the one with fewest has at least a fraction `alike` of the one with most; more than
+        `chunk` of one client are cut along its examples.
         """
         starts = self.counts.cumsum() - self.counts
-        for rows, low, high in self._cuts(chunk):
+        for rows, low, high in self._cuts(chunk, alike):
             offsets = np.arange(low, high)
             mask = offsets < self.counts[rows, None]
             yield Block(rows, self.places[np.where(mask, starts[rows, None] + offsets, 0)] * mask, mask)
 
-    def _cuts(self, chunk: int) -> Iterator[tuple[Whole, int, int]]:
+    def _cuts(self, chunk: int, alike: float) -> Iterator[tuple[Whole, int, int]]:
         """Rows, and from which to which of their examples."""
         order = np.argsort(-self.counts, kind="stable")[: np.count_nonzero(self.counts)]
         lengths, first = self.counts[order], 0
         while first < len(order):
             width = int(lengths[first])
-            # a block ends when it is full or when the next row would be padded by more than a quarter
-            similar = int(np.searchsorted(-4 * lengths, -3 * width, side="right"))
+            # a block ends when it is full or when the next row would be padded by more
+            similar = int(np.searchsorted(-lengths, -alike * width, side="right"))
             last = min(max(first + 1, similar), first + max(1, chunk // width))
             for low in range(0, width, chunk):
                 yield np.sort(order[first:last]), low, min(low + chunk, width)

@@ -18,6 +18,7 @@ from fedpriv.checks import Count, checked
 from fedpriv.clients.client import Client, Loss, Unbatched, length_of, read_all
 from fedpriv.clients.examples import Examples, check_alike, joined, with_types
 from fedpriv.clients.layout import Layout
+from fedpriv.devices import moved
 from fedpriv.errors import ConfigError, DataError, in_short
 from fedpriv.problems.problem import Problem
 
@@ -178,7 +179,7 @@ class ReadWhenDrawn:
             part = missing[start : start + _AT_ONCE]
             self._held |= dict.fromkeys(part, self._pool.submit(self._read, part))
 
-    def take(self, clients: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    def take(self, clients: Tensor, places: Tensor, at: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """See `Examples.take`.
 
         Raises:
@@ -187,8 +188,9 @@ class ReadWhenDrawn:
         found = [self._of(client) for client in clients.tolist()]
         ends = torch.tensor([len(targets) for _, targets in found]).cumsum(0)
         starts = torch.cat([torch.zeros(1, dtype=torch.long), ends[:-1]])
-        inputs, targets = (torch.cat(parts).to(self._device) for parts in zip(*found, strict=True))
-        return joined(inputs, targets, places + starts.unsqueeze(1))
+        inputs, targets = (torch.cat(parts) for parts in zip(*found, strict=True))
+        inputs, targets = moved(self._device, *joined(inputs, targets, places + starts.unsqueeze(1)))
+        return inputs, targets
 
     def _of(self, client: int) -> tuple[Tensor, Tensor]:
         held = self._held.get(client)

@@ -34,7 +34,8 @@ class Sums:
     def broken_examples(self) -> Tensor:
         """Number of gradients that were not finite and counted as zero, of each client, `[n_clients]`.
 
-        For diagnosis, never written or sent.
+        For diagnosis, never written or sent. Of exact sums elsewhere than on a processor at most one is counted for
+        each client and answer.
         """
         if self._found:
             cohorts, broken = (torch.cat(parts) for parts in zip(*self._found, strict=True))

@@ -107,6 +107,8 @@ class PerExample(ABC):
         sums = self._sums(params, batch)
         if anchor is not None:
             sums -= self._sums(anchor, batch)
+        if not at_hand(sums):  # whether a client has any: to look for all of them costs a wait
+            return sums, (~torch.isfinite(sums)).any(1).long()
         broken = torch.zeros(len(params), dtype=torch.long, device=params.device)
         if not is_finite(sums):
             # rare, so only then is each example looked at
