@@ -9,6 +9,7 @@ import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import networkx
 import pytest
@@ -179,13 +180,13 @@ def test_a_rounds_models_are_tested_once(
     strategy: fedpriv.Strategy, network: fedpriv.Graph | None, expected: list[int], monkeypatch: pytest.MonkeyPatch
 ):
     tested: list[int] = []
-    of = Evaluator._of
+    totals = Evaluator._totals
 
-    def counted(self: Evaluator, rows: Tensor, examples: int | None) -> list[dict[str, float]]:
+    def counted(self: Evaluator, rows: Tensor, batches: Any) -> dict[str, Tensor]:
         tested.append(len(rows))
-        return of(self, rows, examples)
+        return totals(self, rows, batches)
 
-    monkeypatch.setattr(Evaluator, "_of", counted)
+    monkeypatch.setattr(Evaluator, "_totals", counted)
     train(clients(), strategy, promise(), rounds=2, evaluate_every=2, test=DIGITS.test, network=network)
     assert tested == expected
 

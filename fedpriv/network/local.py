@@ -115,12 +115,12 @@ class Star:
     def mean(self, rows: Tensor) -> Tensor:
         """Sum of the rows divided by the expected number of participants, sent to all: `[k, dim] -> [n, dim]`."""
         self.numbers_sent += rows.numel()
-        return (sum_of(rows)[0] / self.cohort.expected(self.n_clients)).expand(self.n_clients, -1)
+        return _sum_over(rows, self.cohort.expected(self.n_clients)).expand(self.n_clients, -1)
 
     def mix(self, rows: Tensor) -> Tensor:
         """Each participant gets the mean of the participants' rows, `[k, dim] -> [k, dim]`."""
         self.numbers_sent += rows.numel()
-        return (sum_of(rows) / len(rows)).expand_as(rows)
+        return _sum_over(rows, len(rows)).expand_as(rows)
 
     def fill(self, rows: Tensor, others: Tensor) -> Tensor:
         """The participants' rows, and those of `others` for the rest: `[k, dim], [n, dim] -> [n, dim]`."""
@@ -155,6 +155,13 @@ class Star:
 def sum_of(rows: Tensor) -> Tensor:
     """Sum of the rows, `[k, dim] -> [1, dim]`; what is one row for all is multiplied."""
     return rows[:1] * len(rows) if len(rows) and rows.stride(0) == 0 else rows.sum(0, keepdim=True)
+
+
+def _sum_over(rows: Tensor, count: float) -> Tensor:
+    """Sum of the rows over `count`, `[k, dim] -> [1, dim]`; the mean of equal rows is that row, to the last bit."""
+    if len(rows) and rows.stride(0) == 0:
+        return rows[:1] * (len(rows) / count)
+    return rows.sum(0, keepdim=True) / count
 
 
 @parts.register(Star)

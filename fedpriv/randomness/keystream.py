@@ -37,7 +37,7 @@ class Keystream:
 
     def fill(self, words: NDArray[np.int64]) -> None:
         """Write the next words into an array of them."""
-        self._cipher.update_into(bytes(words.nbytes), memoryview(words.view(np.uint8)))
+        self._cipher.update_into(bytes(words.nbytes), words.data.cast("B"))
 
     def random(self, size: int) -> Floats:
         """Uniform on [0, 1): the upper 53 bits of a word."""
