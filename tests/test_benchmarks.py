@@ -41,7 +41,18 @@ RUNS = {
     "reproduce/svm_dual_averaging.py": ["--quick", "--rounds", "4", "--out", "OUT"],
 }
 PARTS = {  # of the scripts above, and run by them
-    "speed": {"bookkeeping", "contenders", "gradients", "nets", "opponents", "rounds", "rows", "steps", "subprocesses"},
+    "speed": {
+        "bookkeeping",
+        "contenders",
+        "gradients",
+        "memory",
+        "nets",
+        "opponents",
+        "rounds",
+        "rows",
+        "steps",
+        "subprocesses",
+    },
     "reproduce": {"sensors", "svm_problem", "svm_runs"},
 }
 PEERS = {"speed": {"pfl_environment"}, "reproduce": {"logistic_regression_peer"}}  # need a network or another library

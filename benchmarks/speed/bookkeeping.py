@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
@@ -10,6 +9,7 @@ from time import process_time
 
 import numpy as np
 import torch
+from memory import peak_megabytes
 from rows import OURS, PLAIN, Effort, Found, Row, interleaved, once
 from subprocesses import apart
 from torch.utils.data import TensorDataset
@@ -77,11 +77,11 @@ def set_up(contender: str, clients: int) -> dict[str, float]:
     torch.set_num_threads(1)
     x, y = torch.randn(clients, 4, 20), torch.randint(0, 2, (clients, 4))
     sets = [TensorDataset(*pair) for pair in zip(x, y, strict=True)]
-    before, start = _megabytes(), process_time()
+    before, start = peak_megabytes(), process_time()
     kept = list(_population(sets) if contender == OURS else _tensors(sets))
     took = 1e3 * (process_time() - start)
     assert kept
-    return {"ms": took, "MB": max(_megabytes() - before, 1.0)}
+    return {"ms": took, "MB": max(peak_megabytes() - before, 1.0)}
 
 
 def _population(sets: list[TensorDataset]) -> Iterator[object]:
@@ -92,11 +92,6 @@ def _tensors(sets: list[TensorDataset]) -> Iterator[object]:
     """One model, and all examples in two tensors."""
     yield SoftmaxRegression(20, 2)
     yield from (torch.cat([one.tensors[part] for one in sets]) for part in (0, 1))
-
-
-def _megabytes() -> float:
-    # Linux counts in KiB
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 ROWS = (

@@ -8,7 +8,6 @@ nothing of fedpriv by others, for pfl-research lives in an environment of its ow
 from __future__ import annotations
 
 import copy
-import resource
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -16,6 +15,7 @@ from statistics import median
 from time import process_time
 
 import torch
+from memory import peak_megabytes
 from torch import Tensor, nn
 
 EXAMPLES, BATCH, STEPS = 60, 10, 6
@@ -185,4 +185,4 @@ def cost(name: str, model: str, unit: str, clients: int, rounds: int) -> dict[st
     {"plain": plain, "opacus": opacus, "pfl": pfl, "fedpriv": fedpriv}[name](task)
     milliseconds = [1e3 * (after - before) for before, after in pairwise(task.laps)]
     # Linux counts in KiB
-    return {"ms": median(milliseconds), "MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    return {"ms": median(milliseconds), "MB": peak_megabytes()}

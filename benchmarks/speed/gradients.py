@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Callable
 from functools import partial
 
 import opponents
 import torch
+from memory import peak_megabytes
 from nets import group_norm_resnet, mlp
 from rows import OURS, PLAIN, Effort, Found, Row, interleaved
 from subprocesses import apart
@@ -91,14 +91,9 @@ def peak(contender: str, divide: int) -> float:
         "opacus ghost": partial(_each, opponents.opacus(model, "ghost", len(data.inputs[0])), data),
     }
     opponents.plain(model)(torch.randn(1, *CIFAR), torch.zeros(1, dtype=torch.long))  # torch's own buffers
-    before = _megabytes()
+    before = peak_megabytes()
     runs[contender]()
-    return max(_megabytes() - before, 1.0)
-
-
-def _megabytes() -> float:
-    # Linux counts in KiB
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return max(peak_megabytes() - before, 1.0)
 
 
 def _cnn() -> nn.Module:

@@ -11,7 +11,6 @@ tiny sizes in this process: its numbers mean nothing.
 from __future__ import annotations
 
 import argparse
-import resource
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +19,7 @@ from time import monotonic, process_time
 from typing import Any
 
 import torch
+from memory import peak_megabytes
 from rows import SMOKE, Effort
 from subprocesses import apart
 from torch.utils.data import TensorDataset
@@ -85,7 +85,7 @@ def run(clients: int, cohort: int, rounds: int) -> dict[str, Any]:
     for _ in training:
         laps.append(process_time())
     each = [after - before for before, after in pairwise(laps)]
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = peak_megabytes()
     return vars(Cost(clients, setup, median(each[1:] or each) * 1e3, peak, training.spent().epsilon))
 
 

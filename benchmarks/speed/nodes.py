@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 from itertools import pairwise
 from statistics import median
 from time import process_time
 from typing import TYPE_CHECKING
+
+from memory import peak_megabytes
 
 if TYPE_CHECKING:
     from fedpriv import Privacy
@@ -64,7 +65,7 @@ def run(nodes: int) -> dict[str, float]:
     torch.set_num_threads(1)
     validate_model(SoftmaxRegression(784, 10))
     private = rounds(nodes, Privacy(noise_multiplier=1.0)) if nodes else 0.0
-    megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    megabytes = peak_megabytes()
     plain = rounds(nodes, Privacy(at="none")) if nodes else 0.0
     return {"seconds": private, "plain": plain, "megabytes": megabytes}
 

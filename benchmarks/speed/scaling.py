@@ -12,7 +12,6 @@ sizes, `last` to the two largest, where fixed costs no longer hide what a furthe
 from __future__ import annotations
 
 import argparse
-import resource
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -23,6 +22,7 @@ from time import process_time
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from memory import peak_megabytes
 from nets import mlp
 from rows import SMOKE, Effort
 from subprocesses import apart
@@ -101,7 +101,7 @@ def run(axis: str, size: int) -> tuple[float, float]:
             laps.append(process_time())
     took = median([1e3 * (after - before) for before, after in pairwise(laps)] or [0.0])
     # Linux counts in KiB
-    return took, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return took, peak_megabytes()
 
 
 def work(axis: str, size: int) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:

@@ -40,7 +40,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows = [row for row in ROWS if any(word in row.work for word in options.only)]
-    pfl = None if options.no_pfl or options.smoke else pfl_environment.interpreter(options.pfl)
+    pfl = None if options.no_pfl or options.smoke else pfl_environment.interpreter(options.pfl.absolute())
     effort = SMOKE if options.smoke else Effort(options.seconds, pfl=pfl)
     lines: list[str] = []
     for line in table(rows, effort):
