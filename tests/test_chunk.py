@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 import fedpriv as fp
 from fedpriv.clients.batch import Batch
 from fedpriv.models import SoftmaxRegression
-from fedpriv.oracle.backends import BACKENDS, choose
+from fedpriv.oracle.backends import BACKENDS, BackendName, choose
 from fedpriv.privacy.clipping import Clip
 
 GPU = torch.device("cuda", 0)
@@ -28,9 +28,14 @@ def training_in(folder: Path, chunk: int | None, resume: bool = False) -> fp.Tra
     return fp.Training(clients, fp.fedavg(0.1), privacy, rounds=4, seed=0, folder=folder, compute=compute, **options)
 
 
+def close(training: fp.Training) -> None:
+    assert training.folder is not None
+    training.folder.close()
+
+
 @pytest.mark.parametrize("name", [*BACKENDS, "auto"])
-def test_every_backend_takes_a_chunk(name: str) -> None:
-    choose(name, nn.Linear(2, 2), nn.CrossEntropyLoss(), 3)  # type: ignore[arg-type]
+def test_every_backend_takes_a_chunk(name: BackendName) -> None:
+    choose(name, nn.Linear(2, 2), nn.CrossEntropyLoss(), 3)
 
 
 @pytest.mark.parametrize("name", ["vmap", "ghost"])
@@ -66,7 +71,7 @@ def test_a_resumed_run_computes_as_many_at_once_as_it_began_with(tmp_path: Path)
     models = [whole.progress.models.clone() for _ in whole]
     stopped = iter(training := training_in(tmp_path / "stopped", chunk=3))
     next(stopped), next(stopped)
-    training.folder.close()  # type: ignore[union-attr]
+    close(training)
     again = training_in(tmp_path / "stopped", chunk=None, resume=True)
     assert again.population.chunk == 3
     for _ in again:
@@ -74,5 +79,5 @@ def test_a_resumed_run_computes_as_many_at_once_as_it_began_with(tmp_path: Path)
     assert torch.equal(again.progress.models, models[-1])
     told = training_in(tmp_path / "told", chunk=None)
     assert told.population.chunk == 16384
-    told.folder.close()  # type: ignore[union-attr]
+    close(told)
     assert training_in(tmp_path / "told", chunk=5, resume=True).population.chunk == 5

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
 import torch
+from counting_calls import calls
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -207,21 +206,6 @@ def rounds_of(n: int, privacy: fp.Privacy, network: fp.Star) -> Callable[[], Non
     oracle = PrivateOracle(population, sums, privacy, Ledger(Anything()), streams)
     progress = begin(strategy, population.params)
     return lambda: [None for _ in simulate(strategy, oracle, network, progress, streams, rounds=2)] and None
-
-
-def calls(run: Callable[[], object]) -> int:
-    count = 0
-
-    def counted(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(counted)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 @pytest.mark.parametrize("secret", [True, False])

@@ -142,7 +142,7 @@ class _Later(Dataset[Any]):
     client: int
 
     @cached_property
-    def _loaded(self) -> Any:  # noqa: ANN401 - a user's data set
+    def _loaded(self) -> Dataset[Any]:
         return self.clients.dataset(self.client)
 
     def __len__(self) -> int:

@@ -183,7 +183,7 @@ class PrivateOracle(Questions):
         """Release `bounded` with noise, each row multiplied by its participant's public factor."""
         rows = _scaled(bounded, self._of_here(factors))
         if self.privacy.trust.sums_only:
-            return self._noised_sum(question, rows, max(factors))
+            return self._noised_sum(question, rows, max(factors, default=1.0))
         return self._noised_rows(question, rows, factors)
 
     def _noised_rows(self, question: Question, rows: Tensor, factors: Sequence[float]) -> Tensor:

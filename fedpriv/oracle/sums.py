@@ -22,7 +22,6 @@ class Sums:
         backend: Computes sums of clipped gradients.
         n_clients: Number of clients of the run.
         device: The clients' device.
-
     """
 
     def __init__(self, backend: Backend, n_clients: int, device: torch.device) -> None:

@@ -6,7 +6,7 @@ import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import pytest
 import torch
@@ -254,11 +254,13 @@ def test_several_local_steps_do_not_fit_secure_aggregation_of_gradients() -> Non
         fp.train(clients_of(digits_of(SIZES)), fp.fedavg(0.1, local_steps=2), SECURE, rounds=2)
 
 
-def test_too_few_participants_release_nothing() -> None:
-    oracle = oracle_of(digits_of(SIZES), fp.Privacy(noise_multiplier=1.0, trust=fp.SecureAggregation(3)))
-    params = torch.zeros(2, DIM, dtype=torch.float64)
-    oracle.begin_round(0, torch.tensor([0, 2]), params)
-    with pytest.raises(fp.PrivacyError, match="2 participants, fewer than min_honest = 3"):
+@pytest.mark.parametrize("unit", ["sample", "client"])
+@pytest.mark.parametrize("cohort", [[0, 2], []])
+def test_too_few_participants_release_nothing(cohort: list[int], unit: Literal["sample", "client"]) -> None:
+    oracle = oracle_of(digits_of(SIZES), fp.Privacy(noise_multiplier=1.0, trust=fp.SecureAggregation(3), unit=unit))
+    params = torch.zeros(len(cohort), DIM, dtype=torch.float64)
+    oracle.begin_round(0, torch.tensor(cohort, dtype=torch.long), params)
+    with pytest.raises(fp.PrivacyError, match=f"{len(cohort)} participants, fewer than min_honest = 3"):
         oracle.gradient(params)
     assert len(oracle.ledger.records) == 0
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
 import numpy as np
 import pytest
 import torch
+from counting_calls import calls
 from hypothesis import given
 from hypothesis import settings as tried
 from hypothesis import strategies as st
@@ -118,22 +117,6 @@ def test_blocks_hold_every_chosen_example_once_with_little_padding(lengths: list
         for row, line, kept in zip(rows, block, mask, strict=True):
             found[row] += line[kept].tolist()
     assert found == [part.tolist() for part in places]
-
-
-def calls(run: Callable[[], object]) -> int:
-    """Number of functions that are called, of Python and of C."""
-    count = 0
-
-    def counted(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(counted)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 @pytest.mark.parametrize("sampling", [fp.Poisson(0.5), fp.FixedSize(2), fp.FullBatch()])

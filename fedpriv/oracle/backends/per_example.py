@@ -26,6 +26,21 @@ class PerExample(ABC):
 
     Guarantee: each example adds to its client's row a vector of norm at most `clip.bound`, and to no other row.
 
+    Clients whose parameters differ are batched too where that is faster, else computed one after another. Time of the
+    former over the latter with `VmapBackend`, by number of parameters (torch 2.13, one CPU thread):
+
+    ===================  =====  =====  =====  =====
+    examples per client      2     10     32    100
+    ===================  =====  =====  =====  =====
+    softmax, 7 840        0.16   0.19   0.45   0.67
+    MLP, 50 890           0.21   0.33   0.68   1.23
+    CNN, 29 034           0.27   0.52   0.85   1.06
+    MLP, 203 530          0.26   0.95   1.24   0.98
+    CNN, 1 651 658        1.37   0.96   1.02   1.06
+    ===================  =====  =====  =====  =====
+
+    So clients are batched if 4 fit in a chunk; for exact sums, with one gradient a client, up to 16 examples each.
+
     Args:
         model: The clients' model; its own parameters are not used. Dropout draws a mask for each example.
         loss: Maps the outputs and targets of a batch of one to a scalar.

@@ -14,21 +14,7 @@ from fedpriv.privacy.clipping import NormName
 class VmapBackend(PerExample):
     """Per-example gradients, many at a time.
 
-    If all clients have the same parameters, their examples go through one vmap. If not, clients are batched too where
-    that is faster, else computed one after another. Time of the former over the latter, by number of parameters (torch
-    2.13, one CPU thread):
-
-    ===================  =====  =====  =====  =====  ==============
-    examples per client      2     10     32    100  exact, 10 / 32
-    ===================  =====  =====  =====  =====  ==============
-    softmax, 7 840        0.16   0.19   0.45   0.67     0.29 / 0.71
-    MLP, 50 890           0.21   0.33   0.68   1.23     0.34 / 0.75
-    CNN, 29 034           0.27   0.52   0.85   1.06     1.01 / 1.32
-    MLP, 203 530          0.26   0.95   1.24   0.98     0.37 / 0.70
-    CNN, 1 651 658        1.37   0.96   1.02   1.06     0.94 / 1.13
-    ===================  =====  =====  =====  =====  ==============
-
-    So clients are batched if 4 fit in a chunk; for exact sums, with one gradient a client, up to 16 examples each.
+    If all clients have the same parameters, their examples go through one vmap.
 
     Args:
         model: The clients' model; its own parameters are not used. Dropout draws a mask for each example.
