@@ -45,19 +45,19 @@ from .runs.results import Result, RoundReport
 from .runs.train import train
 from .runs.training import Training
 from .strategies.adaptive_clipping import adaptive_clipping
-from .strategies.admm import Ball, Box, Decay, OutputNoise, Penalty, Prox, Trust, inexact_admm
+from .strategies.admm import Ball, Box, OutputNoise, Prox, Trust, inexact_admm
 from .strategies.augmented_lagrangian import proximal_al
 from .strategies.base import Strategy
 from .strategies.dpsgd import decentralized_sgd
 from .strategies.dual_averaging import dual_averaging
 from .strategies.erm import gradient_descent
 from .strategies.fedavg import fedavg, fedopt, fedprox
-from .strategies.gossip import StepSize
 from .strategies.lagrangian import Outer
 from .strategies.mirror_descent import EuclideanBall, L1Ball, accelerated_mirror_descent
 from .strategies.outputs import Averaged, Last
 from .strategies.private_augmented_lagrangian import private_al
 from .strategies.scaffold import scaffold
+from .strategies.schedules import Cosine, Decay, Penalty, Steps, StepSize, Warmup
 from .strategies.svrg import AnchorBudget, Epochs, svrg
 from .strategies.tracking import gradient_tracking, gradient_tracking_pair
 
@@ -74,6 +74,7 @@ __all__ = [
     "Clip",
     "Compute",
     "ConfigError",
+    "Cosine",
     "Custom",
     "DataError",
     "Decay",
@@ -118,10 +119,12 @@ __all__ = [
     "Star",
     "Statistics",
     "StepSize",
+    "Steps",
     "Strategy",
     "Training",
     "Trust",
     "Uniform",
+    "Warmup",
     "accelerated_mirror_descent",
     "adaptive_clipping",
     "class_loss",

@@ -24,6 +24,7 @@ ALL = [(kind, name) for kind, rows in look_up(None, {}).items() for name in rows
 NO_OPTIONS = ("mechanisms", "backends", "engines")
 EXAMPLES = {
     "a positive, finite number": 1.0,
+    "a positive, finite number or {scale, power, ratio} or {cosine, warmup, steps, function}": 1.0,
     "a finite number, at least 0": 1.0,
     "a finite number": 1.0,
     "a number in (0, 1]": 0.5,

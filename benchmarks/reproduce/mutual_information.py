@@ -31,7 +31,7 @@ import fedpriv as fp
 from fedpriv.engines.local import begin, simulate
 from fedpriv.privacy.schedules import Geometric
 from fedpriv.randomness.streams import Randomness
-from fedpriv.strategies.gossip import StepSize
+from fedpriv.strategies.schedules import StepSize
 
 mpl.use("Agg")
 CLAIMED = {0.1: (0.047, 3.0e-2), 1.0: (0.24, 2.0e-3), 10.0: (0.52, 1.9e-4)}  # M-NMI, accuracy

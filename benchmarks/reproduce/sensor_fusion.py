@@ -38,7 +38,7 @@ from fedpriv.engines.local import begin, simulate
 from fedpriv.privacy.claims import gradient_tracking_total
 from fedpriv.privacy.schedules import Geometric, Uniform
 from fedpriv.randomness.streams import Randomness
-from fedpriv.strategies.gossip import StepSize
+from fedpriv.strategies.schedules import StepSize
 
 mpl.use("Agg")
 EPSILONS = (0.1, 1.0, 10.0)

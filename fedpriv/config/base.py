@@ -246,6 +246,8 @@ def _translate(error: ErrorDetails, given: Any, path: str) -> ConfigError:  # no
         error["type"]
     )
     for key in (*error["loc"], *([context[more].strip("'")] if more else [])):
+        if str(key).startswith("@"):
+            continue  # the tag of a union that tells its forms by their looks
         try:
             value = value[key]
         except (LookupError, TypeError):

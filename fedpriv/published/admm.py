@@ -9,8 +9,9 @@ from fedpriv.plugins import Entry
 from fedpriv.privacy import claims
 from fedpriv.privacy.as_published import Published
 from fedpriv.published.recipe import Recipe, Variants
-from fedpriv.strategies.admm import AdmmStep, Decay, OutputNoise, Penalty, Prox, Trust, inexact_admm
+from fedpriv.strategies.admm import AdmmStep, OutputNoise, Prox, Trust, inexact_admm
 from fedpriv.strategies.base import Strategy
+from fedpriv.strategies.schedules import Decay, Penalty
 from fedpriv.strategies.spreading import spread
 
 Preset = Literal["mnist", "femnist"]

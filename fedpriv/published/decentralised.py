@@ -12,7 +12,7 @@ from fedpriv.published.recipe import Recipe, Variants
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.dpsgd import decentralized_sgd
 from fedpriv.strategies.dual_averaging import DualMap, dual_averaging
-from fedpriv.strategies.gossip import StepSize
+from fedpriv.strategies.schedules import StepSize
 from fedpriv.strategies.spreading import spread
 from fedpriv.strategies.tracking import gradient_tracking, gradient_tracking_pair
 

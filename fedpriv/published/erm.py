@@ -15,6 +15,7 @@ from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.erm import gradient_descent
 from fedpriv.strategies.mirror_descent import EuclideanBall, L1Ball, accelerated_mirror_descent
 from fedpriv.strategies.proximal import Proximal, Zero
+from fedpriv.strategies.schedules import Rate
 from fedpriv.strategies.spreading import spread
 from fedpriv.strategies.svrg import AnchorBudget, Epochs, proven, svrg
 
@@ -24,7 +25,7 @@ LOGISTIC = 0.25  # smoothness of the logistic loss of rows of norm 1
 @checked("strategy")
 def dp_gd(
     rounds: int,
-    learning_rate: Positive | None = None,
+    learning_rate: Rate | None = None,
     smoothness: Positive = LOGISTIC,
     regularizer: Proximal = Zero(),
     momentum: Fraction = 0.0,
@@ -61,13 +62,13 @@ class Inner:
         anchor_share: See `fedpriv.AnchorBudget`.
     """
 
-    learning_rate: Positive | None = None
+    learning_rate: Rate | None = None
     smoothness: Positive = LOGISTIC
     regularizer: Proximal = Zero()
     difference_bound: Literal["smoothness", "twice_clip"] = "smoothness"
     anchor_share: Positive = 1.0
 
-    def recipe(self, step: float, epochs: Epochs) -> Recipe:
+    def recipe(self, step: Rate, epochs: Epochs) -> Recipe:
         """The algorithm with this step size and these epochs."""
         known = self.smoothness if self.difference_bound == "smoothness" else None
         strategy = svrg(step, epochs.length, self.regularizer, smoothness=known, doubling=epochs.doubling)
@@ -77,8 +78,12 @@ class Inner:
 @checked("strategy")
 def dp_svrg(inner: Inner, epoch_length: Count | None = None) -> Recipe:
     """DP-SVRG with the paper's step size and epoch length unless given; see `fedpriv.svrg`."""
-    convexity = inner.regularizer.strong_convexity
-    step, length = proven(inner.smoothness, convexity, learning_rate=inner.learning_rate, epoch_length=epoch_length)
+    convexity, step = inner.regularizer.strong_convexity, inner.learning_rate
+    if callable(step):
+        if epoch_length is None:
+            raise ConfigError("strategy.epoch_length", None, "the paper's is for a constant learning_rate: give one")
+        return inner.recipe(step, Epochs(epoch_length))
+    step, length = proven(inner.smoothness, convexity, learning_rate=step, epoch_length=epoch_length)
     return inner.recipe(step, Epochs(length))
 
 

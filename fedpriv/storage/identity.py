@@ -41,6 +41,12 @@ SPEED = frozenset({"backend", "device", "chunk", "threads", "engine"})
 LATER: dict[tuple[str, ...], object] = {("privacy", "statistics", "ratio"): 0.0}
 """Settings that came after the first version, each with the value at which a run is as it was before there was one."""
 
+MOVED = {
+    f"fedpriv.strategies.schedules.{name}": f"fedpriv.strategies.{was}.{name}"
+    for name, was in {"StepSize": "gossip", "Decay": "admm", "Penalty": "admm"}.items()
+}
+"""Classes of settings that lie elsewhere by now: digests have the name that they had, or noise would be another."""
+
 
 def of_config(config: Mapping[str, Any]) -> str:
     """SHA-256 of a configuration without what may change between stop and resume: logging and speed.
@@ -86,7 +92,8 @@ def _described(value: object, above: tuple[int, ...]) -> Iterator[str]:
 
 
 def _name(thing: Any) -> str:  # noqa: ANN401 - classes, functions and modules
-    return f"{getattr(thing, '__module__', '')}.{getattr(thing, '__qualname__', '')}"
+    name = f"{getattr(thing, '__module__', '')}.{getattr(thing, '__qualname__', '')}"
+    return MOVED.get(name, name)
 
 
 @singledispatch

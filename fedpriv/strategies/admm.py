@@ -20,51 +20,13 @@ from typing import ClassVar, Literal, Protocol
 import torch
 from torch import Tensor
 
-from fedpriv.checks import Finite, NonNegative, Positive, PositiveOrInfinite, checked
+from fedpriv.checks import NonNegative, Positive, checked
 from fedpriv.errors import ConfigError
 from fedpriv.plugins import Entry
 from fedpriv.strategies.base import Memory, Network, Oracle, Strategy
 from fedpriv.strategies.outputs import last_or_average
+from fedpriv.strategies.schedules import Decay, Penalty, PenaltyRate, RateOrInfinite, in_round, in_round_or_infinite
 from fedpriv.strategies.spreading import spread
-
-
-@checked("strategy.rho")
-@dataclass(frozen=True)
-class Penalty:
-    """Penalty parameter `rho_t = min(1e9, scale * growth**floor(t / period) + offset)`, eq 21.
-
-    Args:
-        scale: What grows.
-        offset: What is added to it in every round; one of the two is positive.
-        growth: Factor by which `scale` grows at once, when a period is over; 1 keeps `rho_t` constant.
-        period: Rounds of a period.
-    """
-
-    scale: NonNegative = 2.0
-    offset: NonNegative = 0.0
-    growth: Positive = 1.0
-    period: Positive = 1e4
-
-    def __post_init__(self) -> None:
-        if not self.scale + self.offset > 0:
-            raise ConfigError("strategy.rho", self, "scale or offset must be positive")
-
-    def __call__(self, t: int) -> float:
-        """`rho_t` for round `t` = 1, 2, ..."""
-        return min(1e9, self.scale * self.growth ** (t // self.period) + self.offset)
-
-
-@checked("strategy.eta")
-@dataclass(frozen=True)
-class Decay:
-    """A positive sequence `scale / t**power`, `t` = 1, 2, ...; `scale = inf` leaves out the term it belongs to."""
-
-    scale: PositiveOrInfinite = 1.0
-    power: Finite = 0.5
-
-    def __call__(self, t: int) -> float:
-        """Value for round `t` = 1, 2, ..."""
-        return self.scale / t**self.power
 
 
 class Step(Protocol):
@@ -83,11 +45,11 @@ class Prox:
     g~ is the private gradient at `at`, the client's last z.
     """
 
-    eta: Decay = field(default_factory=Decay)
+    eta: RateOrInfinite = field(default_factory=Decay)
 
     def solve(self, w: Tensor, at: Tensor, dual: Tensor, gradient: Tensor, rho: float, t: int) -> Tensor:
         """Closed form of the quadratic subproblem."""
-        pull = 1 / self.eta(t)
+        pull = 1 / in_round_or_infinite(self.eta, t)
         return (rho * w + dual - gradient + pull * at) / (rho + pull)
 
 
@@ -100,13 +62,13 @@ class Trust:
     from a constant radius (`power = 0`).
     """
 
-    radius: Decay = field(default_factory=lambda: Decay(math.inf, 0.0))
+    radius: RateOrInfinite = field(default_factory=lambda: Decay(math.inf, 0.0))
     norm: Literal["linf", "l2"] = "linf"
 
     def solve(self, w: Tensor, at: Tensor, dual: Tensor, gradient: Tensor, rho: float, t: int) -> Tensor:
         """Free minimiser, then projection."""
         move = w + (dual - gradient) / rho - at
-        radius = self.radius(t)
+        radius = in_round_or_infinite(self.radius, t)
         if math.isinf(radius):
             return at + move
         if self.norm == "linf":
@@ -183,7 +145,7 @@ class AdmmStep:
     memory: ClassVar[Memory] = "private"  # the client's own z_p and lambda_p
 
     step: Prox | Trust
-    rho: Penalty
+    rho: PenaltyRate
     feasible: Everywhere | Box | Ball = field(default_factory=Everywhere)
     weight_decay: NonNegative = 0.0
     linearize_at: Literal["local", "received"] = "local"
@@ -200,12 +162,12 @@ class AdmmStep:
     def __call__(self, received: Tensor, state: AdmmState, oracle: Oracle) -> tuple[Tensor, AdmmState]:
         """One round; the message is `z_p - lambda_p / rho_{t+1}`, which eq 4a averages."""
         w, z, dual, t = received, state.z, state.dual, state.t + 1
-        rho, n = self.rho(t), oracle.n_clients
+        rho, n = in_round(self.rho, t), oracle.n_clients
         at = z if self.linearize_at == "local" else w
         gradient = (oracle.gradient(at) + 2 * self.weight_decay * at) / n
         z = self.feasible.project(self.step.solve(w, at, dual, gradient, rho, t))
         dual = dual + rho * (w - z)
-        message = z - dual / self.rho(t + 1)
+        message = z - dual / in_round(self.rho, t + 1)
         return message, AdmmState(z, dual, t)
 
 
@@ -230,19 +192,19 @@ class AdmmServer:
 class OutputNoise:
     """Budget schedule under which the noise on `z_p`, the result of a step, is constant: `1 / (rho_t + 1/eta_t)`."""
 
-    rho: Penalty
-    eta: Decay
+    rho: PenaltyRate
+    eta: RateOrInfinite
 
     def share(self, round_index: int) -> float:
         """Share of round `round_index` (from 0)."""
         t = round_index + 1
-        return 1 / (self.rho(t) + 1 / self.eta(t))
+        return 1 / (in_round(self.rho, t) + 1 / in_round_or_infinite(self.eta, t))
 
 
 @checked("strategy")
 def inexact_admm(
     step: Prox | Trust = Prox(),
-    rho: Penalty = Penalty(),
+    rho: PenaltyRate = Penalty(),
     *,
     feasible: Everywhere | Box | Ball = Everywhere(),
     weight_decay: NonNegative = 0.0,

@@ -17,8 +17,9 @@ from torch import Tensor
 from fedpriv.checks import NonNegative, checked
 from fedpriv.plugins import Entry
 from fedpriv.strategies.base import Memory, Oracle, Strategy
-from fedpriv.strategies.gossip import Gossip, StepSize
+from fedpriv.strategies.gossip import Gossip
 from fedpriv.strategies.outputs import last_or_average
+from fedpriv.strategies.schedules import Rate, StepSize, in_round
 from fedpriv.strategies.state import Rounds
 
 
@@ -31,7 +32,7 @@ class Descend:
     memory: ClassVar[Memory] = "none"  # it keeps the round's number only
     linear: ClassVar[bool] = False  # neighbours see single rows
 
-    step_size: StepSize
+    step_size: Rate
 
     def init(self, params: Tensor) -> Rounds:
         """None yet."""
@@ -40,11 +41,11 @@ class Descend:
     def __call__(self, received: Tensor, state: Rounds, oracle: Oracle) -> tuple[Tensor, Rounds]:
         """One round."""
         t = state.t + 1
-        return received - self.step_size(t) * oracle.gradient(received), Rounds(t)
+        return received - in_round(self.step_size, t) * oracle.gradient(received), Rounds(t)
 
 
 @checked("strategy")
-def decentralized_sgd(step_size: StepSize = StepSize(0.1), *, average: NonNegative | None = None) -> Strategy:
+def decentralized_sgd(step_size: Rate = StepSize(0.1), *, average: NonNegative | None = None) -> Strategy:
     """Decentralised (stochastic) gradient descent on a graph (D-PSGD; Lian et al., 2017).
 
     Args:

@@ -18,11 +18,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedpriv.checks import Count, Fraction, NonNegative, Positive, checked
+from fedpriv.checks import Count, Fraction, NonNegative, checked
 from fedpriv.errors import ConfigError
 from fedpriv.strategies.base import Memory, Network, Oracle, Output, Strategy
 from fedpriv.strategies.outputs import last_or_average
 from fedpriv.strategies.proximal import Proximal, Zero
+from fedpriv.strategies.schedules import Rate, clock, in_round, ticked
+from fedpriv.strategies.state import Rounds
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,12 @@ class Momentum:
     Attributes:
         point: y, where gradients are asked for, `[1, dim]`.
         iterate: x, `[1, dim]`.
+        clock: The round, if the step size depends on it.
     """
 
     point: Tensor
     iterate: Tensor
+    clock: Rounds | None = None
 
 
 @checked("strategy")
@@ -64,7 +68,7 @@ class ProximalStep:
     hears: ClassVar[tuple[str, ...]] = ("gradient",)
     is_sum: ClassVar[bool] = True
 
-    learning_rate: Positive
+    learning_rate: Rate
     regularizer: Proximal = field(default_factory=Zero)
     momentum: Fraction = 0.0
 
@@ -76,14 +80,15 @@ class ProximalStep:
     def init(self, params: Tensor) -> tuple[Tensor, Momentum]:
         """All start from the first client's model, brought to where h is finite."""
         x = self.regularizer.prox(params[:1].clone(), 0.0)
-        return self._said(x, x, len(params)), Momentum(x, x)
+        return self._said(x, x, len(params)), Momentum(x, x, clock(self.learning_rate))
 
     def __call__(self, message: Tensor, network: Network, state: Momentum) -> tuple[Tensor, Momentum]:
         """One step."""
-        mean = network.mean(message)
-        x = self.regularizer.prox(state.point - self.learning_rate * mean[:1], self.learning_rate)
+        mean, (t, now) = network.mean(message), ticked(state.clock)
+        rate = in_round(self.learning_rate, t)
+        x = self.regularizer.prox(state.point - rate * mean[:1], rate)
         point = x + self.momentum * (x - state.iterate) if self.momentum else x
-        return self._said(point, x, len(mean)), Momentum(point, x)
+        return self._said(point, x, len(mean)), Momentum(point, x, now)
 
     def _said(self, point: Tensor, x: Tensor, n: int) -> Tensor:
         return (torch.cat([point, x], 1) if self.momentum else point).expand(n, -1)
@@ -146,7 +151,7 @@ class RandomIterate:
 
 @checked("strategy")
 def gradient_descent(
-    learning_rate: Positive,
+    learning_rate: Rate,
     regularizer: Proximal = Zero(),
     *,
     momentum: Fraction = 0.0,
@@ -157,7 +162,7 @@ def gradient_descent(
     """DP-GD: proximal gradient descent on private gradients, with a server (Wang, Ye, Xu, 2017, algorithm 4).
 
     Args:
-        learning_rate: Step size eta; the paper takes 1 / L for an L-smooth loss.
+        learning_rate: Step size eta, a number or a schedule; the paper takes 1 / L for an L-smooth loss.
         regularizer: h, e.g. `L2(0.01)`; none by default.
         momentum: Nesterov momentum, in [0, 1). All in all a gradient, noise included, moves x by up to
             `learning_rate / (1 - momentum)` times it.

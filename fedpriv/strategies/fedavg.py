@@ -28,7 +28,8 @@ from fedpriv.checks import Count, Fraction, NonNegative, Positive, checked
 from fedpriv.plugins import Entry
 from fedpriv.strategies.base import Memory, Network, Oracle, Strategy, Weighting
 from fedpriv.strategies.outputs import last_or_average
-from fedpriv.strategies.state import S
+from fedpriv.strategies.schedules import Rate, clock, in_round, ticked
+from fedpriv.strategies.state import Rounds, S
 
 
 @checked("strategy")
@@ -40,7 +41,7 @@ class LocalSteps:
     clips each unweighted gradient, and the change is weighted afterwards.
 
     Args:
-        learning_rate: Step size of the clients.
+        learning_rate: Step size of the clients, the same for all steps of a round.
         local_steps: Gradient steps per round; each costs one private gradient.
         proximal: `mu` of FedProx.
         weighting: What has equal weight in the mean: all `"examples"`, or all `"clients"`.
@@ -48,9 +49,9 @@ class LocalSteps:
 
     hears: ClassVar[tuple[str, ...]] = ("model",)
     says: ClassVar[tuple[str, ...]] = ("update",)
-    memory: ClassVar[Memory] = "none"  # nothing survives a round
+    memory: ClassVar[Memory] = "none"  # nothing but the round's number survives a round
 
-    learning_rate: Positive
+    learning_rate: Rate
     local_steps: Count = 1
     proximal: NonNegative = 0.0
     weighting: Weighting = "examples"
@@ -60,18 +61,20 @@ class LocalSteps:
         """True for a single step, whose message is a multiple of its answer."""
         return self.local_steps == 1
 
-    def init(self, params: Tensor) -> None:
-        """Nothing is kept."""
+    def init(self, params: Tensor) -> Rounds | None:
+        """The round, if the step size depends on it."""
+        return clock(self.learning_rate)
 
-    def __call__(self, received: Tensor, state: None, oracle: Oracle) -> tuple[Tensor, None]:
+    def __call__(self, received: Tensor, state: Rounds | None, oracle: Oracle) -> tuple[Tensor, Rounds | None]:
         """One round."""
         ask, weights = self._question(oracle)
-        x = received
+        t, state = ticked(state)
+        rate, x = in_round(self.learning_rate, t), received
         for _ in range(self.local_steps):
             gradient = ask(x)
             if self.proximal:
                 gradient = gradient + self.proximal * (x - received)
-            x = x - self.learning_rate * gradient
+            x = x - rate * gradient
         return weights * (x - received), state
 
     def _question(self, oracle: Oracle) -> tuple[Callable[[Tensor], Tensor], Tensor | float]:
@@ -198,7 +201,7 @@ class AddMeanUpdate:
 
 @checked("strategy")
 def fedavg(
-    learning_rate: Positive,
+    learning_rate: Rate,
     local_steps: Count = 1,
     *,
     weighting: Weighting = "examples",
@@ -209,7 +212,8 @@ def fedavg(
     """Federated averaging with a server (McMahan et al., 2017).
 
     Args:
-        learning_rate: Step size of the clients.
+        learning_rate: Step size of the clients: a number, a schedule such as `Cosine(0.5, rounds=100)`, or your own
+            function of the round 1, 2, ...
         local_steps: Gradient steps per round. With noise on gradients each step costs privacy budget.
         weighting: What has equal weight in the mean update: all `"examples"` (as in the paper), or all `"clients"`.
         server_learning_rate: Step size of the server along the mean update.
@@ -228,7 +232,7 @@ def fedavg(
 
 @checked("strategy")
 def fedprox(
-    learning_rate: Positive,
+    learning_rate: Rate,
     proximal: NonNegative,
     local_steps: Count = 1,
     *,
@@ -250,7 +254,7 @@ def fedprox(
 
 @checked("strategy")
 def fedopt(
-    learning_rate: Positive,
+    learning_rate: Rate,
     local_steps: Count = 1,
     *,
     weighting: Weighting = "examples",

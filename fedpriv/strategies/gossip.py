@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedpriv.checks import Finite, Positive, checked
 from fedpriv.strategies.base import Network
 
 
@@ -41,17 +40,3 @@ class Gossip:
         """Mix what was sent."""
         rows = network.fill(network.mix(message), state.rows)
         return rows, Mixed(rows)
-
-
-@checked("strategy.step_size")
-@dataclass(frozen=True)
-class StepSize:
-    """Step size `scale * ratio**(t - 1) / t**power` of round `t` = 1, 2, ...: constant, polynomial or geometric."""
-
-    scale: Positive = 1.0
-    power: Finite = 0.0
-    ratio: Positive = 1.0
-
-    def __call__(self, t: int) -> float:
-        """Step size of round `t`, from 1."""
-        return self.scale * self.ratio ** (t - 1) / t**self.power

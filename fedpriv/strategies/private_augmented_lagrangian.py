@@ -30,6 +30,7 @@ from fedpriv.plugins import Entry
 from fedpriv.strategies.advice import ConstraintNoise, Outlook
 from fedpriv.strategies.base import Memory, Network, Oracle, Strategy
 from fedpriv.strategies.proximal import Proximal, Zero
+from fedpriv.strategies.schedules import Rate, in_round
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class ScalarizedStep:
     rounds: int
     beta: float
     largest: float
-    learning_rate: float
+    learning_rate: Rate
     decay: float
     measurements: int
 
@@ -91,7 +92,7 @@ class ScalarizedStep:
         lowest = torch.zeros_like(moved).where(~oracle.equality, -self.largest)
         prices = moved.clamp(lowest, torch.full_like(moved, self.largest))
         gradient = oracle.lagrangian_gradient(w, prices)
-        z = w - self.learning_rate / t**self.decay * gradient
+        z = w - in_round(self.learning_rate, t) / t**self.decay * gradient
         return _with_worst(z, values, oracle.equality), Prices(prices / oracle.n_clients, values, t)
 
     def advice(self, run: Outlook) -> list[str]:
@@ -155,7 +156,7 @@ class ProximalMean:
 
     rounds: int
     regularizer: Proximal
-    learning_rate: float
+    learning_rate: Rate
     decay: float
     power: float
     measurements: int
@@ -175,7 +176,7 @@ class ProximalMean:
             state = replace(state, measurements=state.measurements + self.measurements)
             return network.scatter(state.average), state  # the model that all measured
         mean = network.total(z) / network.n_clients
-        w = self.regularizer.prox(mean, self.learning_rate / t**self.decay)
+        w = self.regularizer.prox(mean, in_round(self.learning_rate, t) / t**self.decay)
         weight = state.weight + t**self.power
         average = state.average + t**self.power / weight * (w - state.average)
         state = replace(state, average=average, weight=weight)
@@ -193,7 +194,7 @@ def private_al(
     regularizer: Proximal = Zero(),
     beta: Positive = 1.0,
     largest: Positive = 3.0,
-    learning_rate: Positive = 1.0,
+    learning_rate: Rate = 1.0,
     decay: NonNegative = 0.5,
     average: NonNegative = 2.0,
     measurements: Count = 4,
@@ -205,8 +206,8 @@ def private_al(
         regularizer: Convex h, added to the mean loss.
         beta: Step size of the multipliers; it multiplies the noise of the constraint values.
         largest: Upper bound on the multipliers.
-        learning_rate: Step size in round t = 1.
-        decay: The step size falls as `t**-decay`.
+        learning_rate: Step size, before `decay`: a number or a schedule.
+        decay: The step size is divided by `t**decay`; 0 leaves it as it is.
         average: The reported model is the average of all rounds' w, weighted by `t**average`.
         measurements: How often the last round measures the reported model's constraint values, to average them.
 

@@ -29,6 +29,8 @@ from fedpriv.checks import Count, NonNegative, Positive, Probability, checked
 from fedpriv.plugins import Entry
 from fedpriv.strategies.base import Memory, Network, Oracle, Output, Strategy, Weighting
 from fedpriv.strategies.outputs import last_or_average
+from fedpriv.strategies.schedules import Rate, clock, in_round, ticked
+from fedpriv.strategies.state import Rounds
 
 
 @dataclass(frozen=True)
@@ -41,21 +43,24 @@ class CorrectedSteps:
 
     linear: ClassVar[bool] = False  # not where the answers' weights differ
 
-    learning_rate: float
+    learning_rate: Rate
     local_steps: int
     weighting: Weighting = "examples"
 
-    def init(self, params: Tensor) -> None:
-        """Nothing is kept."""
+    def init(self, params: Tensor) -> Rounds | None:
+        """The round, if the step size depends on it."""
+        return clock(self.learning_rate)
 
-    def __call__(self, received: Tensor, state: None, oracle: Oracle) -> tuple[Tensor, None]:
+    def __call__(self, received: Tensor, state: Rounds | None, oracle: Oracle) -> tuple[Tensor, Rounds | None]:
         """One round."""
+        t, state = ticked(state)
+        rate = in_round(self.learning_rate, t)
         weights = oracle.weights.unsqueeze(1) if self.weighting == "examples" else 1.0
         x, mean, control = received.chunk(3, 1)
         y, correction = x, mean - control / weights
         for _ in range(self.local_steps):
-            y = y - self.learning_rate * (oracle.client_gradient(y) + correction)
-        return weights * (y - x + self.local_steps * self.learning_rate * mean), state
+            y = y - rate * (oracle.client_gradient(y) + correction)
+        return weights * (y - x + self.local_steps * rate * mean), state
 
 
 @dataclass(frozen=True)
@@ -65,10 +70,12 @@ class Controls:
     Attributes:
         model: x, `[1, dim]`.
         controls: Every client's `w_i c_i`, `[n, dim]`.
+        clock: The round, if the step size depends on it.
     """
 
     model: Tensor
     controls: Tensor
+    clock: Rounds | None = None
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,7 @@ class ControlVariates:
     says: ClassVar[tuple[str, ...]] = ("model", "mean_control", "control")
     is_sum: ClassVar[bool] = False
 
-    learning_rate: float
+    learning_rate: Rate
     local_steps: int
     server_learning_rate: float = 1.0
     control_rate: float = 1.0
@@ -87,17 +94,18 @@ class ControlVariates:
     def init(self, params: Tensor) -> tuple[Tensor, Controls]:
         """All start from the first client's model, with control variates zero."""
         model, controls = params[:1].clone(), torch.zeros_like(params)
-        return _said(model, torch.zeros_like(model), controls), Controls(model, controls)
+        return _said(model, torch.zeros_like(model), controls), Controls(model, controls, clock(self.learning_rate))
 
     def __call__(self, message: Tensor, network: Network, state: Controls) -> tuple[Tensor, Controls]:
         """Move the model along the mean update and the participants' control variates to their last gradients."""
-        controls, length = state.controls, self.local_steps * self.learning_rate
+        t, now = ticked(state.clock)
+        controls, length = state.controls, self.local_steps * in_round(self.learning_rate, t)
         update = network.mean(message)[:1] - length * network.total(controls) / network.n_clients
         model = state.model + self.server_learning_rate * update
         change = network.fill(message, torch.zeros_like(controls))
         controls = controls - self.control_rate / length * change
         mean = network.total(controls) / network.n_clients
-        return _said(model, mean, controls), Controls(model, controls)
+        return _said(model, mean, controls), Controls(model, controls, now)
 
 
 @dataclass(frozen=True)
@@ -117,7 +125,7 @@ class ReportModel:
 
 @checked("strategy")
 def scaffold(
-    learning_rate: Positive,
+    learning_rate: Rate,
     local_steps: Count = 1,
     *,
     control_rate: Probability = 1.0,

@@ -30,6 +30,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.strategies.advice import Outlook
 from fedpriv.strategies.base import Memory, Network, Oracle, Strategy
 from fedpriv.strategies.proximal import Proximal, Zero
+from fedpriv.strategies.schedules import Rate, in_round
 from fedpriv.strategies.state import Rounds
 
 
@@ -177,7 +178,7 @@ class VarianceReducedStep:
     is_sum: ClassVar[bool] = True
 
     epochs: Epochs
-    learning_rate: float
+    learning_rate: Rate
     regularizer: Proximal = field(default_factory=Zero)
 
     def init(self, params: Tensor) -> tuple[Tensor, EpochState]:
@@ -194,8 +195,8 @@ class VarianceReducedStep:
         if at_anchor:
             full, total, steps, epoch = mean[:1].clone(), 0 * x, 0, epoch + 1
         if not (at_anchor and self.epochs.doubling):
-            direction = full if at_anchor else mean[:1] + full
-            x = self.regularizer.prox(x - self.learning_rate * direction, self.learning_rate)
+            direction, rate = full if at_anchor else mean[:1] + full, in_round(self.learning_rate, t + 1)
+            x = self.regularizer.prox(x - rate * direction, rate)
             total, steps = total + x, steps + 1
         if steps == self.epochs.inner_steps(epoch):
             anchor = self.regularizer.prox(total / steps, 0.0)  # a mean may round to a point outside of a set
@@ -217,7 +218,7 @@ class ReportAnchor:
 
 @checked("strategy")
 def svrg(
-    learning_rate: Positive,
+    learning_rate: Rate,
     epoch_length: Count,
     regularizer: Proximal = Zero(),
     *,
@@ -227,7 +228,8 @@ def svrg(
     """DP-SVRG or DP-SVRG++: variance-reduced private gradients, with a server (Wang, Ye, Xu, 2017).
 
     Args:
-        learning_rate: Step size. `fedpriv.strategies.svrg.proven` gives the paper's for SVRG; 1 / (13 L) for SVRG++.
+        learning_rate: Step size, a number or a schedule of rounds. The paper's is `fedpriv.strategies.svrg.proven` for
+            SVRG and 1 / (13 L) for SVRG++.
         epoch_length: m, inner steps of an epoch (SVRG++: of half the first epoch). `proven` gives the paper's for SVRG.
         regularizer: h; none by default. Put an l2 term here, not into the loss.
         smoothness: Smoothness L of each example's loss, if known: differences of gradients are clipped to L times the

@@ -32,8 +32,9 @@ from fedpriv.errors import ConfigError
 from fedpriv.plugins import Entry
 from fedpriv.strategies.advice import Outlook, Peers
 from fedpriv.strategies.base import Memory, Network, Oracle, Output, Strategy
-from fedpriv.strategies.gossip import Gossip, Mixed, StepSize
+from fedpriv.strategies.gossip import Gossip, Mixed
 from fedpriv.strategies.outputs import Last, last_or_average
+from fedpriv.strategies.schedules import Rate, StepSize, in_round
 
 
 @dataclass(frozen=True)
@@ -68,14 +69,12 @@ class ImplicitTracking:
     memory: ClassVar[Memory] = "private"  # it adds up answers in y that only a node's own noise covers
     linear: ClassVar[bool] = False  # neighbours see single rows
 
-    step_size: StepSize
+    step_size: Rate
     beta: NonNegative
     gradient_at: Literal["sent", "mixed"] = "sent"
 
     def __post_init__(self) -> None:
-        if self.step_size(1) * self.beta > 1:
-            fix = f"needs step_size beta <= 1, so at most {1 / self.step_size(1):g}"
-            raise ConfigError("strategy.beta", self.beta, fix)
+        self._step(1)
 
     def init(self, params: Tensor) -> Tracked:
         """Z at the initial parameters, y = 0."""
@@ -83,15 +82,15 @@ class ImplicitTracking:
 
     def __call__(self, received: Tensor, state: Tracked, oracle: Oracle) -> tuple[Tensor, Tracked]:
         """One round."""
-        t = state.t + 1
+        t, step = state.t + 1, self._step(state.t + 1)
         y = state.y + self.beta * (state.sent - received)
         gradient = oracle.gradient(state.sent if self.gradient_at == "sent" else received)
-        sent = received - self.step_size(t) * (y + gradient)
+        sent = received - step * (y + gradient)
         return sent, Tracked(sent, y, t)
 
     def advice(self, run: Outlook) -> list[str]:
         """Geometric steps that fall more slowly than the proof allows, as the paper's own do."""
-        ratio = self.step_size.ratio
+        ratio = self.step_size.ratio if isinstance(self.step_size, StepSize) else 1.0
         proved = 1.0 if run.graph is None or ratio == 1 else proven_ratio(run.graph)
         if ratio <= proved:
             return []
@@ -99,6 +98,13 @@ class ImplicitTracking:
             f"step_size.ratio = {ratio:g}: the paper's proof of convergence needs at most {proved:.2g} on this graph "
             "(its own experiments use .92 and more)"
         ]
+
+    def _step(self, t: int) -> float:
+        """`alpha_k`; of a `StepSize` the first is the largest, unless it grows."""
+        step = in_round(self.step_size, t)
+        if step * self.beta > 1 and (t == 1 or not isinstance(self.step_size, StepSize)):
+            raise ConfigError("strategy.beta", self.beta, f"needs step_size beta <= 1, so at most {1 / step:g}")
+        return step
 
 
 def proven_ratio(graph: Peers) -> float:
@@ -137,7 +143,7 @@ class TwoVariableTracking:
     memory: ClassVar[Memory] = "private"  # the last answer is kept
     linear: ClassVar[bool] = False  # neighbours see single rows
 
-    step_size: StepSize
+    step_size: Rate
 
     def init(self, params: Tensor) -> TrackedPair:
         """Zeros: the first answer becomes the first y."""
@@ -148,7 +154,7 @@ class TwoVariableTracking:
         """One round."""
         t = state.t + 1
         mixed_x, mixed_y = received.chunk(2, dim=-1)
-        x = mixed_x - self.step_size(t) * state.y
+        x = mixed_x - in_round(self.step_size, t) * state.y
         gradient = oracle.gradient(x)
         y = mixed_y + gradient - state.gradient
         return torch.cat([x, y], -1), TrackedPair(y, gradient, t)
@@ -189,7 +195,7 @@ class FirstOfPair:
 
 @checked("strategy")
 def gradient_tracking(
-    step_size: StepSize = StepSize(0.1),
+    step_size: Rate = StepSize(0.1),
     beta: NonNegative | None = None,
     *,
     gradient_at: Literal["sent", "mixed"] = "sent",
@@ -198,8 +204,8 @@ def gradient_tracking(
     """Gradient tracking on a graph with one exchanged variable (Xie, Liu and Chai, 2025).
 
     Args:
-        step_size: Step size `alpha_k`; the paper's is `StepSize(gamma, ratio=q1)`.
-        beta: Gain of the tracking variable; `0.1 / step_size` by default, at most `1 / step_size`.
+        step_size: Step size `alpha_k`, a number or a schedule; the paper's is `StepSize(gamma, ratio=q1)`.
+        beta: Gain of the tracking variable; `0.1 / step_size` of round 1 by default, at most `1 / step_size`.
         gradient_at: Where a node computes its gradient: at the model that it `"sent"`, as published, or at the average
             of its neighbours' (`"mixed"`), which is less noisy and costs the same.
         average: None reports the last mixed model; a number p the average of all rounds', weighted by `t**p`.
@@ -211,13 +217,13 @@ def gradient_tracking(
     Raises:
         ConfigError: `beta` is too large, or an argument is out of range.
     """
-    beta = 0.1 / step_size(1) if beta is None else beta
+    beta = 0.1 / in_round(step_size, 1) if beta is None else beta
     local = ImplicitTracking(step_size, beta, gradient_at)
     return Strategy(local, Gossip(), last_or_average(average), "gradient_tracking")
 
 
 @checked("strategy")
-def gradient_tracking_pair(step_size: StepSize = StepSize(0.1), *, average: NonNegative | None = None) -> Strategy:
+def gradient_tracking_pair(step_size: Rate = StepSize(0.1), *, average: NonNegative | None = None) -> Strategy:
     """Gradient tracking on a graph with two exchanged variables (Xie, Liu and Chai, 2025, eq 7): twice the bytes.
 
     Args:

@@ -14,7 +14,7 @@ from fedpriv.privacy import claims
 from fedpriv.privacy.claims import TrackingNoise
 from fedpriv.privacy.clipping import ROUNDING
 from fedpriv.privacy.schedules import Geometric
-from fedpriv.strategies.gossip import StepSize
+from fedpriv.strategies.schedules import StepSize
 from fedpriv.strategies.tracking import TwoVariableTracking
 
 NOISE = TrackingNoise(epsilon_bar=0.5, gamma=0.3, q1=0.9, q2=0.95, gap=2.0)

@@ -18,8 +18,8 @@ from fedpriv.models import LinearSVM, resolve_loss
 from fedpriv.privacy.schedules import Geometric
 from fedpriv.randomness.streams import Randomness
 from fedpriv.runs.planning import make_plan
-from fedpriv.strategies.gossip import StepSize
 from fedpriv.strategies.proximal import L2
+from fedpriv.strategies.schedules import StepSize
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "reproduce"))
 

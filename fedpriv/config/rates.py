@@ -1,0 +1,74 @@
+"""How YAML writes step sizes: a number, the fields of a decaying sequence, or one of the schedules by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from typing import Annotated, Any, Self, Union
+
+from pydantic import AfterValidator, Discriminator, PlainSerializer, Tag, create_model, model_validator
+from pydantic_core import PydanticCustomError
+
+from fedpriv import plugins
+from fedpriv.config.base import Section, named_fields
+from fedpriv.strategies.schedules import Cosine, Steps, Warmup
+
+SCHEDULES: dict[str, type] = {"cosine": Cosine, "warmup": Warmup, "steps": Steps}
+
+
+@dataclass(frozen=True)
+class Named:
+    """The function of the round, from 1, that `package.module:name` names."""
+
+    reference: str
+    function: Callable[[int], float]
+
+    def __call__(self, t: int) -> float:
+        """Its value in round `t`."""
+        return self.function(t)
+
+
+class _OneSchedule(Section):
+    @model_validator(mode="after")
+    def _just_one(self) -> Self:
+        if len(self.given) != 1:
+            raise PydanticCustomError("choice", "give one of {names}", {"names": ", ".join(type(self).model_fields)})
+        return self
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What was chosen."""
+        return {name: value for name, value in self if value is not None}
+
+    def made(self) -> Any:  # noqa: ANN401 - a schedule
+        """The schedule."""
+        ((name, value),) = self.given.items()
+        if name in SCHEDULES:
+            return value
+        return Named(value, plugins.function_of_round(value, float, "strategy.schedule.function"))
+
+
+_FIELDS: Any = {name: (named_fields(kind) | None, None) for name, kind in SCHEDULES.items()}
+Schedule = create_model("Schedule", __base__=_OneSchedule, **_FIELDS, function=(str | None, None))
+_WORDS = {kind: name for name, kind in SCHEDULES.items()}
+
+
+def _written(made: Any) -> object:  # noqa: ANN401 - a schedule
+    return {"function": made.reference} if isinstance(made, Named) else {_WORDS[type(made)]: asdict(made)}
+
+
+_SCHEDULE: Any = Annotated[Schedule, AfterValidator(_OneSchedule.made), PlainSerializer(_written), Tag("@schedule")]
+
+
+def spelled(number: Any, fields: type) -> Any:  # noqa: ANN401 - annotations
+    """Spelling of a step size: a number in these bounds, the fields of this class, or `{cosine: {...}}`."""
+
+    def which(given: object) -> str:
+        if isinstance(given, dict):
+            meant = any(get_close_matches(str(key), Schedule.model_fields) for key in given)
+            return "@schedule" if meant else "@fields"
+        return "@fields" if isinstance(given, fields) else "@schedule" if callable(given) else "@number"
+
+    by_number, by_fields = Annotated[number, Tag("@number")], Annotated[named_fields(fields), Tag("@fields")]
+    return Annotated[Union[by_number, by_fields, _SCHEDULE], Discriminator(which)]  # noqa: UP007 - made at run time
