@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from torch import Tensor
 
@@ -26,6 +26,11 @@ class Batch:
     mask: Tensor
     examples: Tensor | None = None
     weights: Tensor | None = None
+
+    def of(self, rows: slice) -> Batch:
+        """The examples of some of these clients."""
+        names = [field.name for field in fields(self) if getattr(self, field.name) is not None]
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
     def weighted(self, of_examples: Tensor) -> Batch:
         """The same examples with these loss factors, `[n_examples]` in the order of the population's data."""

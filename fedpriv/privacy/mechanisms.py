@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fedpriv import threads
 from fedpriv.devices import moved
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.clipping import NormName
@@ -160,8 +161,8 @@ def add_noise(
         (facts,) = moved(bounded.device, facts)
     noised = torch.empty_like(bounded, dtype=torch.float64)
     height = max((_IN_CACHE if bounded.device.type == "cpu" else _ELSEWHERE) // max(dim, 1), 1)
-    for top in range(0, count, height):
-        rows = slice(top, top + height)
+
+    def add(rows: slice) -> None:
         unit = mechanism.draw(keys[rows], dim, amount)
         if unit.shape != noised[rows].shape:
             raise PrivacyError(f"{mechanism.name} noise of shape {tuple(unit.shape)}: draw one row for each key")
@@ -169,4 +170,11 @@ def add_noise(
         (unit,) = (unit,) if unit.device == bounded.device else moved(bounded.device, unit)
         exact = (unit * scale).add_(bounded[rows])
         noised[rows] = exact.div_(grid).round_().mul_(grid)
+
+    pieces = [slice(top, top + height) for top in range(0, count, height)]
+    if bounded.device.type == "cpu":
+        threads.each(lambda _, rows: add(rows), pieces)
+    else:
+        for rows in pieces:
+            add(rows)
     return Release(replace(record, mechanism=mechanism.name, attempt=randomness.attempt), noised)

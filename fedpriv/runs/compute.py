@@ -31,7 +31,8 @@ class Compute:
         chunk: Largest number of examples that are computed at once. By default 16384 on a CPU, where gradients are
             computed in smaller pieces that fit its cache, and on a GPU what a quarter of its free memory holds. A
             resumed run keeps what it began with, for with another number sums are rounded otherwise.
-        threads: Number of CPU threads of torch; None leaves it unchanged. Very large numbers end the process.
+        threads: Number of CPU threads of torch; None leaves it unchanged. Very large numbers end the process. Several
+            threads compute several clients at once, which changes no bit where there are clients enough for all.
         engine: Where clients' rows live: `"local"`, all in this process.
 
     Raises:

@@ -30,6 +30,7 @@ from fedpriv.measuring.health import Health, StopOn
 from fedpriv.measuring.measures import Measures
 from fedpriv.network.local import Star
 from fedpriv.oracle.backends import choose
+from fedpriv.oracle.backends.in_threads import in_threads
 from fedpriv.oracle.private import PrivateOracle
 from fedpriv.oracle.sums import Sums
 from fedpriv.oracle.trial import try_out
@@ -129,7 +130,7 @@ class Training:
         # what it costs, and the only door to the data
         told = optimum is not None and privacy.private
         self._charging = Charging(self.plan, ("the optimality gap, exact",) if told else ())
-        self._sums = Sums(choose(compute.backend, model, loss, chunk), len(clients), device)
+        self._sums = Sums(in_threads(choose(compute.backend, model, loss, chunk)), len(clients), device)
         self.ledger = self._keeper.ledger(self._charging.guard, self.plan, streams, saved, fresh_noise=fresh_noise)
         self._charging.follow(self.ledger)
         self.oracle = PrivateOracle(self.population, self._sums, self.plan.privacy, self.ledger, streams)

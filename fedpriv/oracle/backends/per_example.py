@@ -53,6 +53,11 @@ class PerExample(ABC):
         grouped = any(isinstance(module, nn.GroupNorm) for module in model.modules())
         self._kernels = FoldedGroupNorm() if grouped else nullcontext()
 
+    @property
+    def model(self) -> nn.Module:
+        """The clients' model."""
+        return self._functional.model
+
     @abstractmethod
     def _gradients(self, params: Tensor, x: Tensor, y: Tensor) -> list[Gradients]:
         """Each parameter's gradients at rows `[c, dim]`, of examples `[c, b, ...]`."""
@@ -88,13 +93,26 @@ class PerExample(ABC):
             largest[rows] = torch.maximum(largest[rows], norms.amax(1))
         return largest
 
+    def together(self, params: Tensor, batch: Batch, clip: Clip | None) -> int:
+        """How many clients a block holds: the sums of so many clients, or of several times as many, are those of all.
+
+        Bit for bit, whereas with other neighbours torch may round otherwise.
+        """
+        examples = batch.mask.shape[1]
+        if clip is None:
+            chunk, several = self._most(params), not at_hand(params) or examples <= 16
+        else:
+            chunk = self._at_once(params, batch, clip)
+            several = all_alike(params) or examples * 4 <= chunk
+        return max(chunk // max(examples, 1), 1) if several else 1
+
     def _blocks(
         self, params: Tensor, batch: Batch, norm: Clip, anchor: Tensor | None
     ) -> Iterator[tuple[slice, list[Gradients], Tensor, Tensor]]:
         """Pieces of the batch: its clients, the gradients, their norms `[c, b]` and the mask `[c, b]`."""
         clients, examples = batch.mask.shape
-        chunk = self._at_once(params, batch, norm)
-        for rows, cells in _cut(clients, examples, chunk, together=all_alike(params) or examples * 4 <= chunk):
+        chunk, height = self._at_once(params, batch, norm), self.together(params, batch, norm)
+        for rows, cells in _cut(clients, examples, chunk, height):
             x, y, mask = batch.inputs[rows, cells], batch.targets[rows, cells], batch.mask[rows, cells]
             with self._kernels:
                 gradients = self._gradients(params[rows], x, y)
@@ -137,13 +155,16 @@ class PerExample(ABC):
         sums = params.new_zeros(params.shape)
         inputs, targets = unpad(batch)
         clients, examples = batch.mask.shape
-        chunk = min(self._chunk or _MOST, _MOST) if params.device.type == "cpu" else self._chunk or _MOST
-        for rows, cells in _cut(clients, examples, chunk, together=not at_hand(params) or examples <= 16):
+        for rows, cells in _cut(clients, examples, self._most(params), self.together(params, batch, None)):
             mask = batch.mask[rows, cells]
             kept = mask if batch.weights is None else mask * batch.weights[rows, cells]
             found = self._over_clients(params[rows], inputs[rows, cells], targets[rows, cells], kept)
             sums[rows] += found.where(mask.any(1, keepdim=True), 0)
         return sums
+
+    def _most(self, params: Tensor) -> int:
+        """Largest number of examples whose gradients are summed at once."""
+        return min(self._chunk or _MOST, _MOST) if params.device.type == "cpu" else self._chunk or _MOST
 
     def _over_clients(self, params: Tensor, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
         """Gradient of each row's summed loss, `[c, dim]`."""
@@ -169,9 +190,8 @@ def in_cache(size: int) -> int:
     return min(max((16 << 20) // max(size, 1), 4), _MOST)
 
 
-def _cut(clients: int, examples: int, chunk: int, *, together: bool) -> Iterator[tuple[slice, slice]]:
-    """Blocks of clients and examples, at most a chunk of cells in each; single clients unless `together`."""
-    height = max(chunk // max(examples, 1), 1) if together else 1
+def _cut(clients: int, examples: int, chunk: int, height: int) -> Iterator[tuple[slice, slice]]:
+    """Blocks of `height` clients and of examples, at most a chunk of cells in each."""
     # as many pieces as the chunk asks for, all of one width: a short last piece costs a whole call
     width = math.ceil(examples / max(math.ceil(examples / chunk), 1))
     for top in range(0, clients, height):

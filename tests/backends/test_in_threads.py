@@ -1,0 +1,241 @@
+"""Several threads give the bits that one gives, however many they are."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import fedpriv as fp
+from fedpriv import threads
+from fedpriv.clients.batch import Batch
+from fedpriv.clients.layout import Layout
+from fedpriv.oracle.backends import BackendName, choose
+from fedpriv.oracle.backends.base import Backend
+from fedpriv.oracle.backends.in_threads import InThreads, in_threads
+from fedpriv.oracle.backends.linear import LinearBackend
+from fedpriv.oracle.backends.per_example import PerExample
+from fedpriv.privacy.clipping import Clip
+from fedpriv.privacy.mechanisms import add_noise
+from fedpriv.privacy.record import Record
+from fedpriv.randomness.streams import Randomness
+
+CLIENTS, EXAMPLES = 25, 30
+CLIPS = [None, Clip(0.5), Clip(0.5, "l1")]
+
+
+@pytest.fixture(autouse=True)
+def restored_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def network(*layers: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Tanh(), nn.Flatten(), *layers, nn.Linear(64, 3))
+
+
+def cut(name: BackendName, model: nn.Module) -> Backend:
+    """A backend that takes few clients at once, so that there is work for several threads."""
+    return choose(name, model, nn.CrossEntropyLoss(), 150)
+
+
+def world(model: nn.Module, *, alike: bool) -> tuple[Tensor, Batch]:
+    draw = torch.Generator().manual_seed(1)
+    rows = Layout.of(model).row_of(model).expand(CLIENTS, -1)
+    if not alike:
+        rows = rows + 0.1 * torch.randn(rows.shape, generator=draw)
+    x = torch.randn(CLIENTS, EXAMPLES, 1, 6, 6, generator=draw)
+    x[3, 4] = torch.nan
+    mask = torch.rand(CLIENTS, EXAMPLES, generator=draw) < 0.8
+    mask[3, 4], mask[7] = True, False
+    y = torch.randint(0, 3, (CLIENTS, EXAMPLES), generator=draw)
+    weights = torch.rand(CLIENTS, EXAMPLES, generator=draw)
+    return rows, Batch(torch.arange(CLIENTS), x, y, mask, None, weights)
+
+
+def test_the_work_is_cut() -> None:
+    """So much that three threads have something to do, else all here would be computed by one."""
+    model = network()
+    for alike, clip in product((True, False), CLIPS):
+        params, batch = world(model, alike=alike)
+        for name in ("vmap", "ghost"):
+            backend = cut(name, model)
+            assert isinstance(backend, PerExample)
+            assert backend.together(params, batch, clip) <= CLIENTS / 3
+
+
+@pytest.mark.parametrize("clip", CLIPS, ids=str)
+@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize("name", ["vmap", "ghost"])
+def test_threads_give_the_same_sums(name, clip: Clip | None, alike: bool) -> None:
+    model = network()
+    params, batch = world(model, alike=alike)
+    found = {}
+    for count in (1, 2, 3):
+        torch.set_num_threads(count)
+        backend = in_threads(cut(name, model))
+        assert isinstance(backend, InThreads)
+        found[count] = backend.clipped_sum(params, batch, clip, params * 0.9)
+        assert torch.get_num_threads() == count
+    for count in (2, 3):
+        for one, several in zip(found[1], found[count], strict=True):
+            assert one.numpy().tobytes() == several.numpy().tobytes()
+    assert found[2][1].tolist() == [1 if client == 3 else 0 for client in range(CLIENTS)]
+
+
+def test_largest_norms_too() -> None:
+    model = network()
+    params, batch = world(model, alike=False)
+    torch.set_num_threads(2)
+    backend = cut("vmap", model)
+    torch.testing.assert_close(
+        in_threads(backend).largest_norm(params, batch, Clip(1.0)), backend.largest_norm(params, batch, Clip(1.0))
+    )
+
+
+class Meeting(nn.Module):
+    """Each thread but the first waits in its first call until another one is in it, too."""
+
+    met = threading.local()
+    barrier = threading.Barrier(2, timeout=60)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if threading.current_thread() is not threading.main_thread() and not hasattr(self.met, "once"):
+            self.met.once = self.barrier.wait()
+        return x
+
+    def __deepcopy__(self, memo: object) -> Meeting:
+        return Meeting()
+
+
+def test_two_threads_compute_at_once() -> None:
+    model = network(Meeting())
+    params, batch = world(model, alike=True)
+    torch.set_num_threads(2)
+    in_threads(cut("ghost", model)).clipped_sum(params, batch, Clip(1.0))
+    assert not Meeting.barrier.broken
+
+
+def test_a_model_that_draws_is_computed_by_one_thread() -> None:
+    model = network(nn.Dropout(0.5))
+    params, batch = world(model, alike=True)
+    found = []
+    for count in (1, 2):
+        torch.set_num_threads(count)
+        backend = in_threads(cut("vmap", model))
+        for _ in range(2):
+            torch.manual_seed(5)
+            found.append(backend.clipped_sum(params, batch, Clip(0.5))[0])
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], rtol=1e-6, atol=1e-9)
+
+
+class Warmer(nn.Module):
+    """What a user may change between two rounds."""
+
+    temperature = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.temperature
+
+
+def test_what_a_user_changes_in_the_model_is_seen_by_all_threads() -> None:
+    warmer = Warmer()
+    model = network(warmer)
+    params, batch = world(model, alike=False)
+    found = []
+    for count in (1, 2):
+        torch.set_num_threads(count)
+        backend = in_threads(cut("ghost", model))
+        for warmer.temperature in (1.0, 0.5):
+            found.append(backend.clipped_sum(params, batch, None)[0])
+    assert torch.equal(found[0].nan_to_num(), found[2].nan_to_num())
+    assert torch.equal(found[1].nan_to_num(), found[3].nan_to_num())
+    assert not torch.equal(found[0].nan_to_num(), found[1].nan_to_num())
+
+
+def test_linear_models_are_not_cut() -> None:
+    assert isinstance(in_threads(choose("auto", nn.Linear(3, 2), nn.CrossEntropyLoss())), LinearBackend)
+
+
+def test_threads_compute_as_the_one_that_waits_for_them() -> None:
+    torch.set_num_threads(2)
+    here = threading.get_ident()
+
+    def work(_: int, item: int) -> tuple[bool, bool, torch.dtype, int, bool]:
+        product_of = torch.ones(2, 2) @ torch.ones(2, 2)
+        return (
+            torch.is_grad_enabled(),
+            torch.is_autocast_enabled("cpu"),
+            product_of.dtype,
+            torch.get_num_threads(),
+            (threading.get_ident() == here),
+        )
+
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert set(threads.each(work, range(4))) == {(False, True, torch.bfloat16, 1, False)}
+    assert set(threads.each(work, range(4))) == {(True, False, torch.float32, 1, False)}
+
+
+def test_after_an_error_nothing_more_is_begun() -> None:
+    torch.set_num_threads(2)
+    begun = []
+
+    def work(_: int, item: int) -> None:
+        begun.append(item)
+        if item == 0:
+            raise ValueError("first")
+        time.sleep(0.02)
+
+    with pytest.raises(ValueError, match="first"):
+        threads.each(work, range(1000))
+    assert len(begun) < 100
+
+
+def test_an_error_in_a_thread_is_told_and_leaves_the_number_of_threads() -> None:
+    torch.set_num_threads(2)
+
+    def work(_: int, item: int) -> int:
+        if item == 3:
+            raise ValueError("three")
+        return item
+
+    with pytest.raises(ValueError, match="three"):
+        threads.each(work, range(6))
+    assert torch.get_num_threads() == 2
+    assert threads.each(work, [1, 2, 4]) == [1, 2, 4]
+    assert threads.each(work, []) == []
+
+
+def test_noise_does_not_depend_on_threads() -> None:
+    record = Record(0, "gradient", 0, "gaussian", 1.0, "sample", "replace_one")
+    found = []
+    for count in (1, 2, 3):
+        torch.set_num_threads(count)
+        bounded = torch.zeros(9, 20_000, dtype=torch.float64)
+        noised = add_noise(bounded, [1.0] * 9, fp.Gaussian(), record, Randomness(0, 1), list(range(9)))
+        found.append(noised._value)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+def test_a_run_is_the_same_by_any_number_of_threads() -> None:
+    x, y = torch.randn(400, 1, 6, 6), torch.arange(400) % 3
+    data = [TensorDataset(*pair) for pair in zip(x.split(40), y.split(40), strict=True)]
+    models = []
+    for count in (1, 2, 3):
+        clients = fp.make_clients(network(), nn.CrossEntropyLoss(), data)
+        privacy, compute = fp.Privacy(noise_multiplier=1.0), fp.Compute(device="cpu", threads=count, chunk=80)
+        models.append(
+            fp.train(clients, fp.fedavg(0.5), privacy, rounds=2, secret_seed=0, seed=0, compute=compute).params
+        )
+    assert torch.equal(models[0], models[1])
+    assert torch.equal(models[0], models[2])
