@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
@@ -193,8 +193,20 @@ class Round:
     progress: Progress
 
 
-def begin(strategy: Strategy, params: Tensor) -> Progress:
+def apply(init: Callable[[Tensor], Any], params: Tensor) -> Any:  # noqa: ANN401 - any state
+    """The state as it is made, in memory."""
+    return init(params)
+
+
+def begin(
+    strategy: Strategy, params: Tensor, start: Callable[[Callable[[Tensor], Any], Tensor], Any] = apply
+) -> Progress:
     """The state before round 0 from initial parameters `[n, dim]`.
+
+    Args:
+        strategy: The algorithm.
+        params: The parameters.
+        start: Makes the clients' state from the local step's `init` and the parameters.
 
     Raises:
         ConfigError: `monitor` names a number that the aggregator's state does not have.
@@ -204,7 +216,7 @@ def begin(strategy: Strategy, params: Tensor) -> Progress:
         fix = f"is no number of {type(server).__name__}, which {type(strategy.aggregator).__name__} keeps"
         raise ConfigError("strategy.monitor", missing[0], fix)
     output = strategy.output.init(received)
-    return Progress(0, received, strategy.local_step.init(params), server, output, params, 0)
+    return Progress(0, received, start(strategy.local_step.init, params), server, output, params, 0)
 
 
 def simulate(
@@ -271,9 +283,6 @@ def client_half(strategy: Strategy, oracle: RoundOracle, call: Call, local: Any)
         Their messages `[k, dim]`, private where the run is, and their new state. Only messages leave the clients.
     """
     working, local = oracle.begin_round(call.round, call.cohort, call.heard), with_common(local, call.common)
-    if working is None:
-        message, local = strategy.local_step(call.heard, local, oracle)
-        return oracle.release_message(message), local
     message, theirs = strategy.local_step(taken(call.heard, working), rows_of(local, working), oracle)
     return oracle.release_message(message), with_rows(local, working, theirs)
 
@@ -290,13 +299,12 @@ def _next(
 ) -> Progress:
     """Both halves, with nothing between them but a call, messages and a reply."""
     here = network.here(cohort)
-    everyone = len(here) == len(before.received)
-    heard = before.received if everyone else taken(before.received, here)
-    local = before.local if everyone else rows_of(before.local, here)
-    call = Call(before.round, cohort, heard, in_common(before.local))
+    some = None if len(here) == len(before.received) else here
+    local = before.local if some is None else rows_of(before.local, some)
+    call = Call(before.round, cohort, taken(before.received, some), in_common(before.local))
     message, local = client_half(strategy, oracle, call, local)
     reply = server_half(strategy, seen, message, before.reply)
-    local = local if everyone else with_rows(before.local, here, local)
+    local = local if some is None else with_rows(before.local, some, local)
     sent = before.numbers_sent + network.numbers_sent + network.answers * reply.received.shape[1]
     return Progress(before.round + 1, reply.received, local, reply.server, reply.output, reply.models, sent)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from fedpriv.engines import StateName
 from fedpriv.engines.local import Progress
 from fedpriv.errors import FedprivError
 from fedpriv.privacy.ledger_file import read_ledger
@@ -34,6 +35,7 @@ class Checkpoint:
         model: Digest of the model's layers, frozen parameters and buffers.
         first_nonfinite: See `fedpriv.runs.results.Result`.
         chunk: See `fedpriv.runs.compute.Compute`; None in files of earlier versions.
+        state: See there. On disk, `progress` says which rows of the files beside this one are the clients'.
     """
 
     progress: dict[str, Any]
@@ -48,6 +50,7 @@ class Checkpoint:
     model: str
     first_nonfinite: dict[str, int] = field(default_factory=dict[str, int])
     chunk: int | None = None
+    state: StateName = "memory"
 
     @property
     def round(self) -> int:

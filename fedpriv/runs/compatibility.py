@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
+from fedpriv.engines import StateName
 from fedpriv.engines.local import RoundNetwork, begin, simulate
 from fedpriv.errors import ConfigError
 from fedpriv.oracle.made_up import MadeUpOracle
@@ -18,6 +19,7 @@ from fedpriv.problems.problem import Problem
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.proximal import Zero
+from fedpriv.strategies.state import named
 
 
 def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients: int) -> None:
@@ -63,6 +65,23 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
         )
     if privacy.at == "gradient":
         check_linear(strategy, n_clients, network)
+
+
+def check_state(state: StateName, strategy: Strategy, network: RoundNetwork, privacy: Privacy) -> None:
+    """Refuse to keep state on disk where that saves no memory.
+
+    Raises:
+        ConfigError: the strategy's clients keep nothing, or a round needs the state of all of them.
+    """
+    if state == "memory":
+        return
+    kept = strategy.local_step.init(torch.zeros(1, 1))
+    if not [leaf for leaf in named(kept).values() if isinstance(leaf, Tensor) and leaf.ndim]:
+        fix = f"clients of {strategy.name} keep nothing between rounds (what a server keeps is in memory); leave it out"
+        raise ConfigError("compute.state", state, fix)
+    if network.everyone and not privacy.draws_senders:
+        fix = "every client takes part in every round, which needs all state in memory; leave it out, or draw cohorts"
+        raise ConfigError("compute.state", state, fix)
 
 
 def check_pairs(privacy: Privacy, trust: Pairwise, n_clients: int) -> None:

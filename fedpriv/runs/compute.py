@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import torch
 
 from fedpriv.checks import Bound, Count, checked
-from fedpriv.engines import EngineName
+from fedpriv.engines import EngineName, StateName
 from fedpriv.errors import ConfigError, in_short
 from fedpriv.oracle.backends import BackendName
 
@@ -34,6 +34,8 @@ class Compute:
         threads: Number of CPU threads of torch; None leaves it unchanged. Very large numbers end the process. Several
             threads compute several clients at once, which changes no bit where there are clients enough for all.
         engine: Where clients' rows live: `"local"`, all in this process.
+        state: Where what clients keep between rounds is kept: in `"memory"`, or on `"disk"`, of which a round reads and
+            writes the rows of its cohort only. The numbers are the same.
 
     Raises:
         ConfigError: an argument is none of these.
@@ -45,6 +47,16 @@ class Compute:
     chunk: Count | None = None
     threads: Threads | None = None
     engine: EngineName = "local"
+    state: StateName = "memory"
+
+    def check_goes_on(self, begun_with: StateName) -> None:
+        """Refuse to go on from a checkpoint with state that was kept elsewhere.
+
+        Raises:
+            ConfigError: it was.
+        """
+        if self.state != begun_with:
+            raise ConfigError("compute.state", self.state, f"the run began with {begun_with}, and goes on with it only")
 
     def start(self) -> torch.device:
         """Set the number of threads and return the device, see `torch_device`."""

@@ -21,7 +21,7 @@ from fedpriv.clients.client import Client
 from fedpriv.clients.layout import Layout
 from fedpriv.clients.population import Population
 from fedpriv.clients.roster import public_sizes, roster_of
-from fedpriv.engines import ENGINES
+from fedpriv.engines import ENGINES, KEEPING
 from fedpriv.engines.local import RoundNetwork, adopt, begin, seen_by_aggregator
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.measuring import measures
@@ -96,6 +96,9 @@ class Training:
         # where it is kept, and how far it had come
         self._keeper = Keeper(folder, checkpoint_every)
         saved = self._keeper.last(device) if resume else None
+        compatibility.check_state(compute.state, strategy, self.network, privacy)
+        if saved is not None:
+            compute.check_goes_on(saved.state)
         self.health = Health(stop_on, {} if saved is None else saved.first_nonfinite)
 
         # who it is
@@ -137,7 +140,8 @@ class Training:
 
         # where it stands, and how it goes on
         self._engine = ENGINES[compute.engine]
-        self.progress = restart or begin(strategy, start.expand(len(clients), -1))
+        self._state, self._keeping = compute.state, KEEPING[compute.state](self._keeper.path)
+        self.progress = self._keeping.begin(strategy, start.expand(len(clients), -1), restart)
         self._seconds, self._mark, self._over = 0.0 if saved is None else saved.seconds, self.ledger.mark, False
         self._reporting = Reporting(self.measures, evaluate_every, self._keeper.rows(self.progress.round))
         if saved is None or fresh_noise:
@@ -200,7 +204,9 @@ class Training:
         """Write a checkpoint of the last finished round now (with a folder)."""
         first = dict(self.health.first)
         whole = self._identity.checkpoint(self.progress, self._mark, self._seconds, first)
-        self._keeper.save(replace(whole, chunk=self.population.chunk), self.ledger)
+        self._keeping.sync()
+        self._keeper.save(replace(whole, chunk=self.population.chunk, state=self._state), self.ledger)
+        self._keeping.saved(self.progress)
 
     @property
     def folder(self) -> RunFolder | None:

@@ -35,6 +35,11 @@ class Disk:
         while left:
             left = left[os.write(fd, left) :]
 
+    def write_at(self, fd: int, place: int, data: bytes) -> None:
+        """Write all of it from a place on, over what is there."""
+        os.lseek(fd, place, os.SEEK_SET)
+        self.write(fd, data)
+
     def cut(self, fd: int, size: int) -> None:
         """Shorten a file."""
         os.ftruncate(fd, size)

@@ -27,6 +27,7 @@ _OWN = (
     "result.json",
     "report.png",
 )
+_STATE = "client_state.*"
 _RACES = 10  # how often a folder may be removed by its last holder while it is being taken
 
 
@@ -108,8 +109,9 @@ class RunFolder:
 
     def abandon(self) -> None:
         """Remove the files of a new run that could not be started and has released nothing. Other files stay."""
-        for name in _OWN if self._new else ():
-            (self.path / name).unlink(missing_ok=True)
+        if self._new:
+            for path in (*(self.path / name for name in _OWN), *self.path.glob(_STATE)):
+                path.unlink(missing_ok=True)
         self.close()
         if self._made:
             with suppress(OSError):  # not empty

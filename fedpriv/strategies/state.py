@@ -1,23 +1,48 @@
 """The state that a strategy keeps between rounds: store it, restore it, and take the rows of some clients.
 
 A state is a tensor, a number, None (nothing is kept), or a dataclass, tuple or dict of such parts. In the state of a
-local step, a tensor has one row for each client, `[n, ...]`; numbers and tensors of shape `[]` are public and the same
-for all clients.
+local step, a tensor has one row for each client, `[n, ...]`, which starts as a function of the client's row of the
+parameters; numbers and tensors of shape `[]` are public and the same for all clients.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
 
 S = TypeVar("S")
 Leaf = Tensor | bool | int | float
-_LEAVES = (Tensor, bool, int, float)
+
+
+class Rows(ABC):
+    """A tensor `[n, ...]` of a local step's state that is not in memory; an engine puts it where the tensor was."""
+
+    @abstractmethod
+    def taken(self, cohort: Tensor | None) -> Tensor:
+        """The rows of the clients `cohort [k]`, None for all: `[k, ...]`."""
+
+    @abstractmethod
+    def put(self, cohort: Tensor | None, rows: Tensor) -> Rows:
+        """The same with these rows of the clients `cohort [k]`; what was before is readable until the next `put`."""
+
+    @property
+    @abstractmethod
+    def stored(self) -> Tensor:
+        """What a checkpoint holds of it, one row for each client."""
+
+    @abstractmethod
+    def restored(self, stored: Tensor) -> Rows:
+        """Rows of the same kind, from what a checkpoint held."""
+
+
+_LEAVES = (Tensor, Rows, bool, int, float)
 
 
 @dataclass(frozen=True)
@@ -33,14 +58,7 @@ class Rounds:
 
 def named(state: object) -> dict[str, Leaf]:
     """The parts of a state by name, e.g. `inner.velocity` for a part of a part, as a checkpoint holds them."""
-    found: dict[str, Leaf] = {}
-
-    def keep(name: str, leaf: Leaf) -> Leaf:
-        found[name] = leaf
-        return leaf
-
-    _changed(keep, state)
-    return found
+    return {name: leaf.stored if isinstance(leaf, Rows) else leaf for name, leaf in _leaves(state).items()}
 
 
 def restored(like: S, parts: Mapping[str, Leaf]) -> S:
@@ -51,8 +69,15 @@ def restored(like: S, parts: Mapping[str, Leaf]) -> S:
     """
     if different := named(like).keys() ^ parts.keys():
         raise KeyError(", ".join(sorted(different)))
-    # a number may have been stored as a tensor
-    return _changed(lambda name, leaf: parts[name] if isinstance(leaf, Tensor) else type(leaf)(parts[name]), like)
+
+    def restore(name: str, leaf: Leaf | Rows) -> Leaf | Rows:
+        part = parts[name]
+        if isinstance(leaf, Rows):
+            return leaf.restored(torch.as_tensor(part))
+        # a number may have been stored as a tensor
+        return part if isinstance(leaf, Tensor) else type(leaf)(part)
+
+    return changed(restore, like)
 
 
 def in_common(state: object) -> dict[str, Leaf]:
@@ -62,49 +87,72 @@ def in_common(state: object) -> dict[str, Leaf]:
 
 def with_common(state: S, parts: Mapping[str, Leaf]) -> S:
     """The state with these public parts."""
-    return _changed(lambda name, leaf: parts.get(name, leaf), state)
+    return changed(lambda name, leaf: parts.get(name, leaf), state)
 
 
-def taken(rows: Tensor, cohort: Tensor) -> Tensor:
-    """The rows of the clients `cohort [k]`: `[n, ...] -> [k, ...]`; what is one row for all stays one, uncopied."""
+def taken(rows: Tensor, cohort: Tensor | None) -> Tensor:
+    """The rows of the clients `cohort [k]`, None for all: `[n, ...] -> [k, ...]`.
+
+    What is one row for all stays one, uncopied.
+    """
+    if cohort is None:
+        return rows
     if rows.stride(0) == 0:
         return rows[:1].expand(len(cohort), *rows.shape[1:])
     return rows[cohort.to(rows.device)]
 
 
-def rows_of(state: S, cohort: Tensor) -> S:
-    """The rows of the clients `cohort [k]`: every `[n, ...]` becomes `[k, ...]`."""
+def rows_of(state: S, cohort: Tensor | None) -> S:
+    """The rows of the clients `cohort [k]`, None for all, in memory: every `[n, ...]` becomes `[k, ...]`."""
 
-    def take(_: str, leaf: Leaf) -> Leaf:
+    def take(_: str, leaf: Leaf | Rows) -> Leaf:
+        if isinstance(leaf, Rows):
+            return leaf.taken(cohort)
         return taken(leaf, cohort) if isinstance(leaf, Tensor) and leaf.ndim else leaf
 
-    return _changed(take, state)
+    return changed(take, state)
 
 
-def with_rows(state: S, cohort: Tensor, rows: S) -> S:
-    """The state of n clients with the rows `[k, ...]` of the clients `cohort [k]`, and the public parts, of another."""
-    new = named(rows)
+def with_rows(state: S, cohort: Tensor | None, rows: S) -> S:
+    """The state of n clients with the rows `[k, ...]` of the clients `cohort [k]`, and the public parts, of another.
 
-    def put(name: str, leaf: Leaf) -> Leaf:
-        fresh = new[name]
-        if isinstance(leaf, Tensor) and isinstance(fresh, Tensor) and leaf.ndim:
-            return leaf.index_copy(0, cohort.to(leaf.device), fresh)
+    With None for a cohort the rows are those of all.
+    """
+    old = _leaves(state)
+
+    def put(name: str, fresh: Leaf) -> Leaf | Rows:
+        before = old.get(name) if cohort is None else old[name]
+        if isinstance(before, Rows) and isinstance(fresh, Tensor):
+            return before.put(cohort, fresh)
+        if isinstance(before, Tensor) and isinstance(fresh, Tensor) and before.ndim and cohort is not None:
+            return before.index_copy(0, cohort.to(before.device), fresh)
         return fresh
 
-    return _changed(put, state)
+    return changed(put, rows)
 
 
-def _changed(change: Callable[[str, Any], Any], state: Any, name: str = "") -> Any:  # noqa: ANN401 - any state
+def _leaves(state: object) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+
+    def keep(name: str, leaf: Leaf | Rows) -> Leaf | Rows:
+        found[name] = leaf
+        return leaf
+
+    changed(keep, state)
+    return found
+
+
+def changed(change: Callable[[str, Any], Any], state: Any, name: str = "") -> Any:  # noqa: ANN401 - any state
     """The state with every part changed by its name and value."""
     if state is None:
         return None
     if isinstance(state, _LEAVES):
         return change(name, state)
     parts = _parts(state)
-    changed = {key: _changed(change, part, f"{name}.{key}" if name else key) for key, part in parts.items()}
+    found = {key: changed(change, part, f"{name}.{key}" if name else key) for key, part in parts.items()}
     if isinstance(state, tuple):
-        return tuple(changed.values())
-    return replace(state, **changed) if is_dataclass(state) and not isinstance(state, type) else changed
+        return tuple(found.values())
+    return replace(state, **found) if is_dataclass(state) and not isinstance(state, type) else found
 
 
 def _parts(state: Any) -> dict[str, Any]:  # noqa: ANN401 - any state

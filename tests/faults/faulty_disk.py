@@ -78,6 +78,16 @@ class Recorder(Disk):
         super().write(fd, data[half:])
         node.data += data[half:]
 
+    def write_at(self, fd: int, place: int, data: bytes) -> None:
+        name, node = self._of_fd[fd]
+        self._before(f"write at a place of {name}")
+        half = place + len(data) // 2
+        for start, part in ((place, data[: half - place]), (half, data[half - place :])):
+            os.lseek(fd, start, os.SEEK_SET)
+            super().write(fd, part)
+            node.data = node.data[:start].ljust(start, b"\0") + part + node.data[start + len(part) :]
+            self._remember(f"a part of write at a place of {name}")
+
     def cut(self, fd: int, size: int) -> None:
         name, node = self._of_fd[fd]
         self._before(f"cut {name}")

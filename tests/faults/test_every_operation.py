@@ -24,6 +24,7 @@ COMPARED = ("ledger.jsonl", "metrics.jsonl", "metrics.csv", "model.pt", "node_mo
 GRAPH = "network.topology=ring"
 STRATEGIES = {
     "iadmm_prox": (),
+    "iadmm_prox, state on disk": ("compute.state=disk", "network.cohort={poisson: 0.6}"),
     "fedavg": ("strategy={name: fedavg, learning_rate: 0.5, local_steps: 2}",),
     "scaffold": ("strategy={name: scaffold, learning_rate: 0.5, local_steps: 2}",),
     "dp_svrg": ("strategy={name: dp_svrg, epoch_length: 2}",),
