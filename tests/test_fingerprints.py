@@ -137,3 +137,9 @@ def test_a_later_setting_that_changes_nothing_leaves_fingerprints_alone():
         for setting in ([], ["privacy.statistics={ratio: 0}"], ["privacy.statistics={ratio: 1}"])
     ]
     assert ratios[0] == ratios[1] == SHIPPED[first] != ratios[2]
+
+
+def test_how_fast_and_where_a_run_computes_leaves_fingerprints_alone():
+    first = next(iter(SHIPPED))
+    speed = ["compute={state: disk, threads: 2, chunk: 8, backend: loop, device: cpu}"]
+    assert fingerprint(load_config(ROOT / "configs" / f"{first}.yaml", speed)) == SHIPPED[first]
