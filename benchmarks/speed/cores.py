@@ -1,0 +1,123 @@
+"""What several cores are worth: rounds of 100 clients with 60 images of MNIST's shape each and a CNN.
+
+    python benchmarks/speed/cores.py [--threads 2] [--rounds 5] [--markdown FILE]
+
+Runs with one thread and with several take turns in one process, by the clock on the wall, so nothing else may run.
+The ratio is `cores / work`: how many cores were busy, and how much more processor time the same round took on them
+(cores that share caches, memory or a physical core slow each other down). `free` is how many cores' time nobody used
+meanwhile: where `cores + free` is less than there are, something else ran, and the ratio says less than it could.
+`faults` are pages of fresh memory, in thousands a round. `--smoke` runs tiny sizes: its numbers mean nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from statistics import median
+from time import monotonic
+from typing import Any
+
+import torch
+from rows import SMOKE, Effort
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import fedpriv as fp
+from fedpriv.models import MnistCNN
+
+CLIENTS, IMAGES = 100, 60
+KINDS: dict[str, dict[str, Any]] = {
+    "sample level, all examples": {},
+    "sample level, Poisson batches of half": {"sampling": fp.Poisson(0.5)},
+    "client level": {"unit": "client"},
+}
+_STAT = Path("/proc/stat")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one round, or a clock before it.
+
+    Attributes:
+        wall: Seconds on the wall.
+        busy: Seconds of processor time of this process.
+        free: Seconds of processor time that nobody used; nan where the system does not tell.
+        faults: Pages of memory that were fresh.
+    """
+
+    wall: float
+    busy: float
+    free: float
+    faults: float
+
+    @classmethod
+    def now(cls) -> Cost:
+        """What has been spent so far."""
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        free = int(_STAT.read_text().split()[4]) / os.sysconf("SC_CLK_TCK") if _STAT.exists() else float("nan")
+        return cls(monotonic(), used.ru_utime + used.ru_stime, free, used.ru_minflt)
+
+    def since(self, before: Cost) -> Cost:
+        """What was spent in between."""
+        return Cost(*(b - a for a, b in zip(astuple(before), astuple(self), strict=True)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2, help="so many against one")
+    parser.add_argument("--rounds", type=int, default=5, help="of each run, after one that warms up")
+    parser.add_argument("--only", default="", help="kinds of rounds with this in their names")
+    parser.add_argument("--markdown", type=Path, help="write the table to a file, too")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes")
+    told = parser.parse_args()
+    effort = SMOKE if told.smoke else Effort()
+    columns = "round", "s, one thread", f"s, {told.threads} threads", "ratio", "cores", "work", "free", "faults"
+    lines = [f"| {' | '.join(columns)} |", "| --- " * len(columns) + "|"]
+    print("\n".join(lines))
+    for kind in KINDS:
+        if told.only in kind:
+            lines.append(line(kind, compared(KINDS[kind], (1, told.threads), told.rounds, effort)))
+            print(lines[-1], flush=True)
+    if told.markdown:
+        told.markdown.write_text("\n".join(lines) + "\n")
+
+
+def compared(settings: dict[str, Any], counts: tuple[int, int], rounds: int, effort: Effort) -> list[Cost]:
+    """The cost of a round by each number of threads: medians."""
+    runs = [training(settings, 1 + rounds, effort) for _ in counts]
+    costs: list[list[Cost]] = [[] for _ in counts]
+    for _ in range(1 + rounds):
+        for count, run, found in zip(counts, runs, costs, strict=True):
+            torch.set_num_threads(count)
+            before = Cost.now()
+            next(run)
+            found.append(Cost.now().since(before))
+    return [Cost(*(median(part) for part in zip(*map(astuple, found[1:]), strict=True))) for found in costs]
+
+
+def training(settings: dict[str, Any], rounds: int, effort: Effort) -> Iterator[object]:
+    """A run, round by round."""
+    clients, images = effort.of(CLIENTS), effort.of(IMAGES)
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(clients * images, 1, 28, 28, generator=draw), torch.arange(clients * images) % 10
+    data = [TensorDataset(*pair) for pair in zip(x.split(images), y.split(images), strict=True)]
+    everyone = fp.make_clients(MnistCNN(), nn.CrossEntropyLoss(), data)
+    privacy = fp.Privacy(noise_multiplier=1.0, **settings)
+    return iter(fp.Training(everyone, fp.fedavg(0.1), privacy, rounds=rounds, compute=fp.Compute(device="cpu")))
+
+
+def line(kind: str, costs: list[Cost]) -> str:
+    """One line of the table."""
+    one, several = costs
+    values = f"{one.wall:.2f}", f"{several.wall:.2f}", f"{one.wall / several.wall:.2f}"
+    parts = several.busy / several.wall, several.busy / one.busy, several.free / several.wall
+    faults = f"{one.faults / 1e3:.0f}, {several.faults / 1e3:.0f}"
+    return f"| {' | '.join((kind, *values, *(f'{part:.2f}' for part in parts), faults))} |"
+
+
+if __name__ == "__main__":
+    main()
