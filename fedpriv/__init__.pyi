@@ -54,6 +54,7 @@ from .strategies.erm import gradient_descent
 from .strategies.fedavg import fedavg, fedopt, fedprox
 from .strategies.lagrangian import Outer
 from .strategies.mirror_descent import EuclideanBall, L1Ball, accelerated_mirror_descent
+from .strategies.optimizers import Adam, AdamW, Momentum, Sgd
 from .strategies.outputs import Averaged, Last
 from .strategies.private_augmented_lagrangian import private_al
 from .strategies.scaffold import scaffold
@@ -63,6 +64,8 @@ from .strategies.tracking import gradient_tracking, gradient_tracking_pair
 
 __version__: str
 __all__ = [
+    "Adam",
+    "AdamW",
     "AnchorBudget",
     "Averaged",
     "Ball",
@@ -97,6 +100,7 @@ __all__ = [
     "LinearEquality",
     "Local",
     "LossAtMost",
+    "Momentum",
     "OnePeerExponential",
     "Outage",
     "Outer",
@@ -116,6 +120,7 @@ __all__ = [
     "Result",
     "RoundReport",
     "SecureAggregation",
+    "Sgd",
     "Star",
     "Statistics",
     "StepSize",

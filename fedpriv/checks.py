@@ -101,6 +101,8 @@ def complaint(kind: Any, value: object) -> str | None:  # noqa: ANN401 - any ann
     if kind in PLAIN:
         of, words = PLAIN[kind]
         return None if isinstance(value, of) and isinstance(value, bool) == (kind is bool) else words
+    if getattr(origin, "_is_protocol", False):
+        return _of_class(origin, value)
     return _of_class(kind, value) if inspect.isclass(kind) and origin is None else None
 
 
@@ -185,6 +187,8 @@ def _of_class(kind: type, value: object) -> str | None:
     """Of a class: an instance; of a protocol: anything with its methods."""
     if getattr(kind, "_is_protocol", False):
         asked = [name for name, held in vars(kind).items() if inspect.isfunction(held) and not name.startswith("_")]
+        if inspect.isclass(value):
+            return f"make it with {_calls([value])}"
         lacking = [name for name in asked if not callable(getattr(value, name, None))]
         return f"is no {kind.__name__}: it has no {' and no '.join(lacking)}" if lacking else None
     return None if isinstance(value, kind) else f"make it with {_calls([kind])}"

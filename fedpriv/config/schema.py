@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import reduce
+from inspect import signature
 from operator import or_
 from typing import Annotated, Any, Literal, Self
 
@@ -82,6 +83,17 @@ class StrategySection(Plugin):
     field, registry, context, spellings = "strategy", STRATEGIES, CONTEXT, SPELLINGS
 
     variant: Literal["sound", "published"] = "sound"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _optimizer_only_where_steps_are_free(cls, given: object) -> object:
+        """The proof of other algorithms, or the algorithm itself, is about the plain step that it makes."""
+        if isinstance(given, dict) and "optimizer" in given and given.get("name") in STRATEGIES:
+            having = [name for name, entry in STRATEGIES.items() if "optimizer" in signature(entry.build).parameters]
+            if given["name"] not in having or given.get("variant", "sound") != "sound":
+                fix = f"{given['name']} makes steps of its own: leave it out; these take one: {', '.join(having)}"
+                raise ConfigError("strategy.optimizer", given["optimizer"], fix)
+        return given
 
     @classmethod
     def variants(cls, name: str) -> tuple[dict[str, str], ...]:

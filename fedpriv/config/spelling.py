@@ -20,6 +20,7 @@ from fedpriv.config import rates
 from fedpriv.config.base import Choice, Spelled, named_fields, options_model
 from fedpriv.strategies import admm
 from fedpriv.strategies.base import Strategy
+from fedpriv.strategies.optimizers import Adam, AdamW, Momentum, Optimizer, Sgd
 from fedpriv.strategies.proximal import L1, L2, Ball, Box, ElasticNet, Proximal, Simplex, Zero
 from fedpriv.strategies.schedules import Decay, Penalty, PenaltyRate, Rate, RateOrInfinite, StepSize
 from fedpriv.strategies.solvers import LBFGS, AcceleratedGradient, Newton, Quadratic, Solver
@@ -88,8 +89,9 @@ def by_word(**objects: object) -> Any:  # noqa: ANN401 - an annotation
 SPELLINGS: Mapping[Any, Any] = {
     Proximal: by_key("zero", Zero(), l2=L2, l1=L1, elastic_net=ElasticNet, ball=Ball, box=Box, simplex=Simplex),
     Solver: by_word(lbfgs=LBFGS(), newton=Newton(), accelerated_gradient=AcceleratedGradient(), quadratic=Quadratic()),
+    Optimizer[Any]: by_key("sgd", Sgd(), momentum=Momentum, adam=Adam, adamw=AdamW),
     Rate: rates.spelled(Positive, StepSize),
-    Rate | None: Union[rates.spelled(Positive, StepSize), None],  # noqa: UP007 - made at run time
+    Union[Rate, None]: Union[rates.spelled(Positive, StepSize), None],  # noqa: UP007 - made at run time
     RateOrInfinite: rates.spelled(PositiveOrInfinite, Decay),
     PenaltyRate: rates.spelled(Positive, Penalty),
     admm.Everywhere | admm.Box | admm.Ball: by_kind(everywhere=admm.Everywhere, box=admm.Box, ball=admm.Ball),

@@ -170,6 +170,18 @@ class PrivateOracle(Questions):
             return self._of_clients(question, question.clip.rows(exact)[0])
         return self._open(self._not_private(question, exact, factors, params))
 
+    def _variances(self) -> tuple[Sequence[float], Sequence[float]]:
+        """See `Questions`."""
+        if not self.privacy.private:
+            return super()._variances()
+        clients, own = self._clients, [(self.privacy.mechanism.deviation * scale) ** 2 for scale in self._scales]
+        if self.privacy.trust.sums_only:  # every row is the mean, with the shares of all who take part
+            of_mean = [own[0] / (len(clients) * self._pricing.parties)] * self._answered_rows
+            return of_mean, of_mean
+        more = excess(self._pairs, self.n_clients)
+        rows = [one * more[client] ** 2 for one, client in zip(own, clients, strict=True)]
+        return self._of_here(rows), self._of_here([one / len(clients) for one in own])  # noise of pairs cancels there
+
     def _open(self, release: Release) -> Tensor:
         value = self.ledger.open(release).to(self._population.params.dtype)
         self._answered = self._round
@@ -190,6 +202,7 @@ class PrivateOracle(Questions):
         """Release rows whose sensitivity is that of one contribution times each participant's factor."""
         clients, at = self._clients, (self._round, self._index)
         record, scales = self._pricing.price(*at, question.name, clients, factors, question.clip, question.share)
+        self._scales, self._pairs = scales, record.pairs
         if record.pairs is not None:
             every = self._among_all(rows)
             hidden = with_pair_noise(every, scales, record.pairs, record, self._randomness, clients)
@@ -213,6 +226,7 @@ class PrivateOracle(Questions):
             )
         # the shares of all who take part, drawn as one
         noise = self.privacy.mechanism, record, self._randomness, [EVERYBODY], len(clients) / parties
+        self._scales = scales
         return (self._open(add_noise(self._total(rows), scales, *noise)) / len(clients)).expand(self._answered_rows, -1)
 
     def _among_all(self, rows: Tensor) -> Tensor:

@@ -91,6 +91,35 @@ class Questions(ABC):
         """Weight of each client of the round, `n m_i / sum(m)` over all n clients, `[k]` (public)."""
         return (self._sizes[self._cohort[self._here]] / self._mean_size).to(self._like)
 
+    @property
+    def noise_variance(self) -> Tensor:
+        """Variance of the noise in each entry of the newest gradient's rows, `[k, 1]` (public).
+
+        Raises:
+            ConfigError: messages are noised, not gradients.
+        """
+        return self._column(self._variances()[0])
+
+    @property
+    def noise_in_mean(self) -> Tensor:
+        """Each row's part in the noise of the mean of all rows, `[k, 1]` (public): their mean is its variance.
+
+        Raises:
+            ConfigError: messages are noised, not gradients.
+        """
+        return self._column(self._variances()[1])
+
+    def _column(self, values: Sequence[float]) -> Tensor:
+        if self.privacy.private and self.privacy.at == "message":
+            fix = "with at: message gradients have no noise that could be subtracted: leave it out, or use at: gradient"
+            raise ConfigError("strategy.optimizer", "noise_floor", fix)
+        return self._like.new_tensor(values).unsqueeze(1)
+
+    def _variances(self) -> tuple[Sequence[float], Sequence[float]]:
+        """Of the newest gradient: of each row, and each row's part in that of the mean."""
+        exact = [0.0] * len(self._here)
+        return exact, exact
+
     def gradient(self, params: Tensor) -> Tensor:
         """Gradient of each client's objective, on a fresh batch: `[k, dim] -> [k, dim]`."""
         return self._answer(self._question("gradient"), params)

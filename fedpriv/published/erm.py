@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from fedpriv.checks import Count, Fraction, NonNegative, Positive, PositiveOrInfinite, Ratio, checked
 from fedpriv.errors import ConfigError
@@ -14,6 +14,7 @@ from fedpriv.published.recipe import Recipe, Variants
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.erm import gradient_descent
 from fedpriv.strategies.mirror_descent import EuclideanBall, L1Ball, accelerated_mirror_descent
+from fedpriv.strategies.optimizers import Optimizer, Sgd
 from fedpriv.strategies.proximal import Proximal, Zero
 from fedpriv.strategies.schedules import Rate
 from fedpriv.strategies.spreading import spread
@@ -28,6 +29,7 @@ def dp_gd(
     learning_rate: Rate | None = None,
     smoothness: Positive = LOGISTIC,
     regularizer: Proximal = Zero(),
+    optimizer: Optimizer[Any] = Sgd(),
     momentum: Fraction = 0.0,
     report: Literal["last", "average", "random"] = "last",
     average: NonNegative | None = None,
@@ -41,6 +43,7 @@ def dp_gd(
     return gradient_descent(
         learning_rate or 1 / smoothness,
         regularizer,
+        optimizer=optimizer,
         momentum=momentum,
         average=(average or 0.0) if report == "average" else None,
         random_iterate=rounds if report == "random" else None,

@@ -38,8 +38,16 @@ _AT_ONCE = 4096  # parts of a value that are described in one piece of text
 SPEED = frozenset({"backend", "device", "chunk", "threads", "engine", "state"})
 
 
-LATER: dict[tuple[str, ...], object] = {("privacy", "statistics", "ratio"): 0.0}
+LATER: dict[tuple[str, ...], object] = {
+    ("privacy", "statistics", "ratio"): 0.0,
+    ("strategy", "optimizer"): "sgd",
+    ("strategy", "optimizer_state"): "reset",
+}
 """Settings that came after the first version, each with the value at which a run is as it was before there was one."""
+
+
+ADDED: Mapping[str, bool] = {"added": True}
+"""Metadata of a dataclass's field that came after the first version: at its default it changes no digest."""
 
 MOVED = {
     f"fedpriv.strategies.schedules.{name}": f"fedpriv.strategies.{was}.{name}"
@@ -100,7 +108,8 @@ def _name(thing: Any) -> str:  # noqa: ANN401 - classes, functions and modules
 def parts(value: object) -> tuple[object, ...]:
     """The contents of a value, as text or further values. Register types that hold more state than settings."""
     if is_dataclass(value):
-        return tuple(getattr(value, field.name) for field in fields(value))
+        held = [(field, getattr(value, field.name)) for field in fields(value)]
+        return tuple(part for field, part in held if not ("added" in field.metadata and part == field.default))
     try:
         made = value.__reduce_ex__(4)
     except (TypeError, PicklingError):  # a lock or an open file: a resource, not a setting

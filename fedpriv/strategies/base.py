@@ -59,6 +59,16 @@ class Oracle(Protocol):
         ...
 
     @property
+    def noise_variance(self) -> Tensor:
+        """Variance of the noise in each entry of the newest gradient's rows, `[k, 1]` (public)."""
+        ...
+
+    @property
+    def noise_in_mean(self) -> Tensor:
+        """Each row's part in the noise of the mean of all rows, `[k, 1]` (public): their mean is its variance."""
+        ...
+
+    @property
     def equality(self) -> Tensor:
         """Which constraint values must be zero, `[k, m]` boolean (public)."""
         ...

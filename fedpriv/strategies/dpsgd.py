@@ -9,18 +9,19 @@ schedule it is DPOP (Huang, Mitra and Vaidya, 2015), whose Laplace noise on x is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from fedpriv.checks import NonNegative, checked
 from fedpriv.plugins import Entry
+from fedpriv.storage.identity import ADDED
 from fedpriv.strategies.base import Memory, Oracle, Strategy
 from fedpriv.strategies.gossip import Gossip
+from fedpriv.strategies.optimizers import Kept, Optimizer, Sgd
 from fedpriv.strategies.outputs import last_or_average
 from fedpriv.strategies.schedules import Rate, StepSize, in_round
-from fedpriv.strategies.state import Rounds
 
 
 @dataclass(frozen=True)
@@ -29,27 +30,39 @@ class Descend:
 
     hears: ClassVar[tuple[str, ...]] = ("mixed_row",)
     says: ClassVar[tuple[str, ...]] = ("row",)
-    memory: ClassVar[Memory] = "none"  # it keeps the round's number only
     linear: ClassVar[bool] = False  # neighbours see single rows
 
     step_size: Rate
+    optimizer: Optimizer[Any] = field(default=Sgd(), metadata=ADDED)
 
-    def init(self, params: Tensor) -> Rounds:
-        """None yet."""
-        return Rounds(0)
+    @property
+    def memory(self) -> Memory:
+        """None but the round's number, if the optimiser keeps nothing of the answers."""
+        return "none" if isinstance(self.optimizer, Sgd) else "private"
 
-    def __call__(self, received: Tensor, state: Rounds, oracle: Oracle) -> tuple[Tensor, Rounds]:
+    def init(self, params: Tensor) -> Kept:
+        """Of the optimiser."""
+        return Kept(0, self.optimizer.init(params))
+
+    def __call__(self, received: Tensor, state: Kept, oracle: Oracle) -> tuple[Tensor, Kept]:
         """One round."""
-        t = state.t + 1
-        return received - in_round(self.step_size, t) * oracle.gradient(received), Rounds(t)
+        t, gradient = state.t + 1, oracle.gradient(received)
+        variance = oracle.noise_variance if self.optimizer.corrects else None
+        size = in_round(self.step_size, t)
+        x, kept = self.optimizer.step(received, gradient, size, state.optimizer, variance)
+        return x, Kept(t, kept)
 
 
 @checked("strategy")
-def decentralized_sgd(step_size: Rate = StepSize(0.1), *, average: NonNegative | None = None) -> Strategy:
+def decentralized_sgd(
+    step_size: Rate = StepSize(0.1), *, optimizer: Optimizer[Any] = Sgd(), average: NonNegative | None = None
+) -> Strategy:
     """Decentralised (stochastic) gradient descent on a graph (D-PSGD; Lian et al., 2017).
 
     Args:
         step_size: Step size `alpha_t` of each round.
+        optimizer: How a node steps along its own gradient: `Sgd()`, `Momentum()`, `Adam()` or `AdamW()`. What it keeps
+            stays at the node and is not mixed.
         average: None reports the last model; a number p the average of all rounds' models, weighted by `t**p`.
 
     Returns:
@@ -58,7 +71,8 @@ def decentralized_sgd(step_size: Rate = StepSize(0.1), *, average: NonNegative |
     Raises:
         ConfigError: an argument is out of range.
     """
-    return Strategy(Descend(step_size), Gossip(), last_or_average(average), "decentralized_sgd")
+    local = Descend(step_size, optimizer)
+    return Strategy(local, Gossip(), last_or_average(average), "decentralized_sgd")  # pyright: ignore[reportArgumentType] - memory is a property: it depends on the optimiser
 
 
 NAMES = {

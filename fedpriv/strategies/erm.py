@@ -20,7 +20,9 @@ from torch import Tensor
 
 from fedpriv.checks import Count, Fraction, NonNegative, checked
 from fedpriv.errors import ConfigError
+from fedpriv.storage.identity import ADDED
 from fedpriv.strategies.base import Memory, Network, Oracle, Output, Strategy
+from fedpriv.strategies.optimizers import Optimizer, Sgd
 from fedpriv.strategies.outputs import last_or_average
 from fedpriv.strategies.proximal import Proximal, Zero
 from fedpriv.strategies.schedules import Rate, clock, in_round, ticked
@@ -46,49 +48,91 @@ class SendGradient:
 
 
 @dataclass(frozen=True)
-class Momentum:
+class SendGradientAndNoise:
+    """`SendGradient`, and beside it the row's part in the noise of the mean, which is public: `[k, dim + 1]`."""
+
+    hears: ClassVar[tuple[str, ...]] = ("point",)
+    says: ClassVar[tuple[str, ...]] = ("gradient", "noise_variance")
+    memory: ClassVar[Memory] = "none"  # nothing survives a round
+    linear: ClassVar[bool] = True  # the answer itself, and a public number
+
+    def init(self, params: Tensor) -> None:
+        """Nothing is kept."""
+
+    def __call__(self, received: Tensor, state: None, oracle: Oracle) -> tuple[Tensor, None]:
+        """One private gradient."""
+        return torch.cat([oracle.gradient(received), oracle.noise_in_mean], 1), state
+
+
+@dataclass(frozen=True)
+class Iterates:
     """What the server keeps; both are alike without momentum.
 
     Attributes:
         point: y, where gradients are asked for, `[1, dim]`.
         iterate: x, `[1, dim]`.
         clock: The round, if the step size depends on it.
+        optimizer: What the optimiser keeps, rows `[1, ...]`.
     """
 
     point: Tensor
     iterate: Tensor
     clock: Rounds | None = None
+    optimizer: Any = None
 
 
 @checked("strategy")
 @dataclass(frozen=True)
 class ProximalStep:
-    """`x+ = prox_{eta h}(y - eta mean(g~))`; sends `y = x+ + momentum (x+ - x)`, and with momentum x+ beside it."""
+    """`x+ = prox_{eta h}(y - eta mean(g~))`; sends `y = x+ + momentum (x+ - x)`, and with momentum x+ beside it.
 
-    hears: ClassVar[tuple[str, ...]] = ("gradient",)
+    An optimiser other than `Sgd` makes the step from y; it needs h = 0 and no momentum.
+
+    Raises:
+        ConfigError: there is a regulariser or momentum beside an optimiser.
+    """
+
     is_sum: ClassVar[bool] = True
 
     learning_rate: Rate
     regularizer: Proximal = field(default_factory=Zero)
     momentum: Fraction = 0.0
+    optimizer: Optimizer[Any] = field(default=Sgd(), metadata=ADDED)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.optimizer, Sgd):
+            return
+        if self.momentum:
+            fix = "the optimizer has its own: leave one of them out, or write optimizer: {momentum: {nesterov: true}}"
+            raise ConfigError("strategy.momentum", self.momentum, fix)
+        if not isinstance(self.regularizer, Zero):
+            fix = "its proximal map is for plain steps: leave it out, or use the optimizer's weight_decay (adamw)"
+            raise ConfigError("strategy.regularizer", self.regularizer, fix)
+
+    @property
+    def hears(self) -> tuple[str, ...]:
+        """The gradient, and the variance of its noise if the optimiser subtracts it."""
+        return ("gradient", "noise_variance") if self.optimizer.corrects else ("gradient",)
 
     @property
     def says(self) -> tuple[str, ...]:
         """The point y, and with momentum the iterate x, since computing x from y would round it."""
         return ("point", "iterate") if self.momentum else ("point",)
 
-    def init(self, params: Tensor) -> tuple[Tensor, Momentum]:
+    def init(self, params: Tensor) -> tuple[Tensor, Iterates]:
         """All start from the first client's model, brought to where h is finite."""
         x = self.regularizer.prox(params[:1].clone(), 0.0)
-        return self._said(x, x, len(params)), Momentum(x, x, clock(self.learning_rate))
+        return self._said(x, x, len(params)), Iterates(x, x, clock(self.learning_rate), self.optimizer.init(x))
 
-    def __call__(self, message: Tensor, network: Network, state: Momentum) -> tuple[Tensor, Momentum]:
+    def __call__(self, message: Tensor, network: Network, state: Iterates) -> tuple[Tensor, Iterates]:
         """One step."""
         mean, (t, now) = network.mean(message), ticked(state.clock)
         rate = in_round(self.learning_rate, t)
-        x = self.regularizer.prox(state.point - rate * mean[:1], rate)
+        gradient, *variance = mean[:1].split(state.point.shape[1], 1)
+        step = self.optimizer.step(state.point, gradient, rate, state.optimizer, variance[0] if variance else None)
+        x = self.regularizer.prox(step[0], rate)
         point = x + self.momentum * (x - state.iterate) if self.momentum else x
-        return self._said(point, x, len(mean)), Momentum(point, x, now)
+        return self._said(point, x, len(mean)), Iterates(point, x, now, step[1])
 
     def _said(self, point: Tensor, x: Tensor, n: int) -> Tensor:
         return (torch.cat([point, x], 1) if self.momentum else point).expand(n, -1)
@@ -154,6 +198,7 @@ def gradient_descent(
     learning_rate: Rate,
     regularizer: Proximal = Zero(),
     *,
+    optimizer: Optimizer[Any] = Sgd(),
     momentum: Fraction = 0.0,
     average: NonNegative | None = None,
     random_iterate: Count | None = None,
@@ -164,6 +209,8 @@ def gradient_descent(
     Args:
         learning_rate: Step size eta, a number or a schedule; the paper takes 1 / L for an L-smooth loss.
         regularizer: h, e.g. `L2(0.01)`; none by default.
+        optimizer: How the server steps along the mean gradient: `Sgd()`, `Momentum()`, `Adam()` (DP-Adam) or `AdamW()`.
+            One other than `Sgd()` needs neither a regulariser nor `momentum`.
         momentum: Nesterov momentum, in [0, 1). All in all a gradient, noise included, moves x by up to
             `learning_rate / (1 - momentum)` times it.
         average: None reports the last iterate; a number p the average of all iterates, weighted by `t**p`.
@@ -180,10 +227,11 @@ def gradient_descent(
         raise ConfigError("strategy.average", average, "a random iterate is no average: leave one of them out")
     output: Output[Any] = last_or_average(average)
     if random_iterate is not None:
-        if momentum:
-            raise ConfigError("strategy.momentum", momentum, "the guarantee of a random iterate is for momentum 0")
+        if momentum or not isinstance(optimizer, Sgd):
+            raise ConfigError("strategy.momentum", momentum, "the guarantee of a random iterate is for plain steps")
         output = RandomIterate(random_iterate, seed)
     if momentum:
         output = ReportIterate(output)
-    server = ProximalStep(learning_rate, regularizer, momentum)
-    return Strategy(SendGradient(server.says), server, output, "dp_gd", regularizer)  # pyright: ignore[reportArgumentType] - what is said depends on the momentum
+    server = ProximalStep(learning_rate, regularizer, momentum, optimizer)
+    local = SendGradientAndNoise() if optimizer.corrects else SendGradient(server.says)
+    return Strategy(local, server, output, "dp_gd", regularizer)  # pyright: ignore[reportArgumentType] - what is said depends on the momentum

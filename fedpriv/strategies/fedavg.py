@@ -26,10 +26,14 @@ from torch import Tensor
 
 from fedpriv.checks import Count, Fraction, NonNegative, Positive, checked
 from fedpriv.plugins import Entry
+from fedpriv.storage.identity import ADDED
 from fedpriv.strategies.base import Memory, Network, Oracle, Strategy, Weighting
+from fedpriv.strategies.optimizers import Kept, Optimizer, Sgd
 from fedpriv.strategies.outputs import last_or_average
-from fedpriv.strategies.schedules import Rate, clock, in_round, ticked
-from fedpriv.strategies.state import Rounds, S
+from fedpriv.strategies.schedules import Rate, in_round
+from fedpriv.strategies.state import S
+
+OptimizerState = Literal["reset", "keep"]
 
 
 @checked("strategy")
@@ -45,43 +49,55 @@ class LocalSteps:
         local_steps: Gradient steps per round; each costs one private gradient.
         proximal: `mu` of FedProx.
         weighting: What has equal weight in the mean: all `"examples"`, or all `"clients"`.
+        optimizer: Makes the steps.
+        optimizer_state: `"reset"`: every round the optimiser starts anew. `"keep"`: each client goes on with its own.
     """
 
     hears: ClassVar[tuple[str, ...]] = ("model",)
     says: ClassVar[tuple[str, ...]] = ("update",)
-    memory: ClassVar[Memory] = "none"  # nothing but the round's number survives a round
 
     learning_rate: Rate
     local_steps: Count = 1
     proximal: NonNegative = 0.0
     weighting: Weighting = "examples"
+    optimizer: Optimizer[Any] = field(default=Sgd(), metadata=ADDED)
+    optimizer_state: OptimizerState = field(default="reset", metadata=ADDED)
 
     @property
     def linear(self) -> bool:
-        """True for a single step, whose message is a multiple of its answer."""
-        return self.local_steps == 1
+        """True for a single plain step, whose message is a multiple of its answer."""
+        return self.local_steps == 1 and isinstance(self.optimizer, Sgd)
 
-    def init(self, params: Tensor) -> Rounds | None:
-        """The round, if the step size depends on it."""
-        return clock(self.learning_rate)
+    @property
+    def memory(self) -> Memory:
+        """None but the round's number, unless the optimiser keeps its state, which is made of answers."""
+        return "none" if self.optimizer_state == "reset" or isinstance(self.optimizer, Sgd) else "private"
 
-    def __call__(self, received: Tensor, state: Rounds | None, oracle: Oracle) -> tuple[Tensor, Rounds | None]:
+    def init(self, params: Tensor) -> Kept | None:
+        """Of the optimiser, and the round; None where neither is needed."""
+        kept = self.optimizer.init(params) if self.optimizer_state == "keep" else None
+        return Kept(0, kept) if callable(self.learning_rate) or kept is not None else None
+
+    def __call__(self, received: Tensor, state: Kept | None, oracle: Oracle) -> tuple[Tensor, Kept | None]:
         """One round."""
         ask, weights = self._question(oracle)
-        t, state = ticked(state)
+        t, kept = (1, None) if state is None else (state.t + 1, state.optimizer)
+        kept = self.optimizer.init(received) if kept is None else kept
         rate, x = in_round(self.learning_rate, t), received
         for _ in range(self.local_steps):
             gradient = ask(x)
             if self.proximal:
                 gradient = gradient + self.proximal * (x - received)
-            x = x - rate * gradient
-        return weights * (x - received), state
+            variance = oracle.noise_variance if self.optimizer.corrects else None
+            x, kept = self.optimizer.step(x, gradient, rate, kept, variance)
+        kept = kept if self.optimizer_state == "keep" else None
+        return weights * (x - received), None if state is None else Kept(t, kept)
 
     def _question(self, oracle: Oracle) -> tuple[Callable[[Tensor], Tensor], Tensor | float]:
         """What to ask, and what to multiply the change with."""
         if self.weighting == "clients":
             return oracle.client_gradient, 1.0
-        if self.local_steps == 1:
+        if self.linear:
             # the same change; weighted by the oracle, so that sums of messages are multiples of sums of answers
             return oracle.gradient, 1.0
         return oracle.client_gradient, oracle.weights.unsqueeze(1)
@@ -204,6 +220,8 @@ def fedavg(
     learning_rate: Rate,
     local_steps: Count = 1,
     *,
+    optimizer: Optimizer[Any] = Sgd(),
+    optimizer_state: OptimizerState = "reset",
     weighting: Weighting = "examples",
     server_learning_rate: Positive = 1.0,
     server_momentum: Fraction = 0.0,
@@ -215,6 +233,10 @@ def fedavg(
         learning_rate: Step size of the clients: a number, a schedule such as `Cosine(0.5, rounds=100)`, or your own
             function of the round 1, 2, ...
         local_steps: Gradient steps per round. With noise on gradients each step costs privacy budget.
+        optimizer: How clients make their local steps: `Sgd()`, `Momentum()`, `Adam()` or `AdamW()`. With noise on
+            gradients it needs `trust: local`, except for `Sgd()`.
+        optimizer_state: `"reset"`: every round the optimiser starts anew, for several local steps. `"keep"`: each
+            client goes on with its own, which noise on messages (`at: message`) does not allow.
         weighting: What has equal weight in the mean update: all `"examples"` (as in the paper), or all `"clients"`.
         server_learning_rate: Step size of the server along the mean update.
         server_momentum: In [0, 1); 0 is FedAvg, else FedAvgM.
@@ -226,7 +248,7 @@ def fedavg(
     Raises:
         ConfigError: an option is out of range.
     """
-    local = LocalSteps(learning_rate, local_steps, weighting=weighting)
+    local = LocalSteps(learning_rate, local_steps, 0.0, weighting, optimizer, optimizer_state)
     return _star(local, ServerSgd(server_learning_rate, server_momentum), average, "fedavg")
 
 
@@ -236,6 +258,8 @@ def fedprox(
     proximal: NonNegative,
     local_steps: Count = 1,
     *,
+    optimizer: Optimizer[Any] = Sgd(),
+    optimizer_state: OptimizerState = "reset",
     weighting: Weighting = "examples",
     server_learning_rate: Positive = 1.0,
     average: NonNegative | None = None,
@@ -248,7 +272,7 @@ def fedprox(
     Raises:
         ConfigError: an option is out of range.
     """
-    local = LocalSteps(learning_rate, local_steps, proximal, weighting)
+    local = LocalSteps(learning_rate, local_steps, proximal, weighting, optimizer, optimizer_state)
     return _star(local, ServerSgd(server_learning_rate), average, "fedprox")
 
 
@@ -257,6 +281,8 @@ def fedopt(
     learning_rate: Rate,
     local_steps: Count = 1,
     *,
+    optimizer: Optimizer[Any] = Sgd(),
+    optimizer_state: OptimizerState = "reset",
     weighting: Weighting = "examples",
     server: Literal["adagrad", "adam", "yogi"] = "adam",
     server_learning_rate: Positive = 0.01,
@@ -272,12 +298,12 @@ def fedopt(
     Raises:
         ConfigError: an option is out of range.
     """
-    optimizer = ServerAdaptive(server, server_learning_rate, beta1, beta2, tau)
-    return _star(LocalSteps(learning_rate, local_steps, weighting=weighting), optimizer, average, "fedopt")
+    local = LocalSteps(learning_rate, local_steps, 0.0, weighting, optimizer, optimizer_state)
+    return _star(local, ServerAdaptive(server, server_learning_rate, beta1, beta2, tau), average, "fedopt")
 
 
 def _star(local: LocalSteps, server: ServerOptimizer[Any], average: float | None, name: str) -> Strategy:
-    return Strategy(local, AddMeanUpdate(server), last_or_average(average), name)  # pyright: ignore[reportArgumentType] - linear is a property: it depends on local_steps
+    return Strategy(local, AddMeanUpdate(server), last_or_average(average), name)  # pyright: ignore[reportArgumentType] - linear and memory are properties
 
 
 NAMES = {

@@ -1,0 +1,209 @@
+"""How a step is made of a private gradient: plain, with momentum, Adam or AdamW.
+
+They post-process answers with public hyper-parameters, so they cost no epsilon. With gradient g at x and step a:
+
+    Momentum  u = b u + g;                 x -= a u           (Nesterov: x -= a (g + b u))
+    Adam      m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;   x -= a m^ / (sqrt(v^) + eps)
+              m^ = m / (1 - b1^s),  v^ = v / (1 - b2^s) after s steps (Kingma and Ba, 2015)
+    AdamW     x *= 1 - a weight_decay, then Adam (Loshchilov and Hutter, 2019)
+
+The noise of g adds its variance to v^, so that DP-Adam divides all coordinates alike. DP-AdamBC (Tang, Shpilevskiy and
+Lécuyer, 2024) subtracts it: `x -= a m^ / sqrt(max(v^ - variance, noise_floor))`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from fedpriv.checks import Fraction, NonNegative, Positive, checked
+from fedpriv.strategies.state import S
+
+
+class Optimizer(Protocol[S]):
+    """Makes steps of gradients; S is the type of what it keeps, rows `[n, ...]`."""
+
+    @property
+    def corrects(self) -> bool:
+        """Whether it needs to know the variance of the noise."""
+        ...
+
+    def init(self, x: Tensor) -> S:
+        """What is kept before the first step from `x [n, dim]`."""
+        ...
+
+    def step(self, x: Tensor, gradient: Tensor, size: float, kept: S, variance: Tensor | None) -> tuple[Tensor, S]:
+        """One step.
+
+        Args:
+            x: Where it starts, `[n, dim]`.
+            gradient: A private gradient at x, `[n, dim]`.
+            size: Step size.
+            kept: What was kept.
+            variance: Of the noise in each entry of a gradient, `[n, 1]`; None where it is not needed.
+
+        Returns:
+            The next x, and what is kept.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """`x - size gradient`."""
+
+    @property
+    def corrects(self) -> bool:
+        """No."""
+        return False
+
+    def init(self, x: Tensor) -> None:
+        """Nothing."""
+
+    def step(
+        self, x: Tensor, gradient: Tensor, size: float, kept: None, variance: Tensor | None
+    ) -> tuple[Tensor, None]:
+        """One step."""
+        return x - size * gradient, None
+
+
+@checked("strategy.optimizer")
+@dataclass(frozen=True)
+class Momentum:
+    """Gradient descent with momentum, as `torch.optim.SGD`. All in all a gradient moves x by `1 / (1 - beta)` steps.
+
+    Args:
+        beta: Share of the last direction that is kept.
+        nesterov: Look ahead, as Nesterov's.
+    """
+
+    beta: Fraction = 0.9
+    nesterov: bool = False
+
+    @property
+    def corrects(self) -> bool:
+        """No."""
+        return False
+
+    def init(self, x: Tensor) -> Tensor:
+        """The direction u, zero."""
+        return torch.zeros_like(x)
+
+    def step(
+        self, x: Tensor, gradient: Tensor, size: float, kept: Tensor, variance: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """One step."""
+        direction = self.beta * kept + gradient
+        return x - size * (gradient + self.beta * direction if self.nesterov else direction), direction
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What Adam keeps.
+
+    Attributes:
+        m: Moving average of gradients, `[n, dim]`.
+        v: Moving average of their squares, `[n, dim]`.
+        steps: Steps that each client has made, `[n, 1]` float64.
+        variance: Moving average of the noise's variance, `[n, 1]` float64, where it is subtracted.
+    """
+
+    m: Tensor
+    v: Tensor
+    steps: Tensor
+    variance: Tensor | None = None
+
+
+@checked("strategy.optimizer")
+@dataclass(frozen=True)
+class Adam:
+    """Adam (Kingma and Ba, 2015), as `torch.optim.Adam`; with `noise_floor` DP-AdamBC (Tang et al., 2024).
+
+    Args:
+        beta1: Decay of the first moment.
+        beta2: Decay of the second moment.
+        eps: Added to the root of the second moment; not used with `noise_floor`.
+        noise_floor: Subtract the known variance of the noise from the second moment, but leave at least this much: the
+            paper's gamma'. None leaves the noise in.
+    """
+
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.999
+    eps: NonNegative = 1e-8
+    noise_floor: Positive | None = None
+
+    @property
+    def corrects(self) -> bool:
+        """With a noise floor."""
+        return self.noise_floor is not None
+
+    def init(self, x: Tensor) -> Moments:
+        """Zeros."""
+        none = torch.zeros(len(x), 1, dtype=torch.float64, device=x.device)
+        return Moments(torch.zeros_like(x), torch.zeros_like(x), none, none if self.corrects else None)
+
+    def step(
+        self, x: Tensor, gradient: Tensor, size: float, kept: Moments, variance: Tensor | None
+    ) -> tuple[Tensor, Moments]:
+        """One step."""
+        m = self.beta1 * kept.m + (1 - self.beta1) * gradient
+        v = self.beta2 * kept.v + (1 - self.beta2) * gradient.square()
+        steps, noise = kept.steps + 1, kept.variance
+        first, second = ((1 - beta**steps).to(x) for beta in (self.beta1, self.beta2))
+        if noise is None or variance is None or self.noise_floor is None:
+            scale = (v / second).sqrt() + self.eps
+        else:
+            noise = self.beta2 * noise + (1 - self.beta2) * variance.to(noise)
+            scale = ((v - noise.to(v)) / second).clamp_min(self.noise_floor).sqrt()
+        return x - size * (m / first) / scale, Moments(m, v, steps, noise)
+
+
+@checked("strategy.optimizer")
+@dataclass(frozen=True)
+class AdamW:
+    """`Adam` whose every step first shrinks x by `size weight_decay` (Loshchilov and Hutter, 2019).
+
+    Other options are Adam's.
+    """
+
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.999
+    eps: NonNegative = 1e-8
+    weight_decay: NonNegative = 0.01
+    noise_floor: Positive | None = None
+
+    @property
+    def corrects(self) -> bool:
+        """With a noise floor."""
+        return self.noise_floor is not None
+
+    @property
+    def adam(self) -> Adam:
+        """What follows the shrinking."""
+        return Adam(self.beta1, self.beta2, self.eps, self.noise_floor)
+
+    def init(self, x: Tensor) -> Moments:
+        """Of Adam."""
+        return self.adam.init(x)
+
+    def step(
+        self, x: Tensor, gradient: Tensor, size: float, kept: Moments, variance: Tensor | None
+    ) -> tuple[Tensor, Moments]:
+        """One step."""
+        return self.adam.step(x * (1 - size * self.weight_decay), gradient, size, kept, variance)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a local step keeps between rounds.
+
+    Attributes:
+        t: Rounds so far.
+        optimizer: What its optimiser keeps, rows `[n, ...]`.
+    """
+
+    t: int
+    optimizer: Any = None
