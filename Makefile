@@ -7,6 +7,9 @@ JOBS ?= 2
 SEED ?= 0
 OUT ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
+# packages are installed without compiling what is never imported; what is, is compiled once and not in every process
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test test-slow test-faults fuzz mutants check format format-check lint types layers docs coverage bench bench-scaling bench-runs bench-more clean
 

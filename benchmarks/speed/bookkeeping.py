@@ -67,7 +67,7 @@ def _record(index: int, noise: float, clients: tuple[int, ...] | None = None) ->
 
 
 def population(unit: str, effort: Effort) -> Found:
-    """Clients of 4 examples of 20 numbers, with softmax regression, each contender in a process of its own."""
+    """Lazy clients of 4 examples of 20 numbers, softmax regression; each contender has a process of its own."""
     runs = {name: apart(set_up, name, effort.of(MANY, 20), effort=effort) for name in (OURS, PLAIN)}
     return Found({name: found[unit] for name, found in runs.items()})
 
@@ -85,7 +85,8 @@ def set_up(contender: str, clients: int) -> dict[str, float]:
 
 
 def _population(sets: list[TensorDataset]) -> Iterator[object]:
-    yield Population(fp.make_clients(SoftmaxRegression(20, 2), Loss(cross_entropy), sets))
+    clients = fp.lazy_clients(SoftmaxRegression(20, 2), Loss(cross_entropy), sets.__getitem__, [4] * len(sets))
+    yield Population(clients)
 
 
 def _tensors(sets: list[TensorDataset]) -> Iterator[object]:
@@ -97,7 +98,10 @@ def _tensors(sets: list[TensorDataset]) -> Iterator[object]:
 ROWS = (
     Row(f"admit a cohort of {COHORT} of {MANY} clients", f"of {FEW} clients", "1.1", admits),
     Row(
-        f"population of {MANY} clients, set-up", "one model, examples in two tensors", "1 s", partial(population, "ms")
+        f"population of {MANY} lazy clients, set-up",
+        "one model, examples in two tensors",
+        "1 s",
+        partial(population, "ms"),
     ),
     Row("the same, memory", "the same", "100 MB", partial(population, "MB"), "MB"),
     Row(f"epsilon of {LEVELS} levels of noise, sampled", "dp-accounting", ".1", final_accounting),

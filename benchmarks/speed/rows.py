@@ -21,11 +21,13 @@ class Effort:
         seconds: Processor time for which the contenders of a line take turns.
         divide: Number by which sizes are divided: 1, but for smoke runs.
         pfl: The interpreter that has pfl-research; None where there is none.
+        look: Shown each contender that was timed, by name.
     """
 
     seconds: float = 5.0
     divide: int = 1
     pfl: Path | None = None
+    look: Callable[[str, Callable[[], object]], None] = field(default=lambda name, run: None, repr=False)
 
     @property
     def smoke(self) -> bool:
@@ -86,6 +88,8 @@ def interleaved(contenders: Mapping[str, Callable[[], object]], effort: Effort) 
             run()
             times[name].append(1e3 * (process_time() - start))
         turns += 1
+    for name, run in contenders.items():
+        effort.look(name, run)
     return {name: median(of[1:] or of) for name, of in times.items()}
 
 
