@@ -55,7 +55,7 @@ from .strategies.fedavg import fedavg, fedopt, fedprox
 from .strategies.lagrangian import Outer
 from .strategies.mirror_descent import EuclideanBall, L1Ball, accelerated_mirror_descent
 from .strategies.optimizers import Adam, AdamW, Momentum, Sgd
-from .strategies.outputs import Averaged, Last
+from .strategies.outputs import Averaged, Ema, Last
 from .strategies.private_augmented_lagrangian import private_al
 from .strategies.scaffold import scaffold
 from .strategies.schedules import Cosine, Decay, Penalty, Steps, StepSize, Warmup
@@ -81,6 +81,7 @@ __all__ = [
     "Custom",
     "DataError",
     "Decay",
+    "Ema",
     "Epochs",
     "EuclideanBall",
     "Everyone",

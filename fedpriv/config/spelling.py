@@ -13,14 +13,15 @@ from functools import reduce
 from operator import or_
 from typing import Annotated, Any, Literal, Union, get_args
 
-from pydantic import AfterValidator, BaseModel, Field, PlainSerializer, TypeAdapter, create_model
+from pydantic import AfterValidator, BaseModel, Discriminator, Field, PlainSerializer, Tag, TypeAdapter, create_model
 
-from fedpriv.checks import Positive, PositiveOrInfinite
+from fedpriv.checks import NonNegative, Positive, PositiveOrInfinite
 from fedpriv.config import rates
 from fedpriv.config.base import Choice, Spelled, named_fields, options_model
 from fedpriv.strategies import admm
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.optimizers import Adam, AdamW, Momentum, Optimizer, Sgd
+from fedpriv.strategies.outputs import Average, Ema
 from fedpriv.strategies.proximal import L1, L2, Ball, Box, ElasticNet, Proximal, Simplex, Zero
 from fedpriv.strategies.schedules import Decay, Penalty, PenaltyRate, Rate, RateOrInfinite, StepSize
 from fedpriv.strategies.solvers import LBFGS, AcceleratedGradient, Newton, Quadratic, Solver
@@ -86,7 +87,18 @@ def by_word(**objects: object) -> Any:  # noqa: ANN401 - an annotation
     return Annotated[words, AfterValidator(objects.__getitem__), PlainSerializer(write)]
 
 
+def number_or(number: Any, kind: type) -> Any:  # noqa: ANN401 - annotations
+    """Spelling of a number, or of an object of this class by its fields."""
+
+    def which(given: object) -> str:
+        return "@fields" if isinstance(given, dict | kind) else "@number"
+
+    by_number, by_fields = Annotated[number, Tag("@number")], Annotated[named_fields(kind), Tag("@fields")]
+    return Annotated[Union[by_number, by_fields], Discriminator(which)]  # noqa: UP007 - made at run time
+
+
 SPELLINGS: Mapping[Any, Any] = {
+    Union[Average, None]: Union[number_or(NonNegative, Ema), None],  # noqa: UP007 - made at run time
     Proximal: by_key("zero", Zero(), l2=L2, l1=L1, elastic_net=ElasticNet, ball=Ball, box=Box, simplex=Simplex),
     Solver: by_word(lbfgs=LBFGS(), newton=Newton(), accelerated_gradient=AcceleratedGradient(), quadratic=Quadratic()),
     Optimizer[Any]: by_key("sgd", Sgd(), momentum=Momentum, adam=Adam, adamw=AdamW),

@@ -12,6 +12,7 @@ from fedpriv.published.recipe import Recipe, Variants
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.dpsgd import decentralized_sgd
 from fedpriv.strategies.dual_averaging import DualMap, dual_averaging
+from fedpriv.strategies.outputs import Average
 from fedpriv.strategies.schedules import StepSize
 from fedpriv.strategies.spreading import spread
 from fedpriv.strategies.tracking import gradient_tracking, gradient_tracking_pair
@@ -20,13 +21,13 @@ _GAP_ASSUMED = "the gap between neighbours' gradients is assumed, not enforced"
 
 
 @checked("strategy")
-def dpop(gamma: Positive = 0.1, q1: Ratio = 0.97, q2: Ratio = 0.99, average: NonNegative | None = None) -> Recipe:
+def dpop(gamma: Positive = 0.1, q1: Ratio = 0.97, q2: Ratio = 0.99, average: Average | None = None) -> Recipe:
     """DPOP (Huang, Mitra, Vaidya, 2015): D-PSGD with step size `gamma q1^k` and budget share `(q1 / q2)^k`."""
     return Recipe(decentralized_sgd(StepSize(gamma, ratio=q1), average=average), schedule=Geometric(q1 / q2))
 
 
 @checked("strategy")
-def pp_doagt(gamma: Positive = 0.1, q1: Ratio = 0.97, average: NonNegative | None = None) -> Strategy:
+def pp_doagt(gamma: Positive = 0.1, q1: Ratio = 0.97, average: Average | None = None) -> Strategy:
     """PP-DOAGT, our reading: `gradient_tracking_pair` with step size `gamma q1^k` in round k."""
     return gradient_tracking_pair(StepSize(gamma, ratio=q1), average=average)
 

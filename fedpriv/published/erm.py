@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fedpriv.checks import Count, Fraction, NonNegative, Positive, PositiveOrInfinite, Ratio, checked
+from fedpriv.checks import Count, Fraction, Positive, PositiveOrInfinite, Ratio, checked
 from fedpriv.errors import ConfigError
 from fedpriv.plugins import Entry
 from fedpriv.privacy import claims
@@ -15,6 +15,7 @@ from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.erm import gradient_descent
 from fedpriv.strategies.mirror_descent import EuclideanBall, L1Ball, accelerated_mirror_descent
 from fedpriv.strategies.optimizers import Optimizer, Sgd
+from fedpriv.strategies.outputs import Average
 from fedpriv.strategies.proximal import Proximal, Zero
 from fedpriv.strategies.schedules import Rate
 from fedpriv.strategies.spreading import spread
@@ -32,7 +33,7 @@ def dp_gd(
     optimizer: Optimizer[Any] = Sgd(),
     momentum: Fraction = 0.0,
     report: Literal["last", "average", "random"] = "last",
-    average: NonNegative | None = None,
+    average: Average | None = None,
     seed: int | None = None,
 ) -> Strategy:
     """DP-GD with step size 1 / smoothness unless given; see `fedpriv.gradient_descent`."""

@@ -24,7 +24,7 @@ from fedpriv.checks import NonNegative, Positive, checked
 from fedpriv.errors import ConfigError
 from fedpriv.plugins import Entry
 from fedpriv.strategies.base import Memory, Network, Oracle, Strategy
-from fedpriv.strategies.outputs import last_or_average
+from fedpriv.strategies.outputs import Average, last_or_average
 from fedpriv.strategies.schedules import Decay, Penalty, PenaltyRate, RateOrInfinite, in_round, in_round_or_infinite
 from fedpriv.strategies.spreading import spread
 
@@ -209,7 +209,7 @@ def inexact_admm(
     feasible: Everywhere | Box | Ball = Everywhere(),
     weight_decay: NonNegative = 0.0,
     linearize_at: Literal["local", "received"] = "local",
-    average: NonNegative | None = None,
+    average: Average | None = None,
 ) -> Strategy:
     """Inexact ADMM with a server (Ryu and Kim, 2022): one private gradient and one closed-form step a round.
 
@@ -220,7 +220,7 @@ def inexact_admm(
         weight_decay: `beta` of the regulariser `beta ||w||^2` (of the sum over clients).
         linearize_at: Where a client computes its gradient: at its own model (`"local"`), as in the paper, or at the
             `"received"` one, which secure aggregation needs.
-        average: None reports the last model w; a number p the average of all rounds' w, weighted by `t**p` (the
+        average: None reports the last model w; a number p the average of all rounds' w by `t**p` (the
             paper's theorem is about p = 0).
 
     Returns:

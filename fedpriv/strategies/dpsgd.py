@@ -14,13 +14,13 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fedpriv.checks import NonNegative, checked
+from fedpriv.checks import checked
 from fedpriv.plugins import Entry
 from fedpriv.storage.identity import ADDED
 from fedpriv.strategies.base import Memory, Oracle, Strategy
 from fedpriv.strategies.gossip import Gossip
 from fedpriv.strategies.optimizers import Kept, Optimizer, Sgd
-from fedpriv.strategies.outputs import last_or_average
+from fedpriv.strategies.outputs import Average, last_or_average
 from fedpriv.strategies.schedules import Rate, StepSize, in_round
 
 
@@ -55,7 +55,7 @@ class Descend:
 
 @checked("strategy")
 def decentralized_sgd(
-    step_size: Rate = StepSize(0.1), *, optimizer: Optimizer[Any] = Sgd(), average: NonNegative | None = None
+    step_size: Rate = StepSize(0.1), *, optimizer: Optimizer[Any] = Sgd(), average: Average | None = None
 ) -> Strategy:
     """Decentralised (stochastic) gradient descent on a graph (D-PSGD; Lian et al., 2017).
 
@@ -63,7 +63,7 @@ def decentralized_sgd(
         step_size: Step size `alpha_t` of each round.
         optimizer: How a node steps along its own gradient: `Sgd()`, `Momentum()`, `Adam()` or `AdamW()`. What it keeps
             stays at the node and is not mixed.
-        average: None reports the last model; a number p the average of all rounds' models, weighted by `t**p`.
+        average: None reports the last model; a number p the average of all rounds' models by `t**p`, or an `Ema()`.
 
     Returns:
         The strategy. Each round every active node computes one private gradient.

@@ -18,12 +18,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedpriv.checks import Count, Fraction, NonNegative, checked
+from fedpriv.checks import Count, Fraction, checked
 from fedpriv.errors import ConfigError
 from fedpriv.storage.identity import ADDED
 from fedpriv.strategies.base import Memory, Network, Oracle, Output, Strategy
 from fedpriv.strategies.optimizers import Optimizer, Sgd
-from fedpriv.strategies.outputs import last_or_average
+from fedpriv.strategies.outputs import Average, last_or_average
 from fedpriv.strategies.proximal import Proximal, Zero
 from fedpriv.strategies.schedules import Rate, clock, in_round, ticked
 from fedpriv.strategies.state import Rounds
@@ -200,7 +200,7 @@ def gradient_descent(
     *,
     optimizer: Optimizer[Any] = Sgd(),
     momentum: Fraction = 0.0,
-    average: NonNegative | None = None,
+    average: Average | None = None,
     random_iterate: Count | None = None,
     seed: int = 0,
 ) -> Strategy:
@@ -213,7 +213,7 @@ def gradient_descent(
             One other than `Sgd()` needs neither a regulariser nor `momentum`.
         momentum: Nesterov momentum, in [0, 1). All in all a gradient, noise included, moves x by up to
             `learning_rate / (1 - momentum)` times it.
-        average: None reports the last iterate; a number p the average of all iterates, weighted by `t**p`.
+        average: None reports the last iterate; a number p the average of all iterates by `t**p`, or an `Ema()`.
         random_iterate: Number of rounds T of the run, to report an iterate drawn from `{x_0, ..., x_{T-1}}`.
         seed: Seed of that draw.
 

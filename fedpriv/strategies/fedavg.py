@@ -29,7 +29,7 @@ from fedpriv.plugins import Entry
 from fedpriv.storage.identity import ADDED
 from fedpriv.strategies.base import Memory, Network, Oracle, Strategy, Weighting
 from fedpriv.strategies.optimizers import Kept, Optimizer, Sgd
-from fedpriv.strategies.outputs import last_or_average
+from fedpriv.strategies.outputs import Average, Ema, last_or_average
 from fedpriv.strategies.schedules import Rate, in_round
 from fedpriv.strategies.state import S
 
@@ -225,7 +225,7 @@ def fedavg(
     weighting: Weighting = "examples",
     server_learning_rate: Positive = 1.0,
     server_momentum: Fraction = 0.0,
-    average: NonNegative | None = None,
+    average: Average | None = None,
 ) -> Strategy:
     """Federated averaging with a server (McMahan et al., 2017).
 
@@ -240,7 +240,7 @@ def fedavg(
         weighting: What has equal weight in the mean update: all `"examples"` (as in the paper), or all `"clients"`.
         server_learning_rate: Step size of the server along the mean update.
         server_momentum: In [0, 1); 0 is FedAvg, else FedAvgM.
-        average: None reports the last model; a number p the average of all rounds' models, weighted by `t**p`.
+        average: None reports the last model; a number p the average of all rounds' models by `t**p`, or an `Ema()`.
 
     Returns:
         The strategy.
@@ -262,7 +262,7 @@ def fedprox(
     optimizer_state: OptimizerState = "reset",
     weighting: Weighting = "examples",
     server_learning_rate: Positive = 1.0,
-    average: NonNegative | None = None,
+    average: Average | None = None,
 ) -> Strategy:
     """FedProx: `fedavg` whose local loss has the term `proximal / 2 ||x - w||^2` added, w the received model.
 
@@ -289,7 +289,7 @@ def fedopt(
     beta1: Fraction = 0.9,
     beta2: Fraction = 0.99,
     tau: Positive = 1e-3,
-    average: NonNegative | None = None,
+    average: Average | None = None,
 ) -> Strategy:
     """FedOpt: `fedavg` whose server uses Adagrad, Adam or Yogi on the mean update (Reddi et al., 2021, algorithm 2).
 
@@ -302,7 +302,7 @@ def fedopt(
     return _star(local, ServerAdaptive(server, server_learning_rate, beta1, beta2, tau), average, "fedopt")
 
 
-def _star(local: LocalSteps, server: ServerOptimizer[Any], average: float | None, name: str) -> Strategy:
+def _star(local: LocalSteps, server: ServerOptimizer[Any], average: float | Ema | None, name: str) -> Strategy:
     return Strategy(local, AddMeanUpdate(server), last_or_average(average), name)  # pyright: ignore[reportArgumentType] - linear and memory are properties
 
 

@@ -1,12 +1,14 @@
-"""Which model a run reports: the last, or an average (Polyak and Juditsky, 1992; Shamir and Zhang, 2013)."""
+"""Which model a run reports: the last, or an average of all rounds' models."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
+from typing import Annotated
 
 from torch import Tensor
 
-from fedpriv.checks import NonNegative, checked
+from fedpriv.checks import Bound, NonNegative, Ratio, checked
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,56 @@ class Averaged:
         return average, RunningAverage(average, weight, round_number)
 
 
-def last_or_average(average: float | None) -> Last | Averaged:
-    """What the option `average` of a strategy means: None the last model, a number p an average by `t**p`."""
-    return Last() if average is None else Averaged(average)
+@dataclass(frozen=True)
+class Following:
+    """A moving average so far.
+
+    Attributes:
+        average: `[n, dim]`, or `[1, dim]` if all rows are equal.
+        round: Rounds so far.
+    """
+
+    average: Tensor
+    round: int
+
+
+@checked("strategy.average")
+@dataclass(frozen=True)
+class Ema:
+    """Report the exponential moving average of the rounds' models, `e = decay e + (1 - decay) x`, from the first on.
+
+    It is computed from released models, so it costs no epsilon. As torch's `AveragedModel` with `get_ema_avg_fn`.
+    """
+
+    decay: Ratio = 0.99
+
+    def init(self, received: Tensor) -> Following:
+        """Nothing averaged yet."""
+        return Following(received[:1] * 0, 0)
+
+    def __call__(self, received: Tensor, state: Following) -> tuple[Tensor, Following]:
+        """Add a round. Rows that are one expanded row (as with a server) stay one."""
+        received = received[:1] if received.stride(0) == 0 else received
+        average = state.average + (1 - self.decay) * (received - state.average) if state.round else received.clone()
+        return average, Following(average, state.round + 1)
+
+
+@dataclass(frozen=True)
+class OrEma(Bound):
+    """A number in the interval, or an `Ema`."""
+
+    def complaint(self, kind: object, value: object) -> str | None:
+        """As of a bound."""
+        return None if isinstance(value, Ema) else super().complaint(float, value)
+
+
+Average = Annotated[float | Ema, OrEma("must be a finite number, at least 0", 0, inf, "[)")]
+"""Which average is reported: by weights `t**p` for a number p, or `Ema(decay)`."""
+
+
+def last_or_average(average: float | Ema | None) -> Last | Averaged | Ema:
+    """What the option `average` of a strategy means: None the last model; else see `Average`."""
+    return Last() if average is None else average if isinstance(average, Ema) else Averaged(average)
 
 
 @dataclass(frozen=True)

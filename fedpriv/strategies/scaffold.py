@@ -25,10 +25,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedpriv.checks import Count, NonNegative, Positive, Probability, checked
+from fedpriv.checks import Count, Positive, Probability, checked
 from fedpriv.plugins import Entry
 from fedpriv.strategies.base import Memory, Network, Oracle, Output, Strategy, Weighting
-from fedpriv.strategies.outputs import last_or_average
+from fedpriv.strategies.outputs import Average, last_or_average
 from fedpriv.strategies.schedules import Rate, clock, in_round, ticked
 from fedpriv.strategies.state import Rounds
 
@@ -131,7 +131,7 @@ def scaffold(
     control_rate: Probability = 1.0,
     weighting: Weighting = "examples",
     server_learning_rate: Positive = 1.0,
-    average: NonNegative | None = None,
+    average: Average | None = None,
 ) -> Strategy:
     """SCAFFOLD: federated averaging with control variates, for clients with different data (Karimireddy et al., 2020).
 

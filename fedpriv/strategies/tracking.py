@@ -33,7 +33,7 @@ from fedpriv.plugins import Entry
 from fedpriv.strategies.advice import Outlook, Peers
 from fedpriv.strategies.base import Memory, Network, Oracle, Output, Strategy
 from fedpriv.strategies.gossip import Gossip, Mixed
-from fedpriv.strategies.outputs import Last, last_or_average
+from fedpriv.strategies.outputs import Average, Last, last_or_average
 from fedpriv.strategies.schedules import Rate, StepSize, in_round
 
 
@@ -199,7 +199,7 @@ def gradient_tracking(
     beta: NonNegative | None = None,
     *,
     gradient_at: Literal["sent", "mixed"] = "sent",
-    average: NonNegative | None = None,
+    average: Average | None = None,
 ) -> Strategy:
     """Gradient tracking on a graph with one exchanged variable (Xie, Liu and Chai, 2025).
 
@@ -208,7 +208,7 @@ def gradient_tracking(
         beta: Gain of the tracking variable; `0.1 / step_size` of round 1 by default, at most `1 / step_size`.
         gradient_at: Where a node computes its gradient: at the model that it `"sent"`, as published, or at the average
             of its neighbours' (`"mixed"`), which is less noisy and costs the same.
-        average: None reports the last mixed model; a number p the average of all rounds', weighted by `t**p`.
+        average: None reports the last mixed model; a number p the average of all rounds' by `t**p`, or an `Ema()`.
 
     Returns:
         The strategy. With a constant step and without noise it converges linearly to the optimum of smooth strongly
@@ -223,12 +223,12 @@ def gradient_tracking(
 
 
 @checked("strategy")
-def gradient_tracking_pair(step_size: Rate = StepSize(0.1), *, average: NonNegative | None = None) -> Strategy:
+def gradient_tracking_pair(step_size: Rate = StepSize(0.1), *, average: Average | None = None) -> Strategy:
     """Gradient tracking on a graph with two exchanged variables (Xie, Liu and Chai, 2025, eq 7): twice the bytes.
 
     Args:
         step_size: Step size `alpha`.
-        average: None reports the last model; a number p the average of all rounds' models, weighted by `t**p`.
+        average: None reports the last model; a number p the average of all rounds' models by `t**p`, or an `Ema()`.
 
     Returns:
         The strategy.
