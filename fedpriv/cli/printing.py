@@ -100,6 +100,8 @@ def forecast_rows(found: Forecast) -> dict[str, str]:
         "messages": f"{found.parameters:,} numbers each; {found.floats_per_round:,} numbers a round "
         f"({_size(found.bytes_per_round)}), {_size(found.bytes_per_round * found.rounds)} in the whole run",
     }
+    if found.frozen:
+        rows["parameters"] = f"{found.parameters:,} trained, {found.frozen:,} frozen"
     if found.network is not None:
         rows["graph"] = graph_line(found.network)
     if found.if_activity_hidden is not None:

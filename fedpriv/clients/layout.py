@@ -63,10 +63,15 @@ class Layout:
             parameters[name].copy_(value)
 
 
+def frozen(model: nn.Module) -> int:
+    """Number of parameters that are in no row."""
+    return sum(p.numel() for p in model.parameters() if not p.requires_grad)
+
+
 def constants(model: nn.Module) -> dict[str, Tensor]:
     """Frozen parameters and buffers by name."""
-    frozen = {name: p.detach() for name, p in model.named_parameters() if not p.requires_grad}
-    return {**frozen, **dict(model.named_buffers())}
+    parameters = {name: p.detach() for name, p in model.named_parameters() if not p.requires_grad}
+    return {**parameters, **dict(model.named_buffers())}
 
 
 def fingerprint(model: nn.Module) -> str:

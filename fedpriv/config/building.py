@@ -124,7 +124,7 @@ def make_model(config: Config, seen: Outline) -> tuple[nn.Module, nn.Module]:
     model, loss = config.model, config.loss
     example, seed = torch.zeros(1, *seen.input_shape, dtype=seen.dtype), config.seed or 0
     made = (model.name, model.options), (loss.name, loss.options)
-    return models.make(*made, example, seen.n_classes, fix=model.fix, seed=seed)
+    return models.make(*made, example, seen.n_classes, fix=model.fix, train=model.train, seed=seed)
 
 
 def divide(config: Config, split: Split) -> list[Subset[Any]]:

@@ -64,11 +64,15 @@ class DataSection(Plugin):
 
 
 class ModelSection(Plugin):
-    """The model; `fix` replaces layers that mix examples, such as BatchNorm."""
+    """The model; `fix` replaces layers that mix examples, such as BatchNorm.
+
+    `train` lists the parameters to train, with `*` for any text: `[head.*]`. All others are frozen, and must be public.
+    """
 
     field, registry, context = "model", MODELS, ("input_shape", "n_features", "n_classes")
 
     fix: bool = False
+    train: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
 
 
 class LossSection(Plugin):

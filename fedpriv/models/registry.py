@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from math import prod
@@ -22,6 +22,7 @@ from fedpriv.models.networks import (
     MnistCNN,
     SoftmaxRegression,
 )
+from fedpriv.models.tuning import train_only
 from fedpriv.models.validation import fix_model, validate_model
 from fedpriv.randomness.streams import Randomness
 
@@ -61,6 +62,7 @@ def make(
     n_classes: int | None,
     *,
     fix: bool = False,
+    train: Sequence[str] | None = None,
     seed: int = 0,
 ) -> tuple[nn.Module, nn.Module]:
     """A model and a loss by name, tried out on one made-up example.
@@ -71,6 +73,7 @@ def make(
         example: A made-up input `[1, ...]`.
         n_classes: Number of classes; None where targets are numbers.
         fix: Replace layers that mix examples, see `fix_model`.
+        train: The parameters to train, see `train_only`; None leaves it to the model.
         seed: Of the initial parameters, which are public.
 
     Raises:
@@ -80,6 +83,7 @@ def make(
     torch.manual_seed(seed if abs(seed) < 2**32 else Randomness(seed).torch_seed("init"))
     made = resolve(model[0], input_shape=tuple(example.shape[1:]), n_classes=n_classes, **model[1])
     made = fix_model(made) if fix else made
+    made = made if train is None else train_only(made, train)
     validate_model(made)
     criterion = resolve_loss(loss[0], **loss[1])
     _try_out(made, criterion, example, n_classes, names=(model[0], loss[0]))

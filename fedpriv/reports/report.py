@@ -180,6 +180,7 @@ class Run:
                 f"{name} {_shown(value, '{:.2g}')}" for name, value in facts.get("kkt", {}).items()
             ),
             "certificate": facts.get("status"),
+            "parameters": _parts(facts.get("parameters")),
             "noise multiplier": _shown(facts.get("noise_multiplier"), "{:.4g}"),
             "time": _shown(facts.get("seconds"), "{:.1f} s"),
             "folder": str(self.folder),
@@ -195,6 +196,10 @@ class Run:
 
 def _shown(value: float | str | None, form: str) -> str:
     return "" if value is None else form.format(float(value))
+
+
+def _parts(parameters: dict[str, int] | None) -> str:
+    return "" if parameters is None else f"{parameters['trained']:,} trained, {parameters['frozen']:,} frozen"
 
 
 def _estimated(facts: dict[str, Any]) -> str:

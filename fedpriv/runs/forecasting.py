@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fedpriv.clients.client import make_clients
-from fedpriv.clients.layout import Layout
+from fedpriv.clients.layout import Layout, frozen
 from fedpriv.errors import PromiseWarning
 from fedpriv.network.graph import Facts
 from fedpriv.privacy.accounting.accountant import account
@@ -53,7 +53,8 @@ class Forecast:
         noise_multiplier: Noise over sensitivity in a round whose schedule share is 1; None without noise.
         spent: Epsilon of the whole run.
         first_round: Epsilon of the first round alone.
-        parameters: Numbers in a message.
+        parameters: Numbers in a message: the model's trained parameters.
+        frozen: Number of parameters that are not trained, and so neither sent nor noised.
         floats_per_round: Numbers sent and received by all participants, on average.
         bytes_per_round: `floats_per_round` in bytes.
         network: Properties of the graph; None with a server.
@@ -76,6 +77,7 @@ class Forecast:
     spent: Spent
     first_round: Spent
     parameters: int
+    frozen: int
     floats_per_round: int
     bytes_per_round: int
     network: Facts | None
@@ -128,6 +130,7 @@ def forecast(
         spent=plan.spent(),
         first_round=account([r for r in plan.records if r.round == 0], plan.n_clients, plan.privacy.delta),
         parameters=parameters,
+        frozen=frozen(draft.model),
         floats_per_round=floats,
         bytes_per_round=floats * torch.finfo(getattr(torch, compute.dtype)).bits // 8,
         network=network.facts(),

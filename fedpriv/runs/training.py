@@ -18,7 +18,7 @@ from fedpriv import models
 from fedpriv.checks import Count, checked
 from fedpriv.clients import ownership
 from fedpriv.clients.client import Client
-from fedpriv.clients.layout import Layout
+from fedpriv.clients.layout import Layout, frozen
 from fedpriv.clients.population import Population
 from fedpriv.clients.roster import public_sizes, roster_of
 from fedpriv.engines import ENGINES, KEEPING
@@ -265,6 +265,7 @@ class Training:
                 "spectral_gap": self.network.spectral_gap,
                 **metrics,
                 **nodes,
+                **self._parts(),
                 **self.measures.of_constraints(progress, self.oracle),
             },
             gradient_evaluations=sum(self.plan.evaluations[: progress.round]),
@@ -277,6 +278,11 @@ class Training:
             else params.expand(len(self.population), -1),
             model=self._with(params),
         )
+
+    def _parts(self) -> dict[str, Any]:
+        """How many parameters are trained, where not all are."""
+        fixed = frozen(self.population.model)
+        return {"parameters": {"trained": self.population.dim, "frozen": fixed}} if fixed else {}
 
     def linked(self, result: Result) -> dict[str, Any]:
         """Contents of `result.json`: the result, with the last hash of the ledger's chain if there is one."""

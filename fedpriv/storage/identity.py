@@ -40,6 +40,7 @@ SPEED = frozenset({"backend", "device", "chunk", "threads", "engine", "state"})
 
 LATER: dict[tuple[str, ...], object] = {
     ("privacy", "statistics", "ratio"): 0.0,
+    ("model", "train"): None,
     ("strategy", "optimizer"): "sgd",
     ("strategy", "optimizer_state"): "reset",
 }

@@ -72,6 +72,11 @@ class _Width(TypedDict):
     half_width: list[list[Finite]]
 
 
+class _Parameters(TypedDict):
+    trained: Count
+    frozen: Count
+
+
 class _Result(TypedDict, total=False):
     rounds: Required[Count]
     planned_rounds: Required[Count]
@@ -88,6 +93,7 @@ class _Result(TypedDict, total=False):
     noise_multiplier: Finite | None
     seconds: Finite | None
     centralised: _Converged
+    parameters: _Parameters
     constraint_confidence: _Width
     constraint_estimates: list[list[Finite | None]]
     estimates_of_reported_model: bool
