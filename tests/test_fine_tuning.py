@@ -44,7 +44,11 @@ def test_patterns_choose_what_is_trained_and_all_else_is_frozen():
 
 @pytest.mark.parametrize(
     ("pattern", "near"),
-    [("layer.9.*", r"did you mean 'layers\.9\.\*'"), ("layers.9.weigth", r"'layers\.9\.weight'"), ("", "choose one of")],
+    [
+        ("layer.9.*", r"did you mean 'layers\.9\.\*'"),
+        ("layers.9.weigth", r"'layers\.9\.weight'"),
+        ("", "choose one of"),
+    ],
 )
 def test_a_pattern_that_fits_nothing_names_what_is_near(pattern: str, near: str):
     with pytest.raises(ConfigError, match=rf"^model\.train = '{re.escape(pattern)}': .*{near}"):
@@ -52,7 +56,11 @@ def test_a_pattern_that_fits_nothing_names_what_is_near(pattern: str, near: str)
 
 
 def test_a_configuration_with_a_wrong_pattern_is_refused_by_name():
-    for wrong, said in (("[haed.*]", r"^model\.train = 'haed\.\*'"), ("[]", r"^model\.train = "), ("3", r"^model\.train")):
+    for wrong, said in (
+        ("[haed.*]", r"^model\.train = 'haed\.\*'"),
+        ("[]", r"^model\.train = "),
+        ("3", r"^model\.train"),
+    ):
         with pytest.raises(ConfigError, match=said):
             forecast(load_config(RUN, [f"model={{name: softmax, train: {wrong}}}"]))
 
