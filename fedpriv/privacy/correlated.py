@@ -1,0 +1,141 @@
+"""Gaussian noise that is correlated between rounds: what it costs, for any matrix C and any number of rounds.
+
+Round t releases ``g_t + s (C^-1 Z)_t``: Z has independent standard normal rows, and C is lower-triangular Toeplitz with
+ones on its diagonal, public and fixed before the run. Times C, all rounds together are ``C G + s Z``: one Gaussian
+answer, also where g_t depends on the answers before it (Denisov, McMahan, Rush, Smith, Thakurta 2022, theorem 2.1). A
+unit takes part in at most every B-th round, so it moves C G by at most Delta times the largest norm of C summed over
+such rounds. The proofs are in docs/design/0005-correlated.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+_LARGEST = 1e3  # of a coefficient
+_MOST = 100_000  # coefficients of a band
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A lower-triangular Toeplitz matrix C with ones on the diagonal, of as many rows as there are rounds.
+
+    Below the diagonal its column has the numbers of `band`, and zeros after them, or else ``c_j = sum_i scales_i
+    decays_i^(j-1)`` for j from 1 on (McMahan et al. 2024, buffered linear Toeplitz). With neither, C = I: independent
+    noise.
+
+    Args:
+        band: ``c_1, ..., c_(b-1)``.
+        scales: Weight of each buffer, at least 0.
+        decays: Decay of each buffer, in [0, 1).
+
+    Raises:
+        ValueError: a number is out of range, or there are both a band and buffers.
+    """
+
+    band: tuple[float, ...] = ()
+    scales: tuple[float, ...] = ()
+    decays: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        fits = len(self.scales) == len(self.decays) and not (self.band and self.scales) and len(self.band) < _MOST
+        small = all(abs(number) <= _LARGEST for number in (*self.band, *self.scales))  # also: not NaN
+        # what increases later would raise the price of earlier rounds
+        if not (fits and small and all(0 <= d < 1 for d in self.decays) and all(s >= 0 for s in self.scales)):
+            raise ValueError("no factor: a band, or buffers of scales from 0 and decays in [0, 1)")
+
+    @property
+    def name(self) -> str:
+        """A digest, by which records refer to it."""
+        return hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()[:16]
+
+    @property
+    def reach(self) -> float:
+        """Rounds from one in which a unit takes part to the last one that it shows in, both included."""
+        return math.inf if self.scales else 1 + len(self.band)
+
+    def column(self, rounds: int) -> Array:
+        """First column of C, `[rounds]`."""
+        column = np.zeros(max(rounds, 1))
+        column[0] = 1.0
+        column[1 : 1 + len(self.band)] = self.band[: max(rounds - 1, 0)]
+        powers = np.arange(max(rounds - 1, 0))
+        for scale, decay in zip(self.scales, self.decays, strict=True):
+            column[1:] += scale * decay**powers
+        return column[:rounds]
+
+
+INDEPENDENT = Factor()
+
+
+@dataclass(frozen=True)
+class OverTime:
+    """How the noise of a run's rounds belongs together.
+
+    Attributes:
+        factor: The matrix C.
+        separation: A unit takes part in at most one of so many consecutive rounds; 1: in every round.
+    """
+
+    factor: Factor
+    separation: int
+
+    def __post_init__(self) -> None:
+        if self.separation < 1:
+            raise ValueError("a unit takes part in at most every round")
+
+    def share(self, round_index: int) -> float:
+        """What this round adds to the squared sensitivity of the rounds before it, for a clipped sum of sensitivity 1.
+
+        Without gaps: the numbers of rounds 0 to t, added up, hold for these rounds together, and for nothing less.
+        """
+        length = 1 << max(round_index.bit_length(), 8)
+        return float(_shares(self, length)[round_index])
+
+
+@lru_cache(maxsize=32)
+def _shares(over_time: OverTime, rounds: int) -> Array:
+    return shares(over_time.factor, rounds, over_time.separation)
+
+
+def sensitivity(factor: Factor, rounds: int, separation: int) -> float:
+    """Largest Frobenius norm of `C G - C G'`, where one unit changes rows at least `separation` apart, each by 1.
+
+    Exact if the band fits into the separation, and for decreasing non-negative coefficients (Kalinin and Lampert 2024,
+    theorem 2); else an upper bound.
+    """
+    return math.sqrt(float(shares(factor, rounds, separation).sum()))
+
+
+def shares(factor: Factor, rounds: int, separation: int) -> Array:
+    """What each round adds to the squared sensitivity, `[rounds]`: the first t add up to that of C's leading t rows.
+
+    The worst unit takes part in rounds 0, B, 2B and so on, whatever the number of rounds.
+    """
+    column = np.abs(factor.column(max(rounds, 1 + len(factor.band))))
+    if factor.reach > separation:  # answers about one unit overlap: no later coefficient may be larger
+        column = np.maximum.accumulate(column[::-1])[::-1]
+    whole = np.zeros(-(-rounds // separation) * separation)
+    whole[:rounds] = column[:rounds]
+    return whole.reshape(-1, separation).cumsum(0).reshape(-1)[:rounds] ** 2
+
+
+def spread(factor: Factor, rounds: int) -> Array:
+    """Variance of each row of ``C^-1 Z``, `[rounds]`."""
+    return np.cumsum(inverse(factor.column(rounds)) ** 2)
+
+
+def inverse(column: Array) -> Array:
+    """First column of the inverse of a lower-triangular Toeplitz matrix with ones on the diagonal, `[rounds]`."""
+    from scipy.signal import lfilter
+
+    impulse = np.zeros(len(column))
+    impulse[0] = 1.0
+    return np.asarray(lfilter([1.0], np.trim_zeros(column, "b"), impulse), dtype=np.float64)

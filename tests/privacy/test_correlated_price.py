@@ -1,0 +1,177 @@
+"""The sensitivity of correlated noise against brute force over all rounds in which a unit may take part."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from fedpriv.privacy.accounting import gaussian
+from fedpriv.privacy.correlated import Factor, OverTime, inverse, sensitivity, shares, spread
+from fedpriv.privacy.matrices import BLT, BSR, Banded
+
+Triple = tuple[Factor, int, int]
+
+
+def matrix_of(column: np.ndarray) -> np.ndarray:
+    rounds = len(column)
+    return np.array([[column[t - j] if t >= j else 0.0 for j in range(rounds)] for t in range(rounds)])
+
+
+@lru_cache
+def patterns(rounds: int, separation: int) -> list[tuple[int, ...]]:
+    """All sets of rounds in which a unit may take part."""
+    every = (p for size in range(1, rounds + 1) for p in combinations(range(rounds), size))
+    return [p for p in every if all(b - a >= separation for a, b in pairwise(p))]
+
+
+def brute(matrix: np.ndarray, separation: int) -> float:
+    """Square of the largest norm, where every answer changes by 1 in the worst direction: sums of absolute values."""
+    gram = np.abs(matrix.T @ matrix)
+    return max(float(gram[np.ix_(p, p)].sum()) for p in patterns(len(matrix), separation))
+
+
+def _numbers(low: float, high: float) -> st.SearchStrategy[float]:
+    return st.floats(low, high, allow_subnormal=False)
+
+
+@st.composite
+def _decreasing(draw: st.DrawFn) -> Triple:
+    rounds, separation = draw(st.integers(1, 8)), draw(st.integers(1, 5))
+    if draw(st.booleans()):
+        band = draw(st.lists(_numbers(0, 1), max_size=9))
+        return Factor(tuple(sorted(band, reverse=True))), rounds, separation
+    decays = draw(st.lists(_numbers(0, 0.99), min_size=1, max_size=3))
+    return Factor((), tuple(1 / len(decays) for _ in decays), tuple(decays)), rounds, separation
+
+
+@st.composite
+def _within(draw: st.DrawFn) -> Triple:
+    separation = draw(st.integers(1, 5))
+    band = draw(st.lists(_numbers(-2, 2), max_size=separation - 1))
+    return Factor(tuple(band)), draw(st.integers(1, 8)), separation
+
+
+@st.composite
+def _any(draw: st.DrawFn) -> Triple:
+    band = draw(st.lists(_numbers(-2, 2), max_size=9))
+    return Factor(tuple(band)), draw(st.integers(1, 8)), draw(st.integers(1, 5))
+
+
+@settings(max_examples=300, deadline=None)
+@given(_decreasing() | _within())
+def test_exact_for_decreasing_columns_and_for_bands_within_the_separation(case: Triple) -> None:
+    factor, rounds, separation = case
+    assert sensitivity(*case) ** 2 == pytest.approx(brute(matrix_of(factor.column(rounds)), separation), rel=1e-10)
+
+
+@settings(max_examples=200, deadline=None)
+@given(_any())
+def test_never_below_for_any_band(case: Triple) -> None:
+    factor, rounds, separation = case
+    found = sensitivity(factor, rounds, separation) ** 2
+    assert found >= brute(matrix_of(factor.column(rounds)), separation) * (1 - 1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(_decreasing() | _within() | _any())
+def test_a_prefix_costs_what_the_leading_block_costs(case: Triple) -> None:
+    factor, rounds, separation = case
+    over_time, whole = OverTime(factor, separation), shares(factor, 10, separation)
+    told = sum(over_time.share(t) for t in range(rounds))
+    assert told == pytest.approx(whole[:rounds].sum(), rel=1e-12)
+    assert math.sqrt(told) == pytest.approx(sensitivity(*case), rel=1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(_any(), st.integers(0, 2**32 - 1))
+def test_no_change_of_one_unit_moves_the_answers_further(case: Triple, seed: int) -> None:
+    factor, rounds, separation = case
+    draw, matrix = np.random.default_rng(seed), matrix_of(factor.column(rounds))
+    allowed = patterns(rounds, separation)
+    chosen = list(allowed[draw.integers(len(allowed))])
+    change = np.zeros((rounds, 3))
+    change[chosen] = draw.normal(size=(len(chosen), 3))
+    change[chosen] /= np.linalg.norm(change[chosen], axis=1, keepdims=True)
+    assert np.linalg.norm(matrix @ change) <= sensitivity(*case) * (1 + 1e-12)
+
+
+def test_one_hundred_participations_cost_what_is_known() -> None:
+    """Ten bands of columns with norm 1, 1000 rounds, each unit in every tenth, deviation 1."""
+    for matrix in (BSR(10), Banded(10), BSR(1)):
+        factor = matrix.factor(1000, 10)
+        column = np.linalg.norm(factor.column(1000))
+        mu = sensitivity(factor, 1000, 10) / column
+        # the last columns are cut off by the end of the run, but not those of the first slot
+        assert mu == pytest.approx(10, rel=1e-9)
+        assert gaussian.epsilon_of(mu, 1e-5) == pytest.approx(91.817, abs=1e-3)
+
+
+@pytest.mark.parametrize("matrix", [BSR(8), Banded(8), BLT(3), BSR(64)], ids=str)
+@pytest.mark.parametrize("separation", [1, 8, 20])
+def test_epsilon_is_that_of_the_numerical_gaussian(matrix: BSR | Banded | BLT, separation: int) -> None:
+    """Against a two-point test between Gaussians, with scipy's distribution and root finder."""
+    mu, delta = sensitivity(matrix.factor(40, separation), 40, separation) / 3.7, 1e-5
+
+    def gap(epsilon: float) -> float:
+        return norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu) - delta
+
+    assert gaussian.epsilon_of(mu, delta) == pytest.approx(brentq(gap, 0, 200), rel=1e-6)
+
+
+@pytest.mark.parametrize("matrix", [BSR(6), BSR(6, momentum=0.9, decay=0.99), Banded(6), BLT(2)], ids=str)
+def test_the_column_of_the_inverse_and_the_spread_of_the_noise(matrix: BSR | Banded | BLT) -> None:
+    factor = matrix.factor(30, 5)
+    exact = np.linalg.inv(matrix_of(factor.column(30)))
+    assert inverse(factor.column(30)) == pytest.approx(exact[:, 0], abs=1e-12)
+    assert spread(factor, 30) == pytest.approx((exact**2).sum(1))
+
+
+def test_the_banded_square_root_is_a_square_root() -> None:
+    factor = BSR(50, momentum=0.5, decay=0.9).factor(50, 5)
+    matrix, at = matrix_of(factor.column(50)), np.arange(50)
+    sums = matrix_of(0.9**at) @ matrix_of(0.5**at)
+    assert matrix @ matrix == pytest.approx(sums, abs=1e-6)
+
+
+def _errors(factor: Factor, rounds: int, separation: int) -> tuple[float, float]:
+    """Of all iterates, and of the last one, where the noise is as large as the sensitivity."""
+    steps = np.tril(np.ones((rounds, rounds))) @ np.linalg.inv(matrix_of(factor.column(rounds)))
+    squared = (steps**2).sum(1) * sensitivity(factor, rounds, separation) ** 2
+    return float(squared.mean()), float(squared[-1])
+
+
+@pytest.mark.parametrize(("rounds", "separation"), [(200, 20), (100, 100)])
+def test_what_is_optimised_is_better_than_the_square_root(rounds: int, separation: int) -> None:
+    """The error here is computed with dense matrices, not with power series as in the optimiser."""
+    independent = _errors(Factor(), rounds, separation)
+    root = _errors(BSR(separation).factor(rounds, separation), rounds, separation)
+    mean = _errors(Banded(separation).factor(rounds, separation), rounds, separation)
+    last = _errors(Banded(separation, "last").factor(rounds, separation), rounds, separation)
+    buffers = _errors(BLT(4).factor(rounds, separation), rounds, separation)
+    assert mean[0] < root[0] < independent[0] / 4
+    assert last[1] <= root[1] * (1 + 1e-9)  # of matrices with one participation the root is best for the last
+    assert mean[0] <= last[0] * (1 + 1e-9) and last[1] <= mean[1] * (1 + 1e-9)
+    assert buffers[0] < 1.15 * mean[0]
+
+
+def test_a_factor_that_has_no_price_is_refused() -> None:
+    for numbers in (
+        {"band": (math.nan,)},
+        {"band": (math.inf,)},
+        {"scales": (1.0,)},
+        {"scales": (-0.1,), "decays": (0.5,)},
+        {"scales": (0.1,), "decays": (1.0,)},
+        {"band": (0.5,), "scales": (0.1,), "decays": (0.5,)},
+    ):
+        with pytest.raises(ValueError, match="no factor"):
+            Factor(**numbers)
+    with pytest.raises(ValueError, match="at most every round"):
+        OverTime(Factor(), 0)
