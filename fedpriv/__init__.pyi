@@ -19,6 +19,7 @@ from . import strategies as strategies
 from .clients.client import Client, make_clients
 from .clients.lazy import lazy_clients
 from .errors import BudgetExhausted, ConfigError, DataError, FedprivError, LedgerError, PrivacyError
+from .measuring.stopping import Stop
 from .network.activity import OnePeerExponential, Outage, RandomEdges, RandomLinks, RandomNodes
 from .network.graph import Graph
 from .network.local import Everyone, FixedCohort, PoissonCohort, Star
@@ -126,6 +127,7 @@ __all__ = [
     "Statistics",
     "StepSize",
     "Steps",
+    "Stop",
     "Strategy",
     "Training",
     "Trust",

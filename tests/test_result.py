@@ -180,13 +180,13 @@ def test_a_rounds_models_are_tested_once(
     strategy: fedpriv.Strategy, network: fedpriv.Graph | None, expected: list[int], monkeypatch: pytest.MonkeyPatch
 ):
     tested: list[int] = []
-    totals = Evaluator._totals
+    answers = Evaluator._answers
 
-    def counted(self: Evaluator, rows: Tensor, batches: Any) -> dict[str, Tensor]:
+    def counted(self: Evaluator, rows: Tensor, batches: Any) -> Any:
         tested.append(len(rows))
-        return totals(self, rows, batches)
+        return answers(self, rows, batches)
 
-    monkeypatch.setattr(Evaluator, "_totals", counted)
+    monkeypatch.setattr(Evaluator, "_answers", counted)
     train(clients(), strategy, promise(), rounds=2, evaluate_every=2, test=DIGITS.test, network=network)
     assert tested == expected
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import Subset
 
-from fedpriv import data, models
+from fedpriv import data, models, plugins
 from fedpriv.clients.client import Client, make_clients
 from fedpriv.clients.outline import Outline
 from fedpriv.clients.ownership import check_datasets
@@ -66,6 +66,11 @@ def build(
         compare=config.problem.compare,
         optimum=config.log.optimum,
         stop_on=config.log.stop_on,
+        stop=config.log.stop,
+        metrics={
+            name: plugins.resolve_object(reference, field=f"log.metrics.{name}")
+            for name, reference in config.log.metrics.items()
+        },
     )
 
 

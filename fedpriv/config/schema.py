@@ -22,6 +22,7 @@ from fedpriv.data import DATASETS
 from fedpriv.data.partition import PARTITIONS, Kind
 from fedpriv.errors import ConfigError
 from fedpriv.measuring.health import StopOn
+from fedpriv.measuring.stopping import Stop
 from fedpriv.models import LOSSES, MODELS
 from fedpriv.privacy import settings
 from fedpriv.published.recipe import Recipe
@@ -135,6 +136,8 @@ class LogSection(Section):
     (`nonfinite_loss`), or never (`nothing`); the whole plan is then charged.
     `optimum` is the smallest value of the objective, if known. The result then has the gap to it, which is not private:
     for experiments on public data only.
+    `stop` ends a run when a test metric no longer improves; the whole plan is then charged. `metrics` gives further
+    ones by name, each a `package.module:name` of a function of outputs and targets.
     """
 
     evaluate_every: Count = 1
@@ -142,6 +145,8 @@ class LogSection(Section):
     tensorboard: bool = True
     csv: bool = False
     stop_on: StopOn = "nonfinite"
+    stop: Annotated[Stop | None, Spelled(named_fields(Stop) | None)] = None
+    metrics: dict[str, str] = Field(default_factory=dict)
     optimum: Finite | None = None
     save_node_models: bool = False
 

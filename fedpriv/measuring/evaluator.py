@@ -6,7 +6,7 @@ Reported models are computed from releases and test data count as public, so the
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from fedpriv.clients.client import Loss, check_finite
 from fedpriv.devices import fetched
 from fedpriv.errors import DataError, cut, in_short
 from fedpriv.measuring import metrics
+from fedpriv.measuring.own import OwnMetrics
 from fedpriv.oracle.backends.functional import Functional
 
 _AT_ONCE = 16  # models in a forward pass
@@ -37,11 +38,20 @@ class Evaluator:
         batched: Whether vmap can batch the model. Then `of_each` evaluates several models in one forward pass, which
             takes half to two thirds of the time for linear layers; on a processor models with convolutions are
             evaluated one after another, since together they take two to three times as long (torch 2.13).
+        own: The user's own metrics, of single models.
     """
 
     def __init__(
-        self, model: nn.Module, loss: Loss, test: Dataset[Any], batch_size: int = 1000, *, batched: bool = False
+        self,
+        model: nn.Module,
+        loss: Loss,
+        test: Dataset[Any],
+        batch_size: int = 1000,
+        *,
+        batched: bool = False,
+        own: OwnMetrics | None = None,
     ) -> None:
+        self._own = own or OwnMetrics()
         self._batched, self._in_turn = batched, any(isinstance(layer, _CONVOLUTIONS) for layer in model.modules())
         # a copy, for a user may have put parts of the model in eval mode and not others
         self._functional, self._loss = Functional(copy.deepcopy(model).eval(), loss), loss
@@ -69,27 +79,46 @@ class Evaluator:
                     told = f"shape {tuple(inputs.shape[1:])} and target {cut(str(targets[at].tolist()))}"
                     fix = f"test data must be like the clients' ({in_short(error)})"
                     raise DataError(f"model and loss do not take a test example of {told}: {fix}") from error
+        if self._own.given:
+            self(params)
 
+    @torch.no_grad()
+    def names(self, params: Tensor) -> list[str]:
+        """Names of the metrics that have a meaning for this model `[dim]`."""
+        inputs, targets = self._batches[0]
+        return [*self._totals(self._answers(params[None], [(inputs[:1], targets[:1])])), *self._own.names]
+
+    @torch.no_grad()
     def __call__(self, params: Tensor) -> dict[str, float]:
-        """`{"test_loss": ..., "test_accuracy": ...}` of one model `[dim]`."""
-        return self._read([self._totals(params[None], self._batches)])[0]
+        """`{"test_loss": ..., "test_accuracy": ...}` of one model `[dim]`, and the user's own metrics."""
+        answers = self._answers(params[None], self._batches)
+        if not self._own.given:
+            return self._read([self._totals(answers)])[0]
+        kept = [*answers]
+        of_own = self._own.of([(outputs[0], targets) for outputs, targets in kept])
+        return self._read([self._totals(kept)])[0] | of_own
 
+    @torch.no_grad()
     def of_each(self, rows: Tensor, examples: int) -> list[dict[str, float]]:
         """The same for several models `[n, dim]`, on `examples` test examples that lie evenly among all."""
         batches = self._some(examples)
-        return self._read([self._totals(part, batches) for part in rows.split(self._models_at_once(batches, rows))])
+        parts = rows.split(self._models_at_once(batches, rows))
+        return self._read([self._totals(self._answers(part, batches)) for part in parts])
 
     def _models_at_once(self, batches: Batches, rows: Tensor) -> int:
         if rows.device.type == "cpu":
             return _AT_ONCE if self._batched and not self._in_turn else 1
         return max(_EXAMPLES // len(batches[0][1]), 1) if self._batched else 1
 
-    @torch.no_grad()
-    def _totals(self, rows: Tensor, batches: Batches) -> dict[str, Tensor]:
+    def _answers(self, rows: Tensor, batches: Batches) -> Iterator[tuple[Tensor, Tensor]]:
+        """Each model's outputs `[n, b, ...]` on each batch, and the targets."""
+        for inputs, targets in batches:
+            yield self._outputs(rows, inputs), targets
+
+    def _totals(self, answers: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
         """By metric: numerators and denominators of each model, `[n, 2, groups]`."""
         totals: dict[str, Tensor] = {}
-        for inputs, targets in batches:
-            outputs = self._outputs(rows, inputs)
+        for outputs, targets in answers:
             for metric in metrics.TESTED:
                 part = self._parts(metric, outputs, targets)
                 if part is not None:

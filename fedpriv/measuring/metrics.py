@@ -34,7 +34,8 @@ class Metric(Generic[F]):
         name: As files have it, e.g. `test_accuracy`.
         function: What computes it; None where a strategy, the network or a check at the end tells it.
         form: How it is written, as `format` takes it: `.2%`, `.4g`.
-        better: Which way is better; of two metrics the one of which more is better stands first.
+        better: Which way is better, None if that is not known; of two metrics the one of which more is better stands
+            first.
         live: Its word on the progress line; empty: it is not there.
         words: What people read; by default the name.
         remark: What to say beside the value.
@@ -44,7 +45,7 @@ class Metric(Generic[F]):
     name: str
     function: F
     form: str
-    better: Literal["higher", "lower"]
+    better: Literal["higher", "lower"] | None
     live: str = ""
     words: str = ""
     remark: str = ""
@@ -126,6 +127,17 @@ def rows() -> tuple[Metric[object], ...]:
 def headlines() -> list[Metric[OfTest]]:
     """Test metrics as people read them: what should rise before what should fall."""
     return sorted(TESTED, key=lambda row: row.better != "higher")
+
+
+def own(names: Iterable[str]) -> list[Metric[None]]:
+    """Rows for those of these names that are metrics of the user's own, `test_<name>`."""
+    known = {row.name for row in rows()}
+    return [Metric(name, None, ".4g", None) for name in names if name.startswith("test_") and name not in known]
+
+
+def direction(name: str) -> Literal["higher", "lower"] | None:
+    """Which way a metric on test data is better, by its name in a round's file; None if that is not known."""
+    return next((row.better for row in TESTED if name == row.name), None)
 
 
 def numbers() -> list[str]:

@@ -6,9 +6,11 @@ import io
 import itertools
 import math
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedpriv.measuring import metrics
 from fedpriv.measuring.metrics import Metric, panel
 from fedpriv.reports.report import Run
 from fedpriv.storage.files import write_whole
@@ -32,14 +34,17 @@ def draw(run: Run, path: Path) -> None:
 
     figure = Figure(figsize=(8, 6.2), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    own = metrics.own(dict.fromkeys(name for row in run.metrics for name in row))
+    above, *between, below = figure.subplots(2 + bool(own), 1, sharex=True, height_ratios=(3, *[2] * (1 + bool(own))))
     _draw_metric(above, run)
+    for axes in between:
+        _draw_own(axes, run, own)
     if run.column("violation")[1]:
         _draw_violation(below, run)
     else:
         _draw_epsilon(below, run)
     below.set_xlabel("round")
-    for axes in (above, below):
+    for axes in (above, *between, below):
         _tidy(axes)
     figure.align_ylabels()
     privacy = textwrap.wrap(run.privacy, 112)
@@ -70,6 +75,14 @@ def _draw_metric(axes: Axes, run: Run) -> None:
         _label_end(
             axes, rounds[-1], values[-1], f"{values[-1]:.2f} %" if first.percent else f"{values[-1]:.4f}", _METRIC
         )
+
+
+def _draw_own(axes: Axes, run: Run, own: Sequence[Metric[None]]) -> None:
+    """The user's own metrics, of which nobody knows the scale."""
+    for metric, color in zip(own, itertools.cycle((_METRIC, _EPSILON, _GREY, "#009E73", "#CC79A7"))):
+        axes.plot(*run.column(metric.name), color=color, linewidth=1.5, label=metric.title)
+    axes.set_ylabel("own metrics" if len(own) > 1 else own[0].title)
+    axes.legend(frameon=False, fontsize=9, labelcolor=_GREY)
 
 
 def _column(run: Run, metric: Metric[object], name: str) -> tuple[list[int], list[float]]:

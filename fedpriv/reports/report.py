@@ -152,7 +152,8 @@ class Run:
         if self.result is not None:
             each = self.result["per_client_epsilon"] if spent is not None else None
             return {**where, **self.result, "epsilon": epsilon, "per_client_epsilon": each, **checks}
-        every = (*metrics.TESTED, *metrics.OF_NODES, *metrics.OF_RUN)
+        own = metrics.own(dict.fromkeys(name for row in self.metrics for name in row))
+        every = (*metrics.TESTED, *own, *metrics.OF_NODES, *metrics.OF_RUN)
         last: dict[str, Any] = {m.name: row[m.name] for row in self.metrics for m in every if m.name in row}
         for metric in metrics.TESTED:
             nodes = {part: self.column(f"node_{metric.name}_{part}")[1] for part in metrics.PARTS}
@@ -164,7 +165,9 @@ class Run:
     def rows(self) -> dict[str, str]:
         """What `fedpriv show` prints, as names and values."""
         facts = self.to_json()
-        measured = metrics.shown(facts if self._is_graph else {**facts, "spectral_gap": None}, metrics.rows())
+        measured = metrics.shown(
+            facts if self._is_graph else {**facts, "spectral_gap": None}, [*metrics.rows(), *metrics.own(facts)]
+        )
         if "relative difference" in measured:
             measured["relative difference"] += _unless_converged(facts)
         rows = {

@@ -61,14 +61,15 @@ class Csv:
     Args:
         path: The file.
         keep: Keep lines of an existing file up to this round; 0 starts a new file.
+        more: Names of further columns, e.g. `test_f1` for a metric of your own.
 
     Raises:
         FedprivError: the file cannot be written.
     """
 
-    def __init__(self, path: str | Path, keep: float = 0) -> None:
+    def __init__(self, path: str | Path, keep: float = 0, more: Sequence[str] = ()) -> None:
         path = Path(path)
-        columns = "round", "epsilon", *(metric.name for metric in metrics.TESTED)
+        columns = "round", "epsilon", *(metric.name for metric in metrics.TESTED), *more
         self._lines = _Lines(path, _csv_rounds(path), keep, ",".join(columns))
         self._columns = self._lines.heading.split(",")
 

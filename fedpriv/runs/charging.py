@@ -12,7 +12,8 @@ from fedpriv.privacy.record import Record
 from fedpriv.runs.planning import Plan
 from fedpriv.runs.results import Ended
 
-_WHOLE_PLAN: tuple[Ended, ...] = ("strategy", "nonfinite", "left")
+_EARLY: tuple[Ended, ...] = ("strategy", "nonfinite", "metric")
+_WHOLE_PLAN: tuple[Ended, ...] = (*_EARLY, "left")
 
 
 class Charging:
@@ -51,7 +52,7 @@ class Charging:
 
     def reported(self, ended: Ended, finished: int) -> float:
         """Quick upper bound on the epsilon of the rounds so far, for a report."""
-        return self.at_end(ended, finished).epsilon if ended in ("strategy", "nonfinite") else self._reported.so_far()
+        return self.at_end(ended, finished).epsilon if ended in _EARLY else self._reported.so_far()
 
     def spent(self) -> Spent:
         """Tight upper bound on what has been spent so far."""

@@ -34,6 +34,7 @@ class Checkpoint:
         attempt: A label that differs after every resume with fresh noise.
         model: Digest of the model's layers, frozen parameters and buffers.
         first_nonfinite: See `fedpriv.runs.results.Result`.
+        stopping: How long the metric of `stop` has not improved; see `fedpriv.measuring.stopping.Stopping`.
         chunk: See `fedpriv.runs.compute.Compute`; None in files of earlier versions.
         state: See there. On disk, `progress` says which rows of the files beside this one are the clients'.
     """
@@ -49,6 +50,7 @@ class Checkpoint:
     attempt: int
     model: str
     first_nonfinite: dict[str, int] = field(default_factory=dict[str, int])
+    stopping: dict[str, float] = field(default_factory=dict[str, float])
     chunk: int | None = None
     state: StateName = "memory"
 

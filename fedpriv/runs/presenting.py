@@ -36,9 +36,11 @@ def curves(rows: Rows, title: str) -> Figure:
     """The test metric and epsilon against rounds, by matplotlib's pyplot."""
     from matplotlib import pyplot
 
-    figure, panels = pyplot.subplots(2, 1, sharex=True, layout="constrained")
     measured = metrics.panel(lambda name: any(name in row for row in rows))
-    for axes, names in zip(panels, ([metric.name for metric in measured], ["epsilon"]), strict=True):
+    own = [metric.name for metric in metrics.own(dict.fromkeys(name for row in rows for name in row))]
+    shown = [[metric.name for metric in measured], *([own] if own else []), ["epsilon"]]
+    figure, panels = pyplot.subplots(len(shown), 1, sharex=True, layout="constrained")
+    for axes, names in zip(panels, shown, strict=True):
         for name in names:
             points = [(row["round"], row[name]) for row in rows if name in row]
             mark = "." if len(points) < 50 else ""
@@ -47,6 +49,6 @@ def curves(rows: Rows, title: str) -> Figure:
         axes.grid(axis="y", alpha=0.3)
         if len(names) > 1:
             axes.legend()
-    panels[1].set_xlabel("round")
+    panels[-1].set_xlabel("round")
     figure.suptitle(title)
     return figure

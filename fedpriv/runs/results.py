@@ -25,11 +25,12 @@ from fedpriv.storage.saved import ROUND, checked
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Ended = Literal["rounds", "strategy", "budget", "nonfinite", "left"]
+Ended = Literal["rounds", "strategy", "budget", "nonfinite", "metric", "left"]
 _ENDINGS: dict[Ended, str] = {
     "strategy": "the strategy said that it was done",
     "budget": "the next round would overspend epsilon",
     "nonfinite": "training broke, a released model or loss was not finite",
+    "metric": "the test metric no longer improved",
     "left": "it was left",
 }
 
@@ -45,7 +46,7 @@ def why_no_more(ended: Ended, planned: int, spent: Spent, status: str | None = N
     """
     if ended == "rounds":
         return ""
-    charged = ended in ("strategy", "nonfinite", "left") and math.isfinite(spent.epsilon)
+    charged = ended in ("strategy", "nonfinite", "metric", "left") and math.isfinite(spent.epsilon)
     whole = "; the whole plan is charged, since the stop may depend on the data" if charged else ""
     return f" of {planned}: {status or _ENDINGS[ended]}{whole}"
 
@@ -94,7 +95,8 @@ class Result:
         test_accuracy: Accuracy of the model on public test data; None without test data or classes.
         test_loss: Loss of the model on public test data; None without test data.
         ended: Why the run ended: `"rounds"` (all were made), `"strategy"` (the algorithm ended it), `"budget"` (another
-            round would have passed epsilon), `"nonfinite"` (see `stop_on` of `Training`) or `"left"` (stopped early).
+            round would have passed epsilon), `"nonfinite"` (see `stop_on` of `Training`), `"metric"` (see `stop`) or
+            `"left"` (stopped early).
         spent: Upper bound on what was spent. If the run stopped before its plan ended, the stop may depend on data, so
             the whole plan is charged.
         releases: Number of records in the ledger.
@@ -234,7 +236,8 @@ class Result:
     def _tested(self) -> dict[str, str]:
         """Test metrics in words, the first one first."""
         facts: dict[str, Any] = {"test_accuracy": self.test_accuracy, "test_loss": self.test_loss, **self.measures}
-        return {row.title: row.text(facts[row.name]) for row in metrics.headlines() if facts.get(row.name) is not None}
+        told = [*metrics.headlines(), *metrics.own(facts)]
+        return {row.title: row.text(facts[row.name]) for row in told if facts.get(row.name) is not None}
 
     def _why_fewer(self) -> str:
         return why_no_more(self.ended, self.planned_rounds, self.spent, self.measures.get("status"))
@@ -276,7 +279,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise FedprivError(f"{path}, line {number} is damaged; {fix}") from error
-        rows.append(checked(ROUND, row, f"{path}, line {number}", fix, metrics.numbers()))
+        names = [*metrics.numbers(), *(own.name for own in metrics.own(row))]
+        rows.append(checked(ROUND, row, f"{path}, line {number}", fix, names))
     return rows
 
 

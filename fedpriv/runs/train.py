@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ from torch.utils.data import Dataset
 from fedpriv.clients.client import Client
 from fedpriv.engines.local import RoundNetwork
 from fedpriv.measuring.health import StopOn
+from fedpriv.measuring.own import Own
+from fedpriv.measuring.stopping import Stop
 from fedpriv.privacy.settings import Privacy
 from fedpriv.runs.compute import Compute
 from fedpriv.runs.results import Result, Sink
@@ -39,6 +41,8 @@ def train(
     compare: bool = False,
     optimum: float | None = None,
     stop_on: StopOn = "nonfinite",
+    stop: Stop | None = None,
+    metrics: Mapping[str, Own] | None = None,
     sinks: Sequence[Sink] = (),
     progress: bool = False,
 ) -> Result:
@@ -69,6 +73,10 @@ def train(
             data without noise: for experiments on public data only.
         stop_on: End the run when a released model is not finite (`"nonfinite"`), also when its test loss is not
             (`"nonfinite_loss"`), or never (`"nothing"`). The whole plan is then charged.
+        stop: End the run when a metric on the test data no longer improves, e.g. `Stop("accuracy", patience=5)`. The
+            whole plan is then charged, since the stop depends on answers: it saves time, not epsilon.
+        metrics: Metrics of your own on the test data, by name: functions of (outputs, targets) of all test examples,
+            or objects with `update`, `compute` and `reset`, as torchmetrics' are. They are reported as `test_<name>`.
         sinks: Receive a report every round, e.g. `fedpriv.reports.sinks.TensorBoard(Path("runs/a"))`.
         progress: Show a progress bar on standard error, if that is a terminal or a notebook.
 
@@ -102,6 +110,8 @@ def train(
         compare=compare,
         optimum=optimum,
         stop_on=stop_on,
+        stop=stop,
+        metrics=metrics,
     )
     if progress:
         from fedpriv.runs.live import bar  # rich

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ from fedpriv.measuring import measures
 from fedpriv.measuring.evaluator import Evaluator
 from fedpriv.measuring.health import Health, StopOn
 from fedpriv.measuring.measures import Measures
+from fedpriv.measuring.own import Own, OwnMetrics
+from fedpriv.measuring.stopping import Stop, Stopping
 from fedpriv.network.local import Star
 from fedpriv.oracle.backends import choose
 from fedpriv.oracle.backends.in_threads import in_threads
@@ -83,6 +85,8 @@ class Training:
         compare: bool = False,
         optimum: float | None = None,
         stop_on: StopOn = "nonfinite",
+        stop: Stop | None = None,
+        metrics: Mapping[str, Own] | None = None,
     ) -> None:
         compute = compute or Compute()
         if not clients:
@@ -123,9 +127,14 @@ class Training:
         chunk = compute.examples_at_once(device, Layout.of(clients[0].model).dim, begun_with)
         self.population = Population(clients, device, getattr(torch, compute.dtype), chunk)
         model, loss, self._test = self.population.model, self.population.loss, test
-        evaluate = None if test is None else Evaluator(model, loss, test, batched=compute.backend != "loop")
+        own = OwnMetrics(metrics or {})
+        if own.given and test is None:
+            raise ConfigError("metrics", own.names, "there are no test data to compute them on: give some")
+        evaluate = None if test is None else Evaluator(model, loss, test, batched=compute.backend != "loop", own=own)
         ownership.check_test(self.population, test, privacy)
         start = _start_alike(self.population, evaluate)
+        self._stopping = Stopping() if stop is None else stop.begin([] if evaluate is None else evaluate.names(start))
+        self._stopping = self._stopping.restored({} if saved is None else saved.stopping)
         self.measures = Measures(self.population, strategy, evaluate, optimum, start if compare else None)
         self._identity = self._identity.with_model(model, saved, self._keeper.path)
         self.warnings = weaknesses(self.plan, sizes, clients, optimum=optimum, secret_seed=secret_seed)
@@ -162,7 +171,7 @@ class Training:
         started = self.strategy, self.oracle, self.network, self.progress, self._identity.randomness
         rounds = self._engine(*started, rounds=self.rounds, seen=seen)
         self._keeper.check()
-        for done in () if self.health.stops else rounds:
+        for done in () if self.health.stops or self._stopping.stops else rounds:
             self._sync()
             self._charging.catch_up()
             self.progress, self._mark = done.progress, self.ledger.mark
@@ -172,7 +181,7 @@ class Training:
             # only now, so that whoever writes reports down never misses one that a checkpoint counts as done
             if report.checkpoint:
                 self.save()
-            if self.health.stops:
+            if self.health.stops or self._stopping.stops:
                 break
             self._keeper.check()  # while a report was read another one may have taken the folder
         self._sync()
@@ -190,7 +199,7 @@ class Training:
         progress, finished, before = self.progress, self.progress.round, self.health
         self.health = before.after(finished, {"model": progress.models})
         metrics = self._reporting.metrics(progress, last=self._ended() != "left")
-        self.health = self.health.after(finished, metrics)
+        self.health, self._stopping = self.health.after(finished, metrics), self._stopping.after(metrics)
         ended, target, (releases, head) = self._ended(), self.plan.privacy.epsilon, self._mark
         epsilon = self._charging.reported(ended, finished)
         warning = self.health.warning(before, progress.models, _so_far(epsilon, target))
@@ -205,7 +214,9 @@ class Training:
         first = dict(self.health.first)
         whole = self._identity.checkpoint(self.progress, self._mark, self._seconds, first)
         self._keeping.sync()
-        self._keeper.save(replace(whole, chunk=self.population.chunk, state=self._state), self.ledger)
+        stopping = self._stopping.stored()
+        saved = replace(whole, chunk=self.population.chunk, state=self._state, stopping=stopping)
+        self._keeper.save(saved, self.ledger)
         self._keeping.saved(self.progress)
 
     @property
@@ -234,6 +245,8 @@ class Training:
             return "strategy"
         if self.health.stops:
             return "nonfinite"
+        if self._stopping.stops:
+            return "metric"
         return "budget" if self._over else "left"
 
     def _charged(self) -> Spent:
