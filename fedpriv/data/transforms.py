@@ -14,10 +14,11 @@ from scipy.fft import dct
 from torch import Tensor
 from torch.nn import functional
 
+from fedpriv.data.scattering import scattering
 from fedpriv.errors import ConfigError
 from fedpriv.plugins import nearest
 
-TransformName = Literal["center", "unit", "bandpass", "edges", "deskew"]
+TransformName = Literal["center", "unit", "bandpass", "edges", "deskew", "scattering", "group_norm"]
 
 
 def center(images: Tensor) -> Tensor:
@@ -70,6 +71,19 @@ def deskew(images: Tensor) -> Tensor:
     return torch.cat([_deskew(block) for block in images.split(4096)])
 
 
+def group_norm(images: Tensor) -> Tensor:
+    """Groups of three channels of each image, scaled to mean 0 and variance 1: `[n, c, h, w] -> [n, c, h, w]`.
+
+    Raises:
+        ConfigError: the channels cannot be divided by three, as those of `scattering` can.
+
+    Source: Tramèr and Boneh (2021), who normalise scattering coefficients so, which takes no noise.
+    """
+    if images.shape[1] % 3:
+        raise ConfigError("data.transforms", "group_norm", f"needs a multiple of 3 channels, found {images.shape[1]}")
+    return functional.group_norm(images, images.shape[1] // 3)
+
+
 def apply(images: Tensor, names: Sequence[TransformName]) -> Tensor:
     """Apply the transforms with these names, in order: `[n, c, h, w] -> [n, c', h', w']`.
 
@@ -89,6 +103,8 @@ TRANSFORMS: dict[str, Callable[[Tensor], Tensor]] = {
     "bandpass": bandpass,
     "edges": edges,
     "deskew": deskew,
+    "scattering": scattering,
+    "group_norm": group_norm,
 }
 
 
