@@ -98,15 +98,24 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
         claim=recipe.claimed(config.privacy.delta),
         formula=entry.variants.formula if entry else None,
     )
-    said = notes(config.data.partition.kind) if promise.private else []
+    said = _notes(config) if promise.private else []
     return replace(found, warnings=(*found.warnings, *said))
 
 
 def at_start(config: Config, training: Training) -> list[str]:
     """Warnings at the start of a run, a sentence or two each."""
     gone = [] if config.privacy.secure is None else [f"privacy.secure {SECURE_IS_GONE}"]
-    said = notes(config.data.partition.kind) if training.plan.privacy.private else []
+    said = _notes(config) if training.plan.privacy.private else []
     return [*gone, *advice.of_training(training), *said]
+
+
+def _notes(config: Config) -> list[str]:
+    """What the promise rests on besides noise."""
+    fitted = (
+        "epsilon does not cover the data that model.weights were fitted on: take public weights, or add the price of "
+        "the run that made them"
+    )
+    return [*notes(config.data.partition.kind), *([] if config.model.weights is None else [fitted])]
 
 
 def load_data(config: Config) -> Split:
@@ -129,7 +138,9 @@ def make_model(config: Config, seen: Outline) -> tuple[nn.Module, nn.Module]:
     model, loss = config.model, config.loss
     example, seed = torch.zeros(1, *seen.input_shape, dtype=seen.dtype), config.seed or 0
     made = (model.name, model.options), (loss.name, loss.options)
-    return models.make(*made, example, seen.n_classes, fix=model.fix, train=model.train, seed=seed)
+    return models.make(
+        *made, example, seen.n_classes, fix=model.fix, weights=model.weights, train=model.train, seed=seed
+    )
 
 
 def divide(config: Config, split: Split) -> list[Subset[Any]]:

@@ -42,8 +42,17 @@ def to_yaml(config: Config) -> str:
 
 
 def fingerprint(config: Config) -> str:
-    """Digest of what must not change between stop and resume: all settings but those of logging and speed."""
-    return of_config(config.model_dump(mode="json"))[:16]
+    """Digest of what must not change between stop and resume: all settings but those of logging and speed.
+
+    Of a file of weights the contents count, wherever it lies.
+
+    Raises:
+        ConfigError: that file cannot be read.
+    """
+    given, weights = config.model_dump(mode="json"), config.model.weights
+    if weights is not None:
+        given["model"]["weights"]["file"] = weights.digest()
+    return of_config(given)[:16]
 
 
 def override(given: dict[str, Any], setting: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from inspect import signature
 from operator import or_
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, create_model, model_validator
+from pydantic import BeforeValidator, Field, create_model, model_validator
 
 from fedpriv.checks import Count, Finite
 from fedpriv.config.base import Plugin, Section, Spelled, named_fields, options_model
@@ -23,7 +23,7 @@ from fedpriv.data.partition import PARTITIONS, Kind
 from fedpriv.errors import ConfigError
 from fedpriv.measuring.health import StopOn
 from fedpriv.measuring.stopping import Stop
-from fedpriv.models import LOSSES, MODELS
+from fedpriv.models import LOSSES, MODELS, Weights
 from fedpriv.privacy import settings
 from fedpriv.published.recipe import Recipe
 from fedpriv.runs.compute import Compute
@@ -64,15 +64,21 @@ class DataSection(Plugin):
     partition: Annotated[PartitionSection, Spelled(_PARTITION)]
 
 
+def _as_file(given: object) -> object:
+    return {"file": given} if isinstance(given, str) else given
+
+
 class ModelSection(Plugin):
     """The model; `fix` replaces layers that mix examples, such as BatchNorm.
 
+    `weights` names a file to start from, on this machine: a path, or `{file: PATH, without: [head.*]}`.
     `train` lists the parameters to train, with `*` for any text: `[head.*]`. All others are frozen, and must be public.
     """
 
     field, registry, context = "model", MODELS, ("input_shape", "n_features", "n_classes")
 
     fix: bool = False
+    weights: Annotated[Weights, Spelled(named_fields(Weights)), BeforeValidator(_as_file)] | None = None
     train: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
 
 

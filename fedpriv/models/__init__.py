@@ -3,8 +3,10 @@
 from fedpriv.models.losses import Loss, cross_entropy, hinge, logistic, predict, squared_error
 from fedpriv.models.networks import FemnistCNN, LinearSVM, LogisticRegression, MnistCNN, SoftmaxRegression
 from fedpriv.models.registry import LOSSES, MODELS, make, resolve, resolve_loss
+from fedpriv.models.resnet import ResNet18
 from fedpriv.models.tuning import train_only
 from fedpriv.models.validation import fix_model, shipped, validate_model
+from fedpriv.models.weights import Weights, load_weights
 
 __all__ = [
     "LOSSES",
@@ -14,10 +16,13 @@ __all__ = [
     "LogisticRegression",
     "Loss",
     "MnistCNN",
+    "ResNet18",
     "SoftmaxRegression",
+    "Weights",
     "cross_entropy",
     "fix_model",
     "hinge",
+    "load_weights",
     "logistic",
     "make",
     "predict",

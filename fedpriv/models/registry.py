@@ -22,8 +22,10 @@ from fedpriv.models.networks import (
     MnistCNN,
     SoftmaxRegression,
 )
+from fedpriv.models.resnet import ResNet18
 from fedpriv.models.tuning import train_only
 from fedpriv.models.validation import fix_model, validate_model
+from fedpriv.models.weights import Weights, load_weights
 from fedpriv.randomness.streams import Randomness
 
 
@@ -62,6 +64,7 @@ def make(
     n_classes: int | None,
     *,
     fix: bool = False,
+    weights: Weights | None = None,
     train: Sequence[str] | None = None,
     seed: int = 0,
 ) -> tuple[nn.Module, nn.Module]:
@@ -73,6 +76,7 @@ def make(
         example: A made-up input `[1, ...]`.
         n_classes: Number of classes; None where targets are numbers.
         fix: Replace layers that mix examples, see `fix_model`.
+        weights: What it starts from, see `load_weights`; None: drawn by the seed.
         train: The parameters to train, see `train_only`; None leaves it to the model.
         seed: Of the initial parameters, which are public.
 
@@ -82,6 +86,7 @@ def make(
     # torch draws them from 32 bits of a seed: a larger one takes part through its hash
     torch.manual_seed(seed if abs(seed) < 2**32 else Randomness(seed).torch_seed("init"))
     made = resolve(model[0], input_shape=tuple(example.shape[1:]), n_classes=n_classes, **model[1])
+    made = made if weights is None else load_weights(made, weights.file, without=weights.without)
     made = fix_model(made) if fix else made
     made = made if train is None else train_only(made, train)
     validate_model(made)
@@ -157,6 +162,7 @@ _MODELS = {
     "logistic_regression": ModelEntry(LogisticRegression, "one linear score, for two classes and the logistic loss"),
     "mnist_cnn": ModelEntry(MnistCNN, "two 5x5 convolution blocks with GroupNorm and a linear layer"),
     "femnist_cnn": ModelEntry(FemnistCNN, "three 3x3 convolution blocks with GroupNorm and a linear layer"),
+    "resnet18_gn": ModelEntry(ResNet18, "ResNet-18 with GroupNorm, to fine-tune from weights of torchvision's names"),
 }
 
 _LOSSES = {

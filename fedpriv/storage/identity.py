@@ -41,6 +41,7 @@ SPEED = frozenset({"backend", "device", "chunk", "threads", "engine", "state"})
 LATER: dict[tuple[str, ...], object] = {
     ("privacy", "statistics", "ratio"): 0.0,
     ("model", "train"): None,
+    ("model", "weights"): None,
     ("strategy", "optimizer"): "sgd",
     ("strategy", "optimizer_state"): "reset",
 }

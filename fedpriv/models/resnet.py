@@ -1,0 +1,89 @@
+"""Residual networks with GroupNorm, in which no example's output depends on another example.
+
+Source: He, Zhang, Ren, Sun (2016), Deep residual learning; Wu and He (2018), Group normalization.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import Literal
+
+from torch import Tensor, nn
+
+from fedpriv.checks import Count
+from fedpriv.errors import ConfigError
+
+_GROUPS = 32  # as Wu and He have them
+Stem = Literal["imagenet", "cifar"]
+
+
+class ResNet18(nn.Module):
+    """ResNet-18 with GroupNorm in the place of BatchNorm: `[n, c, h, w]` to scores `[n, n_classes]`.
+
+    11 181 642 parameters for colour images and 10 classes, 5 130 of them in the head, `fc`. Parameters have the names
+    and shapes of torchvision's `resnet18(norm_layer=...)`, so weights of such a model can be loaded.
+
+    Args:
+        input_shape: `(c, h, w)`; flat inputs are brought to this shape.
+        n_classes: Scores per example.
+        width: Channels of the first of the four stages; each further one has twice as many.
+        stem: `"imagenet"` starts with a 7x7 convolution and a pooling that leave a sixteenth of the places; `"cifar"`
+            starts with a 3x3 convolution that leaves all, for small images.
+    """
+
+    def __init__(
+        self,
+        input_shape: tuple[int, ...] = (3, 224, 224),
+        n_classes: int = 10,
+        width: Count = 64,
+        stem: Stem = "imagenet",
+    ) -> None:
+        super().__init__()
+        if len(input_shape) != 3:
+            raise ConfigError("model.input_shape", input_shape, "give images (channels, height, width) (data.flat off)")
+        self.input_shape = tuple(input_shape)
+        small = stem == "cifar"
+        kernel, stride = (3, 1) if small else (7, 2)
+        self.conv1 = nn.Conv2d(input_shape[0], width, kernel, stride, padding=kernel // 2, bias=False)
+        self.bn1 = _norm(width)  # a GroupNorm under the name that public weights have
+        self.relu = nn.ReLU()
+        self.maxpool = nn.Identity() if small else nn.MaxPool2d(3, stride=2, padding=1)
+        self.layer1 = _stage(width, width, stride=1)
+        self.layer2 = _stage(width, 2 * width, stride=2)
+        self.layer3 = _stage(2 * width, 4 * width, stride=2)
+        self.layer4 = _stage(4 * width, 8 * width, stride=2)
+        self.fc = nn.Linear(8 * width, n_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Scores of `images [n, c, h, w]` or `[n, c * h * w]`."""
+        x = images.reshape(len(images), *self.input_shape)  # -> [n, c, h, w]
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(x.mean((2, 3)))  # [n, c, h, w] -> [n, c]
+
+
+class _Block(nn.Module):
+    """Two 3x3 convolutions beside a shortcut."""
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
+        self.bn1 = _norm(after)
+        self.relu = nn.ReLU()  # not in place, so that per-example gradients can be taken with vmap
+        self.conv2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
+        self.bn2 = _norm(after)
+        self.downsample = nn.Sequential()  # empty, it is the identity
+        if stride > 1 or before != after:
+            self.downsample.extend([nn.Conv2d(before, after, 1, stride, bias=False), _norm(after)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        inside = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+        return self.relu(inside + self.downsample(x))
+
+
+def _stage(before: int, after: int, stride: int) -> nn.Sequential:
+    return nn.Sequential(_Block(before, after, stride), _Block(after, after, 1))
+
+
+def _norm(channels: int) -> nn.GroupNorm:
+    return nn.GroupNorm(gcd(_GROUPS, channels), channels)
