@@ -7,6 +7,7 @@ gradients of similar norms mean less noise for the same epsilon.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Literal
 
 import torch
@@ -18,6 +19,7 @@ from fedpriv.data.scattering import scattering
 from fedpriv.errors import ConfigError
 from fedpriv.plugins import nearest
 
+_AT_ONCE = 4096  # images
 TransformName = Literal["center", "unit", "bandpass", "edges", "deskew", "scattering", "group_norm"]
 
 
@@ -60,7 +62,15 @@ def edges(images: Tensor) -> Tensor:
     """
     if min(images.shape[-2:]) < 4:
         raise ConfigError("data.transforms", "edges", f"needs 4 pixels a side, found {tuple(images.shape[-2:])}")
-    return torch.cat([_edges(block) for block in images.split(4096)])
+    n, channels, height, width = images.shape
+    sobel = images.new_tensor([[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]]) / 8
+    single = functional.pad(images.reshape(-1, 1, height, width), (1, 1, 1, 1), mode="replicate")  # -> [n c, 1, h, w]
+    across, down = functional.conv2d(single, torch.stack([sobel, sobel.T])[:, None]).split(1, 1)
+    directions = torch.arange(8).to(images)[:, None, None]
+    turns = torch.atan2(down, across) * 8 / torch.pi - directions  # [n c, 8, h, w], in eighths of pi
+    near = (1 - ((turns + 4) % 8 - 4).abs()).clamp_min(0)
+    cells = functional.avg_pool2d((across**2 + down**2).sqrt() * near, 4)
+    return cells.sqrt().reshape(n, 8 * channels, *cells.shape[-2:])  # [n c, 8, h/4, w/4]
 
 
 def deskew(images: Tensor) -> Tensor:
@@ -68,7 +78,21 @@ def deskew(images: Tensor) -> Tensor:
 
     Source: LeCun, Bottou, Bengio, Haffner (1998), who deskew digits for their linear classifier.
     """
-    return torch.cat([_deskew(block) for block in images.split(4096)])
+    height, width = images.shape[-2:]
+    y = torch.arange(height).to(images)[:, None] - (height - 1) / 2
+    x = torch.arange(width).to(images)[None] - (width - 1) / 2
+    # moments of the ink over all channels; an image without ink stays where it is
+    ink = images.abs().sum(1)
+    mass = ink.sum((1, 2)).clamp_min(torch.finfo(images.dtype).tiny)
+    middle_y, middle_x = (ink * y).sum((1, 2)) / mass, (ink * x).sum((1, 2)) / mass
+    from_y, from_x = y - middle_y[:, None, None], x - middle_x[:, None, None]
+    spread = (ink * from_y**2).sum((1, 2))
+    shear = torch.where(spread > 0, (ink * from_y * from_x).sum((1, 2)) / spread.clamp_min(1e-12), 0 * spread)
+    source_y = (y + middle_y[:, None, None]).expand_as(ink)
+    source_x = x + middle_x[:, None, None] + shear[:, None, None] * y
+    # grid_sample wants (x, y) in [-1, 1] from the first pixel's centre to the last's
+    grid = torch.stack([source_x * 2 / max(width - 1, 1), source_y * 2 / max(height - 1, 1)], -1)
+    return functional.grid_sample(images, grid, align_corners=True)
 
 
 def group_norm(images: Tensor) -> Tensor:
@@ -93,8 +117,10 @@ def apply(images: Tensor, names: Sequence[TransformName]) -> Tensor:
     for name in names:
         if name not in TRANSFORMS:
             raise ConfigError("data.transforms", name, f"unknown{nearest(name, TRANSFORMS)}")
-        images = TRANSFORMS[name](images)
-    return images
+    if not names:
+        return images
+    # what lies between the first and the last transform is held for some images at a time
+    return torch.cat([reduce(lambda x, name: TRANSFORMS[name](x), names, block) for block in images.split(_AT_ONCE)])
 
 
 TRANSFORMS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -112,33 +138,3 @@ def _cosines(length: int) -> Tensor:
     """The lower half of the DCT-II basis, `[length // 2, length]`."""
     basis = dct(torch.eye(length, dtype=torch.float64).numpy(), axis=0, norm="ortho")
     return torch.as_tensor(basis)[: length // 2]
-
-
-def _edges(images: Tensor) -> Tensor:
-    n, channels, height, width = images.shape
-    sobel = images.new_tensor([[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]]) / 8
-    single = functional.pad(images.reshape(-1, 1, height, width), (1, 1, 1, 1), mode="replicate")  # -> [n c, 1, h, w]
-    across, down = functional.conv2d(single, torch.stack([sobel, sobel.T])[:, None]).split(1, 1)
-    directions = torch.arange(8).to(images)[:, None, None]
-    turns = torch.atan2(down, across) * 8 / torch.pi - directions  # [n c, 8, h, w], in eighths of pi
-    near = (1 - ((turns + 4) % 8 - 4).abs()).clamp_min(0)
-    cells = functional.avg_pool2d((across**2 + down**2).sqrt() * near, 4)
-    return cells.sqrt().reshape(n, 8 * channels, *cells.shape[-2:])  # [n c, 8, h/4, w/4]
-
-
-def _deskew(images: Tensor) -> Tensor:
-    height, width = images.shape[-2:]
-    y = torch.arange(height).to(images)[:, None] - (height - 1) / 2
-    x = torch.arange(width).to(images)[None] - (width - 1) / 2
-    # moments of the ink over all channels; an image without ink stays where it is
-    ink = images.abs().sum(1)
-    mass = ink.sum((1, 2)).clamp_min(torch.finfo(images.dtype).tiny)
-    middle_y, middle_x = (ink * y).sum((1, 2)) / mass, (ink * x).sum((1, 2)) / mass
-    from_y, from_x = y - middle_y[:, None, None], x - middle_x[:, None, None]
-    spread = (ink * from_y**2).sum((1, 2))
-    shear = torch.where(spread > 0, (ink * from_y * from_x).sum((1, 2)) / spread.clamp_min(1e-12), 0 * spread)
-    source_y = (y + middle_y[:, None, None]).expand_as(ink)
-    source_x = x + middle_x[:, None, None] + shear[:, None, None] * y
-    # grid_sample wants (x, y) in [-1, 1] from the first pixel's centre to the last's
-    grid = torch.stack([source_x * 2 / max(width - 1, 1), source_y * 2 / max(height - 1, 1)], -1)
-    return functional.grid_sample(images, grid, align_corners=True)
