@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields, replace
 
 from torch import Tensor
 
+from fedpriv.nested import Nested, each
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -13,16 +15,16 @@ class Batch:
 
     Attributes:
         rows: Position of each client in the round's cohort, `[k]`.
-        inputs: `[k, b, ...]`.
-        targets: `[k, b, ...]`.
+        inputs: `[k, b, ...]`, or dicts and tuples of such tensors.
+        targets: The same.
         mask: `[k, b]`, False where padded.
         examples: Position of each example among all of the population, `[k, b]`.
         weights: Factor of each example's loss, `[k, b]`; None means 1.
     """
 
     rows: Tensor
-    inputs: Tensor
-    targets: Tensor
+    inputs: Nested
+    targets: Nested
     mask: Tensor
     examples: Tensor | None = None
     weights: Tensor | None = None
@@ -30,7 +32,7 @@ class Batch:
     def of(self, rows: slice) -> Batch:
         """The examples of some of these clients."""
         names = [field.name for field in fields(self) if getattr(self, field.name) is not None]
-        return replace(self, **{name: getattr(self, name)[rows] for name in names})
+        return replace(self, **{name: each(lambda t: t[rows], getattr(self, name)) for name in names})
 
     def weighted(self, of_examples: Tensor) -> Batch:
         """The same examples with these loss factors, `[n_examples]` in the order of the population's data."""

@@ -20,23 +20,27 @@ from torch.utils.data import (
 )
 
 from fedpriv.errors import ConfigError, DataError, in_short
+from fedpriv.nested import Nested, arguments, first, joined, leaves, plain, structure
 from fedpriv.problems.problem import Problem
 
 _MOST = 2**31  # examples; more fit into no memory
-Loss = Callable[[Tensor, Tensor], Tensor]
+Pair = tuple[Nested, Nested]
+Loss = Callable[[Any, Any], Tensor]
+"""Maps a model's outputs and the targets of a batch to a scalar."""
 
 
 class Client(nn.Module):
     """One data owner.
 
     Args:
-        model: Maps a batch of inputs `[b, ...]` to outputs `[b, ...]`. The output for an example must not depend on the
-            others (no BatchNorm).
-        loss: Maps (outputs, targets) of a batch to a scalar; gradients are computed one example at a time.
-        loader: The client's training data, as (input, target) pairs of tensors. Each example is read once, alone,
-            through the loader's data set and `collate_fn`. fedpriv draws its own batches, since epsilon depends on how
-            they are drawn: the loader's batch size, order and sampler are not used, and a random transform is applied
-            once. A run warns of both.
+        model: Maps a batch of inputs `[b, ...]` to outputs `[b, ...]`; inputs that are a dict are passed by name,
+            `model(**inputs)`, those of a tuple by position. The output for an example must not depend on the others.
+        loss: Maps (outputs, targets) of a batch to a scalar; gradients are computed one example at a time. Outputs are
+            what the model gives, also a dict or an object with fields, of which the loss picks what it needs.
+        loader: The client's training data, as (input, target) pairs of tensors, or of dicts and tuples of tensors.
+            Each example is read once, alone, through the loader's data set and `collate_fn`. fedpriv draws its own
+            batches, since epsilon depends on how they are drawn: the loader's batch size, order and sampler are not
+            used, and a random transform is applied once. A run warns of both.
         public_size: The number of examples that others are told and that sums are divided by; by default the true
             number. To keep the true number private (relation `add_remove`), give one that does not depend on it.
         problem: Objective and constraints, for strategies that take constraints; by default the mean loss.
@@ -86,15 +90,16 @@ class Client(nn.Module):
         """The true number of examples; others are told `public_size`."""
         return length_of(self.loader.dataset)
 
-    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def forward(self, inputs: Nested, targets: Nested) -> Tensor:
         """Loss of a batch: `[b, ...], [b, ...] -> []`."""
-        return self.loss(self.model(inputs), targets)
+        args, named = arguments(inputs)
+        return self.loss(self.model(*args, **named), targets)
 
-    def examples(self) -> tuple[Tensor, Tensor]:
+    def examples(self) -> Pair:
         """Read all examples in order: inputs `[m, ...]` and targets `[m, ...]`.
 
         Raises:
-            DataError: an example is no (input, target) pair of tensors, is not finite, or cannot be read.
+            DataError: an example is no (input, target) pair, is not finite, or cannot be read.
         """
         return read_all(self.loader, len(self))
 
@@ -143,11 +148,11 @@ def length_of(dataset: Dataset[Any]) -> int:
     return found
 
 
-def read_all(source: Source, length: int) -> tuple[Tensor, Tensor]:
+def read_all(source: Source, length: int) -> Pair:
     """Read all examples in order: inputs `[m, ...]` and targets `[m, ...]`; there must be `length` of them.
 
     Raises:
-        DataError: an example is no (input, target) pair of tensors, is not finite, or cannot be read.
+        DataError: an example is no (input, target) pair, is not finite, or cannot be read.
     """
     try:
         inputs, targets = _read(source)
@@ -156,27 +161,29 @@ def read_all(source: Source, length: int) -> tuple[Tensor, Tensor]:
     except Exception as error:  # whatever a user's data set or collate_fn raises
         fix = "each index below its length must give a pair (input, target) that collates to tensors"
         raise DataError(f"its examples cannot be read ({in_short(error)}): {fix}") from error
-    if not len(inputs) == len(targets) == length:
-        told = f"its data set says {length} examples, and gives {len(inputs)} inputs and {len(targets)} targets"
+    counts = len(first(inputs)), len(first(targets))
+    if counts != (length, length):
+        told = f"its data set says {length} examples, and gives {counts[0]} inputs and {counts[1]} targets"
         raise DataError(f"{told}: make its length the number of examples, since sums are divided by it")
-    for what, tensor in (("inputs", inputs), ("targets", targets)):
-        if tensor.layout != torch.strided or tensor.is_meta or tensor.is_complex():
-            kind = f"{tensor.dtype} tensors of layout {tensor.layout} on {tensor.device}"
-            raise DataError(f"a client's {what} are {kind}: give dense real tensors that hold their numbers")
+    for what, tree in (("inputs", inputs), ("targets", targets)):
+        for tensor in leaves(tree):
+            if tensor.layout != torch.strided or tensor.is_meta or tensor.is_complex():
+                kind = f"{tensor.dtype} tensors of layout {tensor.layout} on {tensor.device}"
+                raise DataError(f"a client's {what} are {kind}: give dense real tensors that hold their numbers")
     check_finite(inputs, targets)
     return inputs, targets
 
 
-def check_finite(inputs: Tensor, targets: Tensor) -> None:
+def check_finite(inputs: Nested, targets: Nested) -> None:
     """Refuse examples with NaN or infinity.
 
     Raises:
         DataError: names the example.
     """
-    for what, tensor in (("input", inputs), ("target", targets)):
-        row = first_broken(tensor)
-        if row is not None:
-            raise DataError(f"{what} {row} is not finite (NaN or infinity): clean or drop that example")
+    for what, tree in (("input", inputs), ("target", targets)):
+        broken = [row for row in map(first_broken, leaves(tree)) if row is not None]
+        if broken:
+            raise DataError(f"{what} {broken[0]} is not finite (NaN or infinity): clean or drop that example")
 
 
 def first_broken(rows: Tensor) -> int | None:
@@ -215,19 +222,28 @@ def is_plain(loader: Source) -> bool:
     return len(dataset.tensors) == 2 and loader.collate_fn is default_collate
 
 
-def _read(loader: Source) -> tuple[Tensor, Tensor]:
+def _read(loader: Source) -> Pair:
     if is_plain(loader):
         return _tensors(loader.dataset)
     collate = _stacked if loader.collate_fn is default_collate else _Alone(loader.collate_fn)
     dataset = _OneByOne(loader.dataset, len(cast("TensorDataset", loader.dataset)))
     once = DataLoader(dataset, batch_size=256, num_workers=loader.num_workers, collate_fn=collate)
     pairs = [pair for batch in once for pair in batch]
-    columns = [x for x, _ in pairs], [y for _, y in pairs]
-    for what, column in zip(("inputs", "targets"), columns, strict=True):
-        shapes = {tuple(part.shape[1:]) for part in column}
+    _check_one_shape("inputs", [inputs for inputs, _ in pairs])
+    _check_one_shape("targets", [targets for _, targets in pairs])
+    return joined(pairs)
+
+
+def _check_one_shape(what: str, column: Sequence[Nested]) -> None:
+    if len({structure(part) for part in column}) > 1:
+        raise DataError(f"{what} of a client are not nested alike: give each example the same names and places")
+    for parts in zip(*map(leaves, column), strict=True):
+        shapes = {tuple(part.shape[1:]) for part in parts}
         if len(shapes) > 1:
-            raise DataError(f"{what} of a client have shapes {sorted(shapes)[:3]}: bring all to one public shape")
-    return torch.cat(columns[0]), torch.cat(columns[1])
+            raise DataError(
+                f"{what} of a client have shapes {sorted(shapes)[:3]}: bring all to one public shape. A collate_fn "
+                "that pads to the longest of a batch gets one example at a time: pad to a length that you choose"
+            )
 
 
 @dataclass(frozen=True)
@@ -250,27 +266,32 @@ class _Alone:
 
     collate: Callable[[list[Any]], Any]
 
-    def __call__(self, examples: list[Any]) -> list[tuple[Tensor, Tensor]]:
-        return [_pair(self.collate([example]), 1) for example in examples]
+    def __call__(self, examples: list[Any]) -> list[Pair]:
+        return [pair_of(self.collate([example]), 1) for example in examples]
 
 
-def _stacked(examples: list[Any]) -> list[tuple[Tensor, Tensor]]:
-    return [_pair(default_collate(examples), len(examples))]
+def _stacked(examples: list[Any]) -> list[Pair]:
+    return [pair_of(default_collate(examples), len(examples))]
 
 
-def _pair(batch: object, count: int) -> tuple[Tensor, Tensor]:
-    if isinstance(batch, (tuple, list)) and len(cast("list[object]", batch)) == 2:
-        first, second = cast("list[object]", batch)
-        if isinstance(first, Tensor) and isinstance(second, Tensor):
-            one = "give one row for each, for what an example may change is bounded row by row"
-            if first.shape[:1] != (count,) or second.shape[:1] != (count,):
-                shapes = f"{tuple(first.shape)} and {tuple(second.shape)}"
-                raise DataError(f"a loader gave tensors of shapes {shapes} for {count} of its examples: {one}")
-            return first, second
-    raise DataError(
-        f"a loader gave a {type(batch).__name__}; fedpriv needs batches of (input, target) tensors: use a collate_fn "
-        "that returns such a pair"
-    )
+def pair_of(batch: object, count: int | None = None) -> Pair:
+    """Inputs and targets of a batch of so many examples; None: as many as there are.
+
+    Raises:
+        DataError: it is no pair of tensors, or of dicts and tuples of tensors, with a row for each example.
+    """
+    found = plain(batch)
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise DataError(
+            f"a loader gave a {type(batch).__name__}; fedpriv needs batches (inputs, targets) of tensors, or of dicts "
+            "and tuples of tensors: use a collate_fn that returns such a pair, e.g. (batch, batch['labels'])"
+        )
+    shapes = [tuple(tensor.shape) for tensor in leaves(found)]
+    count = shapes[0][0] if count is None and shapes[0] else count
+    if any(shape[:1] != (count,) for shape in shapes):
+        told = f"a loader gave tensors of shapes {' and '.join(map(str, shapes))} for {count} of its examples"
+        raise DataError(f"{told}: give one row for each, for what an example may change is bounded row by row")
+    return found
 
 
 def _tensors(dataset: Dataset[Any]) -> tuple[Tensor, Tensor]:

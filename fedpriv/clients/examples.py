@@ -8,8 +8,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedpriv.clients.client import Client
+from fedpriv.clients.client import Client, Pair
 from fedpriv.errors import DataError
+from fedpriv.nested import Nested, each, first, joined, leaves, structure
 
 
 class Examples(Protocol):
@@ -20,7 +21,7 @@ class Examples(Protocol):
         """Number of examples of each client, `[n_clients]`."""
         ...
 
-    def take(self, clients: Tensor, places: Tensor, at: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def take(self, clients: Tensor, places: Tensor, at: Tensor | None = None) -> Pair:
         """Some examples of some clients.
 
         Args:
@@ -39,7 +40,7 @@ class Examples(Protocol):
 
 
 class InMemory:
-    """All examples in one tensor of inputs and one of targets.
+    """All examples in one tensor of inputs and one of targets, or in dicts and tuples of such tensors.
 
     Args:
         clients: The clients; each one's loader is read once.
@@ -58,21 +59,20 @@ class InMemory:
         data = [_read(index, client) for index, client in enumerate(clients)]
         for index, pair in enumerate(data):
             check_alike(index, pair, data[0])
-        self.counts = torch.tensor([len(targets) for _, targets in data])
+        self.counts = torch.tensor([len(first(targets)) for _, targets in data])
         self._starts = torch.cat([torch.zeros(1, dtype=torch.long), self.counts.cumsum(0)])[:-1]
-        inputs = torch.cat([inputs for inputs, _ in data]).to(device)
-        targets = torch.cat([targets for _, targets in data]).to(device)
-        self.inputs, self.targets = with_types(inputs, targets, dtype)
+        both = each(lambda values: values.to(device), joined(data))
+        self.inputs, self.targets = with_types(*both, dtype)
 
-    def take(self, clients: Tensor, places: Tensor, at: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def take(self, clients: Tensor, places: Tensor, at: Tensor | None = None) -> Pair:
         """See `Examples.take`; consecutive examples are returned as a view, without copying."""
-        return joined(self.inputs, self.targets, places + self._starts[clients].unsqueeze(1), at)
+        return at_places(self.inputs, self.targets, places + self._starts[clients].unsqueeze(1), at)
 
     def expect(self, *cohorts: Tensor) -> None:
         """Nothing to do: all is there."""
 
 
-def joined(inputs: Tensor, targets: Tensor, at: Tensor, there: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def at_places(inputs: Nested, targets: Nested, at: Tensor, there: Tensor | None = None) -> Pair:
     """The examples at these positions `[k, b]`: `[k, b, ...]` each; a view, where they lie in a row.
 
     Args:
@@ -84,37 +84,44 @@ def joined(inputs: Tensor, targets: Tensor, at: Tensor, there: Tensor | None = N
     index = at.flatten()
     span = slice(int(index[0]), int(index[-1]) + 1)
     if span.stop - span.start == len(index) and torch.equal(index, torch.arange(span.start, span.stop)):
-        return inputs[span].unflatten(0, at.shape), targets[span].unflatten(0, at.shape)
-    index = index.to(inputs.device) if there is None else there.flatten()
-    # twice as fast as inputs[index]
-    inputs, targets = inputs.index_select(0, index), targets.index_select(0, index)
-    return inputs.unflatten(0, at.shape), targets.unflatten(0, at.shape)
+        return each(lambda rows: rows[span].unflatten(0, at.shape), (inputs, targets))
+    found = index.to(first(inputs).device) if there is None else there.flatten()
+    # twice as fast as rows[found]
+    return each(lambda rows: rows.index_select(0, found).unflatten(0, at.shape), (inputs, targets))
 
 
-def with_types(inputs: Tensor, targets: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def with_types(inputs: Nested, targets: Nested, dtype: torch.dtype) -> Pair:
     """Inputs and targets in the types of a run: floating-point ones in `dtype`, class numbers as torch takes them."""
-    inputs = inputs.to(dtype) if inputs.is_floating_point() else inputs
-    if targets.is_floating_point():
-        return inputs, targets.to(dtype)
-    return inputs, targets if targets.dtype == torch.bool else targets.long()
+
+    def of_input(values: Tensor) -> Tensor:
+        return values.to(dtype) if values.is_floating_point() else values
+
+    def of_target(values: Tensor) -> Tensor:
+        return of_input(values) if values.is_floating_point() or values.dtype == torch.bool else values.long()
+
+    return each(of_input, inputs), each(of_target, targets)
 
 
-def _read(index: int, client: Client) -> tuple[Tensor, Tensor]:
+def _read(index: int, client: Client) -> Pair:
     try:
         return client.examples()
     except DataError as error:
         raise DataError(f"client {index}: {error}") from error
 
 
-def check_alike(client: int, pair: tuple[Tensor, Tensor], of_first: tuple[Tensor, Tensor]) -> None:
+def check_alike(client: int, pair: Pair, of_first: Pair) -> None:
     """Refuse a client whose inputs or targets are of another shape or kind than client 0's.
 
     Raises:
         DataError: they are; names the client.
     """
-    for what, own, first in zip(("inputs", "targets"), pair, of_first, strict=True):
-        facts = [(tuple(t.shape[1:]), t.is_floating_point()) for t in (own, first)]
-        if facts[0] != facts[1]:
-            told = f"{what} of shape {tuple(own.shape[1:])} and type {own.dtype}"
-            other = f"{tuple(first.shape[1:])} and {first.dtype}"
-            raise DataError(f"client {client} has {told}, and client 0 has {other}: bring all to one shape and type")
+    for what, own, other in zip(("inputs", "targets"), pair, of_first, strict=True):
+        if structure(own) != structure(other):
+            told = f"{what} of client {client} are not nested as client 0's"
+            raise DataError(f"{told}: give each example the same names and places")
+        for mine, first_ones in zip(leaves(own), leaves(other), strict=True):
+            facts = [(tuple(t.shape[1:]), t.is_floating_point()) for t in (mine, first_ones)]
+            if facts[0] != facts[1]:
+                told = f"{what} of shape {facts[0][0]} and type {mine.dtype}"
+                told = f"client {client} has {told}, and client 0 has {facts[1][0]} and {first_ones.dtype}"
+                raise DataError(f"{told}: bring all to one shape and type")

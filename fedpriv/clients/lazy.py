@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from fedpriv.checks import Count, checked
-from fedpriv.clients.client import Client, Loss, Unbatched, length_of, read_all
-from fedpriv.clients.examples import Examples, check_alike, joined, with_types
+from fedpriv.clients.client import Client, Loss, Pair, Unbatched, length_of, read_all
+from fedpriv.clients.examples import Examples, at_places, check_alike, with_types
 from fedpriv.clients.layout import Layout
 from fedpriv.devices import moved
 from fedpriv.errors import ConfigError, DataError, in_short
+from fedpriv.nested import each, first, joined, leaves
 from fedpriv.problems.problem import Problem
 
 Load = Callable[[int], Dataset[Any]]
@@ -100,7 +101,7 @@ class LazyClients(Sequence[Client]):
         """Have each client's data set examined when it is read."""
         self._examine = examine
 
-    def read(self, client: int) -> tuple[Tensor, Tensor]:
+    def read(self, client: int) -> Pair:
         """All inputs and targets of a client, `[m, ...]` each.
 
         Raises:
@@ -167,7 +168,7 @@ class ReadWhenDrawn:
         self._clients, self._device, self._dtype = clients, device, dtype
         self._pool = ThreadPoolExecutor(workers, "fedpriv-reader")
         self._first = clients.read(0)
-        self._held: dict[int, Future[dict[int, tuple[Tensor, Tensor]]]] = {}
+        self._held: dict[int, Future[dict[int, Pair]]] = {}
 
     def expect(self, *cohorts: Tensor) -> None:
         """Read these clients' examples, in this order, and forget all others."""
@@ -179,24 +180,24 @@ class ReadWhenDrawn:
             part = missing[start : start + _AT_ONCE]
             self._held |= dict.fromkeys(part, self._pool.submit(self._read, part))
 
-    def take(self, clients: Tensor, places: Tensor, at: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def take(self, clients: Tensor, places: Tensor, at: Tensor | None = None) -> Pair:
         """See `Examples.take`.
 
         Raises:
             DataError: a client's data cannot be used; it is named.
         """
         found = [self._of(client) for client in clients.tolist()]
-        ends = torch.tensor([len(targets) for _, targets in found]).cumsum(0)
+        ends = torch.tensor([len(first(targets)) for _, targets in found]).cumsum(0)
         starts = torch.cat([torch.zeros(1, dtype=torch.long), ends[:-1]])
-        inputs, targets = (torch.cat(parts) for parts in zip(*found, strict=True))
-        inputs, targets = moved(self._device, *joined(inputs, targets, places + starts.unsqueeze(1)))
-        return inputs, targets
+        both = at_places(*joined(found), places + starts.unsqueeze(1))
+        there = iter(moved(self._device, *leaves(both)))
+        return each(lambda _: next(there), both)
 
-    def _of(self, client: int) -> tuple[Tensor, Tensor]:
+    def _of(self, client: int) -> Pair:
         held = self._held.get(client)
         return (self._read([client]) if held is None else held.result())[client]
 
-    def _read(self, clients: Sequence[int]) -> dict[int, tuple[Tensor, Tensor]]:
+    def _read(self, clients: Sequence[int]) -> dict[int, Pair]:
         found = {client: self._clients.read(client) for client in clients}
         for client, pair in found.items():
             check_alike(client, pair, self._first)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from fedpriv.clients.client import Client, is_plain
 from fedpriv.clients.roster import roster_of
+from fedpriv.nested import leaves, plain
 
 T = TypeVar("T")
 
@@ -55,7 +56,7 @@ def _reading_note(clients: Sequence[tuple[int, Client]]) -> list[str]:
     drawn = _spread([(i, client) for i, client in clients if not is_plain(client.loader)], _TRIED)
     for index, client in drawn:
         for at in _spread(range(len(client)), _TRIED // len(drawn)):
-            if not all(map(torch.equal, _collated(client.loader, at), _collated(client.loader, at))):
+            if not _equal(_collated(client.loader, at), _collated(client.loader, at)):
                 return [
                     f"an example of client {index} is another one when it is read again: its random transform has run "
                     "once for every example, when the data were read, and is frozen. Use a fixed transform; randomness "
@@ -63,8 +64,8 @@ def _reading_note(clients: Sequence[tuple[int, Client]]) -> list[str]:
                 ]
     for index, client in drawn:
         ends = 0, len(client) - 1
-        alone = (_collated(client.loader, at) for at in ends)
-        if not all(map(torch.equal, _collated(client.loader, *ends), map(torch.cat, zip(*alone, strict=True)))):
+        alone = [torch.cat(both) for both in zip(*(_collated(client.loader, at) for at in ends), strict=True)]
+        if not _equal(_collated(client.loader, *ends), alone):
             return [
                 f"the collate_fn of client {index} makes something else of two examples together than of each alone. "
                 "fedpriv collates each alone, so that no example changes another"
@@ -72,8 +73,13 @@ def _reading_note(clients: Sequence[tuple[int, Client]]) -> list[str]:
     return []
 
 
-def _collated(loader: DataLoader[Any], *at: int) -> tuple[Tensor, Tensor]:
-    return cast("tuple[Tensor, Tensor]", loader.collate_fn([loader.dataset[index] for index in at]))
+def _collated(loader: DataLoader[Any], *at: int) -> list[Tensor]:
+    """All tensors of the examples, collated together."""
+    return leaves(plain(loader.collate_fn([loader.dataset[index] for index in at])) or ())
+
+
+def _equal(these: Sequence[Tensor], those: Sequence[Tensor]) -> bool:
+    return len(these) == len(those) and all(map(torch.equal, these, those))
 
 
 def _spread(items: Sequence[T], most: int) -> Sequence[T]:

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
-from fedpriv.clients.client import Client
+from fedpriv.clients.client import Client, pair_of
 from fedpriv.clients.population import Population
 from fedpriv.clients.roster import roster_of
 from fedpriv.data.base import ExactOnly, size
 from fedpriv.errors import PrivacyError
+from fedpriv.nested import Nested, each, leaves
 from fedpriv.privacy.settings import Privacy
 
 Places = NDArray[np.int64]
@@ -179,14 +180,14 @@ def _digests_of_test(population: Population, test: Dataset[Any]) -> list[bytes]:
     """In the number formats that the clients' examples have."""
     found: list[bytes] = []
     x, y = population.first_examples(1)
-    for inputs, targets in DataLoader(test, batch_size=1000):
-        found += _digests(inputs.to(x.dtype), targets.to(y.dtype))
+    for inputs, targets in map(pair_of, DataLoader(test, batch_size=1000)):
+        found += _digests(*each(lambda own, like: own.to(like.dtype), (inputs, targets), (x, y)))
     return found
 
 
-def _digests(inputs: Tensor, targets: Tensor) -> list[bytes]:
+def _digests(inputs: Nested, targets: Nested) -> list[bytes]:
     """A fingerprint of each example."""
-    parts = [tensor.detach().cpu().contiguous().numpy().reshape(len(tensor), -1) for tensor in (inputs, targets)]
-    x, y = (np.ascontiguousarray(part).view(np.uint8) for part in parts)
-    rows = np.concatenate([x, y], 1)
+    tensors = leaves((inputs, targets))
+    parts = [tensor.detach().cpu().contiguous().numpy().reshape(len(tensor), -1) for tensor in tensors]
+    rows = np.concatenate([np.ascontiguousarray(part).view(np.uint8) for part in parts], 1)
     return [hashlib.blake2b(row, digest_size=16).digest() for row in rows]

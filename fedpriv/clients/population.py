@@ -15,13 +15,14 @@ from torch import Tensor, nn
 
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.chosen import Chosen
-from fedpriv.clients.client import Client, Loss
+from fedpriv.clients.client import Client, Loss, Pair
 from fedpriv.clients.examples import Examples
 from fedpriv.clients.layout import Layout
 from fedpriv.clients.part import Part
 from fedpriv.clients.roster import roster_of
 from fedpriv.devices import moved
 from fedpriv.errors import ConfigError
+from fedpriv.nested import each
 from fedpriv.problems.problem import Problem
 
 
@@ -132,19 +133,17 @@ class Population:
                     "To go on from a released model on purpose, copy its parameters and add up the prices",
                 )
 
-    def examples_of(self, client: int) -> tuple[Tensor, Tensor]:
+    def examples_of(self, client: int) -> Pair:
         """All inputs and targets of a client, `[m, ...]` each."""
-        inputs, targets = self.examples.take(
-            torch.tensor([client]), torch.arange(int(self.counts[client])).unsqueeze(0)
-        )
-        return inputs[0], targets[0]
+        found = self.examples.take(torch.tensor([client]), torch.arange(int(self.counts[client])).unsqueeze(0))
+        return each(lambda rows: rows[0], found)
 
-    def first_examples(self, count: int) -> tuple[Tensor, Tensor]:
+    def first_examples(self, count: int) -> Pair:
         """Inputs and targets of the first examples of all, `[count, ...]`; the same again where there are fewer."""
         at = torch.arange(count) % int(self.counts.sum())
         owners = torch.searchsorted(self.starts, at, right=True) - 1
-        inputs, targets = self.examples.take(owners, (at - self.starts[owners]).unsqueeze(1))
-        return inputs.squeeze(1), targets.squeeze(1)
+        found = self.examples.take(owners, (at - self.starts[owners]).unsqueeze(1))
+        return each(lambda rows: rows.squeeze(1), found)
 
     def full_batches(self, cohort: Tensor) -> Iterator[Batch]:
         """All examples of the clients in `cohort [k]`, in batches of at most `chunk` examples.

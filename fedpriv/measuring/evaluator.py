@@ -14,16 +14,19 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils.data import DataLoader, Dataset
 
-from fedpriv.clients.client import Loss, check_finite
+from fedpriv.clients.client import Loss, Pair, check_finite, pair_of
 from fedpriv.devices import fetched
 from fedpriv.errors import DataError, cut, in_short
 from fedpriv.measuring import metrics
 from fedpriv.measuring.own import OwnMetrics
+from fedpriv.nested import Nested, each, first, joined
 from fedpriv.oracle.backends.functional import Functional
 
 _AT_ONCE = 16  # models in a forward pass
 _EXAMPLES = 2**14  # of all models in a forward pass on another device than a processor
-Batches = list[tuple[Tensor, Tensor]]
+Batches = list[Pair]
+Answer = tuple[Tensor | list[Any], Nested]
+"""Each model's outputs on a batch, and the targets."""
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -35,9 +38,10 @@ class Evaluator:
         loss: Maps (outputs, targets) of a batch to their mean loss.
         test: Public test examples, as (input, target).
         batch_size: Examples at a time.
-        batched: Whether vmap can batch the model. Then `of_each` evaluates several models in one forward pass, which
-            takes half to two thirds of the time for linear layers; on a processor models with convolutions are
-            evaluated one after another, since together they take two to three times as long (torch 2.13).
+        batched: Whether to let vmap batch the model, where it can. Then `of_each` evaluates several models in one
+            forward pass, which takes half to two thirds of the time for linear layers; on a processor models with
+            convolutions are evaluated one after another, since together they take two to three times as long (torch
+            2.13).
         own: The user's own metrics, of single models.
     """
 
@@ -56,7 +60,7 @@ class Evaluator:
         # a copy, for a user may have put parts of the model in eval mode and not others
         self._functional, self._loss = Functional(copy.deepcopy(model).eval(), loss), loss
         parameter = next(model.parameters())
-        self._batches = [(_like(x, parameter), _like(y, parameter)) for x, y in _read(test, batch_size)]
+        self._batches = [each(lambda t: _like(t, parameter), both) for both in _read(test, batch_size)]
         if not self._batches:
             raise DataError("the test data are empty: give at least one example, or leave test data out")
         self._chosen: dict[int, Batches] = {}
@@ -70,23 +74,33 @@ class Evaluator:
         """
         named = self._functional.unflatten(params)
         for inputs, targets in self._batches:
-            first = targets.flatten(1)[:, 0] if targets.dim() > 1 else targets
-            for at in {int(first.argmin()), int(first.argmax())}:
-                one = slice(at, at + 1)
+            labels = first(targets).flatten(1)[:, 0] if first(targets).dim() > 1 else first(targets)
+            for at in {int(labels.argmin()), int(labels.argmax())}:
+                x, y = each(lambda t, at=at: t[at : at + 1], (inputs, targets))
                 try:
-                    self._loss(self._functional.outputs(named, inputs[one]), targets[one])
+                    self._loss(self._functional.outputs(named, x), y)
                 except Exception as error:  # whatever a user's model or loss raises
-                    told = f"shape {tuple(inputs.shape[1:])} and target {cut(str(targets[at].tolist()))}"
+                    told = f"shape {tuple(first(x).shape[1:])} and target {cut(str(first(y)[0].tolist()))}"
                     fix = f"test data must be like the clients' ({in_short(error)})"
                     raise DataError(f"model and loss do not take a test example of {told}: {fix}") from error
         if self._own.given:
             self(params)
+        self._batched = self._batched and self._can_batch(params)
 
     @torch.no_grad()
     def names(self, params: Tensor) -> list[str]:
         """Names of the metrics that have a meaning for this model `[dim]`."""
-        inputs, targets = self._batches[0]
-        return [*self._totals(self._answers(params[None], [(inputs[:1], targets[:1])])), *self._own.names]
+        one = each(lambda t: t[:1], self._batches[0])
+        return [*self._totals(self._answers(params[None], [one])), *self._own.names]
+
+    @torch.no_grad()
+    def _can_batch(self, params: Tensor) -> bool:
+        """Whether vmap can batch the model as it is in eval mode, and outputs are one tensor."""
+        try:
+            inputs = each(lambda t: t[:2], self._batches[0][0])
+            return isinstance(self._outputs(params.expand(2, -1), inputs), Tensor)
+        except Exception:  # whatever torch or a user's model raises
+            return False
 
     @torch.no_grad()
     def __call__(self, params: Tensor) -> dict[str, float]:
@@ -108,14 +122,14 @@ class Evaluator:
     def _models_at_once(self, batches: Batches, rows: Tensor) -> int:
         if rows.device.type == "cpu":
             return _AT_ONCE if self._batched and not self._in_turn else 1
-        return max(_EXAMPLES // len(batches[0][1]), 1) if self._batched else 1
+        return max(_EXAMPLES // len(first(batches[0])), 1) if self._batched else 1
 
-    def _answers(self, rows: Tensor, batches: Batches) -> Iterator[tuple[Tensor, Tensor]]:
+    def _answers(self, rows: Tensor, batches: Batches) -> Iterator[Answer]:
         """Each model's outputs `[n, b, ...]` on each batch, and the targets."""
         for inputs, targets in batches:
             yield self._outputs(rows, inputs), targets
 
-    def _totals(self, answers: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+    def _totals(self, answers: Iterable[Answer]) -> dict[str, Tensor]:
         """By metric: numerators and denominators of each model, `[n, 2, groups]`."""
         totals: dict[str, Tensor] = {}
         for outputs, targets in answers:
@@ -125,53 +139,56 @@ class Evaluator:
                     totals[metric.name] = totals[metric.name] + part if metric.name in totals else part
         return totals
 
-    def _parts(self, metric: metrics.Metric[metrics.OfTest], outputs: Tensor, targets: Tensor) -> Tensor | None:
+    def _parts(
+        self, metric: metrics.Metric[metrics.OfTest], outputs: Tensor | list[Any], targets: Nested
+    ) -> Tensor | None:
         """Of each model's outputs `[n, b, ...]`; None where the metric has no meaning."""
 
-        def of_one(outputs: Tensor) -> Tensor | None:
+        def of_one(outputs: Any) -> Tensor | None:  # noqa: ANN401
             return metric.function(outputs, targets, self._loss)
 
-        first = of_one(outputs[0])
-        if first is None or len(outputs) == 1:
-            return None if first is None else first.unsqueeze(0)
-        if metric.together:
+        found = of_one(outputs[0])
+        if found is None or len(outputs) == 1:
+            return None if found is None else found.unsqueeze(0)
+        if metric.together and isinstance(outputs, Tensor):
             return vmap(of_one)(outputs)
-        others = (of_one(each) for each in outputs[1:])
-        return torch.stack([first, *(part for part in others if part is not None)])
+        others = (of_one(other) for other in outputs[1:])
+        return torch.stack([found, *(part for part in others if part is not None)])
 
     def _read(self, totals: Sequence[dict[str, Tensor]]) -> list[dict[str, float]]:
         """Each model's metrics; all are copied from the device at once."""
         names = list(totals[0])
         parts = fetched([torch.cat([total[name] for total in totals]) for name in names])
-        each = zip(*([metrics.value_of(model) for model in part] for part in parts), strict=True)
-        return [dict(zip(names, values, strict=True)) for values in each]
+        of_models = zip(*([metrics.value_of(model) for model in part] for part in parts), strict=True)
+        return [dict(zip(names, values, strict=True)) for values in of_models]
 
-    def _outputs(self, rows: Tensor, inputs: Tensor) -> Tensor:
-        """Of each model: `[n, dim], [b, ...] -> [n, b, ...]`."""
+    def _outputs(self, rows: Tensor, inputs: Nested) -> Tensor | list[Any]:
+        """Of each model: `[n, dim], [b, ...] -> [n, b, ...]`, or a list of the models' outputs."""
 
-        def of_one(row: Tensor) -> Tensor:
+        def of_one(row: Tensor) -> Any:  # noqa: ANN401
             return self._functional.outputs(self._functional.unflatten(row), inputs)
 
-        return vmap(of_one)(rows) if len(rows) > 1 else of_one(rows[0]).unsqueeze(0)
+        return vmap(of_one)(rows) if len(rows) > 1 else [of_one(rows[0])]
 
     def _some(self, examples: int) -> Batches:
         """The first ones may be easier than the rest, or all of one class."""
         if examples not in self._chosen:
-            inputs, targets = (torch.cat(parts) for parts in zip(*self._batches, strict=True))
-            count = min(examples, len(targets))
-            at = torch.arange(count, device=targets.device) * len(targets) // count
-            size = len(self._batches[0][1])
-            self._chosen[examples] = list(zip(inputs[at].split(size), targets[at].split(size), strict=True))
+            both = joined(self._batches)
+            size, of_all, label = len(first(self._batches[0])), len(first(both)), first(both)
+            count = min(examples, of_all)
+            at = torch.arange(count, device=label.device) * of_all // count
+            self._chosen[examples] = [each(lambda t, part=part: t[part], both) for part in at.split(size)]
         return self._chosen[examples]
 
 
-def _read(test: Dataset[Any], batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _read(test: Dataset[Any], batch_size: int) -> Iterator[Pair]:
     try:
-        for inputs, targets in DataLoader(test, batch_size=batch_size):
-            check_finite(inputs, targets)
-            yield inputs, targets
+        for batch in DataLoader(test, batch_size=batch_size):
+            both = pair_of(batch)
+            check_finite(*both)
+            yield both
     except Exception as error:  # whatever a user's data set raises
-        fix = "give pairs (input, target) of tensors of one shape"
+        fix = "give pairs (input, target) of tensors of one shape, or of dicts and tuples of tensors"
         raise DataError(f"the test data cannot be read ({in_short(error)}): {fix}") from error
 
 

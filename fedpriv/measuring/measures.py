@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
-from torch.utils.data import ConcatDataset, TensorDataset
+from torch.utils.data import ConcatDataset
 
 from fedpriv.clients.population import Population
 from fedpriv.engines.local import Progress
@@ -14,6 +14,7 @@ from fedpriv.measuring import metrics
 from fedpriv.measuring.centralised import centralised_al
 from fedpriv.measuring.evaluator import Evaluator, spread
 from fedpriv.measuring.optimality import exact_report, private_report
+from fedpriv.nested import Rows
 from fedpriv.oracle.private import PrivateOracle
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.lagrangian import Measured, Priced
@@ -75,7 +76,7 @@ class Measures:
         if self.optimum is None:
             return None
         population = self.population
-        data = ConcatDataset([TensorDataset(*population.examples_of(i)) for i in range(len(population))])
+        data = ConcatDataset([Rows(*population.examples_of(i)) for i in range(len(population))])
         loss = Evaluator(population.model, population.loss, data)(params)["test_loss"]
         return loss + float(self.strategy.regularizer.value(params)) - self.optimum
 

@@ -16,9 +16,10 @@ from torch import Tensor
 from fedpriv.clients.client import Loss
 from fedpriv.engines.local import Progress
 from fedpriv.models import predict
+from fedpriv.nested import Nested, first
 
 F = TypeVar("F", covariant=True)
-OfTest = Callable[[Tensor, Tensor, Loss], Tensor | None]
+OfTest = Callable[[Any, Any, Loss], Tensor | None]
 """From a batch's outputs, its targets and the loss to numerators and denominators `[2, groups]` in float64.
 
 They are added up over batches; the metric is the mean of their ratios over the groups that have examples, such as the
@@ -70,14 +71,15 @@ class Metric(Generic[F]):
         return format(value, ".3g" if self.form == ".4f" and abs(value) >= 1e5 else self.form)
 
 
-def mean_loss(outputs: Tensor, targets: Tensor, loss: Loss) -> Tensor | None:
+def mean_loss(outputs: object, targets: Nested, loss: Loss) -> Tensor | None:
     """Mean loss of an example."""
-    return _pair(loss(outputs, targets).detach().double() * len(targets), len(targets))
+    count = len(first(targets))
+    return _pair(loss(outputs, targets).detach().double() * count, count)
 
 
-def accuracy(outputs: Tensor, targets: Tensor, loss: Loss) -> Tensor | None:
+def accuracy(outputs: object, targets: Nested, loss: Loss) -> Tensor | None:
     """Fraction of examples whose class is found."""
-    if not _are_classes(outputs, targets):
+    if not (isinstance(outputs, Tensor) and isinstance(targets, Tensor) and _are_classes(outputs, targets)):
         return None
     return _pair((predict(outputs) == targets).sum().double(), len(targets))
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedpriv.errors import ConfigError, cut, in_short
 from fedpriv.measuring import metrics
+from fedpriv.nested import each
 
 
 @runtime_checkable
@@ -63,13 +64,13 @@ class OwnMetrics:
         """As files have them."""
         return [f"test_{name}" for name in self.given]
 
-    def of(self, answered: Sequence[tuple[Tensor, Tensor]]) -> dict[str, float]:
+    def of(self, answered: Sequence[tuple[Any, Any]]) -> dict[str, float]:
         """Each metric of the outputs and targets of all batches.
 
         Raises:
             ConfigError: a metric fails, or gives no number.
         """
-        here = [(outputs.cpu(), targets.cpu()) for outputs, targets in answered]
+        here = [each(lambda t: t.cpu() if isinstance(t, Tensor) else t, pair) for pair in answered]
         return {f"test_{name}": self._value(name, metric, here) for name, metric in self.given.items()}
 
     def _value(self, name: str, metric: Any, answered: Sequence[tuple[Tensor, Tensor]]) -> float:  # noqa: ANN401

@@ -1,59 +1,44 @@
-"""Which layers a private run refuses, and what replaces them."""
+"""Layers that are known to mix examples, told before data are read, and what can stand in their place.
+
+Any other layer is judged by trying it, see `fedpriv.oracle.trial`.
+"""
 
 from __future__ import annotations
 
 import copy
 import warnings
-from typing import Any
+from math import gcd
 
 import torch
 from torch import nn
 
 from fedpriv.errors import ConfigError
 
-# torch's own layers that treat each example alone and keep nothing
-_PLAIN: tuple[type[nn.Module], ...] = (
-    nn.Sequential,
-    nn.ModuleList,
-    nn.Identity,
-    nn.Flatten,
-    nn.Linear,
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.GroupNorm,
-    nn.LayerNorm,
-    nn.ReLU,
-    nn.Tanh,
-    nn.Sigmoid,
-    nn.GELU,
-    nn.MaxPool2d,
-    nn.AvgPool2d,
-    nn.AdaptiveAvgPool2d,
-    nn.Dropout,
-    nn.Embedding,
-)
-
 # the private bases, since they cover the synchronised and lazy variants too
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm  # noqa: SLF001
 _INSTANCE_NORM = nn.modules.instancenorm._InstanceNorm  # noqa: SLF001
+_GROUPS = 32  # at most, as in the paper on group normalisation (Wu and He, 2018)
 
 
 def validate_model(model: nn.Module) -> None:
-    """Refuse models that private training cannot use.
+    """Refuse models that no private run can use, as far as can be told without data; a run then tries the model out.
 
-    These are models with layers that mix examples (BatchNorm), that keep running statistics or that opacus refuses,
-    frozen or not, and models without a trainable parameter.
+    These are models with normalisation over the batch, with running statistics that move, with complex parameters, or
+    without a trainable parameter. A BatchNorm in eval mode is a fixed map of each example and is let through.
 
     Raises:
         ConfigError: names the first such layer by its path, and the fix.
     """
     for path, layer in model.named_modules():
         if reason := _why_unfit(layer):
-            fix = f"{reason}; replace it, or call fedpriv.models.fix_model(model) (command line: --fix-model)"
-            raise ConfigError(f"model.{path}" if path else "model", type(layer).__name__, fix)
+            raise ConfigError(f"model.{path}" if path else "model", type(layer).__name__, reason)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         fix = "has no parameter to train; set requires_grad of those that a run should move"
         raise ConfigError("model", type(model).__name__, fix)
+    for name, parameter in model.named_parameters():
+        if parameter.is_complex():
+            fix = "is complex, and rows of parameters are real: keep torch.view_as_real of it, and view it as complex"
+            raise ConfigError(f"model.{name}", str(parameter.dtype), f"{fix} in forward")
 
 
 def shipped(model: nn.Module) -> list[str]:
@@ -68,16 +53,16 @@ def shipped(model: nn.Module) -> list[str]:
 
 
 def fix_model(model: nn.Module) -> nn.Module:
-    """A copy of `model` that `validate_model` accepts: BatchNorm becomes a new GroupNorm, LSTM opacus's DPLSTM, etc.
+    """A copy of `model` that `validate_model` accepts.
 
-    Frozen parameters stay frozen.
+    An InstanceNorm forgets its running statistics, which changes nothing in training mode. A BatchNorm becomes a new
+    GroupNorm: **another model**, whose outputs differ, which a Python warning says. Frozen layers stay frozen.
 
     Raises:
-        ConfigError: opacus has no replacement for a layer, or the replacement of a partly frozen layer has other
-            parameters.
+        ConfigError: there is no replacement for a layer.
     """
     fixed = copy.deepcopy(model)
-    unfit = [(path, layer) for path, layer in fixed.named_modules() if _why_unfit(layer)]
+    unfit = [(path, layer) for path, layer in fixed.named_modules() if _mixes(layer) or _remembers(layer)]
     for path, layer in unfit:
         replacement = _replacement(layer, path)
         if not path:
@@ -87,50 +72,47 @@ def fix_model(model: nn.Module) -> nn.Module:
     return fixed
 
 
-def _opacus() -> Any:  # noqa: ANN401 - opacus has no types
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from opacus.validators import ModuleValidator  # seconds to import
-    return ModuleValidator
-
-
 def _why_unfit(layer: nn.Module) -> str | None:
-    if isinstance(layer, _BATCH_NORM):
-        return "it normalises over the batch, so examples mix; use GroupNorm"
-    if isinstance(layer, _INSTANCE_NORM):
-        running = layer.track_running_stats or layer.running_mean is not None
-        return "it keeps running statistics of the data; set track_running_stats=False" if running else None
-    if type(layer) in _PLAIN or not type(layer).__module__.startswith("torch."):
-        return None  # not on opacus's list, which takes seconds and 80 MB to import
-    validators = _opacus().VALIDATORS
-    if type(layer) in validators and validators[type(layer)](layer):
-        return f"opacus does not support it; use opacus.layers.DP{type(layer).__name__}"
+    if _mixes(layer):
+        return (
+            "it normalises over the batch, so examples mix. Call .eval() on it to keep its weights and public running "
+            "statistics; or put a GroupNorm there, a change of the model, as fedpriv.models.fix_model(model) does "
+            "(command line: --fix-model)"
+        )
+    if _remembers(layer):
+        return (
+            "it keeps running statistics of the data; set track_running_stats=False, or call "
+            "fedpriv.models.fix_model(model) (command line: --fix-model), which changes nothing else"
+        )
     return None
 
 
+def _mixes(layer: nn.Module) -> bool:
+    return isinstance(layer, _BATCH_NORM) and (layer.training or layer.running_mean is None)
+
+
+def _remembers(layer: nn.Module) -> bool:
+    return isinstance(layer, _INSTANCE_NORM) and (layer.track_running_stats or layer.running_mean is not None)
+
+
 def _replacement(layer: nn.Module, path: str) -> nn.Module:
-    fixer = _opacus().FIXERS.get(type(layer))
-    if fixer is None:
-        raise ConfigError(f"model.{path}", type(layer).__name__, "opacus knows no replacement: replace it by hand")
+    if isinstance(layer, _INSTANCE_NORM):
+        layer.track_running_stats = False
+        for name in ("running_mean", "running_var", "num_batches_tracked"):
+            layer.register_buffer(name, None)
+        return layer
+    assert isinstance(layer, _BATCH_NORM)
+    if type(layer).__module__.partition(".")[0] != "torch":
+        raise ConfigError(f"model.{path}", type(layer).__name__, "has no known replacement: replace it by hand")
     # groups of one number are all zero after normalising, so a layer that may see [n, features] gets one group
-    options = {"num_groups": 1} if isinstance(layer, nn.BatchNorm1d) else {}
-    replacement: nn.Module = fixer(layer, **options)
-    if isinstance(replacement, _INSTANCE_NORM):
-        # opacus leaves the buffers, and torch goes on updating them
-        replacement.register_buffer("running_mean", None)
-        replacement.register_buffer("running_var", None)
-    _keep_frozen(layer, replacement, path)
+    groups = 1 if isinstance(layer, nn.BatchNorm1d) else gcd(_GROUPS, layer.num_features)
+    found = nn.GroupNorm(groups, layer.num_features, affine=layer.affine)
+    for new, old in zip(found.parameters(), layer.parameters(), strict=True):
+        new.requires_grad_(old.requires_grad)
+    warnings.warn(
+        f"model.{path} is a new GroupNorm now, in the place of {type(layer).__name__}: another model, whose outputs "
+        "differ, and weights from elsewhere may not suit it",
+        stacklevel=3,
+    )
     some = next((t for t in (*layer.parameters(), *layer.buffers()) if t.is_floating_point()), torch.empty(0))
-    return replacement.to(some.device, some.dtype).train(layer.training)
-
-
-def _keep_frozen(layer: nn.Module, replacement: nn.Module, path: str) -> None:
-    """Freeze the same parameters of the replacement; those of other names follow the ones that they stand for."""
-    flags = {name: parameter.requires_grad for name, parameter in layer.named_parameters()}
-    new = dict(replacement.named_parameters())
-    renamed = {flag for name, flag in flags.items() if name not in new}
-    if len(renamed) > 1:
-        fix = f"only partly frozen, and {type(replacement).__name__} has other parameters: replace it by hand"
-        raise ConfigError(f"model.{path}", type(layer).__name__, fix)
-    for name, parameter in new.items():
-        parameter.requires_grad_(flags.get(name, renamed != {False}))
+    return found.to(some.device, some.dtype).train(layer.training)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from torch.func import vmap
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.population import Population
 from fedpriv.errors import DataError
+from fedpriv.nested import each
 from fedpriv.oracle.backends.functional import Functional
 from fedpriv.oracle.sums import rows_of
 from fedpriv.privacy.clipping import Clip
@@ -121,15 +123,14 @@ def losses_of(functional: Functional, params: Tensor, batch: Batch) -> Tensor:
     Each example passes through the model as a batch of one, as for its gradient, so its loss depends on no other
     example even if the model would mix examples of a batch.
     """
-
-    def of_one(names: dict[str, Tensor], x: Tensor) -> Tensor:
-        return functional.outputs(names, x.unsqueeze(0)).squeeze(0)
-
     with torch.no_grad():
-        of_examples = vmap(of_one, in_dims=(None, 0), randomness="different")
-        outputs = vmap(of_examples, randomness="different")(functional.unflatten(params), batch.inputs)
-        losses = functional.losses(outputs.flatten(0, 1), batch.targets.flatten(0, 1))
-    return losses.unflatten(0, batch.mask.shape)
+        of_examples = vmap(functional.scores_or_loss, in_dims=(None, 0, 0), randomness="different")
+        of_clients = vmap(of_examples, randomness="different")
+        found = of_clients(functional.unflatten(params), batch.inputs, batch.targets)
+        scores, losses = cast("tuple[object, Tensor]", found)
+        if isinstance(scores, Tensor):
+            losses = functional.losses(scores.flatten(0, 1), each(lambda y: y.flatten(0, 1), batch.targets))
+    return losses.reshape(batch.mask.shape)
 
 
 def _pad(values: Tensor, width: int) -> Tensor:

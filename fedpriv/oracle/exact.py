@@ -6,12 +6,14 @@ For runs without privacy (epsilon is infinite) and their reports. Clients with e
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
 from fedpriv.clients.population import Population
+from fedpriv.nested import Nested, each, first
 from fedpriv.oracle.backends.functional import Functional
 from fedpriv.oracle.backends.linear import LinearBackend
 from fedpriv.oracle.constraints import tables
@@ -69,8 +71,7 @@ def _block(population: Population, rows: list[int], found: list[LossTable | None
     return _SumBlock(
         functional,
         rows,
-        torch.stack([inputs for inputs, _ in examples]),
-        torch.stack([targets for _, targets in examples]),
+        *each(lambda *parts: torch.stack(parts), *examples),
         torch.stack([table.objective for table in known]).to(like),
         torch.stack([table.weights for table in known]).to(like),
         known[0].matrix.to(like),
@@ -85,8 +86,8 @@ class _SumBlock:
 
     functional: Functional
     rows: list[int]
-    inputs: Tensor  # [g, m, ...]
-    targets: Tensor  # [g, m, ...]
+    inputs: Nested  # [g, m, ...]
+    targets: Nested  # [g, m, ...]
     objective: Tensor  # [g, m]
     weights: Tensor  # [g, m, q]
     matrix: Tensor  # [c, q]
@@ -94,20 +95,27 @@ class _SumBlock:
     linear: bool  # the model is one linear layer: no vmap needed
 
     def __call__(self, params: Tensor) -> tuple[Tensor, Tensor]:
-        outputs = self._outputs(self.functional.unflatten(params))
-        losses = self.functional.losses(outputs.flatten(0, 1), self.targets.flatten(0, 1))
-        losses = losses.unflatten(0, self.targets.shape[:2])  # [g * m] -> [g, m]
+        losses = self._losses(self.functional.unflatten(params))
         statistics = torch.einsum("gmq,gm->gq", self.weights, losses)
         return (self.objective * losses).sum(1), statistics @ self.matrix.T - self.offset
 
-    def _outputs(self, names: dict[str, Tensor]) -> Tensor:
+    def _losses(self, names: dict[str, Tensor]) -> Tensor:
+        """Of each example, `[g, m]`."""
+        outputs = self._outputs(names)
+        if not isinstance(outputs, Tensor):
+            return vmap(self.functional.batch_losses)(names, self.inputs, self.targets)
+        losses = self.functional.losses(outputs.flatten(0, 1), each(lambda y: y.flatten(0, 1), self.targets))
+        return losses.unflatten(0, outputs.shape[:2])  # [g * m] -> [g, m]
+
+    def _outputs(self, names: dict[str, Tensor]) -> Any:  # noqa: ANN401 - whatever a model gives
         if self.linear:
             weight, *bias = names.values()
-            outputs = torch.bmm(self.inputs.flatten(2), weight.mT)
+            outputs = torch.bmm(first(self.inputs).flatten(2), weight.mT)
             return outputs + bias[0].unsqueeze(1) if bias else outputs
         if len(self.rows) == 1:
             single = {name: value[0] for name, value in names.items()}
-            return self.functional.outputs(single, self.inputs[0]).unsqueeze(0)
+            found = self.functional.outputs(single, each(lambda rows: rows[0], self.inputs))
+            return found.unsqueeze(0) if isinstance(found, Tensor) else found
         return vmap(self.functional.outputs)(names, self.inputs)
 
 
@@ -118,8 +126,8 @@ class _FunctionBlock:
     functional: Functional
     rows: list[int]
     problem: Problem
-    inputs: Tensor  # [m, ...]
-    targets: Tensor  # [m, ...]
+    inputs: Nested  # [m, ...]
+    targets: Nested  # [m, ...]
 
     def __call__(self, params: Tensor) -> tuple[Tensor, Tensor]:
         model = BoundModel(self.functional, params[0])
@@ -136,10 +144,10 @@ class BoundModel:
     functional: Functional
     params: Tensor
 
-    def __call__(self, inputs: Tensor) -> Tensor:
+    def __call__(self, inputs: Nested) -> Any:  # noqa: ANN401 - whatever a model gives
         """Outputs of the batch."""
         return self.functional.outputs(self.functional.unflatten(self.params), inputs)
 
-    def losses(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def losses(self, inputs: Nested, targets: Nested) -> Tensor:
         """Loss of each example."""
-        return self.functional.losses(self(inputs), targets)
+        return self.functional.batch_losses(self.functional.unflatten(self.params), inputs, targets)

@@ -8,7 +8,7 @@ results is refused by name. This finds mistakes, but proves nothing for other ex
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,9 +16,12 @@ from torch import Tensor
 from fedpriv.clients.client import Loss
 from fedpriv.clients.population import Population
 from fedpriv.errors import ConfigError, DataError, FedprivError, cut, in_short
-from fedpriv.oracle.backends.functional import Functional
-from fedpriv.oracle.watched import Event, Trial, name_of, start_draws_anew
+from fedpriv.nested import Nested, each, first, leaves
+from fedpriv.oracle.backends.functional import is_finite
+from fedpriv.oracle.watched import Event, Trial, at, name_of, start_draws_anew
 
+Point = tuple[Tensor, Nested, Nested]
+"""Parameters `[dim]`, inputs and targets."""
 _SAME = 1e-4  # relative difference of one kernel on inputs of one shape
 _ROUNDED = 1e-2  # of two kernels: one for a batch, one for a batch of one
 _ONE, _OTHER = [0, 1, 2], [0, 3, 4]  # two batches that share their first example
@@ -42,19 +45,19 @@ def try_out(population: Population) -> None:
         trial = Trial(population, row)
         _check_memory(trial, Trial(population, row), x)
         _check_neighbours(trial, x)
-        _check_loss(trial.functional, trial.outputs(x[_ONE]), y[_ONE])
+        _check_loss(trial, at(x, _ONE), at(y, _ONE))
         _check_gradients(trial, x, y)
         _check_alone(trial, x, y)
         _check_labels(trial, population)
 
 
-def _usable(population: Population) -> tuple[Tensor, Tensor, Tensor]:
+def _usable(population: Population) -> Point:
     """Parameters `[dim]` and examples at which the loss and its gradient are finite, if there are such."""
     *tries, last = _candidates(population)
     for row, x, y in tries:
         try:
             trial = Trial(population, row)
-            if torch.isfinite(trial.outputs(x)).all() and torch.isfinite(trial.gradient(x, y)).all():
+            if all(map(is_finite, (*leaves(trial.outputs(x)), trial.gradient(x, y)))):
                 return row, x, y
         except Exception:  # whatever a user's model or loss raises for numbers that are made up
             continue
@@ -63,16 +66,22 @@ def _usable(population: Population) -> tuple[Tensor, Tensor, Tensor]:
     except FedprivError:
         raise
     except Exception as error:  # the same for real ones
-        shape, model = tuple(last[1].shape[1:]), type(population.model).__name__
-        if last[2].dtype != torch.long and _is_computed(population, last[0], last[1], last[2].long()):
-            told = f"client 0 has targets of type {last[2].dtype}, such as {cut(str(last[2][0].tolist()))}"
+        shape, model = _shapes(last[1]), type(population.model).__name__
+        y = first(last[2])
+        if y.dtype != torch.long and _is_computed(population, last[0], last[1], each(Tensor.long, last[2])):
+            told = f"client 0 has targets of type {y.dtype}, such as {cut(str(y[0].tolist()))}"
             raise DataError(f"{told}, and the loss takes class numbers: give whole ones (.long())") from error
         fix = f"it and the loss cannot be computed on examples of shape {shape} ({in_short(error)}); change"
         raise ConfigError("model", model, f"{fix} them, or the data") from error
     return last
 
 
-def _is_computed(population: Population, row: Tensor, x: Tensor, y: Tensor) -> bool:
+def _shapes(x: Nested) -> str:
+    found = [str(tuple(values.shape[1:])) for values in leaves(x)]
+    return ", ".join(found)
+
+
+def _is_computed(population: Population, row: Tensor, x: Nested, y: Nested) -> bool:
     try:
         Trial(population, row).gradient(x, y)
     except Exception:  # whatever a user's model or loss raises
@@ -80,56 +89,86 @@ def _is_computed(population: Population, row: Tensor, x: Tensor, y: Tensor) -> b
     return True
 
 
-def _candidates(population: Population) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Rows, inputs and targets, best first: initial parameters may be zeros, which hide what a layer does."""
+def _candidates(population: Population) -> Iterator[Point]:
+    """Rows, inputs and targets, best first."""
+    inputs, targets = population.first_examples(_EXAMPLES)
+    for point in made_up(population):
+        yield point
+        yield point[0], inputs, targets
+
+
+def made_up(population: Population) -> list[Point]:
+    """Public points, best first: rows `[dim]`, and inputs and targets of which only shapes and types are the data's.
+
+    Initial parameters may be zeros, which hide what a layer does, so that they are moved a little first.
+    """
     generator = torch.Generator().manual_seed(0)
     start = population.params[0]
     moved = start + 0.05 * torch.randn(start.shape, generator=generator).to(start)
-    real = population.first_examples(_EXAMPLES)
-    made_up = _made_up(real[0], -1.0, generator), _made_up(real[1], 0.0, generator)
-    for row, (x, y) in product((moved, start), (made_up, real)):
-        yield row, x, y
+    inputs, targets = population.first_examples(_EXAMPLES)
+    x = each(lambda like: _drawn(like, -1.0, generator), inputs)
+    y = each(lambda like: _drawn(like, 0.0, generator), targets)
+    return [(moved, x, y), (start, x, y)]
 
 
-def _made_up(like: Tensor, least: float, generator: torch.Generator) -> Tensor:
+def _drawn(like: Tensor, least: float, generator: torch.Generator) -> Tensor:
     """Five numbers, or arrays, of the same type: in [least, 1), or 0 and 1, which are categories nearly everywhere."""
     drawn = torch.rand(_EXAMPLES, *like.shape[1:], generator=generator)
     return (least + (1 - least) * drawn if like.is_floating_point() else drawn.round()).to(like)
 
 
-def _check_memory(trial: Trial, fresh: Trial, x: Tensor) -> None:
+def _check_memory(trial: Trial, fresh: Trial, x: Nested) -> None:
     why = (
         "answers the same batch differently when it is asked again: it keeps something of earlier batches, or draws "
         "random numbers that are not torch's; keep nothing between calls"
     )
     rows = [(i, i) for i in range(len(_ONE))]
-    before, between, after = (trial.events(x[batch]) for batch in (_ONE, _OTHER, _ONE))
+    before, between, after = (trial.events(at(x, batch)) for batch in (_ONE, _OTHER, _ONE))
     _compare(trial, before, after, rows, _SAME, why)
-    _compare(trial, between, fresh.events(x[_OTHER]), rows, _SAME, why)
+    _compare(trial, between, fresh.events(at(x, _OTHER)), rows, _SAME, why)
 
 
-def _check_neighbours(trial: Trial, x: Tensor) -> None:
-    why = "what it gives for an example depends on the other examples of the batch; use GroupNorm or the like"
-    _compare(trial, trial.events(x[_ONE]), trial.events(x[_OTHER]), [(0, 0)], _SAME, why)
+def _check_neighbours(trial: Trial, x: Nested) -> None:
+    why = "what it gives for an example depends on the other examples of the batch; "
+    these, those = trial.events(at(x, _ONE)), trial.events(at(x, _OTHER))
+    if _differ_in(these[-1], those[-1], 0, 0, _SAME):
+        why += _way_out(trial, x) or "use GroupNorm or the like"
+    _compare(trial, these, those, [(0, 0)], _SAME, why)
 
 
-def _check_gradients(trial: Trial, x: Tensor, y: Tensor) -> None:
-    if _differ(trial.gradient(x[_ONE], y[_ONE]), trial.gradient(x[_OTHER], y[_OTHER]), _SAME):
+def _way_out(trial: Trial, x: Nested) -> str | None:
+    """What to do about a model that mixes examples, if it is known. Tries it on the trial's copy, which is changed."""
+    if not trial.put_examples_first():
+        return None
+    try:
+        one, other, *alone = (trial.events(at(x, rows))[-1] for rows in (_ONE, _OTHER, [0], [1], [2]))
+    except Exception:  # whatever a user's model raises
+        return None
+    if _differ_in(one, other, 0, 0, _SAME) or any(_differ_in(one, a, i, 0, _ROUNDED) for i, a in enumerate(alone)):
+        return None
+    return "with batch_first=True that is not so: this was tried. Weights stay, and outputs become other ones"
+
+
+def _check_gradients(trial: Trial, x: Nested, y: Nested) -> None:
+    of_one, of_other = (trial.gradient(at(x, batch), at(y, batch)) for batch in (_ONE, _OTHER))
+    if _differ(of_one, of_other, _SAME):
         fix = "an example's gradient depends on the other examples of the batch: a backward pass of its own mixes them"
         raise ConfigError("model", type(trial.model).__name__, fix)
 
 
-def _check_alone(trial: Trial, x: Tensor, y: Tensor) -> None:
+def _check_alone(trial: Trial, x: Nested, y: Nested) -> None:
     """Puts the trial's model in eval mode where it draws random numbers: those of a batch are not those of one."""
     if trial.draws(x):
         trial.model.eval()
     if trial.draws(x):
         return
-    why = "what it gives for an example alone is not what it gives in a batch; make it independent of the batch's size"
-    batch = trial.events(x[_ONE])
-    for i in range(len(_ONE)):
-        _compare(trial, batch, trial.events(x[i : i + 1]), [(i, 0)], _ROUNDED, why)
-    if _differ(trial.gradient(x[_ONE], y[_ONE]), trial.gradient(x[:1], y[:1]), _ROUNDED):
+    why = "what it gives for an example alone is not what it gives in a batch; "
+    batch, alone = trial.events(at(x, _ONE)), [trial.events(at(x, [i])) for i in range(len(_ONE))]
+    if any(_differ_in(batch[-1], one[-1], i, 0, _ROUNDED) for i, one in enumerate(alone)):
+        why += _way_out(trial, x) or "make it independent of the batch's size"
+    for i, one in enumerate(alone):
+        _compare(trial, batch, one, [(i, 0)], _ROUNDED, why)
+    if _differ(trial.gradient(at(x, _ONE), at(y, _ONE)), trial.gradient(at(x, [0]), at(y, [0])), _ROUNDED):
         fix = "an example's gradient alone is not that in a batch: a backward pass of its own depends on the batch"
         raise ConfigError("model", type(trial.model).__name__, fix)
 
@@ -137,13 +176,14 @@ def _check_alone(trial: Trial, x: Tensor, y: Tensor) -> None:
 def _check_labels(trial: Trial, population: Population) -> None:
     """The real examples with the least and the largest label: one that is no class would fail, or count as nothing."""
     clients, (_, sample) = population.looked_at, population.first_examples(1)
-    if sample.is_floating_point() or sample.dim() != 1:
+    if not isinstance(sample, Tensor) or sample.is_floating_point() or sample.dim() != 1:
         return
-    labels = {client: population.examples_of(client)[1] for client in clients}
+    labels = {client: first(population.examples_of(client)[1]) for client in clients}
     least, most = min(clients, key=lambda i: int(labels[i].min())), max(clients, key=lambda i: int(labels[i].max()))
-    for client, at in {(least, int(labels[least].argmin())), (most, int(labels[most].argmax()))}:
-        label = int(labels[client][at])
-        x, y = (part[at : at + 1] for part in population.examples_of(client))
+    for client, place in {(least, int(labels[least].argmin())), (most, int(labels[most].argmax()))}:
+        label = int(labels[client][place])
+        inputs, targets = population.examples_of(client)
+        x, y = at(inputs, [place]), at(targets, [place])
         try:
             loss = trial.functional.loss(trial.outputs(x), y)
         except FedprivError:
@@ -157,29 +197,33 @@ def _check_labels(trial: Trial, population: Population) -> None:
             raise DataError(f"{told}: number the classes from 0, drop what has none")
 
 
-def _check_loss(functional: Functional, outputs: Tensor, y: Tensor) -> None:
-    loss, form = functional.loss, functional.per_example
+def _check_loss(trial: Trial, x: Nested, y: Nested) -> None:
+    loss, form, outputs = trial.functional.loss, trial.functional.per_example, trial.outputs(x)
     memory = "answers the same example differently when it is asked again; keep nothing between calls"
-    alone = torch.cat([_with_gradient(loss, outputs[i : i + 1], y[i : i + 1]) for i in (0, 1, 2, 0)])
+    order = [0, 1, 2, 0]
+    ones = outputs[order].split(1) if isinstance(outputs, Tensor) else [trial.outputs(at(x, [i])) for i in order]
+    alone = torch.cat([_with_gradient(loss, one, at(y, [i])) for one, i in zip(ones, order, strict=True)])
     if _differ(alone[0], alone[3], _SAME):
         raise ConfigError("loss", name_of(loss), memory)
-    if form is None:
+    if form is None or not isinstance(outputs, Tensor):
         return
     together = _with_gradient(form, outputs, y)
-    if len(together) != len(y):
-        fix = f"its per-example form {name_of(form)} gives {len(together)} losses for {len(y)} examples"
+    if len(together) != len(outputs):
+        fix = f"its per-example form {name_of(form)} gives {len(together)} losses for {len(outputs)} examples"
         raise ConfigError("loss", name_of(loss), f"{fix}; return one for each")
     if any(_differ(one, row, _SAME) for one, row in zip(alone[:3], together, strict=True)):
         fix = "gives an example another loss or gradient in a batch than alone; use its own output and target only"
         raise ConfigError("loss", name_of(loss), f"its per-example form {name_of(form)} {fix}")
-    _with_gradient(form, outputs.flip(0), y.flip(0))
+    _with_gradient(form, outputs.flip(0), at(y, [2, 1, 0]))
     if _differ(together, _with_gradient(form, outputs, y), _SAME):
         raise ConfigError("loss", name_of(loss), f"its per-example form {name_of(form)} {memory}")
 
 
-def _with_gradient(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
-    """Losses and their derivatives in the outputs, side by side: `[b, 1 + numbers of an output]`."""
-    start_draws_anew(outputs.device)
+def _with_gradient(loss: Loss, outputs: Any, targets: Nested) -> Tensor:  # noqa: ANN401
+    """Losses and, where outputs are a tensor, their derivatives in these: `[b, 1 + numbers of an output]`."""
+    start_draws_anew(first(targets).device)
+    if not isinstance(outputs, Tensor):
+        return loss(outputs, targets).detach().reshape(-1, 1)
     outputs = outputs.detach().clone().requires_grad_()
     values = loss(outputs, targets).reshape(-1, 1)
     # weights tell whose loss a derivative is of

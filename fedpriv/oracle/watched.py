@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import cast
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from fedpriv.clients.client import Loss
 from fedpriv.clients.population import Population
 from fedpriv.errors import ConfigError
+from fedpriv.nested import Nested, T, each, first
 from fedpriv.oracle.backends.functional import Functional
 from fedpriv.randomness.streams import torch_generators
 
@@ -32,39 +34,47 @@ class Trial:
             layer.register_forward_pre_hook(self._enter)
             layer.register_forward_hook(self._leave)
 
-    def outputs(self, x: Tensor) -> Tensor:
+    def outputs(self, x: Nested) -> Any:  # noqa: ANN401 - whatever a model gives
         """Outputs of a batch, `[b, ...]`."""
         with torch.no_grad():
             return self._outputs(self._row, x)
 
-    def events(self, x: Tensor) -> list[Event]:
+    def events(self, x: Nested) -> list[Event]:
         """What every layer takes and gives, in order; the outputs last."""
         outputs = self.outputs(x)
-        return [*self._events, ("", [outputs])]
+        return [*self._events, ("", _tensors(outputs))]
 
-    def gradient(self, x: Tensor, y: Tensor) -> Tensor:
-        """Gradient of the loss of the batch's first example, `[dim]`."""
+    def gradient(self, x: Nested, y: Nested) -> Tensor:
+        """Gradient of the loss of the batch's first example, `[dim]`; alone where outputs are not one tensor."""
         row = self._row.detach().clone().requires_grad_()
-        loss = number(self.functional.loss, self._outputs(row, x)[:1], y[:1])
+        outputs = self._outputs(row, x)
+        outputs = outputs[:1] if isinstance(outputs, Tensor) else self._outputs(row, at(x, [0]))
+        loss = number(self.functional.loss, outputs, at(y, [0]))
         if not loss.requires_grad:
             fix = "no trainable parameter has a part in its loss; set requires_grad of those that have"
             raise ConfigError("model", type(self.model).__name__, fix)
         return torch.autograd.grad(loss, row)[0]
 
-    def draws(self, x: Tensor) -> bool:
+    def put_examples_first(self) -> bool:
+        """Let recurrent and attention layers take examples in the first dimension; False if all do."""
+        layers = [vars(layer) for layer in self.model.modules() if vars(layer).get("batch_first") is False]
+        for settings in layers:
+            settings["batch_first"] = True
+        return bool(layers)
+
+    def draws(self, x: Nested) -> bool:
         """Whether the model draws random numbers from torch."""
         self.outputs(x)
-        after = [generator.get_state() for generator in torch_generators(x.device)]
-        before = [generator.manual_seed(0).get_state() for generator in torch_generators(x.device)]
+        after = [generator.get_state() for generator in torch_generators(first(x).device)]
+        before = [generator.manual_seed(0).get_state() for generator in torch_generators(first(x).device)]
         return any(not torch.equal(a, b) for a, b in zip(after, before, strict=True))
 
-    def _outputs(self, row: Tensor, x: Tensor) -> Tensor:
+    def _outputs(self, row: Tensor, x: Nested) -> Any:  # noqa: ANN401
         self._events, self._running = [], []
-        start_draws_anew(x.device)
-        outputs = cast("object", self.functional.outputs(self.functional.unflatten(row), x))
-        if not isinstance(outputs, Tensor) or outputs.shape[:1] != x.shape[:1]:
-            found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-            fix = f"gives {found} for {len(x)} examples; return one tensor with a row for each"
+        start_draws_anew(first(x).device)
+        outputs = self.functional.outputs(self.functional.unflatten(row), x)
+        if isinstance(outputs, Tensor) and outputs.shape[:1] != first(x).shape[:1]:
+            fix = f"gives {tuple(outputs.shape)} for {len(first(x))} examples; return a row for each"
             raise ConfigError("model", type(self.model).__name__, fix)
         return outputs
 
@@ -76,9 +86,17 @@ class Trial:
         self._events.append((self._running.pop(), _tensors(outputs)))
 
 
-def number(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+def at(tree: T, rows: Sequence[int]) -> T:
+    """Some examples of a batch."""
+    return each(lambda values: values[list(rows)], tree)
+
+
+def number(loss: Loss, outputs: Any, targets: Nested) -> Tensor:  # noqa: ANN401
     """Loss of one example."""
-    value = loss(outputs, targets)
+    value = cast("object", loss(outputs, targets))
+    if not isinstance(value, Tensor):
+        fix = f"gives a {type(value).__name__} for one example; return a tensor with one number"
+        raise ConfigError("loss", name_of(loss), fix)
     if value.numel() != 1:
         fix = f"gives {value.numel()} numbers for one example; use a reduction"
         raise ConfigError("loss", name_of(loss), fix)

@@ -10,13 +10,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from fedpriv.checks import Finite, NonNegative, Probability, Ratio, Whole, checked
 from fedpriv.errors import ConfigError, DataError
+from fedpriv.nested import Nested, first
 from fedpriv.plugins import Entry, Registry
 
 
@@ -28,11 +29,11 @@ class Model(Protocol):
         """The parameters, `[dim]`."""
         ...
 
-    def __call__(self, inputs: Tensor) -> Tensor:
+    def __call__(self, inputs: Nested) -> Any:  # noqa: ANN401 - whatever a model gives
         """Outputs, `[b, ...] -> [b, ...]`."""
         ...
 
-    def losses(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def losses(self, inputs: Nested, targets: Nested) -> Tensor:
         """The client's loss of each example, `[b]`."""
         ...
 
@@ -45,7 +46,7 @@ class Constraint(Protocol):
         """For each value, whether it must be zero (else at most zero)."""
         ...
 
-    def values(self, model: Model, inputs: Tensor, targets: Tensor) -> Tensor:
+    def values(self, model: Model, inputs: Nested, targets: Nested) -> Tensor:
         """The values `[m]` on a client's examples, differentiable."""
         ...
 
@@ -66,7 +67,7 @@ class Group:
     """
 
     name: str
-    members: Callable[[Tensor, Tensor], Tensor]
+    members: Callable[[Any, Any], Tensor]
     fraction: float | None
     sign: float = 1.0
 
@@ -113,7 +114,7 @@ class LossSum:
         """Sum of the coefficients over a client with the declared counts; public."""
         return sum(group.sign for group in self.groups)
 
-    def coefficients(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, float]:
+    def coefficients(self, inputs: Nested, targets: Nested) -> tuple[Tensor, float]:
         """Coefficients of all of a client's examples, `[b]`, and the largest that any example could have (public)."""
         members = [group.members(inputs, targets) for group in self.groups]
         sizes = [group.size(of) for group, of in zip(self.groups, members, strict=True)]
@@ -129,7 +130,7 @@ class OfLosses(ABC):
         """No value must be zero."""
         return (False,) * len(self.sums().signs)
 
-    def values(self, model: Model, inputs: Tensor, targets: Tensor) -> Tensor:
+    def values(self, model: Model, inputs: Nested, targets: Nested) -> Tensor:
         """See `Constraint.values`."""
         term, losses = self.sums(), model.losses(inputs, targets)
         total = term.coefficients(inputs, targets)[0].unsqueeze(1).to(losses).T @ losses
@@ -140,8 +141,9 @@ class OfLosses(ABC):
         """The sum."""
 
 
-def _everyone(inputs: Tensor, targets: Tensor) -> Tensor:
-    return torch.ones(len(targets), dtype=torch.bool, device=targets.device)
+def _everyone(inputs: Nested, targets: Nested) -> Tensor:
+    one = first(targets)
+    return torch.ones(len(one), dtype=torch.bool, device=one.device)
 
 
 @checked("problem.constraints")
@@ -222,7 +224,7 @@ class LinearEquality:
         """All values must be zero."""
         return (True,) * len(self.offset)
 
-    def values(self, model: Model, inputs: Tensor, targets: Tensor) -> Tensor:
+    def values(self, model: Model, inputs: Nested, targets: Nested) -> Tensor:
         """See `Constraint.values`.
 
         Raises:
@@ -247,10 +249,10 @@ class Function:
     without privacy.
     """
 
-    function: Callable[[Model, Tensor, Tensor], Tensor]
+    function: Callable[[Model, Any, Any], Tensor]
     equality: tuple[bool, ...] = (False,)
 
-    def values(self, model: Model, inputs: Tensor, targets: Tensor) -> Tensor:
+    def values(self, model: Model, inputs: Nested, targets: Nested) -> Tensor:
         """See `Constraint.values`.
 
         Raises:

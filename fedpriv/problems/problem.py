@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
+from fedpriv.nested import Nested, first
 from fedpriv.problems.constraints import Constraint, LossSum, mean_loss
 
 
@@ -53,7 +54,7 @@ class Problem:
         sums = _sums(self.parts)
         return sums is not None and any(term.counts_are_public for term in sums)
 
-    def table(self, inputs: Tensor, targets: Tensor) -> LossTable | None:
+    def table(self, inputs: Nested, targets: Nested) -> LossTable | None:
         """Objective and constraints on a client's examples; None if one of them is no sum of losses.
 
         Raises:
@@ -62,13 +63,14 @@ class Problem:
         sums = _sums(self.parts)
         if sums is None:
             return None
-        first = len(self.parts) - len(self.constraints)  # the objective stands before the constraints
-        found, terms = [term.coefficients(inputs, targets) for term in sums], sums[first:]
-        nothing = torch.zeros(len(targets), dtype=torch.float64, device=targets.device)
+        ahead = len(self.parts) - len(self.constraints)  # the objective stands before the constraints
+        found, terms = [term.coefficients(inputs, targets) for term in sums], sums[ahead:]
+        one = first(targets)
+        nothing = torch.zeros(len(one), dtype=torch.float64, device=one.device)
         return LossTable(
-            objective=found[0][0] if first else nothing,
-            weights=torch.stack([nothing, *(own for own, _ in found[first:])], 1)[:, 1:],
-            largest=torch.tensor([largest for _, largest in found[first:]]),
+            objective=found[0][0] if ahead else nothing,
+            weights=torch.stack([nothing, *(own for own, _ in found[ahead:])], 1)[:, 1:],
+            largest=torch.tensor([largest for _, largest in found[ahead:]]),
             total=torch.tensor([term.total for term in terms]),
             matrix=torch.block_diag(torch.zeros(0, 0), *(torch.tensor(term.signs).unsqueeze(1) for term in terms)),
             offset=torch.tensor([term.bound for term in terms for _ in term.signs], dtype=torch.float64),

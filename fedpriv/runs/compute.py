@@ -25,7 +25,7 @@ class Compute:
     Args:
         backend: How per-example gradients are computed: `"loop"`, `"vmap"`, `"ghost"` (without those of linear,
             convolution and embedding layers where they are large), `"linear"` (closed form for one linear layer) or
-            `"auto"`, which takes `linear` where it can and `ghost` otherwise.
+            `"auto"`, the first of linear, ghost, vmap and loop that gives the loop's sums on made-up examples.
         device: A torch device, or `"auto"` for a GPU if there is one.
         dtype: Type of parameters and examples, `"float32"` or `"float64"`.
         chunk: Largest number of examples that are computed at once. By default 16384 on a CPU, where gradients are

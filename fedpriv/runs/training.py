@@ -31,8 +31,8 @@ from fedpriv.measuring.measures import Measures
 from fedpriv.measuring.own import Own, OwnMetrics
 from fedpriv.measuring.stopping import Stop, Stopping
 from fedpriv.network.local import Star
-from fedpriv.oracle.backends import choose
 from fedpriv.oracle.backends.in_threads import in_threads
+from fedpriv.oracle.choosing import choose_by_trial
 from fedpriv.oracle.private import PrivateOracle
 from fedpriv.oracle.sums import Sums
 from fedpriv.oracle.trial import try_out
@@ -132,17 +132,22 @@ class Training:
             raise ConfigError("metrics", own.names, "there are no test data to compute them on: give some")
         evaluate = None if test is None else Evaluator(model, loss, test, batched=compute.backend != "loop", own=own)
         ownership.check_test(self.population, test, privacy)
-        start = _start_alike(self.population, evaluate)
+        start = self.population.start_alike()
+        try_out(self.population)
+        chosen = choose_by_trial(compute.backend, self.population, chunk)
+        if evaluate is not None:
+            evaluate.try_out(start)
         self._stopping = Stopping() if stop is None else stop.begin([] if evaluate is None else evaluate.names(start))
         self._stopping = self._stopping.restored({} if saved is None else saved.stopping)
         self.measures = Measures(self.population, strategy, evaluate, optimum, start if compare else None)
         self._identity = self._identity.with_model(model, saved, self._keeper.path)
         self.warnings = weaknesses(self.plan, sizes, clients, optimum=optimum, secret_seed=secret_seed)
+        self.warnings += chosen.warnings
 
         # what it costs, and the only door to the data
         told = optimum is not None and privacy.private
         self._charging = Charging(self.plan, ("the optimality gap, exact",) if told else ())
-        self._sums = Sums(in_threads(choose(compute.backend, model, loss, chunk)), len(clients), device)
+        self._sums = Sums(in_threads(chosen.backend), len(clients), device)
         self.ledger = self._keeper.ledger(self._charging.guard, self.plan, streams, saved, fresh_noise=fresh_noise)
         self._charging.follow(self.ledger)
         self.oracle = PrivateOracle(self.population, self._sums, self.plan.privacy, self.ledger, streams)
@@ -308,15 +313,6 @@ class Training:
         model = copy.deepcopy(self.population.model).eval()
         self.population.layout.write(params, model)
         return model
-
-
-def _start_alike(population: Population, evaluate: Evaluator | None) -> Tensor:
-    """Start all clients from the first one's parameters `[dim]`, once model, loss and data are seen to fit there."""
-    start = population.start_alike()
-    try_out(population)
-    if evaluate is not None:
-        evaluate.try_out(start)
-    return start
 
 
 def _so_far(epsilon: float, target: float | None) -> str:

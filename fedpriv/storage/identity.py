@@ -116,6 +116,8 @@ def parts(value: object) -> tuple[object, ...]:
         made = value.__reduce_ex__(4)
     except (TypeError, PicklingError):  # a lock or an open file: a resource, not a setting
         return ()
+    except RuntimeError:  # torch's parametrised modules refuse to be pickled: they are what they hold
+        return (vars(value),)
     return (made,) if isinstance(made, str) else (*made[:3], *(list(rest) for rest in made[3:5] if rest is not None))
 
 

@@ -33,6 +33,12 @@ BACKENDS: dict[str, MakesBackend] = {
 }
 
 
+def candidates(model: nn.Module) -> list[BackendName]:
+    """Backends that may serve the model, the fastest first; `fedpriv.oracle.choosing` tries them."""
+    general: list[BackendName] = ["ghost", "vmap", "loop"]
+    return ["linear", *general] if LinearBackend.supports(model) else general
+
+
 def choose(name: BackendName, model: nn.Module, loss: Loss, chunk: int | None = None) -> Backend:
     """Build a backend.
 
@@ -46,7 +52,7 @@ def choose(name: BackendName, model: nn.Module, loss: Loss, chunk: int | None = 
         ConfigError: the name is unknown, or the backend does not support the model.
     """
     if name == "auto":
-        name = "linear" if LinearBackend.supports(model) else "ghost"
+        name = candidates(model)[0]
     if name not in BACKENDS:
         raise ConfigError("backend", name, f"choose 'auto' or one of {sorted(BACKENDS)}")
     return BACKENDS[name](model, loss, chunk)

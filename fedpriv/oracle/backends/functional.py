@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedpriv.clients.batch import Batch
-from fedpriv.clients.client import Loss
+from fedpriv.clients.client import Loss, Pair
 from fedpriv.clients.layout import Layout
+from fedpriv.nested import Nested, arguments, each
+
+ScoresOrLoss = tuple[Tensor, tuple[()]] | tuple[tuple[()], Tensor]
+"""Losses are faster together than one by one, and other outputs than tensors do not leave vmap."""
 
 
 class Functional:
@@ -22,7 +26,7 @@ class Functional:
     would carry data past the oracle.
 
     Args:
-        model: Maps `[b, ...]` to `[b, ...]`, each example on its own.
+        model: Maps `[b, ...]` to `[b, ...]`, each example on its own; see `Client`.
         loss: Maps the outputs and targets of a batch of one to a scalar.
 
     Attributes:
@@ -40,22 +44,46 @@ class Functional:
         """Parameters by name, as views: `[..., dim] -> {name: [..., *shape]}`."""
         return self.layout.unflatten(rows)
 
-    def outputs(self, params: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-        """Outputs of the model: `[b, ...] -> [b, ...]`."""
+    def outputs(self, params: Mapping[str, Tensor], inputs: Nested) -> Any:  # noqa: ANN401 - whatever a model gives
+        """Outputs of the model: `[b, ...] -> [b, ...]`, or what else the loss takes."""
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
-        return functional_call(self.model, {**params, **buffers}, (inputs,))
+        return functional_call(self.model, {**params, **buffers}, *arguments(inputs))
 
-    def example_loss(self, params: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+    def example_loss(self, params: Mapping[str, Tensor], x: Nested, y: Nested) -> Tensor:
         """Loss of one example, passed as a batch of one: `[...], [...] -> []`."""
-        return self.loss(self.outputs(params, x.unsqueeze(0)), y.unsqueeze(0))
+        return self.loss_alone(self.outputs(params, alone(x)), y)
 
-    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def loss_alone(self, outputs: Any, y: Nested) -> Tensor:  # noqa: ANN401
+        """Loss of one example, from the outputs for a batch of one and its target `[...]`."""
+        return self.loss(outputs, alone(y)).reshape(())
+
+    def scores_or_loss(self, params: Mapping[str, Tensor], x: Nested, y: Nested) -> ScoresOrLoss:
+        """Of one example, for use in vmap: its outputs where they are one tensor, else its loss."""
+        outputs = self.outputs(params, alone(x))
+        return (outputs.squeeze(0), ()) if isinstance(outputs, Tensor) else ((), self.loss_alone(outputs, y))
+
+    def losses(self, outputs: Tensor, targets: Nested) -> Tensor:
         """Loss of each example, without the loss's reduction: `[b, ...], [b, ...] -> [b]`."""
         if len(outputs) == 0:
             return outputs.flatten()  # vmap needs at least one
         if self.per_example is not None:
             return self.per_example(outputs, targets)
-        return vmap(lambda o, y: self.loss(o.unsqueeze(0), y.unsqueeze(0)))(outputs, targets)
+        return vmap(lambda o, y: self.loss_alone(o.unsqueeze(0), y))(outputs, targets)
+
+    def batch_losses(self, params: Mapping[str, Tensor], x: Nested, y: Nested) -> Tensor:
+        """Loss of each example, by one forward pass where outputs are one tensor: `[b, ...], [b, ...] -> [b]`.
+
+        Other outputs, as an object with a mean loss, have a meaning for one example at a time.
+        """
+        outputs = self.outputs(params, x)
+        if isinstance(outputs, Tensor):
+            return self.losses(outputs, y)
+        return vmap(self.example_loss, in_dims=(None, 0, 0), randomness="different")(params, x, y)
+
+
+def alone(example: Nested) -> Nested:
+    """One example as a batch of one: `[...] -> [1, ...]`."""
+    return each(lambda values: values.unsqueeze(0), example)
 
 
 def _per_example_form(loss: Loss) -> Loss | None:
@@ -109,7 +137,7 @@ def count(flags: Tensor) -> Tensor:
     return flags.sum(1, dtype=torch.long)
 
 
-def unpad(batch: Batch) -> tuple[Tensor, Tensor]:
+def unpad(batch: Batch) -> Pair:
     """Inputs and targets in which padding is replaced by the client's own first example.
 
     Padding may hold examples of other clients. Multiplying by zero is not enough: 0 * inf is NaN, so a broken example
@@ -120,4 +148,4 @@ def unpad(batch: Batch) -> tuple[Tensor, Tensor]:
     first = batch.mask.int().argmax(1, keepdim=True)
     cell = torch.arange(batch.mask.shape[1], device=first.device).where(batch.mask, first)
     client = torch.arange(len(cell), device=cell.device).unsqueeze(1)
-    return batch.inputs[client, cell], batch.targets[client, cell]
+    return each(lambda values: values[client, cell], (batch.inputs, batch.targets))

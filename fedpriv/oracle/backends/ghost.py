@@ -7,18 +7,21 @@ plain autograd returns each example's gradient.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import reduce
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
 from fedpriv.clients.client import Loss
+from fedpriv.nested import Nested, each, first
 from fedpriv.oracle.backends.factors import Dense, Gradients
-from fedpriv.oracle.backends.functional import all_alike
+from fedpriv.oracle.backends.functional import ScoresOrLoss, all_alike
 from fedpriv.oracle.backends.per_example import PerExample, in_cache
-from fedpriv.oracle.backends.recorded import Call, Recording
+from fedpriv.oracle.backends.recorded import Call, Cells, Recording
 from fedpriv.privacy.clipping import NormName
 
 _MOST = 512  # examples at once on any device: in sums of more, rounding would weigh (see `factors.LONGEST`)
@@ -39,34 +42,36 @@ class GhostBackend(PerExample):
         super().__init__(model, loss, min(chunk or _MOST, _MOST))
         self._keep: Callable[[Tensor], Tensor] = _as_it_is
 
-    def _fitting(self, params: Tensor, x: Tensor, y: Tensor, norm: NormName) -> int:
+    def _fitting(self, params: Tensor, x: Nested, y: Nested, norm: NormName) -> int:
         gradients = [found.settled(norm) for found in self._gradients(params, x, y)]
         return in_cache(sum(found.numbers for found in gradients) * params.element_size())
 
-    def _gradients(self, params: Tensor, x: Tensor, y: Tensor) -> list[Gradients]:
+    def _gradients(self, params: Tensor, x: Nested, y: Nested) -> list[Gradients]:
         if not (found := self._run(params, x, y)):
             self._keep = Tensor.clone
             found = self._run(params, x, y)
         return found
 
-    def _run(self, params: Tensor, x: Tensor, y: Tensor) -> list[Gradients]:
+    def _run(self, params: Tensor, x: Nested, y: Nested) -> list[Gradients]:
         """The gradients; none if the model changed in place what was to be kept."""
-        cells, unflatten, calls = (x.shape[0], x.shape[1]), self._functional.unflatten, list[Call]()
-        alike = all_alike(params)
-        shared, x = (params[0], x.flatten(0, 1)) if alike else (params, x)
-        own = shared.expand(len(x), -1) if alike else shared.unsqueeze(1).expand(*cells, -1)
+        cells, unflatten, calls = _cells(x), self._functional.unflatten, list[Call]()
+        alike, flat = all_alike(params), each(lambda values: values.flatten(0, 1), (x, y))
+        shared, (x, of_each) = (params[0], flat) if alike else (params, (x, y))
+        own = shared.expand(math.prod(cells), -1) if alike else shared.unsqueeze(1).expand(*cells, -1)
         leaves = {name: leaf.requires_grad_() for name, leaf in unflatten(own.detach()).items()}
 
-        def outputs(own: dict[str, Tensor], shared: dict[str, Tensor], x: Tensor) -> Tensor:
+        def scores_or_loss(own: dict[str, Tensor], shared: dict[str, Tensor], x: Nested, y: Nested) -> ScoresOrLoss:
             with Recording(own, shared, calls, 1 if alike else 2, self._keep):
-                return self._functional.outputs(own, x.unsqueeze(0)).squeeze(0)
+                return self._functional.scores_or_loss(own, x, y)
 
-        over_examples = vmap(outputs, in_dims=(0, None, 0), randomness="different")
+        over_examples = vmap(scores_or_loss, in_dims=(0, None, 0, 0), randomness="different")
         over = over_examples if alike else vmap(over_examples, randomness="different")
         with torch.enable_grad():
             # of what needs gradients only leaves and recorded outputs get one
-            found = over(leaves, unflatten(shared.detach().requires_grad_()), x)
-            losses = self._functional.losses(found if alike else found.flatten(0, 1), y.flatten(0, 1))
+            of_one = over(leaves, unflatten(shared.detach().requires_grad_()), x, of_each)
+            scores, losses = cast("tuple[object, Tensor]", of_one)
+            if isinstance(scores, Tensor):
+                losses = self._functional.losses(scores if alike else scores.flatten(0, 1), flat[1])
             if any(call.input.changed or call.output.changed for call in calls):
                 return []
             inputs = [*leaves.values(), *(call.output.stored for call in calls)]
@@ -75,7 +80,7 @@ class GhostBackend(PerExample):
 
 
 def _by_parameter(
-    leaves: dict[str, Tensor], calls: list[Call], gradients: Sequence[Tensor | None], cells: tuple[int, int]
+    leaves: dict[str, Tensor], calls: list[Call], gradients: Sequence[Tensor | None], cells: Cells
 ) -> list[Gradients]:
     """Each parameter's gradients: those of its copies, and of the layers that were recorded."""
     terms: dict[str, list[Gradients]] = {name: [] for name in leaves}
@@ -89,6 +94,11 @@ def _by_parameter(
         if not terms[name]:  # the loss does not depend on it
             terms[name].append(Dense(torch.zeros_like(leaf).reshape(*cells, -1)))
     return [reduce(Gradients.plus, found) for found in terms.values()]
+
+
+def _cells(x: Nested) -> Cells:
+    clients, examples, *_ = first(x).shape
+    return clients, examples
 
 
 def _as_it_is(tensor: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from torch import Tensor, fx, nn
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.client import Loss
 from fedpriv.errors import ConfigError
+from fedpriv.nested import each, first
 from fedpriv.oracle.backends.functional import Functional, all_alike, at_hand, count, is_finite, without_nan
 from fedpriv.oracle.backends.summation import sum_of_products
 from fedpriv.privacy.clipping import Clip, NormName
@@ -79,7 +80,7 @@ class LinearBackend:
         """Derivative of each example's loss in the model's outputs, `[k, b, n_outputs]`."""
         weight, bias = params.split([self._shape.numel(), params.shape[1] - self._shape.numel()], dim=1)
         weight = weight.unflatten(1, self._shape)
-        x = batch.inputs.flatten(2)
+        x = _inputs(batch)
         if all_alike(params):
             outputs = nn.functional.linear(x, weight[0], bias[0] if self._has_bias else None)
         else:
@@ -87,7 +88,7 @@ class LinearBackend:
             outputs = outputs + bias.unsqueeze(1) if self._has_bias else outputs
         with torch.enable_grad():
             outputs = outputs.detach().requires_grad_()
-            losses = self._functional.losses(outputs.flatten(0, 1), batch.targets.flatten(0, 1))
+            losses = self._functional.losses(outputs.flatten(0, 1), each(lambda y: y.flatten(0, 1), batch.targets))
             return torch.autograd.grad(losses.sum(), outputs)[0].contiguous()
 
     def _outer_sum(self, deltas: Tensor, weights: Tensor, batch: Batch) -> Tensor:
@@ -95,7 +96,7 @@ class LinearBackend:
 
         One of weight 0 adds nothing even when it is not finite.
         """
-        x, weights = batch.inputs.flatten(2), weights.unsqueeze(2)
+        x, weights = _inputs(batch), weights.unsqueeze(2)
         weighted = deltas * weights
         return without_nan(
             lambda: self._products(weighted, x),
@@ -120,7 +121,7 @@ class LinearBackend:
         """Norm of each `(x, 1)`, or of `x` where there is no bias, `[k, b]`."""
         known = self._norms.setdefault(batch, {})
         if norm.norm not in known:
-            norms = norm.norms(batch.inputs.flatten(2))
+            norms = norm.norms(_inputs(batch))
             known[norm.norm] = norm.norms(torch.stack([norms, torch.ones_like(norms)], -1)) if self._has_bias else norms
         return known[norm.norm]
 
@@ -132,8 +133,13 @@ class LinearBackend:
 
     def _overflows(self, deltas: Tensor, batch: Batch) -> Tensor:
         """Which examples' gradients have an entry that is no finite number of their type, `[k, b]`."""
-        largest = batch.inputs.flatten(2).abs().amax(2).clamp_min(1 if self._has_bias else 0)
+        largest = _inputs(batch).abs().amax(2).clamp_min(1 if self._has_bias else 0)
         return ~torch.isfinite(deltas.abs().amax(2) * largest)
+
+
+def _inputs(batch: Batch) -> Tensor:
+    """`[k, b, features]`; a linear layer has one input."""
+    return first(batch.inputs).flatten(2)
 
 
 def _only_layer(model: nn.Module) -> nn.Linear | None:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.clients.batch import Batch
-from fedpriv.clients.client import Loss
+from fedpriv.clients.client import Loss, Pair
+from fedpriv.nested import Nested, each
 from fedpriv.oracle.backends.functional import Functional
 from fedpriv.privacy.clipping import Clip
 
@@ -56,7 +57,7 @@ class LoopBackend:
         """Each client's position and the gradient `[dim]` of each of its examples, or its difference."""
         for client in range(len(params)):
             for example in batch.mask[client].nonzero().flatten():
-                x, y = batch.inputs[client, example], batch.targets[client, example]
+                x, y = _cell((batch.inputs, batch.targets), client, int(example))
                 gradient = self._gradient(params[client], x, y)
                 if anchor is not None:
                     gradient = gradient - self._gradient(anchor[client], x, y)
@@ -64,7 +65,11 @@ class LoopBackend:
                     gradient = gradient * batch.weights[client, example]
                 yield client, gradient
 
-    def _gradient(self, row: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def _gradient(self, row: Tensor, x: Nested, y: Nested) -> Tensor:
         row = row.detach().clone().requires_grad_()
         loss = self._functional.example_loss(self._functional.unflatten(row), x, y)
         return torch.autograd.grad(loss, row)[0]
+
+
+def _cell(both: Pair, client: int, example: int) -> Pair:
+    return each(lambda values: values[client, example], both)

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from fedpriv.clients.batch import Batch
-from fedpriv.clients.client import Loss
+from fedpriv.clients.client import Loss, Pair
+from fedpriv.nested import Nested, each
 from fedpriv.oracle.backends.factors import Gradients
 from fedpriv.oracle.backends.functional import Functional, all_alike, at_hand, count, is_finite, unpad
 from fedpriv.oracle.backends.group_norm import FoldedGroupNorm
@@ -59,11 +60,11 @@ class PerExample(ABC):
         return self._functional.model
 
     @abstractmethod
-    def _gradients(self, params: Tensor, x: Tensor, y: Tensor) -> list[Gradients]:
+    def _gradients(self, params: Tensor, x: Nested, y: Nested) -> list[Gradients]:
         """Each parameter's gradients at rows `[c, dim]`, of examples `[c, b, ...]`."""
 
     @abstractmethod
-    def _fitting(self, params: Tensor, x: Tensor, y: Tensor, norm: NormName) -> int:
+    def _fitting(self, params: Tensor, x: Nested, y: Nested, norm: NormName) -> int:
         """How many examples `[1, 1, ...]` with rows `[1, dim]` a CPU's cache holds what is kept of."""
 
     def clipped_sum(
@@ -113,7 +114,7 @@ class PerExample(ABC):
         clients, examples = batch.mask.shape
         chunk, height = self._at_once(params, batch, norm), self.together(params, batch, norm)
         for rows, cells in _cut(clients, examples, chunk, height):
-            x, y, mask = batch.inputs[rows, cells], batch.targets[rows, cells], batch.mask[rows, cells]
+            (x, y), mask = _piece((batch.inputs, batch.targets), rows, cells), batch.mask[rows, cells]
             with self._kernels:
                 gradients = self._gradients(params[rows], x, y)
                 if anchor is not None:
@@ -131,7 +132,8 @@ class PerExample(ABC):
         if not batch.mask.numel() or (self._chunk and params.device.type != "cpu"):
             return self._chunk or 1
         if norm.norm not in self._fits:
-            one = params[:1], batch.inputs[:1, :1], batch.targets[:1, :1]
+            first = slice(0, 1)
+            one = params[first], *_piece((batch.inputs, batch.targets), first, first)
             with self._kernels, torch.random.fork_rng(devices=[]):  # a trial draws nothing of the run's
                 self._fits[norm.norm] = self._fitting(*one, norm.norm)
         return min(self._chunk or self._fits[norm.norm], self._fits[norm.norm])
@@ -153,12 +155,12 @@ class PerExample(ABC):
     def _sums(self, params: Tensor, batch: Batch) -> Tensor:
         """Sum of each client's gradients, `[k, dim]`: one backward pass for all examples of a client."""
         sums = params.new_zeros(params.shape)
-        inputs, targets = unpad(batch)
+        both = unpad(batch)
         clients, examples = batch.mask.shape
         for rows, cells in _cut(clients, examples, self._most(params), self.together(params, batch, None)):
             mask = batch.mask[rows, cells]
             kept = mask if batch.weights is None else mask * batch.weights[rows, cells]
-            found = self._over_clients(params[rows], inputs[rows, cells], targets[rows, cells], kept)
+            found = self._over_clients(params[rows], *_piece(both, rows, cells), kept)
             sums[rows] += found.where(mask.any(1, keepdim=True), 0)
         return sums
 
@@ -166,12 +168,13 @@ class PerExample(ABC):
         """Largest number of examples whose gradients are summed at once."""
         return min(self._chunk or _MOST, _MOST) if params.device.type == "cpu" else self._chunk or _MOST
 
-    def _over_clients(self, params: Tensor, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+    def _over_clients(self, params: Tensor, x: Nested, y: Nested, mask: Tensor) -> Tensor:
         """Gradient of each row's summed loss, `[c, dim]`."""
         if len(params) == 1:  # plain autograd is faster than torch.func, and needs no vmap
             with torch.enable_grad():
                 leaf = params[0].detach().requires_grad_()
-                loss = self._summed_loss(self._functional.unflatten(leaf), x[0], y[0], mask[0])
+                x, y = each(lambda values: values[0], (x, y))
+                loss = self._summed_loss(self._functional.unflatten(leaf), x, y, mask[0])
                 return torch.autograd.grad(loss, leaf)[0].unsqueeze(0)
         with self._kernels:
             of_sum = vmap(
@@ -180,14 +183,17 @@ class PerExample(ABC):
             found = of_sum(self._functional.unflatten(params[0] if all_alike(params) else params), x, y, mask)
         return torch.cat([g.reshape(len(mask), -1) for g in found.values()], 1)
 
-    def _summed_loss(self, params: dict[str, Tensor], x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
-        losses = self._functional.losses(self._functional.outputs(params, x), y)
-        return (losses * mask).sum()
+    def _summed_loss(self, params: dict[str, Tensor], x: Nested, y: Nested, mask: Tensor) -> Tensor:
+        return (self._functional.batch_losses(params, x, y) * mask).sum()
 
 
 def in_cache(size: int) -> int:
     """How many examples of `size` bytes suit a CPU's cache: 4 to 512, with about 16 MiB."""
     return min(max((16 << 20) // max(size, 1), 4), _MOST)
+
+
+def _piece(both: Pair, rows: slice, cells: slice) -> Pair:
+    return each(lambda values: values[rows, cells], both)
 
 
 def _cut(clients: int, examples: int, chunk: int, height: int) -> Iterator[tuple[slice, slice]]:

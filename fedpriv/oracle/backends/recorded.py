@@ -14,6 +14,7 @@ from torch._C._functorch import get_unwrapped, is_batchedtensor, maybe_get_bdim
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from fedpriv.oracle.backends.attention import WRITTEN_OUT
 from fedpriv.oracle.backends.factors import Convolved, Dense, FewRows, Gradients, Integers, Outer
 
 Cells = tuple[int, int]
@@ -83,7 +84,8 @@ class Call:
 class Recording(TorchFunctionMode):
     """A context in which calls of layers whose weights are the model's parameters are recorded.
 
-    Calls that are not understood, and weights that are computed from parameters, go their usual way.
+    Calls that are not understood, and weights that are computed from parameters, go their usual way; attention with
+    dropout is written out.
 
     Args:
         own: The parameters that the model is called with, one copy for each example, by name.
@@ -104,11 +106,12 @@ class Recording(TorchFunctionMode):
         super().__init__()
         self._names = {id(tensor): name for name, tensor in own.items()}
         self._shared, self._calls, self._levels, self._keep = shared, calls, levels, keep
-        self._layers: dict[object, Callable[..., Tensor | None]] = {
+        self._layers: dict[object, Callable[..., object]] = {
             functional.linear: self._linear,
             functional.embedding: self._embedding,
             functional.conv1d: self._convolution,
             functional.conv2d: self._convolution,
+            **WRITTEN_OUT,
         }
 
     def __torch_function__(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.func import grad, vmap
 
+from fedpriv.nested import Nested, each, first
 from fedpriv.oracle.backends.factors import Dense, Gradients
 from fedpriv.oracle.backends.functional import all_alike
 from fedpriv.oracle.backends.per_example import PerExample, in_cache
@@ -23,14 +24,16 @@ class VmapBackend(PerExample):
             which suits its cache, and so it is by default; a GPU is faster with more.
     """
 
-    def _fitting(self, params: Tensor, x: Tensor, y: Tensor, norm: NormName) -> int:
+    def _fitting(self, params: Tensor, x: Nested, y: Nested, norm: NormName) -> int:
         return in_cache(params.shape[1] * params.element_size())
 
-    def _gradients(self, params: Tensor, x: Tensor, y: Tensor) -> list[Gradients]:
+    def _gradients(self, params: Tensor, x: Nested, y: Nested) -> list[Gradients]:
+        cells = first(x).shape[:2]
         of_examples = vmap(grad(self._functional.example_loss), in_dims=(None, 0, 0), randomness="different")
         if all_alike(params):
             # one vmap over [c * b, ...]
-            found = of_examples(self._functional.unflatten(params[0]), x.flatten(0, 1), y.flatten(0, 1))
-            return [Dense(g.reshape(*x.shape[:2], -1)) for g in found.values()]
+            x, y = each(lambda values: values.flatten(0, 1), (x, y))
+            found = of_examples(self._functional.unflatten(params[0]), x, y)
+            return [Dense(g.reshape(*cells, -1)) for g in found.values()]
         found = vmap(of_examples, randomness="different")(self._functional.unflatten(params), x, y)
         return [Dense(g.flatten(2)) for g in found.values()]

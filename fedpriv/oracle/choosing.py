@@ -1,0 +1,143 @@
+"""Which backend computes a run's gradients: by trying them on the real model, with numbers that are made up.
+
+What is tried must not depend on private data: backends round differently, so that a choice by private examples would
+change every answer a little, which no noise covers.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from fedpriv.clients.batch import Batch
+from fedpriv.clients.client import Loss
+from fedpriv.clients.population import Population
+from fedpriv.errors import ConfigError, in_short
+from fedpriv.nested import each, first
+from fedpriv.oracle.backends import BACKENDS, BackendName, candidates, choose
+from fedpriv.oracle.backends.base import Backend
+from fedpriv.oracle.backends.functional import Functional
+from fedpriv.oracle.trial import Point, made_up
+from fedpriv.oracle.watched import Trial, at
+from fedpriv.privacy.clipping import Clip
+
+_SAME = 1e-3  # relative difference of two backends' sums in float32
+_AT_ONCE = 16  # examples in the batch that one example at a time is compared with
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A backend that serves a model.
+
+    Attributes:
+        name: A key of `BACKENDS`.
+        backend: Made for the run's model and loss.
+        warnings: What to tell the user of it.
+    """
+
+    name: str
+    backend: Backend
+    warnings: tuple[str, ...] = ()
+
+
+def choose_by_trial(name: BackendName, population: Population, chunk: int | None = None) -> Choice:
+    """The first of linear, ghost, vmap and loop that gives the loop's sums on made-up examples.
+
+    Where model and loss cannot be computed on those, the kind of model decides.
+
+    Args:
+        name: A key of `BACKENDS` to insist on, or `"auto"`.
+        population: The clients, at their initial parameters.
+        chunk: Largest number of examples whose gradients are computed at once.
+
+    Raises:
+        ConfigError: the backend that is insisted on does not serve the model.
+    """
+    model, loss, device = population.model, population.loss, population.device
+    tried: list[BackendName] = candidates(model) if name == "auto" else [name]
+    backends = {key: choose(key, model, loss, chunk) for key in tried}
+    if tried == ["loop"]:
+        return Choice("loop", backends["loop"])
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        rehearsal = _rehearsal(population)
+        if rehearsal is None:
+            return Choice(tried[0], backends[tried[0]])
+        why = ""
+        for key in tried:
+            failure = rehearsal.failure(key)
+            if failure is None:
+                return Choice(key, backends[key], (rehearsal.told(why),) if key == "loop" else ())
+            why = why or failure
+    raise ConfigError("compute.backend", name, f"does not serve this model ({why}); use 'auto' or 'loop'")
+
+
+@dataclass(frozen=True)
+class _Rehearsal:
+    """Sums of two clients' two made-up examples each, at one row for both and at two rows."""
+
+    model: nn.Module
+    loss: Loss
+    point: Point
+    rows: tuple[Tensor, Tensor]  # of one row, and of two
+    wanted: list[Tensor]  # what the loop gives; empty where the model draws random numbers
+
+    def failure(self, name: str) -> str | None:
+        """Why a backend does not serve the model, if so."""
+        try:
+            found = self.sums(name)
+        except Exception as error:  # whatever a user's model raises, or torch where it cannot batch it
+            return in_short(error)
+        for one, other in zip(found, self.wanted, strict=False):
+            if not bool((one - other).norm() <= _SAME * other.norm()):
+                return "it gives other gradients than one example at a time"
+        return None
+
+    def sums(self, name: str) -> list[Tensor]:
+        """The sums of one backend: clipped in both ways, and exact."""
+        model = copy.deepcopy(self.model)  # which a forward pass may change
+        backend, cells = BACKENDS[name](model, self.loss), torch.arange(2)
+        x, y = (each(lambda values: values[:4].unflatten(0, (2, 2)), part) for part in self.point[1:])
+        batch = Batch(cells, x, y, torch.ones(2, 2, dtype=torch.bool, device=self.rows[0].device))
+        asked = (self.rows[0], Clip(1.0)), (self.rows[1], Clip(1.0)), (self.rows[1], None)
+        return [backend.clipped_sum(rows, batch, clip)[0] for rows, clip in asked]
+
+    def told(self, why: str) -> str:
+        """A warning that one example at a time is slow; names the reason."""
+        functional = Functional(copy.deepcopy(self.model), self.loss)
+        row, x, y = self.point
+        places = [i % len(first(x)) for i in range(_AT_ONCE)]
+        both = at(x, places), at(y, places)
+
+        def seconds(rows: slice) -> float:
+            begun, leaf = time.perf_counter(), row.detach().clone().requires_grad_()
+            x, y = (each(lambda values: values[rows], part) for part in both)
+            loss = self.loss(functional.outputs(functional.unflatten(leaf), x), y)
+            torch.autograd.grad(loss.sum(), leaf)
+            return time.perf_counter() - begun
+
+        alone, together = (min(seconds(slice(n)) for _ in range(2)) for n in (1, _AT_ONCE))
+        return (
+            f"this model's gradients are computed one example at a time, about {_AT_ONCE * alone / together:.0f} times "
+            f"slower than in one pass: torch.func.vmap cannot batch it ({why}). compute.backend: loop says that you "
+            "know"
+        )
+
+
+def _rehearsal(population: Population) -> _Rehearsal | None:
+    """None where model and loss cannot be computed on numbers that are made up."""
+    model, loss, start = population.model, population.loss, population.params[0]
+    for point in made_up(population):
+        row = point[0]
+        found = _Rehearsal(model, loss, point, (row.expand(2, -1), torch.stack([row, start])), [])
+        try:
+            wanted = found.sums("loop")
+            draws = Trial(population, row).draws(point[1])
+        except Exception:  # whatever a user's model or loss raises
+            continue
+        if all(bool(torch.isfinite(sums).all()) for sums in wanted):
+            return replace(found, wanted=[] if draws else wanted)
+    return None
