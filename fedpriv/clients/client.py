@@ -19,6 +19,7 @@ from torch.utils.data import (
     default_collate,
 )
 
+from fedpriv.clients.layout import copied
 from fedpriv.errors import ConfigError, DataError, in_short
 from fedpriv.nested import Nested, arguments, first, joined, leaves, plain, structure
 from fedpriv.problems.problem import Problem
@@ -196,7 +197,9 @@ def first_broken(rows: Tensor) -> int | None:
 def make_clients(
     model: nn.Module, loss: Loss, datasets: Sequence[Dataset[Any]], problem: Problem | None = None
 ) -> list[Client]:
-    """Make one client for each data set, each with its own copy of `model`.
+    """Make one client for each data set, each with its own copy of what `model` trains.
+
+    What is frozen, and buffers, are copied once and shared by all: they are constants of a run.
 
     Args:
         model: Maps inputs `[b, ...]` to outputs `[b, ...]`, see `Client`.
@@ -209,7 +212,8 @@ def make_clients(
     Raises:
         DataError: a data set is empty or streams.
     """
-    return [Client(copy.deepcopy(model), loss, DataLoader(d), problem=problem) for d in datasets]
+    one = copy.deepcopy(model)  # the user's own model is left alone
+    return [Client(copied(one), loss, DataLoader(d), problem=problem) for d in datasets]
 
 
 def is_plain(loader: Source) -> bool:

@@ -6,7 +6,9 @@ Frozen parameters and buffers are constants: they are in no row and do not chang
 
 from __future__ import annotations
 
+import copy
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -72,6 +74,24 @@ def constants(model: nn.Module) -> dict[str, Tensor]:
     """Frozen parameters and buffers by name."""
     parameters = {name: p.detach() for name, p in model.named_parameters() if not p.requires_grad}
     return {**parameters, **dict(model.named_buffers())}
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A copy with trainable parameters of its own; frozen parameters and buffers lie where the model's lie."""
+    # parameters of its own all the same: whether it is frozen is said of each model
+    fixed = (p for p in model.parameters() if not p.requires_grad and type(p) is nn.Parameter)
+    known: dict[int, object] = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in fixed}
+    return copy.deepcopy(model, known | {id(buffer): buffer for buffer in model.buffers()})
+
+
+def share(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Have frozen parameters and buffers lie where those of another model, by name, lie; their own memory is freed."""
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            parameter.data = tensors[name]
+    for name, _ in list(model.named_buffers()):
+        owner, _, own = name.rpartition(".")
+        setattr(model.get_submodule(owner), own, tensors[name])
 
 
 def fingerprint(model: nn.Module) -> str:

@@ -5,7 +5,6 @@ Reported models are computed from releases and test data count as public, so the
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch.func import vmap
 from torch.utils.data import DataLoader, Dataset
 
 from fedpriv.clients.client import Loss, Pair, check_finite, pair_of
+from fedpriv.clients.layout import copied
 from fedpriv.devices import fetched
 from fedpriv.errors import DataError, cut, in_short
 from fedpriv.measuring import metrics
@@ -58,7 +58,7 @@ class Evaluator:
         self._own = own or OwnMetrics()
         self._batched, self._in_turn = batched, any(isinstance(layer, _CONVOLUTIONS) for layer in model.modules())
         # a copy, for a user may have put parts of the model in eval mode and not others
-        self._functional, self._loss = Functional(copy.deepcopy(model).eval(), loss), loss
+        self._functional, self._loss = Functional(copied(model).eval(), loss), loss
         parameter = next(model.parameters())
         self._batches = [each(lambda t: _like(t, parameter), both) for both in _read(test, batch_size)]
         if not self._batches:
