@@ -15,7 +15,17 @@ from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError, check_cou
 from fedpriv.privacy.settings import Privacy
 from fedpriv.randomness.streams import Randomness, torch_generators
 from fedpriv.strategies.base import Network, Oracle, Strategy
-from fedpriv.strategies.state import Leaf, in_common, named, restored, rows_of, taken, with_common, with_rows
+from fedpriv.strategies.state import (
+    Leaf,
+    in_common,
+    keeps_rows,
+    named,
+    restored,
+    rows_of,
+    taken,
+    with_common,
+    with_rows,
+)
 
 
 class RoundOracle(Oracle, Protocol):
@@ -28,6 +38,11 @@ class RoundOracle(Oracle, Protocol):
             Where not all participants work: those who do, as places among those here, `[j]`. They alone compute and
             send messages, and which they are is as secret as the data. None: all.
         """
+        ...
+
+    @property
+    def alike(self) -> bool:
+        """Whether an answer is one for all participants, who may then be asked for as one: `[1, dim] -> [1, dim]`."""
         ...
 
     def release_message(self, message: Tensor) -> Tensor:
@@ -283,6 +298,10 @@ def client_half(strategy: Strategy, oracle: RoundOracle, call: Call, local: Any)
         Their messages `[k, dim]`, private where the run is, and their new state. Only messages leave the clients.
     """
     working, local = oracle.begin_round(call.round, call.cohort, call.heard), with_common(local, call.common)
+    if oracle.alike and call.heard.stride(0) == 0 and not keeps_rows(local):
+        # who hears the same, is answered the same and keeps nothing does the same
+        message, local = strategy.local_step(call.heard[:1], local, oracle)
+        return oracle.release_message(message).expand(len(call.heard), -1), local
     message, theirs = strategy.local_step(taken(call.heard, working), rows_of(local, working), oracle)
     return oracle.release_message(message), with_rows(local, working, theirs)
 

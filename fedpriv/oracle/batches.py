@@ -11,7 +11,7 @@ from torch import Tensor
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.chosen import Chosen
 from fedpriv.clients.population import Population
-from fedpriv.privacy.settings import FullBatch, Poisson, Sampling
+from fedpriv.privacy.settings import FixedSize, FullBatch, Poisson, Sampling
 from fedpriv.randomness.keystream import below, order_of
 from fedpriv.randomness.streams import Randomness
 
@@ -25,24 +25,29 @@ class Draws:
         cohort_rate: Probability with which each client of a round is drawn; 1 draws all.
 
     Attributes:
-        rows: Rows of the population that answers are about, `[k]`.
+        rows: Rows of the population that answers are about, `[j]`.
     """
 
     def __init__(self, population: Population, randomness: Randomness, cohort_rate: float) -> None:
         self._population, self._randomness, self._cohort_rate = population, randomness, cohort_rate
         self._known = dict[int, Tensor]()  # who is drawn in secret, this round and the next
 
-    def begin_round(self, round_index: int, cohort: Tensor) -> None:
-        """Draw among the clients `cohort [k]` of a round; what follows is of those of them that are here."""
-        self._round, self.rows, self._drawn = round_index, self._population.part.rows(cohort), None
+    def begin_round(self, round_index: int, cohort: Tensor) -> Tensor | None:
+        """Draw among the clients `cohort [k]` of a round; what follows is of those of them that are here and drawn.
+
+        Returns:
+            Their places among those here, `[j]`; None if nobody is left out.
+        """
+        self._round, self.rows = round_index, self._population.part.rows(cohort)
         if self._cohort_rate == 1:
             self._population.examples.expect(self.rows)
-            return
-        self._drawn = self._in_secret(round_index)
+            return None
+        drawn = self._in_secret(round_index).nonzero()[:, 0]
         # while a round is computed, the examples of the next may be read
         ahead = self._in_secret(round_index + 1)
-        self._population.examples.expect(self.rows[self._drawn], self.rows[ahead])
-        self._known = {round_index + 1: self._known[round_index + 1]}
+        self._population.examples.expect(self.rows[drawn], self.rows[ahead])
+        self._known, self.rows = {round_index + 1: self._known[round_index + 1]}, self.rows[drawn]
+        return drawn
 
     def _in_secret(self, round_index: int) -> Tensor:
         """Which of the round's rows are those of clients that are drawn, `[k]`."""
@@ -53,32 +58,16 @@ class Draws:
         drawn = self._known[round_index]
         return drawn if len(self.rows) == len(drawn) else drawn[part.ids[self.rows]]
 
-    def keep_drawn(self) -> Tensor:
-        """Leave the others out: `rows` are now those of the drawn clients, whose places among them are returned."""
-        assert self._drawn is not None
-        places = self._drawn.nonzero()[:, 0]
-        self.rows, self._drawn = self.rows[places], None
-        return places
-
-    def of_drawn(self, rows: Tensor) -> Tensor:
-        """The rows `[k, dim]`, with zeros for clients that were not drawn."""
-        if self._drawn is None:
-            return rows
-        return rows.where(self._drawn.to(rows.device).unsqueeze(1), 0)
-
-    def batches(self, sampling: Sampling, index: int) -> Iterator[Batch]:
-        """The examples behind answer number `index` of the round; none of clients that were not drawn."""
-        if isinstance(sampling, FullBatch) and self._drawn is None:
-            return self._population.full_batches(self.rows)
-        return self._population.drawn_batches(self.rows, self._chosen(sampling, index))
-
-    def _chosen(self, sampling: Sampling, index: int) -> Chosen:
-        """None of clients that were not drawn. Each client's draws have a random stream of their own."""
-        counts = self._population.counts[self.rows]
-        sizes = (counts if self._drawn is None else counts.where(self._drawn, 0)).numpy()
+    def batches(self, sampling: Sampling, index: int, some: slice = slice(None)) -> Iterator[Batch]:
+        """The examples of `some` of the clients behind answer number `index` of the round."""
+        rows = self.rows[some]
         if isinstance(sampling, FullBatch):
-            return Chosen.everything(sizes)
-        clients = self._population.part.ids[self.rows]
+            return self._population.full_batches(rows)
+        return self._population.drawn_batches(rows, self._chosen(sampling, index, rows))
+
+    def _chosen(self, sampling: Poisson | FixedSize, index: int, rows: Tensor) -> Chosen:
+        """Each client's draws have a random stream of their own."""
+        sizes, clients = self._population.counts[rows].numpy(), self._population.part.ids[rows]
         words = self._randomness.first_words("batch", self._round, index, clients.tolist(), sizes.tolist())
         if isinstance(sampling, Poisson):
             return Chosen.marked(sizes, below(words, sampling.rate))

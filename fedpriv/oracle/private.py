@@ -29,6 +29,9 @@ from fedpriv.privacy.record import Record
 from fedpriv.privacy.settings import Privacy, Sampling
 from fedpriv.randomness.streams import Randomness
 
+_NUMBERS = 2**23
+"""Numbers in rows of clients that are added up at once where only their sum is released."""
+
 
 def _here(rows: Tensor) -> Tensor:
     return rows.sum(0, keepdim=True)
@@ -81,13 +84,17 @@ class PrivateOracle(Questions):
     def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> Tensor | None:
         """See `Questions`."""
         super().begin_round(round_index, cohort, received)
-        self._draws.begin_round(round_index, cohort)
+        self._drawn = self._draws.begin_round(round_index, cohort)
         self._answered_rows = len(self._here)
-        if not self.privacy.draws_senders:
+        if self._drawn is None or not self.privacy.draws_senders:
             return None
-        drawn = self._draws.keep_drawn()
-        self._here = self._here[drawn]
-        return drawn
+        self._here = self._here[self._drawn]
+        return self._drawn
+
+    @property
+    def alike(self) -> bool:
+        """Whether an answer is one for all participants: what is released is made of the sum over them."""
+        return self.privacy.private and self.privacy.trust.sums_only and self.privacy.at == "gradient"
 
     @property
     def equality(self) -> Tensor:
@@ -158,6 +165,8 @@ class PrivateOracle(Questions):
     def _answer(self, question: Question, params: Tensor, anchor: Tensor | None = None) -> Tensor:
         self._check_query_points(params, anchor)
         privacy = self.privacy
+        if self.alike:
+            return self._answer_for_all(question, params, anchor)
         if privacy.private and privacy.unit == "sample":
             bounded = self._sum(question, params, anchor, question.clip)
             return self._noised(question, bounded, self._factors(question))
@@ -169,6 +178,24 @@ class PrivateOracle(Questions):
         if privacy.private:
             return self._of_clients(question, question.clip.rows(exact)[0])
         return self._open(self._not_private(question, exact, factors, params))
+
+    def _answer_for_all(self, question: Question, params: Tensor, anchor: Tensor | None) -> Tensor:
+        """Release the sum of the clients' contributions, which is added up some clients at a time."""
+        self._check_not_answered()
+        self._answered_rows = len(params)
+        rate, of_clients = self.privacy.cohort_rate, self.privacy.unit == "client"
+        here = self._here if self._drawn is None else self._here[self._drawn]
+        factors, places = self._factors(question), self._drawn
+        total = torch.zeros(1, params.shape[1], dtype=torch.float64, device=params.device)
+        for first in range(0, len(here), height := max(_NUMBERS // max(params.shape[1], 1), 1)):
+            some = slice(first, first + height)
+            at = _points(params, places, len(here), some)
+            less = None if anchor is None else _points(anchor, places, len(here), some)
+            rows = self._sum(question, at, less, None if of_clients else question.clip, some)
+            rows = _scaled(rows, [factors[place] for place in here[some].tolist()])
+            rows = question.clip.rows(rows)[0] * (1 / rate) if of_clients else rows
+            total += rows.sum(0, keepdim=True)
+        return self._noised_sum(question, total, 1 / rate if of_clients else max(factors, default=1.0))
 
     def _variances(self) -> tuple[Sequence[float], Sequence[float]]:
         """See `Questions`."""
@@ -240,22 +267,32 @@ class PrivateOracle(Questions):
         return rows if len(self._here) == len(rows) else rows[self._here.to(rows.device)]
 
     def _of_clients(self, question: Question, bounded: Tensor) -> Tensor:
-        """Noise rows that are whole clients' contributions; those of clients that were not drawn count as zero."""
+        """Noise rows that are whole clients' contributions."""
+        self._check_not_answered()
         rate = self.privacy.cohort_rate
-        if rate < 1 and self._round <= self._answered:
+        if self.privacy.trust.sums_only:
+            return self._noised_sum(question, bounded * (1 / rate), 1 / rate)
+        return self._noised_rows(question, bounded, [1.0] * len(self._clients))
+
+    def _check_not_answered(self) -> None:
+        if self.privacy.cohort_rate < 1 and self._round <= self._answered:
             raise PrivacyError(
                 f"round {self._round} was answered already: a second answer from the same secret cohort is not in the "
                 "planned epsilon. Ask once a round"
             )
-        if self.privacy.trust.sums_only:
-            return self._noised_sum(question, self._draws.of_drawn(bounded) * (1 / rate), 1 / rate)
-        return self._noised_rows(question, bounded, [1.0] * len(self._clients))
 
-    def _sum(self, question: Question, params: Tensor, anchor: Tensor | None, clip: Clip | None = None) -> Tensor:
-        """Sum over the question's examples, each clipped when `clip` is given."""
-        batches, multipliers = self._draws.batches(question.sampling, self._index), question.multipliers
+    def _sum(
+        self,
+        question: Question,
+        params: Tensor,
+        anchor: Tensor | None,
+        clip: Clip | None = None,
+        some: slice = slice(None),
+    ) -> Tensor:
+        """Sum over the question's examples, each clipped when `clip` is given, of some of those who work."""
+        batches, multipliers = self._draws.batches(question.sampling, self._index, some), question.multipliers
         weights = None if multipliers is None else self.constraints.of_gradients(multipliers)
-        return self._sums.gradients(batches, self._draws.rows, params, anchor, clip, weights)
+        return self._sums.gradients(batches, self._draws.rows[some], params, anchor, clip, weights)
 
     def _not_private(self, question: Question, exact: Tensor, factors: Sequence[float], params: Tensor) -> Release:
         """The answer with a paper's noise, if any; not private, and recorded so."""
@@ -271,6 +308,8 @@ class PrivateOracle(Questions):
 
     def _check_query_points(self, params: Tensor, anchor: Tensor | None) -> None:
         wanted, published = (len(self._here), self._population.dim), self.privacy.published
+        if self.alike and len(params) == 1:  # one point for all
+            wanted = 1, self._population.dim
         if params.shape != wanted or (anchor is not None and anchor.shape != wanted):
             raise ConfigError("oracle query", tuple(params.shape), f"one row for each participant: {wanted}")
         if anchor is not None and published is not None and published.scale is None:
@@ -287,9 +326,17 @@ class PrivateOracle(Questions):
 
     def _was_received(self, points: Tensor) -> bool:
         """Whether the points came this round; several may come side by side, `[k, parts * dim]`."""
-        received = () if self._received is None else self._received.split(points.shape[1], 1)
+        all_received = () if self._received is None else self._received.split(points.shape[1], 1)
+        received = [part[:1] if len(points) == 1 and part.stride(0) == 0 else part for part in all_received]
         # the same memory needs no comparison, for which the processor would wait
         return any(points.is_set_to(part) or torch.equal(points, part) for part in received)
+
+
+def _points(points: Tensor, drawn: Tensor | None, count: int, some: slice) -> Tensor:
+    """Where some of those who work are asked, of points of all or one for all; one row stays one."""
+    if len(points) == 1 or points.stride(0) == 0:
+        return points[:1].expand(len(range(count)[some]), -1)
+    return (points if drawn is None else points[drawn.to(points.device)])[some]
 
 
 def _scaled(rows: Tensor, factors: Sequence[float]) -> Tensor:

@@ -87,6 +87,11 @@ class Questions(ABC):
         return None
 
     @property
+    def alike(self) -> bool:
+        """Whether an answer is one for all participants."""
+        return False
+
+    @property
     def weights(self) -> Tensor:
         """Weight of each client of the round, `n m_i / sum(m)` over all n clients, `[k]` (public)."""
         return (self._sizes[self._cohort[self._here]] / self._mean_size).to(self._like)

@@ -19,7 +19,7 @@ from fedpriv.problems.problem import Problem
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.proximal import Zero
-from fedpriv.strategies.state import named
+from fedpriv.strategies.state import keeps_rows
 
 
 def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients: int) -> None:
@@ -75,8 +75,7 @@ def check_state(state: StateName, strategy: Strategy, network: RoundNetwork, pri
     """
     if state == "memory":
         return
-    kept = strategy.local_step.init(torch.zeros(1, 1))
-    if not [leaf for leaf in named(kept).values() if isinstance(leaf, Tensor) and leaf.ndim]:
+    if not keeps_rows(strategy.local_step.init(torch.zeros(1, 1))):
         fix = f"clients of {strategy.name} keep nothing between rounds (what a server keeps is in memory); leave it out"
         raise ConfigError("compute.state", state, fix)
     if network.everyone and not privacy.draws_senders:

@@ -80,6 +80,11 @@ def restored(like: S, parts: Mapping[str, Leaf]) -> S:
     return changed(restore, like)
 
 
+def keeps_rows(state: object) -> bool:
+    """Whether a local step's state has rows, of each client its own."""
+    return len(in_common(state)) < len(named(state))
+
+
 def in_common(state: object) -> dict[str, Leaf]:
     """The public parts of a local step's state by name: they change also for clients that do not take part."""
     return {name: leaf for name, leaf in named(state).items() if not (isinstance(leaf, Tensor) and leaf.ndim)}

@@ -65,6 +65,8 @@ def test_what_is_one_row_for_all_stays_one_row_for_a_cohort(cohort) -> None:
 class Silent:
     """Nobody asks it."""
 
+    alike = False
+
     def begin_round(self, *_: object) -> None:
         """Nothing."""
 

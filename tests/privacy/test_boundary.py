@@ -32,6 +32,10 @@ class Recorder:
         self.n_clients = oracle.n_clients
         self.own: list[Tensor] = []
 
+    @property
+    def alike(self) -> bool:
+        return self._oracle.alike
+
     def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> Tensor | None:
         return self._oracle.begin_round(round_index, cohort, received)
 
