@@ -12,13 +12,12 @@ from torch import Tensor
 
 from fedpriv.checks import check_finite
 from fedpriv.clients.population import Population
-from fedpriv.devices import moved
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.oracle.batches import Draws
 from fedpriv.oracle.constraints import ConstraintSums
 from fedpriv.oracle.exact import ProblemValues
 from fedpriv.oracle.questions import Question, Questions
-from fedpriv.oracle.sums import Sums, check_depth
+from fedpriv.oracle.sums import Sums, check_depth, points_of, scaled
 from fedpriv.privacy.as_published import add_published_noise
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.ledger import Ledger, Release
@@ -145,7 +144,7 @@ class PrivateOracle(Questions):
         return objective, constraints
 
     def _statistic(self, question: Question, params: Tensor) -> Tensor:
-        self._check_query_points(params, None)
+        self._check_querypoints_of(params, None)
         if not self.privacy.private:
             return self._open(Release(self._exact_record(question.name), self.problem(params)[1].detach()))
         bounded = self.constraints.of_losses(self._draws.batches(question.sampling, self._index), params)
@@ -163,7 +162,7 @@ class PrivateOracle(Questions):
         return self._of_clients(question, self.privacy.clip.rows(message)[0])
 
     def _answer(self, question: Question, params: Tensor, anchor: Tensor | None = None) -> Tensor:
-        self._check_query_points(params, anchor)
+        self._check_querypoints_of(params, anchor)
         privacy = self.privacy
         if self.alike:
             return self._answer_for_all(question, params, anchor)
@@ -171,7 +170,7 @@ class PrivateOracle(Questions):
             bounded = self._sum(question, params, anchor, question.clip)
             return self._noised(question, bounded, self._factors(question))
         factors = self._factors(question, self._cohort[self._here])
-        exact = _scaled(self._sum(question, params, anchor), factors)
+        exact = scaled(self._sum(question, params, anchor), factors)
         if not self._recorded(question):
             self._index += 1
             return exact
@@ -189,10 +188,10 @@ class PrivateOracle(Questions):
         total = torch.zeros(1, params.shape[1], dtype=torch.float64, device=params.device)
         for first in range(0, len(here), height := max(_NUMBERS // max(params.shape[1], 1), 1)):
             some = slice(first, first + height)
-            at = _points(params, places, len(here), some)
-            less = None if anchor is None else _points(anchor, places, len(here), some)
+            at = points_of(params, places, len(here), some)
+            less = None if anchor is None else points_of(anchor, places, len(here), some)
             rows = self._sum(question, at, less, None if of_clients else question.clip, some)
-            rows = _scaled(rows, [factors[place] for place in here[some].tolist()])
+            rows = scaled(rows, [factors[place] for place in here[some].tolist()])
             rows = question.clip.rows(rows)[0] * (1 / rate) if of_clients else rows
             total += rows.sum(0, keepdim=True)
         return self._noised_sum(question, total, 1 / rate if of_clients else max(factors, default=1.0))
@@ -220,7 +219,7 @@ class PrivateOracle(Questions):
 
     def _noised(self, question: Question, bounded: Tensor, factors: Sequence[float]) -> Tensor:
         """Release `bounded` with noise, each row multiplied by its participant's public factor."""
-        rows = _scaled(bounded, self._of_here(factors))
+        rows = scaled(bounded, self._of_here(factors))
         if self.privacy.trust.sums_only:
             return self._noised_sum(question, rows, max(factors, default=1.0))
         return self._noised_rows(question, rows, factors)
@@ -306,7 +305,7 @@ class PrivateOracle(Questions):
 
         return add_published_noise(exact, published, record, self._randomness, clients, factors, largest_norms)
 
-    def _check_query_points(self, params: Tensor, anchor: Tensor | None) -> None:
+    def _check_querypoints_of(self, params: Tensor, anchor: Tensor | None) -> None:
         wanted, published = (len(self._here), self._population.dim), self.privacy.published
         if self.alike and len(params) == 1:  # one point for all
             wanted = 1, self._population.dim
@@ -330,17 +329,3 @@ class PrivateOracle(Questions):
         received = [part[:1] if len(points) == 1 and part.stride(0) == 0 else part for part in all_received]
         # the same memory needs no comparison, for which the processor would wait
         return any(points.is_set_to(part) or torch.equal(points, part) for part in received)
-
-
-def _points(points: Tensor, drawn: Tensor | None, count: int, some: slice) -> Tensor:
-    """Where some of those who work are asked, of points of all or one for all; one row stays one."""
-    if len(points) == 1 or points.stride(0) == 0:
-        return points[:1].expand(len(range(count)[some]), -1)
-    return (points if drawn is None else points[drawn.to(points.device)])[some]
-
-
-def _scaled(rows: Tensor, factors: Sequence[float]) -> Tensor:
-    if len(set(factors)) == 1:  # no copy to the device
-        return rows * factors[0]
-    (column,) = moved(rows.device, torch.tensor(factors, dtype=rows.dtype).unsqueeze(1))
-    return rows * column

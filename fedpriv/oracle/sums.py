@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.clients.batch import Batch
+from fedpriv.devices import moved
 from fedpriv.errors import ConfigError
 from fedpriv.oracle.backends.base import Backend
 from fedpriv.privacy.clipping import ROUNDING, Clip
@@ -95,6 +96,28 @@ def rows_of(params: Tensor, batch: Batch) -> Tensor:
     if params.stride(0) == 0:
         return params[:1].expand(len(batch.rows), -1)
     return params if len(batch.rows) == len(params) else params[batch.rows]
+
+
+def points_of(points: Tensor, drawn: Tensor | None, count: int, some: slice) -> Tensor:
+    """Where `some` of those who work are asked: one row of the points for each, uncopied where all are one.
+
+    Args:
+        points: Of all participants, `[k, dim]`, or one for all, `[1, dim]`.
+        drawn: Places of those who work among the participants, `[j]`; None: all work.
+        count: How many work.
+        some: Which of them.
+    """
+    if len(points) == 1 or points.stride(0) == 0:
+        return points[:1].expand(len(range(count)[some]), -1)
+    return (points if drawn is None else points[drawn.to(points.device)])[some]
+
+
+def scaled(rows: Tensor, factors: Sequence[float]) -> Tensor:
+    """Each row times its factor, `[k, dim]`."""
+    if len(set(factors)) == 1:  # no copy to the device
+        return rows * factors[0]
+    (column,) = moved(rows.device, torch.tensor(factors, dtype=rows.dtype).unsqueeze(1))
+    return rows * column
 
 
 def check_depth(sizes: Sequence[int], chunk: int) -> None:

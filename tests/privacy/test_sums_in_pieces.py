@@ -1,0 +1,177 @@
+"""Where only a sum is released, nothing has a row of parameters for each client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import TensorDataset
+
+import fedpriv as fp
+from fedpriv.clients.population import Population
+from fedpriv.engines.local import begin, seen_by_aggregator, simulate
+from fedpriv.oracle import private
+from fedpriv.oracle.backends import choose
+from fedpriv.oracle.private import PrivateOracle
+from fedpriv.oracle.sums import Sums
+from fedpriv.privacy.ledger import Ledger
+from fedpriv.randomness.streams import Randomness
+from fedpriv.strategies.base import Oracle, Strategy
+from fedpriv.strategies.erm import SendGradient
+
+FEATURES, CLASSES = 6, 3
+BASE = fp.Privacy(noise_multiplier=1.0, delta=1e-7)
+PRIVACIES = {
+    "examples": replace(BASE, trust=fp.Central()),
+    "some of the examples": replace(BASE, trust=fp.SecureAggregation(4), sampling=fp.Poisson(0.5)),
+    "clients": replace(BASE, unit="client", trust=fp.SecureAggregation(4)),
+    "clients drawn in secret": replace(BASE, unit="client", trust=fp.Central(0.3)),
+}
+STRATEGIES = {
+    "fedavg": fp.fedavg(0.5),
+    "fedopt": fp.fedopt(0.5),
+    "dp_gd": fp.gradient_descent(0.5, momentum=0.5, average=1),
+    "dp_svrg": fp.svrg(0.5, 1),
+    "dp_accmd": fp.accelerated_mirror_descent(fp.EuclideanBall(2.0), 1.0),
+}
+
+
+def load(client: int) -> TensorDataset:
+    draw = torch.Generator().manual_seed(client)
+    return TensorDataset(torch.randn(2, FEATURES, generator=draw), torch.randint(CLASSES, (2,), generator=draw))
+
+
+class Run:
+    """Rounds of a strategy among n clients with two examples each."""
+
+    def __init__(self, n: int, strategy: Strategy, privacy: fp.Privacy, width: int = 4) -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(FEATURES, width), nn.Tanh(), nn.Linear(width, width))
+        clients = fp.lazy_clients(model, nn.CrossEntropyLoss(), load, [2] * n, workers=1)
+        population = Population(clients, dtype=torch.float64)
+        sums = Sums(choose("auto", population.model, population.loss), n, population.device)
+        self.ledger, self.dim, self._streams = Ledger(Anything()), population.dim, Randomness(3, 4)
+        oracle = PrivateOracle(population, sums, privacy, self.ledger, self._streams)
+        network = fp.Star(n)
+        self._parts = strategy, oracle, network, begin(strategy, population.params), self._streams
+        self._seen = seen_by_aggregator(network, privacy)
+
+    def models(self, rounds: int = 3) -> list[Tensor]:
+        return [done.progress.models[0] for done in simulate(*self._parts, rounds=rounds, seen=self._seen)]
+
+
+class Anything:
+    """No limit."""
+
+    def admit(self, record: object) -> None:
+        """Allow it."""
+
+
+class Largest(TorchDispatchMode):
+    """The largest tensor that an operation makes, in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(found):
+            if isinstance(leaf, Tensor):
+                self.numbers = max(self.numbers, leaf.untyped_storage().nbytes() // leaf.element_size())
+        return found
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("privacy", PRIVACIES)
+def test_nothing_is_as_large_as_rows_of_all_clients(
+    privacy: str, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor half of it: what is added up at once does not grow with their number."""
+    n, pieces = 400, 8
+    run = Run(n, STRATEGIES[strategy], PRIVACIES[privacy], width=40)
+    monkeypatch.setattr(private, "_NUMBERS", n * run.dim // pieces)
+    with Largest() as largest:
+        run.models(2)
+    assert largest.numbers < n * run.dim / 2
+
+
+def test_five_thousand_clients() -> None:
+    n = 5000
+    run = Run(n, fp.fedavg(0.5), PRIVACIES["examples"], width=64)
+    with Largest() as largest:
+        run.models(1)
+    assert largest.numbers < n * run.dim / 2
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("privacy", PRIVACIES)
+def test_pieces_change_rounding_alone(privacy: str, strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Run(9, STRATEGIES[strategy], PRIVACIES[privacy])
+    wanted = whole.models()
+    pieces = Run(9, STRATEGIES[strategy], PRIVACIES[privacy])
+    monkeypatch.setattr(private, "_NUMBERS", 2 * pieces.dim)  # two clients at a time
+    for one, other in zip(wanted, pieces.models(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+    assert len(whole.ledger.records) == len(pieces.ledger.records) == 3
+
+
+@dataclass(frozen=True)
+class KeepsRows(SendGradient):
+    """The same messages, from clients that keep something: each computes its own."""
+
+    memory: ClassVar[Any] = "private"
+
+    def init(self, params: Tensor) -> Tensor:
+        return torch.zeros(len(params), 1)
+
+    def __call__(self, received: Tensor, state: Tensor, oracle: Oracle) -> tuple[Tensor, Tensor]:
+        assert len(received) == len(state) == len(oracle.weights)
+        return super().__call__(received, None, oracle)[0], state + 1
+
+
+@pytest.mark.parametrize("privacy", PRIVACIES)
+def test_one_client_stands_for_all_that_keep_nothing(privacy: str) -> None:
+    one = fp.gradient_descent(0.5)
+    each = replace(one, local_step=KeepsRows(("point",)))
+    runs = [Run(9, strategy, PRIVACIES[privacy]) for strategy in (one, each)]
+    for a, b in zip(*(run.models() for run in runs), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+    assert runs[0].ledger.records == runs[1].ledger.records
+
+
+@dataclass(frozen=True)
+class Counts(SendGradient):
+    """How many rows it is asked for."""
+
+    def __call__(self, received: Tensor, state: None, oracle: Oracle) -> tuple[Tensor, None]:
+        assert len(received) == 1
+        answer = oracle.gradient(received)
+        assert answer.shape == received.shape
+        with pytest.raises(fp.PrivacyError, match=r"second answer|answered already"):
+            oracle.gradient(received)
+        return answer, None
+
+
+@pytest.mark.parametrize("privacy", PRIVACIES)
+def test_the_one_is_asked_once_and_where_it_was_told(privacy: str) -> None:
+    Run(9, replace(fp.gradient_descent(0.5), local_step=Counts()), PRIVACIES[privacy]).models(2)
+
+
+@dataclass(frozen=True)
+class Elsewhere(SendGradient):
+    """Asks at another point than the one received."""
+
+    def __call__(self, received: Tensor, state: None, oracle: Oracle) -> tuple[Tensor, None]:
+        return oracle.gradient(received + 1e-3), None
+
+
+@pytest.mark.parametrize("privacy", PRIVACIES)
+def test_another_point_is_refused(privacy: str) -> None:
+    with pytest.raises(fp.PrivacyError, match="not received"):
+        Run(9, replace(fp.gradient_descent(0.5), local_step=Elsewhere()), PRIVACIES[privacy]).models(1)
