@@ -17,6 +17,7 @@ from . import runs as runs
 from . import storage as storage
 from . import strategies as strategies
 from .clients.client import Client, make_clients
+from .clients.counting import count_examples
 from .clients.lazy import lazy_clients
 from .errors import BudgetExhausted, ConfigError, DataError, FedprivError, LedgerError, PrivacyError
 from .measuring.stopping import Stop
@@ -136,6 +137,7 @@ __all__ = [
     "accelerated_mirror_descent",
     "adaptive_clipping",
     "class_loss",
+    "count_examples",
     "decentralized_sgd",
     "dual_averaging",
     "fedavg",

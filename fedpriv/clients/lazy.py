@@ -220,7 +220,8 @@ def lazy_clients(
         load: `load(i)` gives client i's map-style data set of (input, target) pairs, the same each time. It is called
             from several threads at once. Whoever sees its reads learns who takes part: where cohorts are secret, the
             store belongs to the trusted server.
-        sizes: Number of examples of each client, `[n_clients]`, at least 1 each: public, and the true ones.
+        sizes: Number of examples of each client, `[n_clients]`, at least 1 each: public, and the true ones;
+            `count_examples(load, n_clients)` counts them once.
         workers: Threads that read the next cohort while a round is computed.
 
     Returns:
