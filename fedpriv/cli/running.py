@@ -106,6 +106,7 @@ def _build(config: Config, folder: RunFolder, *, resumed: bool, fresh_noise: boo
 
 def _iterate(config: Config, training: Training, folder: Path, signals: Signals) -> Result:
     from fedpriv.config import to_yaml
+    from fedpriv.measuring import metrics
     from fedpriv.reports import sinks
 
     done = training.progress.round
@@ -113,9 +114,10 @@ def _iterate(config: Config, training: Training, folder: Path, signals: Signals)
     keep = math.inf if training.ledger.replays else done
     board = sinks.TensorBoard(_private(folder / "tb"), done) if config.log.tensorboard else None
     own = [f"test_{name}" for name in config.log.metrics]
+    of_clients = [name for name in metrics.numbers() if name.startswith("client_") and config.log.client_tests]
     writers = [
         sinks.Jsonl(folder / "metrics.jsonl", keep),
-        *([sinks.Csv(folder / "metrics.csv", keep, own)] if config.log.csv else []),
+        *([sinks.Csv(folder / "metrics.csv", keep, [*own, *of_clients])] if config.log.csv else []),
         *([board] if board else []),
         sinks.Live(config.rounds, done, err),
     ]

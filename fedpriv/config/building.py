@@ -71,6 +71,7 @@ def build(
             name: plugins.resolve_object(reference, field=f"log.metrics.{name}")
             for name, reference in config.log.metrics.items()
         },
+        client_tests=client_tests(config, split, len(clients)) if config.log.client_tests else None,
     )
 
 
@@ -131,6 +132,23 @@ def make_population(config: Config, split: Split) -> list[Client]:
     clients = make_clients(model, loss, datasets, of_clients)
     # the server takes part as one more client, with constraints but without an objective
     return [*clients, *(client for problem in of_server for client in make_clients(model, loss, [split.test], problem))]
+
+
+def client_tests(config: Config, split: Split, n_clients: int) -> list[Subset[Any] | None]:
+    """Of each client, the test examples of those whose train examples it has; None where there are none.
+
+    Raises:
+        ConfigError: the data do not say whose the examples are.
+    """
+    if split.writers is None or split.test_writers is None:
+        fix = f"{config.data.name} does not say whose each test example is; femnist does"
+        raise ConfigError("log.client_tests", True, fix)
+    found: list[Subset[Any] | None] = [None] * n_clients
+    for client, own in enumerate(divide(config, split)):
+        writers = split.writers[torch.as_tensor(own.indices)].unique()
+        places = torch.isin(split.test_writers, writers).nonzero()[:, 0].tolist()
+        found[client] = Subset(split.test, places) if places else None
+    return found
 
 
 def make_model(config: Config, seen: Outline) -> tuple[nn.Module, nn.Module]:

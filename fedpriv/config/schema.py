@@ -143,7 +143,8 @@ class LogSection(Section):
     `optimum` is the smallest value of the objective, if known. The result then has the gap to it, which is not private:
     for experiments on public data only.
     `stop` ends a run when a test metric no longer improves; the whole plan is then charged. `metrics` gives further
-    ones by name, each a `package.module:name` of a function of outputs and targets.
+    ones by name, each a `package.module:name` of a function of outputs and targets. `client_tests` also tests each
+    client's model on the test examples of its own writers (femnist), and reports the spread over clients.
     """
 
     evaluate_every: Count = 1
@@ -153,6 +154,7 @@ class LogSection(Section):
     stop_on: StopOn = "nonfinite"
     stop: Annotated[Stop | None, Spelled(named_fields(Stop) | None)] = None
     metrics: dict[str, str] = Field(default_factory=dict)
+    client_tests: bool = False
     optimum: Finite | None = None
     save_node_models: bool = False
 

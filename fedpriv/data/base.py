@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeGuard, cast
 
 import torch
@@ -29,9 +29,10 @@ class Split:
         n_classes: Labels are in `[0, n_classes)`; None if targets are numbers (regression).
         writers: int64 `[n_train]`, whose each train example is (e.g. who wrote it); None if the data do not say.
         description: One line: what the data are, and how many.
+        test_writers: int64 `[n_test]`, whose each test example is; None if the data do not say.
 
     Raises:
-        DataError: an example cannot be used, or `writers` does not fit `train`.
+        DataError: an example cannot be used, or `writers` does not fit `train`, or `test_writers` does not fit `test`.
     """
 
     train: Dataset[Any]
@@ -39,12 +40,15 @@ class Split:
     n_classes: int | None
     writers: Tensor | None
     description: str
+    test_writers: Tensor | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         check_dataset(self.train, self.n_classes, name="train")
         check_dataset(self.test, self.n_classes, name="test")
         if self.writers is not None and len(self.writers) != size(self.train):
             raise DataError(f"writers has {len(self.writers)} entries for {size(self.train)} train examples")
+        if self.test_writers is not None and len(self.test_writers) != size(self.test):
+            raise DataError(f"test_writers has {len(self.test_writers)} entries for {size(self.test)} test examples")
 
 
 @dataclass(frozen=True)

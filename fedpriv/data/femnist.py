@@ -90,6 +90,7 @@ def femnist(
         n_classes=N_CLASSES,
         writers=torch.from_numpy(train_rows.writers),
         description=f"FEMNIST: {len(chosen)} writers, {sizes}, {N_CLASSES} classes",
+        test_writers=torch.from_numpy(test_rows.writers),
     )
 
 

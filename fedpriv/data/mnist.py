@@ -54,7 +54,8 @@ def mnist(
         images = pixels[:, None].float() / 255  # [n, 28, 28] -> [n, 1, 28, 28]
         parts[name] = TensorDataset(as_inputs(images, flat=flat, transforms=transforms), labels.long())
     sizes = f"{len(parts['train'])} train and {len(parts['test'])} test images"
-    return Split(**parts, n_classes=10, writers=None, description=f"MNIST: {sizes} of 28x28, 10 classes")
+    told = f"MNIST: {sizes} of 28x28, 10 classes"
+    return Split(parts["train"], parts["test"], n_classes=10, writers=None, description=told)
 
 
 def read_idx(path: Path, *, n_axes: int) -> Tensor:

@@ -60,9 +60,8 @@ class Evaluator:
         # a copy, for a user may have put parts of the model in eval mode and not others
         self._functional, self._loss = Functional(copied(model).eval(), loss), loss
         parameter = next(model.parameters())
-        self._batches = [each(lambda t: _like(t, parameter), both) for both in _read(test, batch_size)]
-        if not self._batches:
-            raise DataError("the test data are empty: give at least one example, or leave test data out")
+        self._parameter, self._batch_size = parameter, batch_size
+        self._batches = self.batches_of(test)
         self._chosen: dict[int, Batches] = {}
 
     @torch.no_grad()
@@ -86,6 +85,23 @@ class Evaluator:
         if self._own.given:
             self(params)
         self._batched = self._batched and self._can_batch(params)
+
+    def batches_of(self, test: Dataset[Any]) -> Batches:
+        """The examples of a test set, where the model is.
+
+        Raises:
+            DataError: there are none, or they cannot be read.
+        """
+        like = self._parameter
+        batches = [each(lambda t: _like(t, like), both) for both in _read(test, self._batch_size)]
+        if not batches:
+            raise DataError("the test data are empty: give at least one example, or leave test data out")
+        return batches
+
+    @torch.no_grad()
+    def on(self, params: Tensor, batches: Batches) -> dict[str, float]:
+        """Metrics of one model `[dim]` on other test examples; without the user's own."""
+        return self._read([self._totals(self._answers(params[None], batches))])[0]
 
     @torch.no_grad()
     def names(self, params: Tensor) -> list[str]:

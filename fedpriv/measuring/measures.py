@@ -12,6 +12,7 @@ from fedpriv.clients.population import Population
 from fedpriv.engines.local import Progress
 from fedpriv.measuring import metrics
 from fedpriv.measuring.centralised import centralised_al
+from fedpriv.measuring.client_tests import ClientTests
 from fedpriv.measuring.evaluator import Evaluator, spread
 from fedpriv.measuring.optimality import exact_report, private_report
 from fedpriv.nested import Rows
@@ -32,6 +33,7 @@ class Measures:
         strategy: The algorithm, for its regulariser.
         evaluate: Tests a model on public data; None without test data.
         optimum: Smallest value of the objective, if known.
+        client_tests: Tests each client's model on its own public test set; None without such sets.
         start: Starting point `[dim]` of the centralised solver for problems with constraints; None does not run it.
     """
 
@@ -40,6 +42,11 @@ class Measures:
     evaluate: Evaluator | None
     optimum: float | None
     start: Tensor | None = None
+    client_tests: ClientTests | None = None
+
+    def of_clients(self, progress: Progress) -> dict[str, Any]:
+        """Test metrics over clients, each client's model on its own public test set; see `ClientTests`."""
+        return {} if self.client_tests is None else self.client_tests(progress.models)
 
     def of_the_one(self, progress: Progress) -> dict[str, float]:
         """Test metrics of the model (the mean over nodes), on public data."""

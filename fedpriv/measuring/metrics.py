@@ -118,6 +118,10 @@ TOLD: tuple[Metric[None], ...] = (
 """What strategies, the network and the checks at a run's end tell."""
 
 PARTS = ("min", "mean", "max")
+CLIENT_PARTS = ("min", "p10", "median", "p90", "max", "mean")
+SPREADS = {"node": PARTS, "client": CLIENT_PARTS}
+"""Of test metrics over nodes' models, and over clients' own test sets: `node_test_accuracy_min`."""
+
 _OBJECTIVE = TOLD[0]
 
 
@@ -139,17 +143,20 @@ def own(names: Iterable[str]) -> list[Metric[None]]:
 
 def direction(name: str) -> Literal["higher", "lower"] | None:
     """Which way a metric on test data is better, by its name in a round's file; None if that is not known."""
-    return next((row.better for row in TESTED if name == row.name), None)
+    spread = {f"client_{row.name}_{part}": row for row in TESTED for part in CLIENT_PARTS}
+    row = {row.name: row for row in TESTED}.get(name) or spread.get(name)
+    return None if row is None else row.better
 
 
 def numbers() -> list[str]:
     """Names under which a round's file may have a number."""
-    return [row.name for row in rows()] + [f"node_{row.name}_{part}" for row in TESTED for part in PARTS]
+    spreads = [f"{of}_{row.name}_{part}" for of, parts in SPREADS.items() for row in TESTED for part in parts]
+    return [row.name for row in rows()] + spreads
 
 
 def facts() -> list[str]:
     """Names under which a result may have a number, or the least, the mean and the largest of several."""
-    return [row.name for row in rows()] + [f"node_{row.name}" for row in TESTED]
+    return [row.name for row in rows()] + [f"{of}_{row.name}" for of in SPREADS for row in TESTED]
 
 
 def value_of(totals: Tensor) -> float:
@@ -167,6 +174,13 @@ def shown(facts: Mapping[str, Any], of: Iterable[Metric[object]]) -> dict[str, s
         if row.better == "higher" and None not in nodes:
             low, mean, high = (row.text(float(value)) for value in nodes)
             found[f"nodes' {row.title}"] = f"{low} to {high}, mean {mean}"
+        clients: Mapping[str, Any] = facts.get(f"client_{row.name}") or {}
+        if row.better == "higher" and None not in [clients.get(part) for part in CLIENT_PARTS]:
+            told = {part: row.text(float(clients[part])) for part in CLIENT_PARTS}
+            found[f"clients' {row.title}"] = (
+                f"{told['min']} to {told['max']}, mean {told['mean']}; 10 % of clients below {told['p10']}, half below "
+                f"{told['median']}"
+            )
     return found
 
 

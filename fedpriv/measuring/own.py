@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, Protocol, runtime_checkable
 
-import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError, cut, in_short
 from fedpriv.measuring import metrics
-from fedpriv.nested import each
+from fedpriv.nested import each, joined
 
 
 @runtime_checkable
@@ -87,8 +86,7 @@ class OwnMetrics:
 
 def _computed(metric: Any, answered: Sequence[tuple[Tensor, Tensor]]) -> object:  # noqa: ANN401 - a user's metric
     if not isinstance(metric, Accumulates):
-        outputs, targets = (torch.cat(parts) for parts in zip(*answered, strict=True))
-        return metric(outputs, targets)
+        return metric(*joined(answered))
     metric.reset()
     for outputs, targets in answered:
         metric.update(outputs, targets)

@@ -65,6 +65,11 @@ def _draw_metric(axes: Axes, run: Run) -> None:
     (_, low), (_, high) = (_column(run, first, f"node_{first.name}_{part}") for part in ("min", "max"))
     if len(low) == len(high) == len(rounds):
         axes.fill_between(rounds, low, high, color=_METRIC, alpha=0.15, linewidth=0, label="nodes, worst to best")
+    (_, low), (_, high) = (_column(run, first, f"client_{first.name}_{part}") for part in ("p10", "p90"))
+    if len(low) == len(high) == len(rounds) > 0:
+        axes.fill_between(rounds, low, high, color=_EPSILON, alpha=0.12, linewidth=0, label="clients, 10 % to 90 %")
+        worst = _column(run, first, f"client_{first.name}_{'min' if first.better == 'higher' else 'max'}")
+        axes.plot(*worst, ":", color=_EPSILON, linewidth=1.2, label="the worst client")
     if axes.get_legend_handles_labels()[1]:
         corner = "lower right" if first.better == "higher" else "upper right"  # where a run that learns is not
         axes.legend(loc=corner, frameon=False, fontsize=9, labelcolor=_GREY)

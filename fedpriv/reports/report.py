@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -155,10 +156,11 @@ class Run:
         own = metrics.own(dict.fromkeys(name for row in self.metrics for name in row))
         every = (*metrics.TESTED, *own, *metrics.OF_NODES, *metrics.OF_RUN)
         last: dict[str, Any] = {m.name: row[m.name] for row in self.metrics for m in every if m.name in row}
-        for metric in metrics.TESTED:
-            nodes = {part: self.column(f"node_{metric.name}_{part}")[1] for part in metrics.PARTS}
-            if all(nodes.values()):
-                last[f"node_{metric.name}"] = {part: values[-1] for part, values in nodes.items()}
+        for of, row in product(metrics.SPREADS, metrics.TESTED):
+            name, parts = f"{of}_{row.name}", metrics.SPREADS[of]
+            found = {part: self.column(f"{name}_{part}")[1] for part in parts}
+            if all(found.values()):
+                last[name] = {part: values[-1] for part, values in found.items()}
         promise = {name: getattr(spent, name, None) for name in ("delta", "unit", "relation", "trust", "accountant")}
         return {**where, "rounds": self.rounds, **last, "epsilon": epsilon, **promise, **checks}
 

@@ -128,7 +128,7 @@ class TensorBoard:
 def _tag(name: str) -> str:
     """TensorBoard shows a group for each prefix."""
     group, _, rest = name.partition("_")
-    return f"{group}/{rest}" if group in ("test", "node") else f"run/{name}"
+    return f"{group}/{rest}" if group in ("test", "node", "client") else f"run/{name}"
 
 
 class _Lines:

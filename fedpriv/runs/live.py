@@ -111,6 +111,7 @@ def _shown() -> Iterator[tuple[str, str, metrics.Metric[object]]]:
             yield row.name, row.live, row
         if row.live and row.better == "higher":
             yield f"node_{row.name}_min", "of the worst node", row
+            yield f"client_{row.name}_min", "of the worst client", row
 
 
 def _epsilon(report: RoundReport) -> str:

@@ -36,12 +36,13 @@ class Reporting:
         return found | self._measures.strategy.shown(progress.server)
 
     def at_the_end(self, progress: Progress) -> tuple[dict[str, float], dict[str, Any]]:
-        """Metrics of the model (the mean over nodes), and of nodes' own models; reuses the last report's."""
+        """Metrics of the model (the mean over nodes), of nodes' own models and of clients; reuses the last report's."""
         one, nodes = self._measure(progress, measures.AT_THE_END)
         return dict(one), nodes
 
     def _measure(self, progress: Progress, examples: int | None) -> tuple[dict[str, float], dict[str, Any]]:
         if self._seen is None or self._seen[:2] != (progress.round, examples):
             one, nodes = self._measures.of_the_one(progress), self._measures.of_nodes(progress, examples)
+            nodes |= self._measures.of_clients(progress)
             self._seen = progress.round, examples, one, nodes
         return self._seen[2:]

@@ -59,8 +59,8 @@ class RoundReport:
         round: Number of finished rounds.
         rounds: Number of rounds of the whole run.
         metrics: Values on public test data (`test_...`), the bytes sent so far and, where clients' models differ, how
-            far apart they are (`consensus_distance`, and `node_test_accuracy_min`, `_mean`, `_max` over nodes); empty
-            in rounds without an evaluation.
+            far apart they are (`consensus_distance`, and `node_test_accuracy_min`, `_mean`, `_max` over nodes); with
+            `client_tests` also `client_test_accuracy_min` and so on. Empty in rounds without an evaluation.
         epsilon: Upper bound on what the rounds so far have spent (the largest over clients). It is cheap, and may be
             somewhat above the tight bound, which `Result.spent` has; never above the limit. If the run stops early,
             what it is charged.

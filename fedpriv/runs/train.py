@@ -43,6 +43,7 @@ def train(
     stop_on: StopOn = "nonfinite",
     stop: Stop | None = None,
     metrics: Mapping[str, Own] | None = None,
+    client_tests: Sequence[Dataset[Any] | None] | None = None,
     sinks: Sequence[Sink] = (),
     progress: bool = False,
 ) -> Result:
@@ -77,6 +78,9 @@ def train(
             whole plan is then charged, since the stop depends on answers: it saves time, not epsilon.
         metrics: Metrics of your own on the test data, by name: functions of (outputs, targets) of all test examples,
             or objects with `update`, `compute` and `reset`, as torchmetrics' are. They are reported as `test_<name>`.
+        client_tests: A public test set of each client, None for a client without one. Reports then have test metrics
+            over clients, each client's model on its own set: `client_test_accuracy_min`, `_p10`, `_median`, `_p90`,
+            `_max` and `_mean`. Without `test` all sets together are the test data.
         sinks: Receive a report every round, e.g. `fedpriv.reports.sinks.TensorBoard(Path("runs/a"))`.
         progress: Show a progress bar on standard error, if that is a terminal or a notebook.
 
@@ -112,6 +116,7 @@ def train(
         stop_on=stop_on,
         stop=stop,
         metrics=metrics,
+        client_tests=client_tests,
     )
     if progress:
         from fedpriv.runs.live import bar  # rich

@@ -25,11 +25,10 @@ from fedpriv.engines import ENGINES, KEEPING
 from fedpriv.engines.local import RoundNetwork, adopt, begin, seen_by_aggregator
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.measuring import measures
-from fedpriv.measuring.evaluator import Evaluator
 from fedpriv.measuring.health import Health, StopOn
 from fedpriv.measuring.measures import Measures
-from fedpriv.measuring.own import Own, OwnMetrics
-from fedpriv.measuring.stopping import Stop, Stopping
+from fedpriv.measuring.own import Own
+from fedpriv.measuring.stopping import Stop
 from fedpriv.network.local import Star
 from fedpriv.oracle.backends.in_threads import in_threads
 from fedpriv.oracle.choosing import choose_by_trial
@@ -48,6 +47,7 @@ from fedpriv.runs.reporting import Reporting
 from fedpriv.runs.results import Ended, Result, RoundReport
 from fedpriv.runs.resuming import Keeper
 from fedpriv.runs.telling import warn, weaknesses
+from fedpriv.runs.testing import Public
 from fedpriv.storage import strict_json
 from fedpriv.storage.folder import RunFolder
 from fedpriv.strategies.base import Strategy
@@ -87,6 +87,7 @@ class Training:
         stop_on: StopOn = "nonfinite",
         stop: Stop | None = None,
         metrics: Mapping[str, Own] | None = None,
+        client_tests: Sequence[Dataset[Any] | None] | None = None,
     ) -> None:
         compute = compute or Compute()
         if not clients:
@@ -122,24 +123,22 @@ class Training:
         compatibility.check_problem(strategy, problems, privacy, self.plan.asked, compare=compare)
 
         # whose data it reads, and what is measured of its models
-        ownership.check_clients(clients, test, privacy)
+        public = Public.made(test, client_tests, metrics, stop, len(clients))
+        ownership.check_clients(clients, public.everything, privacy)
         begun_with = None if saved is None else saved.chunk
         chunk = compute.examples_at_once(device, Layout.of(clients[0].model).dim, begun_with)
         self.population = Population(clients, device, getattr(torch, compute.dtype), chunk)
-        model, loss, self._test = self.population.model, self.population.loss, test
-        own = OwnMetrics(metrics or {})
-        if own.given and test is None:
-            raise ConfigError("metrics", own.names, "there are no test data to compute them on: give some")
-        evaluate = None if test is None else Evaluator(model, loss, test, batched=compute.backend != "loop", own=own)
-        ownership.check_test(self.population, test, privacy)
+        model, loss, self._test = self.population.model, self.population.loss, public.test
+        evaluate = public.evaluator(model, loss, batched=compute.backend != "loop")
+        public.check(self.population, privacy)
         start = self.population.start_alike()
         try_out(self.population)
         chosen = choose_by_trial(compute.backend, self.population, chunk)
         if evaluate is not None:
             evaluate.try_out(start)
-        self._stopping = Stopping() if stop is None else stop.begin([] if evaluate is None else evaluate.names(start))
-        self._stopping = self._stopping.restored({} if saved is None else saved.stopping)
-        self.measures = Measures(self.population, strategy, evaluate, optimum, start if compare else None)
+        self._stopping = public.stopping(evaluate, start, {} if saved is None else saved.stopping)
+        central, of_clients = start if compare else None, public.client_tests(evaluate)
+        self.measures = Measures(self.population, strategy, evaluate, optimum, central, of_clients)
         self._identity = self._identity.with_model(model, saved, self._keeper.path)
         self.warnings = weaknesses(self.plan, sizes, clients, optimum=optimum, secret_seed=secret_seed)
         self.warnings += chosen.warnings
