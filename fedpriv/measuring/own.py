@@ -70,9 +70,9 @@ class OwnMetrics:
             ConfigError: a metric fails, or gives no number.
         """
         here = [each(lambda t: t.cpu() if isinstance(t, Tensor) else t, pair) for pair in answered]
-        return {f"test_{name}": self._value(name, metric, here) for name, metric in self.given.items()}
+        return {f"test_{name}": self._measured(name, metric, here) for name, metric in self.given.items()}
 
-    def _value(self, name: str, metric: Any, answered: Sequence[tuple[Tensor, Tensor]]) -> float:  # noqa: ANN401
+    def _measured(self, name: str, metric: Any, answered: Sequence[tuple[Tensor, Tensor]]) -> float:  # noqa: ANN401
         try:
             value = _computed(metric, answered)
             value = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value

@@ -52,8 +52,14 @@ ADDED: Mapping[str, bool] = {"added": True}
 """Metadata of a dataclass's field that came after the first version: at its default it changes no digest."""
 
 MOVED = {
-    f"fedpriv.strategies.schedules.{name}": f"fedpriv.strategies.{was}.{name}"
-    for name, was in {"StepSize": "gossip", "Decay": "admm", "Penalty": "admm"}.items()
+    f"fedpriv.strategies.{now}.{name}": f"fedpriv.strategies.{was}.{name}"
+    for name, was, now in (
+        ("StepSize", "gossip", "schedules"),
+        ("Decay", "admm", "schedules"),
+        ("Penalty", "admm", "schedules"),
+        ("ServerSgd", "fedavg", "server_optimizers"),
+        ("ServerAdaptive", "fedavg", "server_optimizers"),
+    )
 }
 """Classes of settings that lie elsewhere by now: digests have the name that they had, or noise would be another."""
 

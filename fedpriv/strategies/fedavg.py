@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -31,7 +31,7 @@ from fedpriv.strategies.base import Memory, Network, Oracle, Strategy, Weighting
 from fedpriv.strategies.optimizers import Kept, Optimizer, Sgd
 from fedpriv.strategies.outputs import Average, Ema, last_or_average
 from fedpriv.strategies.schedules import Rate, in_round
-from fedpriv.strategies.state import S
+from fedpriv.strategies.server_optimizers import ServerAdaptive, ServerOptimizer, ServerSgd
 
 OptimizerState = Literal["reset", "keep"]
 
@@ -101,83 +101,6 @@ class LocalSteps:
             # the same change; weighted by the oracle, so that sums of messages are multiples of sums of answers
             return oracle.gradient, 1.0
         return oracle.client_gradient, oracle.weights.unsqueeze(1)
-
-
-class ServerOptimizer(Protocol[S]):
-    """How the server moves along the mean update; S is the state that it keeps."""
-
-    def init(self, model: Tensor) -> S:
-        """State before round 0."""
-        ...
-
-    def __call__(self, model: Tensor, update: Tensor, state: S) -> tuple[Tensor, S]:
-        """The next model `[1, dim]` from the mean update `[1, dim]`."""
-        ...
-
-
-@checked("strategy.server")
-@dataclass(frozen=True)
-class ServerSgd:
-    """`v = momentum v + u;  w += learning_rate v`. Without momentum and with rate 1, FedAvg; with momentum, FedAvgM."""
-
-    learning_rate: Positive = 1.0
-    momentum: Fraction = 0.0
-
-    def init(self, model: Tensor) -> Tensor | None:
-        """The velocity v, zero; None without momentum."""
-        return model * 0 if self.momentum else None
-
-    def __call__(self, model: Tensor, update: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """One step."""
-        if state is None:
-            return model + self.learning_rate * update, None
-        velocity = self.momentum * state + update
-        return model + self.learning_rate * velocity, velocity
-
-
-@dataclass(frozen=True)
-class Moments:
-    """Running moments of the mean update.
-
-    Attributes:
-        m: Of the update, `[1, dim]`.
-        v: Of its square, `[1, dim]`.
-    """
-
-    m: Tensor
-    v: Tensor
-
-
-@checked("strategy.server")
-@dataclass(frozen=True)
-class ServerAdaptive:
-    """FedAdagrad, FedAdam, FedYogi: `m = b1 m + (1 - b1) u;  w += learning_rate m / (sqrt(v) + tau)`.
-
-    `v` follows `u^2`: Adagrad `v += u^2`; Adam `v = b2 v + (1 - b2) u^2`; Yogi `v -= (1 - b2) u^2 sign(v - u^2)`; it
-    starts at `tau^2` (Reddi et al., 2021, algorithm 2).
-    """
-
-    rule: Literal["adagrad", "adam", "yogi"] = "adam"
-    learning_rate: Positive = 0.01
-    beta1: Fraction = 0.9
-    beta2: Fraction = 0.99
-    tau: NonNegative = 1e-3
-
-    def init(self, model: Tensor) -> Moments:
-        """Zero momentum, `v = tau^2`."""
-        return Moments(model * 0, model * 0 + self.tau**2)
-
-    def __call__(self, model: Tensor, update: Tensor, state: Moments) -> tuple[Tensor, Moments]:
-        """One step."""
-        v, square = state.v, update.square()
-        m = self.beta1 * state.m + (1 - self.beta1) * update
-        if self.rule == "adagrad":
-            v = v + square
-        elif self.rule == "adam":
-            v = self.beta2 * v + (1 - self.beta2) * square
-        else:
-            v = v - (1 - self.beta2) * square * (v - square).sign()
-        return model + self.learning_rate * m / (v.sqrt() + self.tau), Moments(m, v)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.streams import Randomness
 from fedpriv.runs.checkpoint import Checkpoint
-from fedpriv.strategies.fedavg import AddMeanUpdate, ServerSgd
+from fedpriv.strategies.fedavg import AddMeanUpdate
+from fedpriv.strategies.server_optimizers import ServerSgd
 
 SIZES = (12, 9, 15)
 

@@ -208,6 +208,7 @@ def test_settings_that_came_before_schedules_keep_their_digests() -> None:
     """A digest chooses the noise of a seeded run: these are of the version before."""
     assert digest(fp.StepSize(0.1), fp.Decay(), fp.Penalty()) == "5fc166a194fe0e2abbfa6df0e57d88f5"
     assert digest(fp.fedavg(0.5, 2)) == "330964b9f553f1c8de9382aba32b49da"
+    assert digest(fp.fedopt(0.5)) == "b5d714ddaefb1cc603473676987014fb"
     assert digest(fp.gradient_tracking()) == "f74039af05732f81680ba9a46ac79eaf"
     assert digest(fp.inexact_admm()) == "a7b95fd39e1512b3bd1c00f87c0ab2fa"
     assert digest(fp.scaffold(0.5)) == "ae0616c0864dec9a9e0ea8cf760725b5"

@@ -14,8 +14,9 @@ from torch.utils.data import TensorDataset
 import fedpriv as fp
 from fedpriv.models import SoftmaxRegression
 from fedpriv.strategies.adaptive_clipping import adaptive_clipping
-from fedpriv.strategies.fedavg import ServerAdaptive, ServerSgd, fedavg, fedopt, fedprox
+from fedpriv.strategies.fedavg import fedavg, fedopt, fedprox
 from fedpriv.strategies.scaffold import scaffold
+from fedpriv.strategies.server_optimizers import ServerAdaptive, ServerSgd
 
 # client i has the loss (a_i x - b_i)^2 in one unknown, with the same weight for each
 A, B = np.array([1.0, 2.0, 3.0]), np.array([1.0, -1.0, 2.0])
