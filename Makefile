@@ -87,13 +87,14 @@ bench-scaling: venv ## how a round grows with clients, parameters and examples: 
 bench-runs: venv ## where the time of whole runs goes, in shares; reads $$FEDPRIV_DATA
 	$(BIN)/python benchmarks/speed/whole_runs.py $(if $(TABLE),--markdown $(TABLE))
 
-bench-more: venv ## nodes of a sparse graph, the disk of a ledger, noise of pairs, how long it takes to start, a million clients, two cores
+bench-more: venv ## nodes of a sparse graph, the disk of a ledger, noise of pairs, how long it takes to start, a million clients, two cores, a GPU
 	$(BIN)/python benchmarks/speed/nodes.py
 	$(BIN)/python benchmarks/speed/durability.py
 	$(BIN)/python benchmarks/speed/pairs.py
 	$(BIN)/python benchmarks/speed/startup.py
 	$(BIN)/python benchmarks/speed/million.py
 	$(BIN)/python benchmarks/speed/cores.py
+	$(BIN)/python benchmarks/speed/device.py
 
 clean: ## remove what the tools made; keeps .venv and runs
 	rm -rf build dist site htmlcov .coverage .coverage.* .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -16,6 +16,7 @@ RUNS = {
     "speed/scaling.py": ["--smoke", "--markdown", "OUT/scaling.md", "--picture", "OUT/scaling.png"],
     "speed/million.py": ["--smoke", "--rounds", "3", "--markdown", "OUT/million.md"],
     "speed/cores.py": ["--smoke", "--rounds", "1", "--markdown", "OUT/cores.md"],
+    "speed/device.py": ["--smoke", "--rounds", "1", "--markdown", "OUT/device.md"],
     "speed/durability.py": ["--clients", "3", "--rounds", "2", "--folder", "OUT"],
     "speed/nodes.py": ["--only", "6"],
     "speed/pairs.py": ["--clients", "10", "--dim", "20"],
