@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -30,8 +31,32 @@ KINDS: dict[str, tuple[Strategy, dict[str, Any]]] = {
 }
 
 
+def partly_awake(n: int) -> fp.Graph:
+    """A cycle of n nodes, of which some compute in a round."""
+    return fp.Graph(nx.cycle_graph(n), activity=fp.RandomNodes(0.6))
+
+
+COHORTS: dict[str, tuple[Strategy, Callable[[int], fp.Star | fp.Graph]]] = {
+    "averaging": (fp.fedavg(0.1), lambda n: fp.Star(n, fp.FixedCohort(5))),
+    "admm": (fp.inexact_admm(), lambda n: fp.Star(n, fp.FixedCohort(5))),
+    "tracking": (fp.gradient_tracking(), lambda n: fp.Graph(nx.cycle_graph(n), activity=fp.RandomNodes(0.6))),
+    "gossip": (fp.decentralized_sgd(), lambda n: fp.Graph(nx.cycle_graph(n), activity=fp.RandomNodes(0.6))),
+    "dual averaging": (fp.dual_averaging(), lambda n: fp.Graph(nx.cycle_graph(n), activity=fp.RandomNodes(0.6))),
+    "a sparse matrix": (
+        fp.decentralized_sgd(),
+        lambda n: fp.Graph(nx.cycle_graph(9 * n), activity=fp.RandomNodes(0.6)),
+    ),
+}
+
+
 def rounds_of(
-    model: str, n: int, strategy: Strategy, settings: dict[str, Any], each: int = 4, **options: Any
+    model: str,
+    n: int,
+    strategy: Strategy,
+    settings: dict[str, Any],
+    each: int = 4,
+    network: fp.Star | fp.Graph | None = None,
+    **options: Any,
 ) -> list[Counts]:
     """What each round but the first asks for, of n clients with as many examples each."""
     torch.manual_seed(0)
@@ -39,7 +64,8 @@ def rounds_of(
     data = [TensorDataset(*pair) for pair in zip(x.split(each), y.split(each), strict=True)]
     with CountingDevice() as device:
         clients = fp.make_clients(MODELS[model](), nn.CrossEntropyLoss(), data)
-        network = fp.Graph(nx.cycle_graph(n)) if strategy.name == fp.gradient_tracking().name else None
+        if network is None and strategy.name == fp.gradient_tracking().name:
+            network = fp.Graph(nx.cycle_graph(n))
         privacy, seeds = fp.Privacy(noise_multiplier=1.0, **settings), {"seed": 0, "secret_seed": 0}
         training = fp.Training(
             clients,
@@ -64,6 +90,16 @@ def test_one_question_a_round(kind: str, model: str) -> None:
         assert counts.uploads <= 3, counts.where
         assert counts.synchronisations <= 2, counts.where
     assert {counts.kernels for counts in few} == {counts.kernels for counts in many}
+
+
+@pytest.mark.parametrize("kind", COHORTS)
+def test_a_part_of_the_clients(kind: str) -> None:
+    strategy, network = COHORTS[kind]
+    for clients in (8, 17):
+        of = network(clients)
+        for counts in rounds_of("softmax", of.n_clients, strategy, {}, network=of):
+            assert counts.uploads <= 3, counts.where
+            assert counts.synchronisations <= 2, counts.where
 
 
 @pytest.mark.parametrize("batches", [1, 5])

@@ -126,7 +126,7 @@ class StoredRows(Rows):
 
     def taken(self, cohort: Tensor | None) -> Tensor:
         """See `Rows`."""
-        entries = self.table if cohort is None else self.table[cohort]
+        entries = self.table if cohort is None else self.table[cohort.cpu()]
         rows = torch.from_numpy(self.file.read(entries)).flatten()
         return rows.view(self.like.dtype).reshape(len(entries), *self.like.shape).to(self.like.device)
 
@@ -135,7 +135,7 @@ class StoredRows(Rows):
         if rows.shape[1:] != self.like.shape or rows.dtype != self.like.dtype:
             fix = f"rows of clients' state were {tuple(self.like.shape)} and are {tuple(rows.shape[1:])}; leave it out"
             raise ConfigError("compute.state", "disk", fix)
-        cohort = torch.arange(len(self.table)) if cohort is None else cohort
+        cohort = torch.arange(len(self.table)) if cohort is None else cohort.cpu()
         return replace(self, table=self.file.written(self.table, cohort, _bytes(rows)))
 
     @property

@@ -73,8 +73,11 @@ class RoundNetwork(Network, Protocol):
         """Whether all clients take part in every round."""
         ...
 
-    def here(self, cohort: Tensor) -> Tensor:
-        """Positions of a cohort's clients among the rows that this engine holds, `[k]`."""
+    def here(self, cohort: Tensor, like: Tensor) -> Tensor:
+        """Positions of a cohort's clients among the rows that this engine holds, `[k]`.
+
+        Of a part of the clients they are where `like` is, and with them what else the round needs there: one copy.
+        """
         ...
 
     def participants(self, round_index: int, randomness: Randomness) -> Tensor:
@@ -317,7 +320,7 @@ def _next(
     strategy: Strategy, oracle: RoundOracle, network: RoundNetwork, seen: Network, before: Progress, cohort: Tensor
 ) -> Progress:
     """Both halves, with nothing between them but a call, messages and a reply."""
-    here = network.here(cohort)
+    here = network.here(cohort, before.received)
     some = None if len(here) == len(before.received) else here
     local = before.local if some is None else rows_of(before.local, some)
     call = Call(before.round, cohort, taken(before.received, some), in_common(before.local))

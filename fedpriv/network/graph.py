@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedpriv import checks
 from fedpriv.checks import Bound
+from fedpriv.devices import moved
 from fedpriv.errors import ConfigError
 from fedpriv.network import mixing
 from fedpriv.network.activity import Activity, Always, Outage, without
@@ -162,13 +163,14 @@ class Graph:
         """Multiply by the round's W, `mixing_steps` times: `[k, dim] -> [k, dim]`, row i belongs to active node i."""
         if not len(rows):
             return rows
-        if self._matrix is None or self._matrix.dtype != rows.dtype or self._matrix.device != rows.device:
-            self._matrix = _to_torch(self._current, rows, self._steps)
+        matrix = self._matrix
+        if matrix is None or matrix.dtype != rows.dtype or matrix.device != rows.device:
+            matrix = self._matrix = _to_torch(self._current, rows, self._steps)[0]
         self.numbers_sent += self._round_links * self._steps * rows.shape[1]
-        if self._matrix.layout == torch.strided:
-            return self._matrix @ rows  # its power, ready
+        if matrix.layout == torch.strided:
+            return matrix @ rows  # its power, ready
         for _ in range(self._steps):
-            rows = self._matrix @ rows
+            rows = matrix @ rows
         return rows
 
     def fill(self, rows: Tensor, others: Tensor) -> Tensor:
@@ -189,9 +191,12 @@ class Graph:
         """No server either."""
         return self.mean(row)
 
-    def here(self, cohort: Tensor) -> Tensor:
+    def here(self, cohort: Tensor, like: Tensor) -> Tensor:
         """All nodes are here."""
-        return cohort
+        if len(cohort) in (0, self.n_clients):
+            return cohort
+        self._matrix, self._cohort = _to_torch(self._current, like, self._steps, cohort)
+        return self._cohort
 
     def facts(self) -> Facts:
         """Properties of the graph; estimates use a fixed seed."""
@@ -235,15 +240,16 @@ def of_peers(network: Star | Graph) -> Graph:
     return network
 
 
-def _to_torch(weights: Weights, like: Tensor, steps: int) -> Tensor:
-    """Dense to the power `steps` where that is small, else one sparse step."""
+def _to_torch(weights: Weights, like: Tensor, steps: int, *others: Tensor) -> list[Tensor]:
+    """Dense to the power `steps` where that is small, else one sparse step; with other tensors, in one copy."""
     n = weights.shape[0]  # pyright: ignore[reportOptionalSubscript] - scipy is not typed
     if n < _SPARSE_FROM or weights.nnz > n * n / 4:
-        return torch.from_numpy(np.linalg.matrix_power(weights.toarray(), steps)).to(like)
+        power = torch.from_numpy(np.linalg.matrix_power(weights.toarray(), steps))
+        return moved(like.device, power.to(like.dtype), *others)
     coo = sparse.coo_array(weights)
-    places = torch.from_numpy(np.stack(coo.coords).astype(np.int64))
-    values = torch.from_numpy(coo.data).to(like)
-    return torch.sparse_coo_tensor(places.to(like.device), values, (n, n), check_invariants=True).coalesce()
+    places, values = torch.from_numpy(np.stack(coo.coords).astype(np.int64)), torch.from_numpy(coo.data)
+    places, values, *others = moved(like.device, places, values.to(like.dtype), *others)
+    return [torch.sparse_coo_tensor(places, values, (n, n), check_invariants=True).coalesce(), *others]
 
 
 @parts.register(Graph)

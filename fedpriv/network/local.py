@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.checks import Count, Probability, checked
+from fedpriv.devices import moved
 from fedpriv.errors import ConfigError
 from fedpriv.randomness.streams import Randomness
 from fedpriv.storage.identity import parts
@@ -147,9 +148,12 @@ class Star:
         """The row for everyone: `[1, dim] -> [n, dim]`."""
         return row.expand(self.n_clients, -1)
 
-    def here(self, cohort: Tensor) -> Tensor:
+    def here(self, cohort: Tensor, like: Tensor) -> Tensor:
         """All clients are here."""
-        return cohort
+        if len(cohort) == self.n_clients:
+            return cohort
+        (self._drawn,) = moved(like.device, cohort)
+        return self._drawn
 
 
 def sum_of(rows: Tensor) -> Tensor:

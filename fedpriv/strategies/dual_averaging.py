@@ -64,7 +64,8 @@ class DualMap:
         """Eq 6, for scalar or `[n, 1]` `A_t = total` and `t`."""
         scale = self.active_fraction * total
         curvature = self.gamma * t**self.gamma_power + self.regularizer.strong_convexity * scale
-        scale, curvature = scale.to(z), curvature.to(z)
+        # one number needs no copy to where the rows are
+        scale, curvature = (part.to(z if part.ndim else z.dtype) for part in (scale, curvature))
         return self.regularizer.remainder.prox(-z / curvature, scale / curvature)
 
 

@@ -51,7 +51,7 @@ class ShardedNetwork:
         self._cohort = self._whole.participants(round_index, randomness)
         return self._cohort
 
-    def here(self, cohort: Tensor) -> Tensor:
+    def here(self, cohort: Tensor, like: Tensor | None = None) -> Tensor:
         return torch.isin(self._ids, cohort).nonzero()[:, 0]
 
     def _all(self, rows: Tensor) -> Tensor:
