@@ -248,8 +248,8 @@ def _to_torch(weights: Weights, like: Tensor, steps: int, *others: Tensor) -> li
         return moved(like.device, power.to(like.dtype), *others)
     coo = sparse.coo_array(weights)
     places, values = torch.from_numpy(np.stack(coo.coords).astype(np.int64)), torch.from_numpy(coo.data)
-    places, values, *others = moved(like.device, places, values.to(like.dtype), *others)
-    return [torch.sparse_coo_tensor(places, values, (n, n), check_invariants=True).coalesce(), *others]
+    places, values, *rest = moved(like.device, places, values.to(like.dtype), *others)
+    return [torch.sparse_coo_tensor(places, values, (n, n), check_invariants=True).coalesce(), *rest]
 
 
 @parts.register(Graph)
