@@ -23,8 +23,9 @@ _GROUPS = 32  # at most, as in the paper on group normalisation (Wu and He, 2018
 def validate_model(model: nn.Module) -> None:
     """Refuse models that no private run can use, as far as can be told without data; a run then tries the model out.
 
-    These are models with normalisation over the batch, with running statistics that move, with complex parameters, or
-    without a trainable parameter. A BatchNorm in eval mode is a fixed map of each example and is let through.
+    These are models with normalisation over the batch, with running statistics or weights that a forward pass changes,
+    with complex parameters or sparse gradients, or without a trainable parameter. A BatchNorm in eval mode is a fixed
+    map of each example and is let through.
 
     Raises:
         ConfigError: names the first such layer by its path, and the fix.
@@ -84,6 +85,10 @@ def _why_unfit(layer: nn.Module) -> str | None:
             "it keeps running statistics of the data; set track_running_stats=False, or call "
             "fedpriv.models.fix_model(model) (command line: --fix-model), which changes nothing else"
         )
+    if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
+        return "it rescales the weights of what it looks up, which tells what the data hold; set max_norm=None"
+    if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse and layer.weight.requires_grad:
+        return "its gradients are sparse, and rows of parameters are not; set sparse=False, which changes nothing else"
     return None
 
 

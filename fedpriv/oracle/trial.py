@@ -122,8 +122,12 @@ def _check_memory(trial: Trial, fresh: Trial, x: Nested) -> None:
         "answers the same batch differently when it is asked again: it keeps something of earlier batches, or draws "
         "random numbers that are not torch's; keep nothing between calls"
     )
-    rows = [(i, i) for i in range(len(_ONE))]
+    rows, frozen = [(i, i) for i in range(len(_ONE))], trial.frozen()
     before, between, after = (trial.events(at(x, batch)) for batch in (_ONE, _OTHER, _ONE))
+    for name, (version, value) in trial.frozen().items():
+        if version != frozen[name][0] or not torch.equal(value, frozen[name][1]):
+            fix = "a forward pass changes it, though it is frozen and released as it is; change a copy"
+            raise ConfigError(f"model.{name}", "frozen", fix)
     _compare(trial, before, after, rows, _SAME, why)
     _compare(trial, between, fresh.events(at(x, _OTHER)), rows, _SAME, why)
 

@@ -55,6 +55,11 @@ class Trial:
             raise ConfigError("model", type(self.model).__name__, fix)
         return torch.autograd.grad(loss, row)[0]
 
+    def frozen(self) -> dict[str, tuple[int, Tensor]]:
+        """How often each frozen parameter was changed in place, and its values."""
+        parameters = self.model.named_parameters()
+        return {name: (p._version, p.detach().clone()) for name, p in parameters if not p.requires_grad}  # noqa: SLF001
+
     def put_examples_first(self) -> bool:
         """Let recurrent and attention layers take examples in the first dimension; False if all do."""
         layers = [vars(layer) for layer in self.model.modules() if vars(layer).get("batch_first") is False]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedpriv.engines import StateName
 from fedpriv.engines.local import RoundNetwork, begin, simulate
@@ -142,6 +142,22 @@ def check_shares(privacy: Privacy, records: Sequence[Record], n_clients: int) ->
     if privacy.trust.sums_only and most < wanted:
         fix = f"a round has at most {most} participants, who share the noise; give at most that many"
         raise ConfigError("privacy.trust.secure_aggregation.min_honest", wanted, fix)
+
+
+def check_batched(problems: Sequence[Problem], model: nn.Module, warnings: Sequence[str]) -> None:
+    """Refuse constraints on a model that is computed one example at a time because vmap cannot batch it.
+
+    Args:
+        problems: The clients' objectives and constraints.
+        model: Their model.
+        warnings: What the choice of a backend has told.
+
+    Raises:
+        ConfigError: there are such constraints.
+    """
+    if warnings and not all(problem.is_mean_loss for problem in problems):
+        fix = f"values of constraints need a model that vmap can batch: {warnings[0]}"
+        raise ConfigError("problem.constraints", type(model).__name__, fix)
 
 
 def check_problem(

@@ -134,6 +134,7 @@ class Training:
         start = self.population.start_alike()
         try_out(self.population)
         chosen = choose_by_trial(compute.backend, self.population, chunk)
+        compatibility.check_batched(problems, model, chosen.warnings)
         if evaluate is not None:
             evaluate.try_out(start)
         self._stopping = public.stopping(evaluate, start, {} if saved is None else saved.stopping)

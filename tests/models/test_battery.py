@@ -11,7 +11,22 @@ from typing import Any
 
 import pytest
 import torch
-from model_kinds import CLASSES, KINDS, E, Kind, Mapped, Residual, T, attended, attention, encoded, encoder, inputs
+from model_kinds import (
+    CLASSES,
+    KINDS,
+    WORDS,
+    E,
+    Kind,
+    Mapped,
+    Residual,
+    T,
+    attended,
+    attention,
+    encoded,
+    encoder,
+    inputs,
+    of_words,
+)
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
@@ -132,6 +147,11 @@ def examples_first(model: nn.Module) -> nn.Module:
     return model
 
 
+def changed(model: nn.Module, **settings: Any) -> nn.Module:
+    vars(model.layers[0]).update(settings)
+    return model
+
+
 def in_eval_mode(model: nn.Module) -> nn.Module:
     model.norm.eval()
     return model
@@ -163,6 +183,16 @@ REFUSED: dict[str, tuple[Kind, str, list[Callable[[nn.Module], nn.Module]]]] = {
         r"model\.layers\.0 = 'LSTM'.*with batch_first=True that is not so",
         [examples_first],
     ),
+    "sparse embedding": (
+        Kind(lambda: Mapped(of_words, nn.Embedding(WORDS, E, sparse=True)), inputs="words"),
+        r"model\.layers\.0 = 'Embedding'.*set sparse=False",
+        [lambda model: changed(model, sparse=False)],
+    ),
+    "embedding that rescales itself": (
+        Kind(lambda: Mapped(of_words, nn.Embedding(WORDS, E, max_norm=1.0).requires_grad_(False)), inputs="words"),
+        r"model\.layers\.0 = 'Embedding'.*tells what the data hold; set max_norm=None",
+        [lambda model: changed(model, max_norm=None)],
+    ),
     "a branch on the whole batch": (Kind(lambda: Mapped(branching, nn.Linear(E, E))), r"model = 'Mapped'", []),
     "another example's outputs": (Kind(lambda: Mapped(shifted, nn.Linear(E, E))), r"model = 'Mapped'", []),
 }
@@ -181,6 +211,25 @@ def test_what_mixes_is_refused_by_name_and_the_fix_helps(name: str) -> None:
         run(kind.make())
     for fix in fixes:
         assert len(list(run(fix(kind.make())))) == 1
+
+
+@pytest.mark.parametrize("through_data", [False, True])
+def test_a_model_that_writes_into_what_is_frozen_is_refused(through_data: bool) -> None:
+    """Frozen values are released without noise: marks of what was looked up would be, too."""
+
+    class Marking(nn.Embedding):
+        def forward(self, input: Tensor) -> Tensor:
+            with torch.no_grad():
+                weight = self.weight.data if through_data else self.weight
+                weight[input.flatten(), 0] += 1e-6
+            return super().forward(input)
+
+    def make() -> nn.Module:
+        return Mapped(of_words, Marking(WORDS, E).requires_grad_(False))
+
+    kind = Kind(make, inputs="words")
+    with pytest.raises(fp.ConfigError, match=r"model\.layers\.0\.weight = 'frozen': a forward pass changes it"):
+        fp.Training(clients(kind, make()), fp.fedavg(0.1), fp.Privacy(epsilon=3), rounds=1)
 
 
 def test_fixes_that_keep_weights_keep_what_the_model_computes() -> None:
@@ -206,6 +255,14 @@ def test_a_model_that_vmap_cannot_batch_is_told_with_the_reason_and_the_price() 
         clients(kind, kind.make()), fp.fedavg(0.1), fp.Privacy(epsilon=3), rounds=1, compute=fp.Compute("loop")
     )
     assert not told.warnings
+
+
+def test_constraints_on_a_model_that_vmap_cannot_batch_are_refused() -> None:
+    kind = KINDS["gru, packed"]
+    made = clients(kind, kind.make())
+    owners = [fp.Client(c.model, c.loss, c.loader, problem=fp.Problem(constraints=(fp.LossAtMost(2.0),))) for c in made]
+    with pytest.raises(fp.ConfigError, match=r"problem\.constraints = 'Mapped': .*a model that vmap can batch"):
+        fp.Training(owners, fp.private_al(2), fp.Privacy(epsilon=3), rounds=2)
 
 
 @pytest.mark.parametrize("backend", ["ghost", "vmap"])
