@@ -122,10 +122,11 @@ def _check_memory(trial: Trial, fresh: Trial, x: Nested) -> None:
         "answers the same batch differently when it is asked again: it keeps something of earlier batches, or draws "
         "random numbers that are not torch's; keep nothing between calls"
     )
-    rows, frozen = [(i, i) for i in range(len(_ONE))], trial.frozen()
+    rows, untouched = [(i, i) for i in range(len(_ONE))], fresh.frozen()
+    frozen = {name: value._version for name, value in trial.frozen().items()}  # noqa: SLF001 - writes in place
     before, between, after = (trial.events(at(x, batch)) for batch in (_ONE, _OTHER, _ONE))
-    for name, (version, value) in trial.frozen().items():
-        if version != frozen[name][0] or not torch.equal(value, frozen[name][1]):
+    for name, value in trial.frozen().items():
+        if value._version != frozen[name] or not torch.equal(value, untouched[name]):  # noqa: SLF001
             fix = "a forward pass changes it, though it is frozen and released as it is; change a copy"
             raise ConfigError(f"model.{name}", "frozen", fix)
     _compare(trial, before, after, rows, _SAME, why)

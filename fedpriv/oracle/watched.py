@@ -55,10 +55,9 @@ class Trial:
             raise ConfigError("model", type(self.model).__name__, fix)
         return torch.autograd.grad(loss, row)[0]
 
-    def frozen(self) -> dict[str, tuple[int, Tensor]]:
-        """How often each frozen parameter was changed in place, and its values."""
-        parameters = self.model.named_parameters()
-        return {name: (p._version, p.detach().clone()) for name, p in parameters if not p.requires_grad}  # noqa: SLF001
+    def frozen(self) -> dict[str, Tensor]:
+        """Frozen parameters of this copy."""
+        return {name: p for name, p in self.model.named_parameters() if not p.requires_grad}
 
     def put_examples_first(self) -> bool:
         """Let recurrent and attention layers take examples in the first dimension; False if all do."""
