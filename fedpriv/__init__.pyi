@@ -23,15 +23,18 @@ from .errors import BudgetExhausted, ConfigError, DataError, FedprivError, Ledge
 from .measuring.stopping import Stop
 from .network.activity import OnePeerExponential, Outage, RandomEdges, RandomLinks, RandomNodes
 from .network.graph import Graph
-from .network.local import Everyone, FixedCohort, PoissonCohort, Star
+from .network.local import CyclicCohort, Everyone, FixedCohort, PoissonCohort, Star
 from .privacy.clipping import Clip
+from .privacy.matrices import BLT, BSR, Banded
 from .privacy.mechanisms import Gaussian, Laplace
 from .privacy.pairwise import Pairwise
 from .privacy.schedules import Custom, Geometric, Uniform
 from .privacy.settings import (
     Central,
+    Cyclic,
     FixedSize,
     FullBatch,
+    Independent,
     Local,
     Poisson,
     Privacy,
@@ -66,11 +69,14 @@ from .strategies.tracking import gradient_tracking, gradient_tracking_pair
 
 __version__: str
 __all__ = [
+    "BLT",
+    "BSR",
     "Adam",
     "AdamW",
     "AnchorBudget",
     "Averaged",
     "Ball",
+    "Banded",
     "Box",
     "BudgetExhausted",
     "Central",
@@ -81,6 +87,8 @@ __all__ = [
     "ConfigError",
     "Cosine",
     "Custom",
+    "Cyclic",
+    "CyclicCohort",
     "DataError",
     "Decay",
     "Ema",
@@ -96,6 +104,7 @@ __all__ = [
     "Geometric",
     "Graph",
     "GroupLossGap",
+    "Independent",
     "L1Ball",
     "Laplace",
     "Last",

@@ -12,7 +12,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.network.activity import ACTIVITIES, Activity, Outage
 from fedpriv.network.graph import Graph, MixingSteps
 from fedpriv.network.links import Undirected
-from fedpriv.network.local import Cohort, Everyone, FixedCohort, PoissonCohort, Star
+from fedpriv.network.local import Cohort, CyclicCohort, Everyone, FixedCohort, PoissonCohort, Star
 from fedpriv.network.mixing import MIXINGS, Weights
 from fedpriv.network.topology import TOPOLOGIES, checked
 
@@ -41,17 +41,20 @@ class ActivitySection(Plugin):
 
 
 class CohortChoice(Choice):
-    """Who takes part in a round: everyone, each with a probability, or a fixed number."""
+    """Who takes part in a round: everyone, each with a probability, a fixed number, or fixed blocks in turn."""
 
     neither = "everyone"
 
     poisson: Probability | None = None
     fixed: Count | None = None
+    cyclic: Annotated[CyclicCohort, Spelled(named_fields(CyclicCohort))] | None = None
 
     def build(self) -> Cohort:
         """The setting."""
         if self.poisson is not None:
             return PoissonCohort(self.poisson)
+        if self.cyclic is not None:
+            return self.cyclic
         return FixedCohort(self.fixed) if self.fixed is not None else Everyone()
 
 

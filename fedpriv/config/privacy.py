@@ -14,12 +14,16 @@ from fedpriv.config.spelling import by_fields, by_key
 from fedpriv.errors import ConfigError
 from fedpriv.privacy import pairwise, settings
 from fedpriv.privacy.clipping import Clip
+from fedpriv.privacy.matrices import BLT, BSR, Banded
 from fedpriv.privacy.mechanisms import LAWS
 from fedpriv.privacy.record import LawName, Relation, Unit
 from fedpriv.privacy.schedules import Custom, Geometric, Schedule, Uniform
 from fedpriv.published.recipe import Recipe
 
-SAMPLING = by_key("full", settings.FullBatch(), poisson=settings.Poisson, fixed_size=settings.FixedSize)
+SAMPLING = by_key(
+    "full", settings.FullBatch(), poisson=settings.Poisson, fixed_size=settings.FixedSize, cyclic=settings.Cyclic
+)
+MATRIX = by_key("independent", None, bsr=BSR, banded=Banded, blt=BLT)
 SECRETS = by_key("complete", pairwise.Complete(), random_regular=pairwise.RandomRegular, topology=pairwise.Topology)
 TRUST = by_key(
     "local",
@@ -45,6 +49,18 @@ class ScheduleChoice(Choice):
         return self.geometric or Uniform()
 
 
+class NoiseChoice(Choice):
+    """Noise that is independent between rounds, or partly cancels over them: `{time: {bsr: {band: 16}}}`."""
+
+    neither = "independent"
+
+    time: Annotated[BSR | Banded | BLT, Spelled(MATRIX)] | None = None
+
+    def build(self) -> settings.Noise:
+        """The setting."""
+        return self.time or settings.Independent()
+
+
 class PrivacySection(Section):
     """The promise: the run's total `epsilon`, or its `noise_multiplier`; `epsilon_bar` is for published variants."""
 
@@ -63,6 +79,7 @@ class PrivacySection(Section):
     secure: Annotated[bool | None, Field(exclude=True)] = None  # of old files; a warning says that it has no effect
     statistics: Annotated[settings.Statistics, Spelled(named_fields(settings.Statistics))] = settings.Statistics()
     durable: bool = True
+    noise: NoiseChoice = NoiseChoice()
 
     @model_validator(mode="before")
     @classmethod
@@ -99,7 +116,11 @@ class PrivacySection(Section):
         own: dict[str, Any] = {name: value for name, value in self if name in _SETTINGS}
         if self.at == "none" or recipe.published is not None:
             own |= {"epsilon": None, "noise_multiplier": None}
-        own |= {"mechanism": LAWS[self.mechanism].mechanism, "schedule": recipe.schedule or schedule}
+        own |= {
+            "noise": self.noise.build(),
+            "mechanism": LAWS[self.mechanism].mechanism,
+            "schedule": recipe.schedule or schedule,
+        }
         return settings.Privacy(**own, published=recipe.published)
 
 

@@ -60,7 +60,23 @@ class FixedCohort:
         return float(self.size)
 
 
-Cohort = Everyone | PoissonCohort | FixedCohort
+@checked("network.cohort")
+@dataclass(frozen=True)
+class CyclicCohort:
+    """Client i is in block `i mod blocks` for good; block `t mod blocks` is the cohort of round t."""
+
+    blocks: Count
+
+    def draw(self, n_clients: int, round_index: int, randomness: Randomness) -> Tensor:
+        """The block of the round: nothing is random."""
+        return torch.arange(round_index % self.blocks, n_clients, self.blocks)
+
+    def expected(self, n_clients: int) -> float:
+        """Mean size of a block, by which sums are divided."""
+        return n_clients / self.blocks
+
+
+Cohort = Everyone | PoissonCohort | FixedCohort | CyclicCohort
 
 
 @checked("network")
@@ -69,7 +85,8 @@ class Star:
 
     Args:
         n_clients: Number of clients.
-        cohort: Who takes part in a round: `Everyone()` (default), `PoissonCohort(rate)` or `FixedCohort(size)`.
+        cohort: Who takes part in a round: `Everyone()` (default), `PoissonCohort(rate)`,
+            `FixedCohort(size)` or `CyclicCohort(blocks)`.
 
     Raises:
         ConfigError: the cohort has more.
@@ -81,6 +98,9 @@ class Star:
         if (wanted := self.cohort.expected(n_clients)) > n_clients:
             fix = f"there are only {n_clients} clients; give at most that many"
             raise ConfigError("network.cohort.fixed", int(wanted), fix)
+        if isinstance(self.cohort, CyclicCohort) and self.cohort.blocks > n_clients:
+            fix = f"there are only {n_clients} clients, and a block needs one; give at most that many"
+            raise ConfigError("network.cohort.cyclic.blocks", self.cohort.blocks, fix)
         self._drawn, self.numbers_sent = torch.arange(n_clients), 0
 
     @property
@@ -97,6 +117,11 @@ class Star:
     def everyone(self) -> bool:
         """Whether all clients take part in every round."""
         return isinstance(self.cohort, Everyone)
+
+    @property
+    def blocks(self) -> int:
+        """Number of fixed blocks of clients that take turns; 1 unless cohorts are cyclic."""
+        return self.cohort.blocks if isinstance(self.cohort, CyclicCohort) else 1
 
     @property
     def answers(self) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.chosen import Chosen
 from fedpriv.clients.population import Population
-from fedpriv.privacy.settings import FixedSize, FullBatch, Poisson, Sampling
+from fedpriv.privacy.settings import Cyclic, FixedSize, FullBatch, Poisson, Sampling
 from fedpriv.randomness.keystream import below, order_of
 from fedpriv.randomness.streams import Randomness
 
@@ -65,9 +66,15 @@ class Draws:
             return self._population.full_batches(rows)
         return self._population.drawn_batches(rows, self._chosen(sampling, index, rows))
 
-    def _chosen(self, sampling: Poisson | FixedSize, index: int, rows: Tensor) -> Chosen:
+    def slot(self, sampling: Cyclic) -> int:
+        """Which slot of every client's examples is this round's batch."""
+        return self._round % sampling.blocks
+
+    def _chosen(self, sampling: Poisson | FixedSize | Cyclic, index: int, rows: Tensor) -> Chosen:
         """Each client's draws have a random stream of their own."""
         sizes, clients = self._population.counts[rows].numpy(), self._population.part.ids[rows]
+        if isinstance(sampling, Cyclic):
+            return Chosen.listed([np.arange(self.slot(sampling), size, sampling.blocks) for size in sizes.tolist()])
         words = self._randomness.first_words("batch", self._round, index, clients.tolist(), sizes.tolist())
         if isinstance(sampling, Poisson):
             return Chosen.marked(sizes, below(words, sampling.rate))

@@ -20,12 +20,14 @@ from fedpriv.oracle.questions import Question, Questions
 from fedpriv.oracle.sums import Sums, check_depth, points_of, scaled
 from fedpriv.privacy.as_published import add_published_noise
 from fedpriv.privacy.clipping import Clip
+from fedpriv.privacy.correlated import spread
 from fedpriv.privacy.ledger import Ledger, Release
 from fedpriv.privacy.mechanisms import EVERYBODY, add_noise
 from fedpriv.privacy.pair_noise import with_pair_noise
 from fedpriv.privacy.pairwise import excess
+from fedpriv.privacy.past_noise import PastNoise
 from fedpriv.privacy.record import Record
-from fedpriv.privacy.settings import Privacy, Sampling
+from fedpriv.privacy.settings import Cyclic, Privacy, Sampling
 from fedpriv.randomness.streams import Randomness
 
 _NUMBERS = 2**23
@@ -69,6 +71,7 @@ class PrivateOracle(Questions):
         check_depth(self._added(privacy), population.chunk)
         self._answered = -1
         self._bounded: ConstraintSums | None = None
+        self._past = None if privacy.over_time is None else PastNoise(privacy.over_time.factor)
         super().__init__(privacy, self._part.all_sizes, population.params)
 
     def _added(self, privacy: Privacy) -> list[int]:
@@ -200,9 +203,13 @@ class PrivateOracle(Questions):
         """See `Questions`."""
         if not self.privacy.private:
             return super()._variances()
-        clients, own = self._clients, [(self.privacy.mechanism.deviation * scale) ** 2 for scale in self._scales]
+        clients, over_time = self._clients, self.privacy.over_time
+        more = 1.0 if over_time is None else float(spread(over_time.factor, self._round + 1)[-1])
+        own = [(self.privacy.mechanism.deviation * scale) ** 2 * more for scale in self._scales]
         if self.privacy.trust.sums_only:  # every row is the mean, with the shares of all who take part
-            of_mean = [own[0] / (len(clients) * self._pricing.parties)] * self._answered_rows
+            of_mean = [
+                own[0] * (self._senders / len(clients)) / (len(clients) * self._pricing.parties)
+            ] * self._answered_rows
             return of_mean, of_mean
         more = excess(self._pairs, self.n_clients)
         rows = [one * more[client] ** 2 for one, client in zip(own, clients, strict=True)]
@@ -234,8 +241,8 @@ class PrivateOracle(Questions):
             hidden = with_pair_noise(every, scales, record.pairs, record, self._randomness, clients)
             rows = self._among_here(hidden)
         own = [clients[place] for place in self._here.tolist()]
-        noise = self.privacy.mechanism, record, self._randomness
-        return self._open(add_noise(rows, self._of_here(scales), *noise, own))
+        noise = self.privacy.mechanism, self._with_turn(record), self._randomness
+        return self._open(add_noise(rows, self._of_here(scales), *noise, own, past=self._past))
 
     def _noised_sum(self, question: Question, rows: Tensor, largest: float) -> Tensor:
         """Release the sum of rows whose sensitivity is at most that of one contribution times `largest`.
@@ -244,16 +251,35 @@ class PrivateOracle(Questions):
         what was released.
         """
         clients, parties, at = self._clients, self._pricing.parties, (self._round, self._index)
+        senders = self._senders
         record, scales = self._pricing.price(*at, question.name, clients, [largest], question.clip, question.share)
-        if len(clients) < parties:
+        if senders < parties:
             raise PrivacyError(
-                f"round {self._round} has {len(clients)} participants, fewer than min_honest = {parties}, who share "
+                f"round {self._round} has {senders} participants, fewer than min_honest = {parties}, who share "
                 f"the noise (trust: {self.privacy.trust})"
             )
         # the shares of all who take part, drawn as one
-        noise = self.privacy.mechanism, record, self._randomness, [EVERYBODY], len(clients) / parties
+        noise = self.privacy.mechanism, self._with_turn(record), self._randomness, [EVERYBODY], senders / parties
         self._scales = scales
-        return (self._open(add_noise(self._total(rows), scales, *noise)) / len(clients)).expand(self._answered_rows, -1)
+        mean = self._open(add_noise(self._total(rows), scales, *noise, past=self._past)) / len(clients)
+        return mean.expand(self._answered_rows, -1)
+
+    @property
+    def _senders(self) -> int:
+        """Number of clients that send a share of the noise; with noise over time all, which cancels earlier rounds'."""
+        return len(self._clients) if self.privacy.over_time is None else self.n_clients
+
+    def _with_turn(self, record: Record) -> Record:
+        """The record with the block of examples or clients that really takes part; the accountant compares."""
+        if record.time is None or record.time.separation == 1:
+            return record
+        sampling, clients = self.privacy.sampling, self._clients
+        if self.privacy.unit == "sample" and isinstance(sampling, Cyclic):
+            return replace(record, time=replace(record.time, slot=self._draws.slot(sampling)))
+        blocks = record.time.separation
+        if list(clients) != list(range(clients[0], self.n_clients, blocks)):
+            raise PrivacyError(f"round {self._round}: those who take part are none of the {blocks} blocks of clients")
+        return replace(record, time=replace(record.time, slot=clients[0]))
 
     def _among_all(self, rows: Tensor) -> Tensor:
         """Rows for every participant, zero where they are not here."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.pricing import Pricing
-from fedpriv.privacy.settings import FixedSize, Poisson, Privacy, Sampling
+from fedpriv.privacy.settings import Cyclic, FixedSize, Poisson, Privacy, Sampling
 
 
 @dataclass(frozen=True)
@@ -249,4 +249,6 @@ class Questions(ABC):
         """Expected examples of the batches of clients with so many examples (public)."""
         if isinstance(sampling, Poisson):
             return sizes * sampling.rate
+        if isinstance(sampling, Cyclic):
+            return sizes / sampling.blocks
         return sizes.clamp_max(sampling.size) if isinstance(sampling, FixedSize) else sizes

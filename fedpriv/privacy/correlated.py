@@ -12,15 +12,18 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpriv.errors import ConfigError
+
 Array = NDArray[np.float64]
 _LARGEST = 1e3  # of a coefficient
 _MOST = 100_000  # coefficients of a band
+_MOST_ROUNDS = 2**22
 
 
 @dataclass(frozen=True)
@@ -81,28 +84,30 @@ class OverTime:
 
     Attributes:
         factor: The matrix C.
-        separation: A unit takes part in at most one of so many consecutive rounds; 1: in every round.
+        separation: Number of fixed blocks of units that take turns, one a round; 1: all take part in every round.
+        slot: Which block takes part in the round of a record: the round modulo `separation`.
     """
 
     factor: Factor
     separation: int
+    slot: int = 0
 
     def __post_init__(self) -> None:
-        if self.separation < 1:
-            raise ValueError("a unit takes part in at most every round")
+        if not 0 <= self.slot < self.separation:
+            raise ValueError("no block takes part")
+
+    def at(self, round_index: int) -> OverTime:
+        """The same for the record of a round."""
+        return replace(self, slot=round_index % self.separation)
 
     def share(self, round_index: int) -> float:
         """What this round adds to the squared sensitivity of the rounds before it, for a clipped sum of sensitivity 1.
 
         Without gaps: the numbers of rounds 0 to t, added up, hold for these rounds together, and for nothing less.
         """
-        length = 1 << max(round_index.bit_length(), 8)
-        return float(_shares(self, length)[round_index])
-
-
-@lru_cache(maxsize=32)
-def _shares(over_time: OverTime, rounds: int) -> Array:
-    return shares(over_time.factor, rounds, over_time.separation)
+        if round_index >= _MOST_ROUNDS:
+            raise ConfigError("record.round", round_index, f"correlated noise has a price for {_MOST_ROUNDS} rounds")
+        return float(_shares(self.factor, 1 << max(round_index.bit_length(), 8), self.separation)[round_index])
 
 
 def sensitivity(factor: Factor, rounds: int, separation: int) -> float:
@@ -112,6 +117,11 @@ def sensitivity(factor: Factor, rounds: int, separation: int) -> float:
     theorem 2); else an upper bound.
     """
     return math.sqrt(float(shares(factor, rounds, separation).sum()))
+
+
+@lru_cache(maxsize=32)
+def _shares(factor: Factor, rounds: int, separation: int) -> Array:
+    return shares(factor, rounds, separation)
 
 
 def shares(factor: Factor, rounds: int, separation: int) -> Array:

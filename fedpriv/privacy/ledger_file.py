@@ -2,13 +2,14 @@
 
 From format 3 on, each line holds a hash of all lines before it (`fedpriv.privacy.chain`); changes of earlier formats go
 unnoticed. Format 4 is format 3 with noise that cancels between pairs of clients; format 5 is format 4 with long lists
-in few bytes (`fedpriv.privacy.packing`). A last line that is cut off is left
-out: its value was never handed out, since the line is written first.
+in few bytes (`fedpriv.privacy.packing`); format 6, where noise is correlated between rounds, is format 5 with its
+matrix in the header. A last line that is cut off is left out: its value was never handed out, since the line is
+written first.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,11 +18,13 @@ from pydantic import Field, TypeAdapter
 
 from fedpriv.errors import LedgerError
 from fedpriv.privacy.chain import START, Link, unlink
+from fedpriv.privacy.correlated import Factor, OverTime
 from fedpriv.privacy.pairwise import Edges, Pairs
 from fedpriv.privacy.record import Record
 from fedpriv.storage import files
 
 FORMAT = 5  # of new files
+_NEWEST = 6  # of those with noise that is correlated between rounds
 _PACKED = 5  # and later ones
 _CHAINED = 3  # and later ones
 _RESTORE = "restore the file from a copy"
@@ -38,6 +41,7 @@ class Header:
         config: Digest of the run's `config.yaml`, where it had one (`fedpriv.storage.identity.of_config`).
         planned: Number of releases that were planned.
         secrets: The pairs of clients that share a secret, where there is noise of pairs, and not of all of them.
+        factor: The matrix of noise that is correlated between rounds, where there is any.
     """
 
     fedpriv_ledger: int
@@ -46,6 +50,7 @@ class Header:
     config: str | None = None
     planned: int | None = None
     secrets: Edges | None = None
+    factor: Factor | None = None
 
 
 _HEADER = TypeAdapter(Header)
@@ -54,6 +59,11 @@ _HEADER = TypeAdapter(Header)
 def facts_of_pairs(pairs: Pairs | None) -> dict[str, Any]:
     """What a header says besides, where pairs of clients add noise."""
     return {} if pairs is None or pairs.edges is None else {"secrets": pairs.edges}
+
+
+def facts_of_time(over_time: OverTime | None) -> dict[str, Any]:
+    """What a header says besides, where noise is correlated between rounds."""
+    return {} if over_time is None else {"fedpriv_ledger": _NEWEST, "factor": asdict(over_time.factor)}
 
 
 @dataclass(frozen=True)
@@ -128,7 +138,7 @@ class LedgerFile:
         records: list[Record] = []
         for number, text in enumerate(self.texts, start=2):
             try:
-                records.append(Record.from_json(text.decode(), self.header.secrets))
+                records.append(Record.from_json(text.decode(), self.header.secrets, self.header.factor))
             except (ValueError, TypeError) as error:
                 raise LedgerError(f"{self.path}, line {number} is damaged; {_RESTORE}") from error
         return records
@@ -148,7 +158,7 @@ def _header_of(line: bytes, path: Path) -> Header:
         header = _HEADER.validate_json(line, strict=True)
     except ValueError as error:
         raise LedgerError(f"{path}, line 1 is not a ledger's header; {_RESTORE}") from error
-    if header.fedpriv_ledger not in range(1, FORMAT + 1):
+    if header.fedpriv_ledger not in range(1, _NEWEST + 1):
         found = header.fedpriv_ledger
-        raise LedgerError(f"{path} is of format {found}, and this fedpriv reads up to {FORMAT}: use a newer one")
+        raise LedgerError(f"{path} is of format {found}, and this fedpriv reads up to {_NEWEST}: use a newer one")
     return header

@@ -15,6 +15,7 @@ from fedpriv.devices import moved
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.clipping import NormName
 from fedpriv.privacy.ledger import Release
+from fedpriv.privacy.past_noise import PastNoise
 from fedpriv.privacy.record import LawName, Record
 from fedpriv.randomness.rows import laplace_rows, laplace_sum_rows, may_draw, normal_rows
 from fedpriv.randomness.streams import Randomness
@@ -122,6 +123,7 @@ def add_noise(
     randomness: Randomness,
     clients: Sequence[int],
     amount: float = 1.0,
+    past: PastNoise | None = None,
 ) -> Release:
     """Add noise to sums of bounded sensitivity.
 
@@ -133,6 +135,7 @@ def add_noise(
         randomness: The run's random streams.
         clients: Index of each row's client in the run, or `EVERYBODY` for a sum over clients.
         amount: Sum of this many copies of the noise; see `Mechanism.draw`.
+        past: Makes noise of the unit noise of this round and those before it, where rounds have no noise of their own.
 
     Returns:
         The noised rows, in float64, as a `Release` that only a ledger opens.
@@ -152,29 +155,46 @@ def add_noise(
         raise PrivacyError(
             f"{count} rows, {len(scales)} noise scales and clients {list(clients)}: give each row its own"
         )
-    keys = randomness.keys("noise", record.round, record.index, clients)
     grids = [2.0 ** (math.ceil(math.log2(scale)) - 20) for scale in scales]
     facts = torch.tensor([scales, grids], dtype=torch.float64).T
-    if amount == 1 and may_draw(bounded.device):
+    keys, there = (
+        randomness.keys("noise", record.round, record.index, clients),
+        amount == 1 and may_draw(bounded.device),
+    )
+    if there:
         keys, facts = moved(bounded.device, keys, facts)
     else:
         (facts,) = moved(bounded.device, facts)
     noised = torch.empty_like(bounded, dtype=torch.float64)
     height = max((_IN_CACHE if bounded.device.type == "cpu" else _ELSEWHERE) // max(dim, 1), 1)
 
-    def add(rows: slice) -> None:
+    def drawn(keys: Tensor, rows: slice) -> Tensor:
         unit = mechanism.draw(keys[rows], dim, amount)
         if unit.shape != noised[rows].shape:
             raise PrivacyError(f"{mechanism.name} noise of shape {tuple(unit.shape)}: draw one row for each key")
+        return unit if unit.device == bounded.device else moved(bounded.device, unit)[0]
+
+    def add(rows: slice) -> None:
+        unit = drawn(keys, rows)
+        if past is not None:
+            unit = past.filtered(unit, rows, record.round)
         scale, grid = facts[rows].split(1, 1)
-        (unit,) = (unit,) if unit.device == bounded.device else moved(bounded.device, unit)
         exact = (unit * scale).add_(bounded[rows])
         noised[rows] = exact.div_(grid).round_().mul_(grid)
 
     pieces = [slice(top, top + height) for top in range(0, count, height)]
+    if past is not None:
+        for earlier in past.missing(record.round, count, dim, bounded.device):
+            before = randomness.keys("noise", earlier, record.index, clients)
+            (before,) = moved(bounded.device, before) if there else (before,)
+            for rows in pieces:
+                past.filtered(drawn(before, rows), rows, earlier)
+            past.finish(earlier)
     if bounded.device.type == "cpu":
         threads.each(lambda _, rows: add(rows), pieces)
     else:
         for rows in pieces:
             add(rows)
+    if past is not None:
+        past.finish(record.round)
     return Release(replace(record, mechanism=mechanism.name, attempt=randomness.attempt), noised)

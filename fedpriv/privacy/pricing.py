@@ -16,6 +16,7 @@ from fedpriv.privacy.settings import FixedSize, FullBatch, Poisson, Privacy, Sam
 
 # answers that use all of a client's examples, however batches are drawn
 UNSAMPLED = frozenset({"message", "full_gradient"})
+_OF_A_ROUND = frozenset({"gradient", "client_gradient", "message"})
 
 
 class Pricing:
@@ -71,6 +72,8 @@ class Pricing:
             fix = f"round {round_index} needs a share from {LEAST_SHARE:g} to {1 / LEAST_SHARE:g}; only ratios matter"
             raise ConfigError("privacy.schedule", share, fix)
         multiplier = privacy.noise_multiplier / share
+        if privacy.over_time is not None:
+            check_alone(query, index)
         pairs = self._pairs_of(query)
         multiplier *= math.sqrt(1.0 if pairs is None else exposure(pairs, clients, len(self._sizes)))
         alike = privacy.trust.sums_only or (pairs is not None and pairs.ratio > 0)
@@ -104,7 +107,9 @@ class Pricing:
             kind, rate = "without_replacement", _compact([min(1.0, sampling.size / self._sizes[c]) for c in clients])
         elif privacy.cohort_rate < 1:
             kind, rate = "poisson", privacy.cohort_rate
-        everyone = len(clients) == len(self._sizes)
+        over_time = privacy.over_time
+        # noise of rounds in which a client is silent tells of those in which it was not
+        everyone = len(clients) == len(self._sizes) or over_time is not None
         return Record(
             round=round_index,
             query=query,
@@ -120,7 +125,20 @@ class Pricing:
             sampling=kind,
             rate=rate,
             trust=privacy.trusted,
+            time=None if over_time is None else over_time.at(round_index),
         )
+
+
+def check_alone(query: str, index: int) -> None:
+    """Refuse a question that noise over time does not cover.
+
+    Raises:
+        ConfigError: it is not the only gradient or message of its round.
+    """
+    if query not in _OF_A_ROUND or (index > 0 and query != "message"):  # local steps come before a message
+        asked = query if index == 0 else f"{query}, answer {index + 1} of a round"
+        fix = "noise that is correlated between rounds, and cyclic batches, cover one gradient or message a round"
+        raise ConfigError("privacy.noise", asked, f"{fix}: use a strategy that asks no more, or independent noise")
 
 
 def pairs_of(privacy: Privacy, n_clients: int) -> Pairs | None:

@@ -13,6 +13,7 @@ from pydantic_core import from_json, to_json
 from fedpriv.errors import check_choice
 from fedpriv.privacy import packing
 from fedpriv.privacy.clipping import NormName
+from fedpriv.privacy.correlated import Factor, OverTime
 from fedpriv.privacy.pairwise import Edges, Pairs, name_of
 
 LawName = Literal["gaussian", "laplace"]
@@ -30,9 +31,11 @@ _WORDS = {
 }
 
 
-_LATER: dict[str, Any] = {"attempt": 0, "shared": "not recorded", "pairs": None}
-"""What records of format 1 do not tell, nor one without noise of pairs."""
+_LATER: dict[str, Any] = {"attempt": 0, "shared": "not recorded", "pairs": None, "time": None}
+"""What records of format 1 do not tell, nor one without noise of pairs, or of several rounds."""
 _PAIRS = {"ratio", "colluders", "secrets"}
+_TIME = {"factor", "separation", "slot"}
+_BRIEF = ("pairs", "time")  # written only where there is something to say
 Packing = Callable[[Any], object]
 _PACKED: dict[str, Packing] = {
     "clients": packing.packed_clients,
@@ -75,6 +78,8 @@ class Record:
         digest: Keyed checksum of the released value: after a crash, the repeated answer must have the same.
         attempt: Number of resumes with fresh noise so far: each draws other noise for the same round.
         pairs: Noise that cancels between pairs of those who answered; None without any.
+        time: How the noise is correlated with that of the rounds before; None if it is not. The price then holds for
+            all rounds so far together, and `noise_multiplier` is s over sensitivity (`fedpriv.privacy.correlated`).
     """
 
     round: int
@@ -95,6 +100,7 @@ class Record:
     digest: str | None = None
     attempt: int = 0
     pairs: Pairs | None = None
+    time: OverTime | None = None
 
     def __post_init__(self) -> None:
         # a word that nobody knows would be priced as if it were some other one
@@ -102,26 +108,29 @@ class Record:
             check_choice(f"record.{name}", getattr(self, name), *words)
 
     def to_json(self, packed: Mapping[str, Packing] = _PACKED) -> str:
-        """One line of JSON, without the pairs that share a secret: their digest stands for them.
+        """One line of JSON, in which a digest stands for the pairs that share a secret, and one for the matrix.
 
         Args:
             packed: How long lists of some fields are written; empty for formats before 5.
         """
-        told = {name: packed.get(name, _plain)(value) for name, value in vars(self).items() if name != "pairs"}
+        told = {name: packed.get(name, _plain)(value) for name, value in vars(self).items() if name not in _BRIEF}
         if self.pairs is not None:
             told["pairs"] = {name: getattr(self.pairs, name) for name in sorted(_PAIRS)}
+        if self.time is not None:
+            told["time"] = {**vars(self.time), "factor": self.time.factor.name}
         return json.dumps(told, separators=(",", ":"), allow_nan=False)
 
     @staticmethod
-    def from_json(line: str, edges: Edges | None = None) -> Record:
+    def from_json(line: str, edges: Edges | None = None, factor: Factor | None = None) -> Record:
         """Read one line back.
 
         Args:
             line: As `to_json` wrote it.
             edges: The pairs that share a secret, where they are not all.
+            factor: The matrix of noise that is correlated between rounds, where there is one.
 
         Raises:
-            ValueError: the line is not a record, or other pairs share its secrets.
+            ValueError: the line is not a record, or other pairs share its secrets, or its matrix is another.
         """
         raw: Any = from_json(line, allow_inf_nan=False)
         if not isinstance(raw, dict) or {*_LATER, *raw} != {f.name for f in fields(Record)}:
@@ -131,13 +140,23 @@ class Record:
         packed = {
             name: unpack(raw[name]) for name, unpack in _UNPACKED.items() if isinstance(raw.get(name), str | dict)
         }
-        told = _RECORD.validate_json(to_json({**raw, **packed}) if packed else line, strict=True)
-        told = replace(told, **{name: value for name, value in _LATER.items() if name not in raw})
+        time = _over_time(raw.pop("time"), factor) if "time" in raw else None
+        told = _RECORD.validate_json(to_json({**raw, **packed}) if packed or time else line, strict=True)
+        told = replace(told, **{name: value for name, value in _LATER.items() if name not in raw} | {"time": time})
         if told.pairs is None or told.pairs.secrets == name_of(None):
             return told
         if edges is None or told.pairs.secrets != name_of(edges):
             raise ValueError("the pairs that share its secrets are not on record")
         return replace(told, pairs=replace(told.pairs, edges=edges))
+
+
+def _over_time(told: Any, factor: Factor | None) -> OverTime:  # noqa: ANN401 - whatever a line says
+    if not isinstance(told, dict) or {*told} != _TIME:
+        raise ValueError("not a ledger record")
+    numbers = told["separation"], told["slot"]
+    if factor is None or told["factor"] != factor.name or any(type(number) is not int for number in numbers):
+        raise ValueError("the matrix of its noise is not on record")
+    return OverTime(factor, *numbers)
 
 
 _RECORD = TypeAdapter(Record)  # a number is a number: "3", true and null would be priced as something else

@@ -11,10 +11,13 @@ from fedpriv.checks import Bound, Count, Fraction, Positive, Probability, Ratio,
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.as_published import Published
 from fedpriv.privacy.clipping import ROUNDING, Clip
+from fedpriv.privacy.correlated import OverTime
+from fedpriv.privacy.matrices import BLT, BSR, Banded
 from fedpriv.privacy.mechanisms import LAWS, Gaussian, Mechanism
 from fedpriv.privacy.pairwise import PairRatio, Pairwise
 from fedpriv.privacy.record import Relation, Unit
 from fedpriv.privacy.schedules import Schedule, Uniform
+from fedpriv.storage.identity import ADDED
 
 SECURE_IS_GONE = "has no effect any more: noise is cryptographic in every run, and secret unless secret_seed is given"
 At = Literal["gradient", "message", "none"]
@@ -49,7 +52,28 @@ class FixedSize:
     size: Count
 
 
-Sampling = FullBatch | Poisson | FixedSize
+@checked("privacy.sampling")
+@dataclass(frozen=True)
+class Cyclic:
+    """Each client's examples lie in `blocks` fixed slots, example i in slot `i mod blocks`; slot `t mod blocks` is the
+    batch of round t.
+
+    Nothing is secret and nothing is amplified: each example takes part in every `blocks`-th round, and epsilon follows
+    from that. Neighbouring data sets have all other examples in the same slots.
+    """
+
+    blocks: Count
+
+
+Sampling = FullBatch | Poisson | FixedSize | Cyclic
+
+
+@dataclass(frozen=True)
+class Independent:
+    """Each round has noise of its own."""
+
+
+Noise = Independent | BSR | Banded | BLT | OverTime
 
 
 @dataclass(frozen=True)
@@ -173,6 +197,9 @@ class Privacy:
         statistics: Bound and budget of constraint values, for strategies that ask for them.
         durable: Wait until a round's ledger lines are on the physical disk before anything computed from its answers
             leaves the process. Without it a power cut can lose lines, and the printed `trust` says `no_power_cut`.
+        noise: Whether noise is `Independent()` between rounds, or partly cancels over them: `BSR(band)`,
+            `Banded(band)`, `BLT(buffers)`. Gaussian noise, one question a round, no batches or cohorts but all or
+            cyclic ones.
         shared: What else neighbouring data sets have in common, printed beside `relation`; a run fills it in.
         secure: Deprecated, no effect: noise is always cryptographic, and secret unless a `secret_seed` is given.
 
@@ -195,6 +222,7 @@ class Privacy:
     statistics: Statistics = field(default_factory=Statistics)
     shared: str = ""
     durable: bool = True
+    noise: Noise = field(default=Independent(), metadata=ADDED)
     secure: InitVar[bool | None] = None
 
     def __post_init__(self, secure: bool | None) -> None:
@@ -214,6 +242,8 @@ class Privacy:
                 "has no sound add/remove price: no bound on its epsilon is known; use replace_one or poisson",
             )
         self._check_cohort()
+        if not self.private and not isinstance(self.noise, Independent):
+            raise ConfigError("privacy.noise", str(self.noise), "the run adds no private noise; leave it out")
 
     def _check_cohort(self) -> None:
         if self.cohort_rate == 1:
@@ -244,6 +274,11 @@ class Privacy:
     def private(self) -> bool:
         """Whether answers are noised with a privacy guarantee: not for `at="none"`, nor with a paper's noise."""
         return self.at != "none" and self.published is None
+
+    @property
+    def over_time(self) -> OverTime | None:
+        """How the noise of rounds belongs together, once the run is known; None if each round has noise of its own."""
+        return self.noise if isinstance(self.noise, OverTime) else None
 
     @property
     def trusted(self) -> str:

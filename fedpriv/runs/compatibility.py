@@ -17,6 +17,7 @@ from fedpriv.privacy.record import Record
 from fedpriv.privacy.settings import Central, Privacy
 from fedpriv.problems.problem import Problem
 from fedpriv.randomness.streams import Randomness
+from fedpriv.runs.rounds_together import blocks_of
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.proximal import Zero
 from fedpriv.strategies.state import keeps_rows
@@ -47,7 +48,8 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
         check_pairs(privacy, privacy.trust, n_clients)
     if not privacy.trust.sums_only:
         return
-    if isinstance(privacy.trust, Central) and not network.everyone:
+    in_turns = privacy.over_time is not None and blocks_of(network) > 1
+    if isinstance(privacy.trust, Central) and not network.everyone and not in_turns:
         fix = "with trust: central cohorts are drawn in secret; write privacy.trust: {central: {cohort_rate: 0.1}}"
         raise ConfigError("network.cohort", "not everyone", fix)
     if not strategy.aggregator.is_sum:
@@ -106,6 +108,17 @@ def check_statistics(privacy: Privacy) -> None:
     if privacy.statistics.ratio and not isinstance(privacy.trust, Pairwise):
         fix = "is for noise that cancels between pairs: leave it out, or use trust: pairwise"
         raise ConfigError("privacy.statistics.ratio", privacy.statistics.ratio, fix)
+
+
+def check_fresh(privacy: Privacy, fresh_noise: bool) -> None:
+    """Refuse new noise in the middle of a run whose rounds' noise belongs together.
+
+    Raises:
+        ConfigError: names `fresh_noise`.
+    """
+    if fresh_noise and privacy.over_time is not None:
+        fix = "the noise of all rounds belongs together: resume without it, or begin a new run"
+        raise ConfigError("fresh_noise", True, fix)
 
 
 def check_linear(strategy: Strategy, n_clients: int, network: RoundNetwork, rounds: int = 3) -> None:

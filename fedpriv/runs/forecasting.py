@@ -22,7 +22,7 @@ from fedpriv.privacy.mechanisms import Gaussian
 from fedpriv.privacy.pairwise import Pairwise
 from fedpriv.privacy.record import PerClient, SamplingName
 from fedpriv.privacy.schedules import Uniform
-from fedpriv.privacy.settings import FixedSize, Poisson, Sampling
+from fedpriv.privacy.settings import Cyclic, FixedSize, Poisson, Sampling
 from fedpriv.randomness.streams import Randomness
 from fedpriv.runs import advice, compatibility
 from fedpriv.runs.compute import Compute
@@ -147,6 +147,8 @@ def forecast(
 def _batches(sampling: Sampling, fewest: int) -> str:
     if isinstance(sampling, Poisson):
         return f"each example with probability {sampling.rate:g} (Poisson)"
+    if isinstance(sampling, Cyclic):
+        return f"{sampling.blocks} fixed slots of each client's examples, one a round in turn (cyclic)"
     if sampling == FixedSize(1):
         return "exactly one example, uniformly, as Liu, Johansson and Shi draw it; priced as without replacement"
     if isinstance(sampling, FixedSize):

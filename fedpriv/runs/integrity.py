@@ -109,6 +109,9 @@ def against_plan(files: RunFiles, plan: Plan) -> Iterator[Finding]:
         if found is not None and found.pairs != record.pairs:
             yield Finding("altered", f"{files.ledger.path}, line {number} has noise of other pairs than the plan")
             return
+        if found is not None and found.time != record.time:
+            yield Finding("altered", f"{files.ledger.path}, line {number} has noise of another matrix than the plan")
+            return
         if planned is not None and _largest(record.noise_multiplier) > _largest(planned) * (1 + _SLACK):
             said = f"noise multiplier {record.noise_multiplier!r} where the plan has {planned!r}"
             yield Finding("altered", f"{files.ledger.path}, line {number} has {said}")
@@ -175,6 +178,21 @@ def _asked(files: RunFiles, name: str) -> Any:  # noqa: ANN401 - a setting is wh
     return cast("dict[str, Any]", privacy).get(name) if isinstance(privacy, dict) else None
 
 
+def _of_turns(files: RunFiles) -> Iterator[Finding]:
+    """Blocks of examples or clients that take turns: as many as the configuration says, which lowers the price."""
+    time, config = next((record.time for record in files.ledger.records), None), files.config
+    if time is None or config is None:
+        return
+    network = config.get("network")
+    cohort: Any = network.get("cohort") if isinstance(network, dict) else None
+    said = cohort if _asked(files, "unit") == "client" else _asked(files, "sampling")
+    cyclic: Any = cast("dict[str, Any]", said).get("cyclic") if isinstance(said, dict) else None
+    blocks = cyclic.get("blocks") if isinstance(cyclic, dict) else 1
+    if blocks != time.separation:
+        text = f"config.yaml has {blocks!r} blocks take turns, and the ledger {time.separation}"
+        yield Finding("altered", text)
+
+
 def _of_result(files: RunFiles, result: dict[str, Any]) -> Iterator[Finding]:
     """The result is the one that the run ended with."""
     ledger = files.ledger
@@ -192,6 +210,7 @@ def _of_records(files: RunFiles) -> Iterator[Finding]:
     for name, found in released.items() if _asked(files, "at") != "none" else ():
         if _asked(files, name) not in (None, found):
             yield Finding("altered", f"config.yaml has {name} = {_asked(files, name)!r}, and the ledger {found!r}")
+    yield from _of_turns(files)
     if isinstance(target, int | float) and target * (1 + _SLACK) < counted.epsilon < math.inf:
         yield Finding("altered", f"the ledger's records cost more than the {target:g} that config.yaml allows")
     if files.result is not None:

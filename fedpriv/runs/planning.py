@@ -23,10 +23,11 @@ from fedpriv.privacy.accounting.calibration import calibrate, delta_warning
 from fedpriv.privacy.accounting.spent import Spent
 from fedpriv.privacy.pairwise import Links, Pairwise, Topology, in_order
 from fedpriv.privacy.record import Record
-from fedpriv.privacy.settings import Privacy
+from fedpriv.privacy.settings import Cyclic, Privacy
 from fedpriv.problems.problem import Problem
 from fedpriv.randomness.streams import Randomness
 from fedpriv.runs import compatibility
+from fedpriv.runs.rounds_together import check_questions, with_matrix
 from fedpriv.strategies.base import Strategy
 
 
@@ -90,7 +91,7 @@ def make_plan(
     Raises:
         ConfigError: settings do not fit the strategy, or no noise reaches the target.
     """
-    privacy = with_secrets(privacy, network)
+    privacy = with_matrix(with_secrets(privacy, network), network, rounds)
     compatibility.check(strategy, privacy, network, len(sizes))
     relative = replace(privacy, epsilon=None, noise_multiplier=1.0) if privacy.private else privacy
     oracle = DryOracle(relative, sizes)
@@ -102,6 +103,7 @@ def make_plan(
     except ArithmeticError as error:
         fix = f"its options lead out of the range of numbers ({in_short(error)}): choose others"
         raise ConfigError("strategy", strategy.name, fix) from error
+    check_questions(privacy, oracle.records, rounds)
     compatibility.check_shares(privacy, oracle.records, len(sizes))
     asked = frozenset(oracle.asked)
     if not privacy.private:
@@ -129,7 +131,8 @@ def with_neighbours(privacy: Privacy, problems: Sequence[Problem], *, sizes_decl
     sizes = coming or (privacy.unit == "client" and not sizes_declared)
     within = privacy.statistics.public_counts and any(problem.counts_are_public for problem in problems)
     said = (["sizes public"] if sizes else []) + (["within group"] if within else [])
-    return replace(privacy, shared=", ".join(said))
+    slots = privacy.unit == "sample" and isinstance(privacy.sampling, Cyclic)
+    return replace(privacy, shared=", ".join([*said, "same slots"] if slots else said))
 
 
 @dataclass(frozen=True)

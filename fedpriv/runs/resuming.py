@@ -9,7 +9,7 @@ import torch
 
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.ledger import Guard, Ledger
-from fedpriv.privacy.ledger_file import facts_of_pairs
+from fedpriv.privacy.ledger_file import facts_of_pairs, facts_of_time
 from fedpriv.privacy.pricing import pairs_of
 from fedpriv.randomness.streams import Randomness
 from fedpriv.runs import integrity
@@ -114,4 +114,5 @@ def _header(plan: Plan, config: dict[str, Any] | None) -> dict[str, Any]:
     """The first line of a ledger: public facts that identify its run."""
     named = {} if config is None else {"config": of_config(config)}
     paired = facts_of_pairs(pairs_of(plan.privacy, plan.n_clients))
-    return {"n_clients": plan.n_clients, "delta": plan.privacy.delta, **paired, **named, "planned": len(plan.records)}
+    known = {**paired, **facts_of_time(plan.privacy.over_time), **named}
+    return {"n_clients": plan.n_clients, "delta": plan.privacy.delta, **known, "planned": len(plan.records)}

@@ -121,6 +121,7 @@ class Training:
         # what it will release
         self.plan: Plan = make_plan(strategy, privacy, sizes, self.network, rounds=rounds, randomness=streams)
         compatibility.check_problem(strategy, problems, privacy, self.plan.asked, compare=compare)
+        compatibility.check_fresh(self.plan.privacy, fresh_noise)
 
         # whose data it reads, and what is measured of its models
         public = Public.made(test, client_tests, metrics, stop, len(clients))

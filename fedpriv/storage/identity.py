@@ -40,6 +40,7 @@ SPEED = frozenset({"backend", "device", "chunk", "threads", "engine", "state"})
 
 LATER: dict[tuple[str, ...], object] = {
     ("privacy", "statistics", "ratio"): 0.0,
+    ("privacy", "noise"): "independent",
     ("model", "train"): None,
     ("model", "weights"): None,
     ("strategy", "optimizer"): "sgd",

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError
 from fedpriv.privacy.accounting import bounds, gaussian, rdp
+from fedpriv.privacy.accounting.continuity import Continuity
 from fedpriv.privacy.accounting.events import Charge, Event, charge_of, histories
 from fedpriv.privacy.accounting.reserve import Foresight, PlannedReserve
 from fedpriv.privacy.accounting.spent import Spent, up
@@ -59,7 +60,7 @@ class Accountant:
         self._trusts: dict[str, None] = {}
         self._reasons: dict[str, None] = {}
         self._levels: set[Event] = set()
-        self._rounds = 0
+        self._rounds, self._continuity = 0, Continuity()
         self._plan = PlannedReserve((record, charge_of(record, n_clients)) for record in plan)
         self._foresight = Foresight()
         self._recent: deque[Charge] = deque(maxlen=_RECENT)
@@ -73,7 +74,8 @@ class Accountant:
         Raises:
             BudgetExhausted: some client's epsilon would pass the limit; nothing was counted.
             ConfigError: the record is out of range, or no sound bound on its epsilon is known.
-            PrivacyError: the record protects another unit or relation than the ones before it.
+            PrivacyError: the record protects another unit or relation than the ones before it, or its noise is
+                correlated with that of rounds that are missing.
         """
         facts = (record.unit, record.relation, record.shared)
         if self._facts not in (None, facts):
@@ -82,11 +84,13 @@ class Accountant:
                 f"{self._facts}, the record {facts}. Epsilons of different kinds do not add up; account them in "
                 "separate ledgers"
             )
+        self._continuity.check(record)
         charge = charge_of(record, self._n_clients)
         price = self._price(charge.events)
         if self._limit is not None and not self._fits(record, charge, self._tally.after(charge.clients, price)):
             raise self._refusal(record, charge)
         self._tally.take(charge.clients, price)
+        self._continuity.take(record)
         self._facts, self._rounds = facts, max(self._rounds, record.round + 1)
         self._charges[charge] += 1
         self._trusts[record.trust] = None
@@ -189,7 +193,7 @@ def account(records: Sequence[Record], n_clients: int, delta: float) -> Spent:
     """Tight upper bound on the epsilon of a list of records.
 
     Args:
-        records: The ledger, in any order.
+        records: The ledger; in any order, but for records of noise that is correlated between rounds.
         n_clients: Number of clients.
         delta: Failure probability in [0, 1).
 

@@ -17,6 +17,8 @@ without_replacement    refused: no bound is known    amplified (Balle, Barthe, G
 =====================  ============================  ==========================================================
 
 Where pairs of clients add noise that cancels, s is the effective one, computed from the record (`accounting.pairwise`).
+Where noise is correlated between rounds, a run is one Gaussian answer; a record's event is what its round adds to the
+rounds before it (`fedpriv.privacy.correlated`), so that the events of rounds 0 to t are, together, exactly their price.
 Laplace noise under an l2 clip is priced as ``zcdp`` with rho = 1/(2 s^2): no worse than a Gaussian of deviation b.
 """
 
@@ -32,6 +34,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting.pairwise import exposure
 
 if TYPE_CHECKING:
+    from fedpriv.privacy.correlated import OverTime
     from fedpriv.privacy.record import LawName, Record
 
     Law = Literal[LawName, "zcdp", "none"]
@@ -99,7 +102,9 @@ def charge_of(record: Record, n_clients: int) -> Charge:
 
 
 def _effective(record: Record, noises: tuple[float, ...], n_clients: int) -> tuple[float, ...]:
-    """The independent noise that would cost as much, where a part of the noise cancels between pairs of clients."""
+    """The independent noise that would cost as much, where noise cancels between pairs of clients or over time."""
+    if record.time is not None:
+        return _over_time(record, record.time, noises)
     if record.pairs is None:
         return noises
     if record.mechanism != "gaussian":
@@ -107,6 +112,16 @@ def _effective(record: Record, noises: tuple[float, ...], n_clients: int) -> tup
         raise ConfigError("record.mechanism", record.mechanism, fix)
     worth = 1 / math.sqrt(exposure(record.pairs, record.clients, n_clients))
     return tuple(noise * worth for noise in noises)
+
+
+def _over_time(record: Record, time: OverTime, noises: tuple[float, ...]) -> tuple[float, ...]:
+    """Of all rounds so far: the squares of these ratios add up to that of the rounds together."""
+    alone = record.pairs is None and record.clients is None and record.sampling == "full"
+    if record.mechanism != "gaussian" or not alone:
+        fix = "noise that is correlated between rounds has a price only if it is Gaussian, from all clients, unsampled"
+        raise ConfigError("record.time", record.mechanism, fix)
+    share = time.share(record.round)
+    return tuple(noise / math.sqrt(share) if share > 0 else math.inf for noise in noises)
 
 
 def _each(value: float | tuple[float, ...], field: str, count: int) -> tuple[float, ...]:

@@ -1,0 +1,53 @@
+"""Noise that is correlated between rounds has a price for whole beginnings of a run, in order and without gaps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from fedpriv.errors import PrivacyError
+
+if TYPE_CHECKING:
+    from fedpriv.privacy.record import Record
+
+
+class Continuity:
+    """Checks that records of correlated noise are the rounds of one run, one after another, from the first on."""
+
+    def __init__(self) -> None:
+        self._last: Record | None = None
+
+    def check(self, record: Record) -> None:
+        """Compare a record with the one before it.
+
+        Raises:
+            PrivacyError: a round is missing or comes twice, another block of units takes part than its turn is, or the
+                noise is not that of the rounds before.
+        """
+        if record.time is None:
+            return
+        expected = 0 if self._last is None else self._last.round + 1
+        if record.round != expected:
+            raise _refused(record, f"comes where round {expected} must: a price holds for all rounds so far together")
+        if record.time != record.time.at(record.round):
+            slot = record.round % record.time.separation
+            raise _refused(record, f"has block {record.time.slot} take part, and it is the turn of block {slot}")
+        if self._last is not None and _facts(record) != _facts(self._last):
+            raise _refused(record, "has other noise than the rounds before, or another question, bound or matrix")
+
+    def take(self, record: Record) -> None:
+        """Count a record that was checked."""
+        if record.time is not None:
+            self._last = record
+
+
+def _facts(record: Record) -> Record:
+    assert record.time is not None
+    return replace(record, round=0, digest=None, time=record.time.at(0))
+
+
+def _refused(record: Record, why: str) -> PrivacyError:
+    return PrivacyError(
+        f"round {record.round}, {record.query}, {why}. Noise that is correlated between rounds covers one answer a "
+        "round, from the first round on"
+    )
