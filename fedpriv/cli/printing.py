@@ -102,6 +102,8 @@ def forecast_rows(found: Forecast) -> dict[str, str]:
     }
     if found.frozen:
         rows["parameters"] = f"{found.parameters:,} trained, {found.frozen:,} frozen"
+    if found.over_time is not None:
+        rows["noise"] = found.over_time
     if found.network is not None:
         rows["graph"] = graph_line(found.network)
     if found.if_activity_hidden is not None:

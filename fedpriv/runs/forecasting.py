@@ -64,6 +64,7 @@ class Forecast:
         seconds_per_round: Measured on made-up data of the same shape; None when not asked for.
         claim: The paper's privacy claim for a published variant.
         formula: The epsilon that the paper's noise formula gives for this noise; None where it does not apply.
+        over_time: How the noise of rounds belongs together, in words; None if each round has its own.
         pairs: What is left of noise that cancels between pairs of clients; None where they add none.
         warnings: What the user should know.
     """
@@ -86,6 +87,7 @@ class Forecast:
     seconds_per_round: float | None
     claim: Claim | None
     formula: NoiseClaim | None
+    over_time: str | None
     pairs: PairsForecast | None
     warnings: tuple[str, ...]
 
@@ -139,6 +141,7 @@ def forecast(
         seconds_per_round=_seconds(draft, plan, compute) if timed else None,
         claim=claim,
         formula=None if formula is None else _called(formula, draft, plan),
+        over_time=_over_time(plan, parameters),
         pairs=forecast_of_pairs(plan, network, Randomness(draft.seed)),
         warnings=tuple(advice.of_draft(draft, plan, claim)),
     )
@@ -155,6 +158,18 @@ def _batches(sampling: Sampling, fewest: int) -> str:
         smaller = "; all of them where a client has fewer" if fewest < sampling.size else ""
         return f"exactly {sampling.size} examples, without replacement{smaller}"
     return "all examples"
+
+
+def _over_time(plan: Plan, parameters: int) -> str | None:
+    """What is kept of earlier rounds: rows of float64 of each client, or of the sum."""
+    noise = plan.privacy.over_time
+    if noise is None:
+        return None
+    rows = 1 if plan.privacy.trust.sums_only else plan.n_clients
+    kept = (len(noise.factor.band) or len(noise.factor.scales)) * rows * parameters * 8
+    often = "every round" if noise.separation == 1 else f"one of {noise.separation} rounds"
+    what = f"cancels over rounds, {kept / 1e6:.3g} MB in memory" if kept else "independent"
+    return f"{what}; each {plan.privacy.unit} takes part in {often}"
 
 
 def _if_hidden(plan: Plan, active_fraction: float) -> float | None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
-from fedpriv.config import build, load_config
+from fedpriv.config import build, forecast, load_config
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.models import SoftmaxRegression
 from fedpriv.oracle.batches import Draws
@@ -440,3 +440,13 @@ def test_fresh_noise_in_the_middle_is_refused(tmp_path: Path) -> None:
     training.folder.close()  # pyright: ignore
     with pytest.raises(ConfigError, match="fresh_noise"):
         training_of(folder=tmp_path, resume=True, fresh_noise=True)
+
+
+def test_a_plan_says_what_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    found = forecast(load_config(tmp_path / "config.yaml"))
+    kept = 2 * 3 * found.parameters * 8 / 1e6
+    assert found.over_time == f"cancels over rounds, {kept:.3g} MB in memory; each sample takes part in one of 3 rounds"
+    assert found.batches == "3 fixed slots of each client's examples, one a round in turn (cyclic)"
+    independent = load_config(tmp_path / "config.yaml", ["privacy.noise=independent"])
+    assert forecast(independent).over_time == "independent; each sample takes part in one of 3 rounds"
