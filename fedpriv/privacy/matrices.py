@@ -172,7 +172,8 @@ def _root(length: int, momentum: float, decay: float) -> Array:
     """First coefficients of ``((1 - decay x) (1 - momentum x))^(-1/2)``."""
     ratios = np.concatenate([[1.0], (2 * np.arange(1, length) - 1) / (2 * np.arange(1, length))]).cumprod()
     powers = np.arange(length)
-    return np.convolve(ratios * decay**powers, ratios * momentum**powers)[:length]
+    product = np.convolve(ratios * decay**powers, ratios * momentum**powers)
+    return product[:length].astype(np.float64)
 
 
 def _workload(rounds: int, momentum: float, decay: float) -> Tensor:
