@@ -4,7 +4,7 @@ Round t releases ``g_t + s (C^-1 Z)_t``: Z has independent standard normal rows,
 ones on its diagonal, public and fixed before the run. Times C, all rounds together are ``C G + s Z``: one Gaussian
 answer, also where g_t depends on the answers before it (Denisov, McMahan, Rush, Smith, Thakurta 2022, theorem 2.1). A
 unit takes part in at most every B-th round, so it moves C G by at most Delta times the largest norm of C summed over
-such rounds. The proofs are in docs/design/0005-correlated.md.
+such rounds. The proofs are in docs/design/0006-correlated.md.
 """
 
 from __future__ import annotations

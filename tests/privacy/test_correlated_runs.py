@@ -148,7 +148,7 @@ def test_every_example_takes_part_in_its_rounds_only() -> None:
     seen: dict[int, list[tuple[int, ...]]] = {}
     for t in range(8):
         training.oracle._draws.begin_round(t, torch.arange(4))
-        chosen = training.oracle._draws._chosen(fp.Cyclic(4), 0)
+        chosen = training.oracle._draws._chosen(fp.Cyclic(4), 0, torch.arange(4))
         starts = np.concatenate([[0], chosen.counts.cumsum()])
         for client in range(4):
             seen.setdefault(client, []).append(tuple(chosen.places[starts[client] : starts[client + 1]].tolist()))
@@ -256,7 +256,7 @@ def test_an_audit_stays_below_the_claim_unless_one_block_comes_again(
     inputs[present, 0] = 1.0
     if broken:  # slot 0 in every round, and the ledger is told what it should have been
         honest = Draws._chosen
-        monkeypatch.setattr(Draws, "_chosen", lambda self, s, i: _at_round(self, 0, lambda: honest(self, s, i)))
+        monkeypatch.setattr(Draws, "_chosen", lambda self, *asked: _at_round(self, 0, lambda: honest(self, *asked)))
     factor = fp.BSR(3).factor(rounds, blocks)
     found = answers(inputs, fp.BSR(3), blocks, rounds, multiplier)
     takes_part = np.ones(rounds) if broken else np.arange(rounds) % blocks == 0
