@@ -21,6 +21,7 @@ SHIPPED = {
     "digits_dual_averaging_published": "b9374dca524a7740",
     "digits_iadmm": "5a10ff3a58b10e78",
     "digits_pairwise": "2e939c6c7f53ae04",
+    "digits_resnet_head": "b01d2bfdb763ee73",
     "digits_tracking": "80aaec92e3f4ab65",
     "digits_tracking_published": "33061e2db6409df4",
     "femnist_client_level": "9fa2ea6ad02d97e6",

@@ -157,7 +157,14 @@ def make_model(config: Config, seen: Outline) -> tuple[nn.Module, nn.Module]:
     example, seed = torch.zeros(1, *seen.input_shape, dtype=seen.dtype), config.seed or 0
     made = (model.name, model.options), (loss.name, loss.options)
     return models.make(
-        *made, example, seen.n_classes, fix=model.fix, weights=model.weights, train=model.train, seed=seed
+        *made,
+        example,
+        seen.n_classes,
+        fix=model.fix,
+        weights=model.weights,
+        lora=model.lora,
+        train=model.train,
+        seed=seed,
     )
 
 

@@ -23,7 +23,7 @@ from fedpriv.data.partition import PARTITIONS, Kind
 from fedpriv.errors import ConfigError
 from fedpriv.measuring.health import StopOn
 from fedpriv.measuring.stopping import Stop
-from fedpriv.models import LOSSES, MODELS, Weights
+from fedpriv.models import LOSSES, MODELS, Lora, Weights
 from fedpriv.privacy import settings
 from fedpriv.published.recipe import Recipe
 from fedpriv.runs.compute import Compute
@@ -73,12 +73,14 @@ class ModelSection(Plugin):
 
     `weights` names a file to start from, on this machine: a path, or `{file: PATH, without: [head.*]}`.
     `train` lists the parameters to train, with `*` for any text: `[head.*]`. All others are frozen, and must be public.
+    `lora` puts adapters beside linear layers, which are then trained besides: `{layers: [blocks.*.query], rank: 4}`.
     """
 
     field, registry, context = "model", MODELS, ("input_shape", "n_features", "n_classes")
 
     fix: bool = False
     weights: Annotated[Weights, Spelled(named_fields(Weights)), BeforeValidator(_as_file)] | None = None
+    lora: Annotated[Lora, Spelled(named_fields(Lora))] | None = None
     train: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
 
 

@@ -1,9 +1,11 @@
 """Models and losses that suit differential privacy."""
 
+from fedpriv.models.lora import Lora, add_lora
 from fedpriv.models.losses import Loss, cross_entropy, hinge, logistic, predict, squared_error
 from fedpriv.models.networks import FemnistCNN, LinearSVM, LogisticRegression, MnistCNN, SoftmaxRegression
 from fedpriv.models.registry import LOSSES, MODELS, make, resolve, resolve_loss
 from fedpriv.models.resnet import ResNet18
+from fedpriv.models.transformer import VisionTransformer
 from fedpriv.models.tuning import train_only
 from fedpriv.models.validation import fix_model, shipped, validate_model
 from fedpriv.models.weights import Weights, load_weights
@@ -14,11 +16,14 @@ __all__ = [
     "FemnistCNN",
     "LinearSVM",
     "LogisticRegression",
+    "Lora",
     "Loss",
     "MnistCNN",
     "ResNet18",
     "SoftmaxRegression",
+    "VisionTransformer",
     "Weights",
+    "add_lora",
     "cross_entropy",
     "fix_model",
     "hinge",

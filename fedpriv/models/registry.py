@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedpriv import plugins
 from fedpriv.errors import ConfigError
+from fedpriv.models.lora import Lora, add_lora
 from fedpriv.models.losses import Loss, PerExampleLoss, Reduction, cross_entropy, hinge, logistic, squared_error
 from fedpriv.models.networks import (
     FemnistCNN,
@@ -23,6 +24,7 @@ from fedpriv.models.networks import (
     SoftmaxRegression,
 )
 from fedpriv.models.resnet import ResNet18
+from fedpriv.models.transformer import VisionTransformer
 from fedpriv.models.tuning import train_only
 from fedpriv.models.validation import fix_model, validate_model
 from fedpriv.models.weights import Weights, load_weights
@@ -65,6 +67,7 @@ def make(
     *,
     fix: bool = False,
     weights: Weights | None = None,
+    lora: Lora | None = None,
     train: Sequence[str] | None = None,
     seed: int = 0,
 ) -> tuple[nn.Module, nn.Module]:
@@ -77,6 +80,7 @@ def make(
         n_classes: Number of classes; None where targets are numbers.
         fix: Replace layers that mix examples, see `fix_model`.
         weights: What it starts from, see `load_weights`; None: drawn by the seed.
+        lora: Adapters, which are trained, see `add_lora`; None: no layer has one.
         train: The parameters to train, see `train_only`; None leaves it to the model.
         seed: Of the initial parameters, which are public.
 
@@ -88,7 +92,10 @@ def make(
     made = resolve(model[0], input_shape=tuple(example.shape[1:]), n_classes=n_classes, **model[1])
     made = made if weights is None else load_weights(made, weights.file, without=weights.without)
     made = fix_model(made) if fix else made
-    made = made if train is None else train_only(made, train)
+    if lora is not None:
+        made = add_lora(made, lora.layers, rank=lora.rank, alpha=lora.alpha, train=train or ())
+    elif train is not None:
+        made = train_only(made, train)
     validate_model(made)
     criterion = resolve_loss(loss[0], **loss[1])
     _try_out(made, criterion, example, n_classes, names=(model[0], loss[0]))
@@ -162,6 +169,7 @@ _MODELS = {
     "logistic_regression": ModelEntry(LogisticRegression, "one linear score, for two classes and the logistic loss"),
     "mnist_cnn": ModelEntry(MnistCNN, "two 5x5 convolution blocks with GroupNorm and a linear layer"),
     "femnist_cnn": ModelEntry(FemnistCNN, "three 3x3 convolution blocks with GroupNorm and a linear layer"),
+    "vit": ModelEntry(VisionTransformer, "a small vision transformer: patches, two blocks of attention, linear head"),
     "resnet18_gn": ModelEntry(ResNet18, "ResNet-18 with GroupNorm, to fine-tune from weights of torchvision's names"),
 }
 

@@ -86,4 +86,5 @@ def _stage(before: int, after: int, stride: int) -> nn.Sequential:
 
 
 def _norm(channels: int) -> nn.GroupNorm:
-    return nn.GroupNorm(gcd(_GROUPS, channels), channels)
+    # two channels a group at least: the last stage of a small image has one place, and one number alone is always zero
+    return nn.GroupNorm(gcd(_GROUPS, max(channels // 2, 1)), channels)

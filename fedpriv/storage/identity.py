@@ -43,6 +43,7 @@ LATER: dict[tuple[str, ...], object] = {
     ("privacy", "noise"): "independent",
     ("model", "train"): None,
     ("model", "weights"): None,
+    ("model", "lora"): None,
     ("strategy", "optimizer"): "sgd",
     ("strategy", "optimizer_state"): "reset",
 }

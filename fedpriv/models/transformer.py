@@ -1,0 +1,90 @@
+"""A transformer for images, small enough to train and to read.
+
+Source: Dosovitskiy et al. (2021), An image is worth 16x16 words.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from fedpriv.checks import Count
+from fedpriv.errors import ConfigError
+
+
+class VisionTransformer(nn.Module):
+    """An image as words, one a square patch, through blocks of attention: `[n, c, h, w]` to scores `[n, n_classes]`.
+
+    Layer normalisation comes first in each block, and the head sees the mean of the words. The layers of attention are
+    `blocks.I.attention.query`, `.key`, `.value` and `.out`, to which adapters can be put (`add_lora`).
+
+    Args:
+        input_shape: `(c, h, w)`; flat inputs are brought to this shape.
+        n_classes: Scores per example.
+        patch: Side of a patch; it divides height and width.
+        width: Numbers of a word.
+        depth: Number of blocks.
+        heads: Of attention; they divide the width.
+    """
+
+    def __init__(
+        self,
+        input_shape: tuple[int, ...] = (1, 28, 28),
+        n_classes: int = 10,
+        patch: Count = 4,
+        width: Count = 64,
+        depth: Count = 2,
+        heads: Count = 4,
+    ) -> None:
+        super().__init__()
+        if len(input_shape) != 3 or input_shape[1] % patch or input_shape[2] % patch:
+            fix = f"give images (channels, height, width) whose sides {patch} divides (data.flat off)"
+            raise ConfigError("model.input_shape", input_shape, fix)
+        if width % heads:
+            raise ConfigError("model.heads", heads, f"give a number that divides the width, {width}")
+        self.input_shape, self.patch = tuple(input_shape), patch
+        words = (input_shape[1] // patch) * (input_shape[2] // patch)
+        self.embed = nn.Linear(input_shape[0] * patch**2, width)
+        self.position = nn.Parameter(0.02 * torch.randn(words, width))
+        self.blocks = nn.ModuleList(_Block(width, heads) for _ in range(depth))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, n_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Scores of `images [n, c, h, w]` or `[n, c * h * w]`."""
+        x = images.reshape(len(images), *self.input_shape)  # -> [n, c, h, w]
+        squares = x.unfold(2, self.patch, self.patch).unfold(3, self.patch, self.patch)  # -> [n, c, H, W, p, p]
+        words = squares.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)  # -> [n, H * W, c * p * p]
+        x = self.embed(words) + self.position
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x).mean(1))
+
+
+class _Attention(nn.Module):
+    """Each word's mean of the others' values, weighted by how its query fits their keys."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        # [n, words, width] -> [n, heads, words, width / heads]
+        query, key, value = (
+            layer(x).unflatten(-1, (self.heads, -1)).transpose(-3, -2) for layer in (self.query, self.key, self.value)
+        )
+        weights = (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1)
+        return self.out((weights @ value).transpose(-3, -2).flatten(-2))
+
+
+class _Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm1, self.attention = nn.LayerNorm(width), _Attention(width, heads)
+        self.norm2 = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
