@@ -12,10 +12,21 @@ from fedpriv.data.libsvm import libsvm
 from fedpriv.data.mnist import mnist
 from fedpriv.data.partition import partition
 from fedpriv.data.sensors import sensors
+from fedpriv.data.table_encoder import TableEncoder
 from fedpriv.data.tables import adult, breast_cancer, monks
 from fedpriv.errors import ConfigError
 
-__all__ = ["DATASETS", "DatasetEntry", "Facts", "Split", "check_dataset", "labels_of", "load", "partition"]
+__all__ = [
+    "DATASETS",
+    "DatasetEntry",
+    "Facts",
+    "Split",
+    "TableEncoder",
+    "check_dataset",
+    "labels_of",
+    "load",
+    "partition",
+]
 
 _OWN = {
     "csv": DatasetEntry(csv, "your own table, from comma-separated files and public ranges"),

@@ -46,6 +46,8 @@ LATER: dict[tuple[str, ...], object] = {
     ("model", "lora"): None,
     ("strategy", "optimizer"): "sgd",
     ("strategy", "optimizer_state"): "reset",
+    ("data", "missing"): None,
+    ("data", "indicators"): [],
 }
 """Settings that came after the first version, each with the value at which a run is as it was before there was one."""
 

@@ -1,0 +1,235 @@
+"""Rows of a table as examples, by public settings only: no mean, range or value is taken from the data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from fedpriv import plugins
+from fedpriv.checks import checked
+from fedpriv.errors import ConfigError, DataError, cut, shown
+
+if TYPE_CHECKING:  # frames come from those who have pandas; it is no dependency
+    from pandas import DataFrame
+
+_GAPS = frozenset({"", "?", "na", "n/a", "nan", "<na>", "null", "none"})
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns of text.
+
+    Args:
+        name: What errors call it.
+        columns: By name, the stripped text of each row; at least one row.
+        first: The number that errors give to the first row.
+    """
+
+    name: str
+    columns: Mapping[str, Sequence[str]]
+    first: int
+
+    def row(self, place: int) -> str:
+        """How an error names a row."""
+        return f"{self.name}, row {self.first + place}"
+
+
+@checked("data")
+@dataclass(frozen=True)
+class TableEncoder:
+    """Makes examples of the rows of a table.
+
+    The encoding of a row depends on these settings and on no other row, so it reveals nothing. Take all values from
+    public knowledge, such as the limits of a device: a mean or a list of values taken from the data would reveal
+    something about them without noise.
+
+    Args:
+        label: Column of the class, or of the number to predict.
+        classes: The values of that column, in the order of the class numbers. None is regression: the column is a
+            number with a range in `numbers`, and is mapped to [-1, 1] like the others.
+        numbers: For each numeric column its range `[low, high]`. It is mapped to [-1, 1]; values outside count as the
+            nearest end.
+        categories: For each categorical column its values, which become one 0/1 feature each.
+        missing: For a column the value that stands for one that is missing: a number in its range, or one of its
+            values. Missing is what is empty, NaN, None, `NA`, `N/A`, `null` or `?`, unless `categories` lists it.
+        indicators: Columns that get one more 0/1 feature: 1 where the value is missing. If `missing` does not name
+            the column, its own features are 0 there: the middle of the range, or none of the categories.
+        bias: Add a constant feature.
+
+    Raises:
+        ConfigError: a range is empty, a value is listed twice, or a rule is for a column or of a value that is not.
+
+    Example:
+        >>> encoder = TableEncoder("ill", classes=[0, 1], numbers={"age": (0, 100)}, missing={"age": 40})
+    """
+
+    label: str
+    classes: Sequence[str | int] | None = None
+    numbers: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
+    categories: Mapping[str, Sequence[str | int]] = field(default_factory=dict[str, Sequence[str | int]])
+    missing: Mapping[str, float | int | str] = field(default_factory=dict[str, float | int | str])
+    indicators: Sequence[str] = ()
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in self.numbers.items():
+            if not -math.inf < low < high < math.inf:
+                raise ConfigError(f"data.numbers.{name}", [low, high], "give [low, high] with low below high")
+        for name, values in {**({} if self.classes is None else {self.label: self.classes}), **self.categories}.items():
+            if len({str(value) for value in values}) < max(len(values), 1):
+                raise ConfigError(f"data, values of {name}", [*values], "list each value once")
+        if not self._features and not self.categories:
+            raise ConfigError("data.numbers", {}, "name at least one column, in numbers or categories")
+        if self.classes is None and self.label not in self.numbers:
+            fix = f"list the values of {self.label}, or give its range in numbers (regression)"
+            raise ConfigError("data.classes", None, fix)
+        for name, value in self.missing.items():
+            self._check_column("missing", name)
+            self._check_stand_in(name, value)
+        for name in self.indicators:
+            self._check_column("indicators", name)
+        if len(set(self.indicators)) < len(self.indicators):
+            raise ConfigError("data.indicators", [*self.indicators], "list each column once")
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that are read."""
+        return [self.label, *self._features, *self.categories]
+
+    @property
+    def n_classes(self) -> int | None:
+        """Number of classes; None where targets are numbers."""
+        return None if self.classes is None else len(self.classes)
+
+    def dataset(self, frame: DataFrame, name: str = "frame") -> TensorDataset:
+        """The examples of a pandas DataFrame.
+
+        Args:
+            frame: One row an example.
+            name: What errors call it; they count its rows from 0, as `iloc` does.
+
+        Returns:
+            Inputs float32 `[n, n_features]`: numbers, categories, indicators, in the order of the settings, then the
+            constant; targets `[n]`, int64 classes or float32 numbers.
+
+        Raises:
+            ConfigError: it lacks a column.
+            DataError: it has no rows, or a value is missing without a rule, no number or not listed; names the row.
+        """
+        if len(frame) == 0:
+            raise DataError(f"{name} has no rows: give at least one example")
+        known = [str(column) for column in frame.columns]
+        check_columns(name, self.columns, known)
+        texts = {column: _texts(frame.iloc[:, known.index(column)]) for column in self.columns}
+        return self.encoded(Table(name, texts, first=0))
+
+    def encoded(self, table: Table) -> TensorDataset:
+        """The examples of a table of text; see `dataset`."""
+        parts = [self._scaled(table, name).unsqueeze(1) for name in self._features]
+        parts += [self._one_hot(table, name) for name in self.categories]
+        parts += [self._gaps(table, name).float().unsqueeze(1) for name in self.indicators]
+        parts += [torch.ones(len(parts[0]), 1)] if self.bias else []
+        targets = self._scaled(table, self.label) if self.classes is None else self._places(table, self.label)
+        return TensorDataset(torch.cat(parts, 1), targets)
+
+    @cached_property
+    def _features(self) -> list[str]:
+        return [name for name in self.numbers if name != self.label]
+
+    def _check_column(self, setting: str, name: str) -> None:
+        if name == self.label:
+            fix = "is the label, which is not made up where it is missing: drop such rows"
+            raise ConfigError(f"data.{setting}", name, fix)
+        if name not in (*self._features, *self.categories):
+            fix = f"is in neither numbers nor categories{plugins.nearest(name, [*self._features, *self.categories])}"
+            raise ConfigError(f"data.{setting}", name, fix)
+
+    def _check_stand_in(self, name: str, value: float | str) -> None:
+        if name in self.numbers:
+            low, high = self.numbers[name]
+            if isinstance(value, (str, bool)) or not low <= value <= high:
+                raise ConfigError(f"data.missing.{name}", value, f"give a number from {low} to {high}, its range")
+        elif str(value) not in self._values(name):
+            raise ConfigError(f"data.missing.{name}", value, f"choose one of {cut(', '.join(self._values(name)))}")
+
+    def _values(self, name: str) -> list[str]:
+        return [str(value) for value in ((self.classes or ()) if name == self.label else self.categories[name])]
+
+    def _is_gap(self, name: str, text: str) -> bool:
+        listed = name in self.categories and text in self._values(name)
+        return text.casefold() in _GAPS and not listed
+
+    def _gaps(self, table: Table, name: str) -> Tensor:
+        """Which values are missing, bool `[n]`."""
+        return torch.tensor([self._is_gap(name, text) for text in table.columns[name]])
+
+    def _scaled(self, table: Table, name: str) -> Tensor:
+        """`[n]` in [-1, 1]."""
+        low, high = self.numbers[name]
+        stand_in = self.missing.get(name, (low + high) / 2 if name in self.indicators else math.nan)
+        found: list[float] = []
+        for place, text in enumerate(table.columns[name]):
+            value = float(stand_in) if self._is_gap(name, text) else _number(text)
+            if not math.isfinite(value):
+                fix = self._fix(name, text, "correct it, or drop the row")
+                raise DataError(f"{table.row(place)}: {name} = {shown(text)} is not a number: {fix}")
+            found.append(2 * (min(max(value, low), high) - low) / (high - low) - 1)
+        return torch.tensor(found)
+
+    def _one_hot(self, table: Table, name: str) -> Tensor:
+        """`[n, n_values]`; a row of zeros where a value is missing and only an indicator says so."""
+        n_values = len(self._values(name))
+        return torch.nn.functional.one_hot(self._places(table, name), n_values + 1)[:, :n_values].float()
+
+    def _places(self, table: Table, name: str) -> Tensor:
+        """The place of each row's value among those that are listed, int64 `[n]`; after them where there is none."""
+        places = {value: place for place, value in enumerate(self._values(name))}
+        stand_in = places.get(str(self.missing[name])) if name in self.missing else None
+        stand_in = len(places) if stand_in is None and name in self.indicators else stand_in
+        found: list[int] = []
+        for at, text in enumerate(table.columns[name]):
+            place = stand_in if self._is_gap(name, text) else places.get(text)
+            if place is None:
+                fix = f"is none of {cut(', '.join(places))}: {self._fix(name, text, 'correct it, or list it')}"
+                raise DataError(f"{table.row(at)}: {name} = {shown(text)} {fix}")
+            found.append(place)
+        return torch.tensor(found)
+
+    def _fix(self, name: str, text: str, otherwise: str) -> str:
+        if name == self.label or not self._is_gap(name, text):
+            return otherwise
+        return f"if it is missing, give missing.{name} a value that is public, or list {name} in indicators"
+
+
+def check_columns(table: str, wanted: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse a table without one of the columns.
+
+    Raises:
+        ConfigError: names the column.
+    """
+    for name in wanted:
+        if name not in known:
+            raise ConfigError("data", name, f"{table} has no such column{plugins.nearest(name, filter(None, known))}")
+        if list(known).count(name) > 1:
+            raise ConfigError("data", name, f"{table} has several columns of this name: rename all but one")
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _texts(column: object) -> list[str]:
+    """A pandas Series as text: whole numbers without a point, since one gap makes pandas turn a column into floats."""
+    series: Any = column
+    values = zip(series.tolist(), series.isna().tolist(), strict=True)
+    return ["" if gap else str(int(v) if isinstance(v, float) and v.is_integer() else v).strip() for v, gap in values]
