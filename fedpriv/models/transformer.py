@@ -45,7 +45,8 @@ class VisionTransformer(nn.Module):
         self.input_shape, self.patch = tuple(input_shape), patch
         words = (input_shape[1] // patch) * (input_shape[2] // patch)
         self.embed = nn.Linear(input_shape[0] * patch**2, width)
-        self.position = nn.Parameter(0.02 * torch.randn(words, width))
+        self.position = nn.Parameter(torch.empty(words, width))
+        nn.init.normal_(self.position, std=0.02)
         self.blocks = nn.ModuleList(_Block(width, heads) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, n_classes)
