@@ -21,11 +21,13 @@ from fedpriv.nested import each, first
 from fedpriv.oracle.backends import BACKENDS, BackendName, candidates, choose
 from fedpriv.oracle.backends.base import Backend
 from fedpriv.oracle.backends.functional import Functional
+from fedpriv.oracle.backends.precision import SERVING, Bfloat16
 from fedpriv.oracle.trial import Point, made_up
 from fedpriv.oracle.watched import Trial, at
 from fedpriv.privacy.clipping import Clip
 
 _SAME = 1e-3  # relative difference of two backends' sums in float32
+_SAME_BFLOAT16 = 2.0**-4
 _AT_ONCE = 16  # examples in the batch that one example at a time is compared with
 
 
@@ -44,7 +46,9 @@ class Choice:
     warnings: tuple[str, ...] = ()
 
 
-def choose_by_trial(name: BackendName, population: Population, chunk: int | None = None) -> Choice:
+def choose_by_trial(
+    name: BackendName, population: Population, chunk: int | None = None, precision: str = "full"
+) -> Choice:
     """The first of linear, ghost, vmap and loop that gives the loop's sums on made-up examples.
 
     Where model and loss cannot be computed on those, the kind of model decides.
@@ -53,17 +57,21 @@ def choose_by_trial(name: BackendName, population: Population, chunk: int | None
         name: A key of `BACKENDS` to insist on, or `"auto"`.
         population: The clients, at their initial parameters.
         chunk: Largest number of examples whose gradients are computed at once.
+        precision: `"bfloat16"`: forward and backward passes in it, by the backends whose promise then holds.
 
     Raises:
         ConfigError: the backend that is insisted on does not serve the model.
     """
     model, loss, device = population.model, population.loss, population.device
     tried: list[BackendName] = candidates(model) if name == "auto" else [name]
+    same = _SAME
+    if precision == "bfloat16":
+        model, tried, same = Bfloat16(model), [key for key in tried if key in SERVING], _SAME_BFLOAT16
     backends = {key: choose(key, model, loss, chunk) for key in tried}
     if tried == ["loop"]:
         return Choice("loop", backends["loop"])
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        rehearsal = _rehearsal(population)
+        rehearsal = _rehearsal(population, model, same)
         if rehearsal is None:
             return Choice(tried[0], backends[tried[0]])
         why = ""
@@ -83,6 +91,7 @@ class _Rehearsal:
     loss: Loss
     point: Point
     rows: tuple[Tensor, Tensor]  # of one row, and of two
+    same: float  # relative difference of sums that count as equal
     wanted: list[Tensor]  # what the loop gives; empty where the model draws random numbers
 
     def failure(self, name: str) -> str | None:
@@ -92,7 +101,7 @@ class _Rehearsal:
         except Exception as error:  # whatever a user's model raises, or torch where it cannot batch it
             return in_short(error)
         for one, other in zip(found, self.wanted, strict=False):
-            if not bool((one - other).norm() <= _SAME * other.norm()):
+            if not bool((one - other).norm() <= self.same * other.norm()):
                 return "it gives other gradients than one example at a time"
         return None
 
@@ -127,12 +136,12 @@ class _Rehearsal:
         )
 
 
-def _rehearsal(population: Population) -> _Rehearsal | None:
+def _rehearsal(population: Population, model: nn.Module, same: float) -> _Rehearsal | None:
     """None where model and loss cannot be computed on numbers that are made up."""
-    model, loss, start = population.model, population.loss, population.params[0]
+    loss, start = population.loss, population.params[0]
     for point in made_up(population):
         row = point[0]
-        found = _Rehearsal(model, loss, point, (row.expand(2, -1), torch.stack([row, start])), [])
+        found = _Rehearsal(model, loss, point, (row.expand(2, -1), torch.stack([row, start])), same, [])
         try:
             wanted = found.sums("loop")
             draws = Trial(population, row).draws(point[1])

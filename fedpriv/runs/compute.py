@@ -14,6 +14,7 @@ from fedpriv.oracle.backends import BackendName
 
 _EXAMPLES = 16384  # more at once do not pay on any device, and sums of few pieces round less well
 _COPIES = 4  # of an example's gradient: its own, two of a part while it is widened, and what activations take
+PrecisionName = Literal["full", "bfloat16"]
 Threads = Annotated[int, Bound("must be a whole number from 1 to 1024", 1, 1024, "[]")]
 
 
@@ -28,6 +29,8 @@ class Compute:
             `"auto"`, the first of linear, ghost, vmap and loop that gives the loop's sums on made-up examples.
         device: A torch device, or `"auto"` for a GPU if there is one.
         dtype: Type of parameters and examples, `"float32"` or `"float64"`.
+        precision: `"bfloat16"` runs forward and backward passes under `torch.autocast`, for unit sample and relation
+            replace_one; clipping, sums and noise are as with `"full"`. Epsilon is the same, the trajectory another.
         chunk: Largest number of examples that are computed at once. By default 16384 on a CPU, where gradients are
             computed in smaller pieces that fit its cache, and on a GPU what a quarter of its free memory holds. A
             resumed run keeps what it began with, for with another number sums are rounded otherwise.
@@ -36,6 +39,9 @@ class Compute:
         engine: Where clients' rows live: `"local"`, all in this process.
         state: Where what clients keep between rounds is kept: in `"memory"`, or on `"disk"`, of which a round reads and
             writes the rows of its cohort only. The numbers are the same.
+        precision: `"bfloat16"` runs forward and backward passes under `torch.autocast`, for unit sample and relation
+            replace_one, with the backends vmap and loop. Clipping, sums and noise are those of `"full"`; the trajectory
+            is another one.
 
     Raises:
         ConfigError: an argument is none of these.
@@ -48,6 +54,12 @@ class Compute:
     threads: Threads | None = None
     engine: EngineName = "local"
     state: StateName = "memory"
+    precision: PrecisionName = "full"
+
+    @property
+    def numbers(self) -> str:
+        """The types of numbers that a run computes with, which a resumed one has too."""
+        return self.dtype if self.precision == "full" else f"{self.dtype} in {self.precision}"
 
     def check_goes_on(self, begun_with: StateName) -> None:
         """Refuse to go on from a checkpoint with state that was kept elsewhere.

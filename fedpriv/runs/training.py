@@ -31,6 +31,7 @@ from fedpriv.measuring.own import Own
 from fedpriv.measuring.stopping import Stop
 from fedpriv.network.local import Star
 from fedpriv.oracle.backends.in_threads import in_threads
+from fedpriv.oracle.backends.precision import check_bfloat16
 from fedpriv.oracle.choosing import choose_by_trial
 from fedpriv.oracle.private import PrivateOracle
 from fedpriv.oracle.sums import Sums
@@ -107,7 +108,9 @@ class Training:
         self.health = Health(stop_on, {} if saved is None else saved.first_nonfinite)
 
         # who it is
-        same = of_settings(clients, settings, seed, strategy, privacy, rounds, self.network, sizes, compute.dtype)
+        if compute.precision == "bfloat16":
+            check_bfloat16(privacy, compute.dtype, compute.backend)
+        same = of_settings(clients, settings, seed, strategy, privacy, rounds, self.network, sizes, compute.numbers)
         if saved is None:
             restart = None
             self._identity = Identity.new(same, clients, seed=seed, secret_seed=secret_seed, private=privacy.private)
@@ -134,7 +137,7 @@ class Training:
         public.check(self.population, privacy)
         start = self.population.start_alike()
         try_out(self.population)
-        chosen = choose_by_trial(compute.backend, self.population, chunk)
+        chosen = choose_by_trial(compute.backend, self.population, chunk, compute.precision)
         compatibility.check_batched(problems, model, chosen.warnings)
         if evaluate is not None:
             evaluate.try_out(start)

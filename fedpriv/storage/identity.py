@@ -41,6 +41,7 @@ SPEED = frozenset({"backend", "device", "chunk", "threads", "engine", "state"})
 LATER: dict[tuple[str, ...], object] = {
     ("privacy", "statistics", "ratio"): 0.0,
     ("privacy", "noise"): "independent",
+    ("compute", "precision"): "full",
     ("model", "train"): None,
     ("model", "weights"): None,
     ("model", "lora"): None,

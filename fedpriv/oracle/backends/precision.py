@@ -1,0 +1,58 @@
+"""A model whose forward and backward pass multiply in bfloat16, for speed on devices that have it.
+
+Parameters, and so gradients, stay float32: what is clipped is what is summed, whatever it was rounded to before, and
+both in the precision of any other run. A gradient must still not depend on what else is in its batch; where kernels
+round otherwise for another batch size, that is 2**-8 of it here, so neighbours must have batches of one size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedpriv.errors import ConfigError
+from fedpriv.privacy.settings import Privacy
+
+SERVING = ("vmap", "loop")
+"""Backends that make whole gradients, in the parameters' type. Others would take norms of bfloat16 factors."""
+
+
+class Bfloat16(nn.Module):
+    """The model under `torch.autocast`: `[b, ...]` to outputs in float32, so that the loss is.
+
+    Args:
+        model: Any module, with parameters in float32.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:  # noqa: ANN401 - whatever the model takes and gives
+        """What the model gives."""
+        device = next(self.model.parameters()).device.type
+        # without the cache of converted weights, which torch.func's levels would share
+        with torch.autocast(device, torch.bfloat16, cache_enabled=False):
+            outputs = self.model(*inputs, **named)
+        return outputs.float() if isinstance(outputs, Tensor) else outputs
+
+
+def check_bfloat16(privacy: Privacy, dtype: str, backend: str) -> None:
+    """Refuse bfloat16 where the promise would not hold, or is not shown to.
+
+    Raises:
+        ConfigError: names the setting.
+    """
+    if dtype != "float32":
+        raise ConfigError("compute.dtype", dtype, "with compute.precision bfloat16 parameters are float32")
+    if backend not in ("auto", *SERVING):
+        fix = f"is not for bfloat16, whose factors it would clip: choose auto or one of {', '.join(SERVING)}"
+        raise ConfigError("compute.backend", backend, fix)
+    if privacy.private and (privacy.unit, privacy.relation) != ("sample", "replace_one"):
+        fix = (
+            "is shown for unit sample and relation replace_one only, where neighbours have batches of one size: with "
+            "another size kernels may round other examples' gradients otherwise, by 2**-8; say full"
+        )
+        raise ConfigError("compute.precision", "bfloat16", fix)

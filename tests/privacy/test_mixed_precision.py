@@ -1,0 +1,112 @@
+"""Gradients in bfloat16: the clipped sum's sensitivity holds, and what it is not shown for is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import fedpriv as fp
+from fedpriv.clients.batch import Batch
+from fedpriv.clients.layout import Layout
+from fedpriv.models import MnistCNN, VisionTransformer
+from fedpriv.oracle.backends import BACKENDS
+from fedpriv.oracle.backends.precision import SERVING, Bfloat16
+from fedpriv.privacy.clipping import ROUNDING, Clip
+
+SHAPE, N = (1, 8, 8), 12
+
+
+def models() -> dict[str, nn.Module]:
+    torch.manual_seed(0)
+    mlp = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 3))
+    return {"cnn": MnistCNN(SHAPE, 3, (2, 4)), "vit": VisionTransformer(SHAPE, 3, width=8, heads=2), "mlp": mlp}
+
+
+def batch(x: Tensor, y: Tensor) -> Batch:
+    return Batch(torch.arange(1), x.unsqueeze(0), y.unsqueeze(0), torch.ones(1, len(x), dtype=torch.bool))
+
+
+def examples(seed: int, scale: float) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    return scale * torch.randn(N, *SHAPE, generator=draw), torch.randint(0, 3, (N,), generator=draw)
+
+
+@pytest.mark.parametrize("kind", ["cnn", "vit", "mlp"])
+@pytest.mark.parametrize("backend", SERVING)
+@pytest.mark.parametrize("clip", [Clip(0.5), Clip(0.5, "l1")], ids=str)
+def test_neighbours_sums_differ_by_what_one_example_adds_and_no_more(kind: str, backend: str, clip: Clip):
+    model = Bfloat16(models()[kind])
+    row, serving = Layout.of(model).row_of(model).unsqueeze(0), BACKENDS[backend](model, nn.CrossEntropyLoss())
+    for seed, scale in ((0, 1.0), (1, 30.0), (2, 1e-2)):
+        x, y = examples(seed, scale)
+        other, of_other = examples(seed + 10, 3 * scale)
+        whole, _ = serving.clipped_sum(row, batch(x, y), clip)
+        assert whole.dtype == torch.float64
+        for place in (0, 5, N - 1):
+            a, b = x.clone(), y.clone()
+            a[place], b[place] = other[place], of_other[place]
+            neighbour, _ = serving.clipped_sum(row, batch(a, b), clip)
+            assert float(clip.norms(whole - neighbour)) <= 2 * clip.bound * (1 + ROUNDING)
+            # the others' part is the same, bit for bit but for the order of a float64 sum
+            before, _ = serving.clipped_sum(row, alone(x, y, place), clip)
+            after, _ = serving.clipped_sum(row, alone(a, b, place), clip)
+            torch.testing.assert_close(whole - before, neighbour - after, rtol=0, atol=1e-12)
+
+
+def alone(x: Tensor, y: Tensor, place: int) -> Batch:
+    """One of the examples, in a batch of the same size."""
+    mask = torch.arange(N).unsqueeze(0) == place
+    return Batch(torch.arange(1), x.unsqueeze(0), y.unsqueeze(0), mask)
+
+
+@pytest.mark.parametrize("kind", ["cnn", "vit", "mlp"])
+def test_gradients_are_those_of_torch_under_autocast(kind: str):
+    plain, clip, (x, y) = models()[kind], Clip(1e3), examples(3, 1.0)
+    row, loss = Layout.of(plain).row_of(plain).unsqueeze(0), nn.CrossEntropyLoss()
+    wanted = torch.zeros(row.shape[1], dtype=torch.float64)
+    for i in range(N):
+        with torch.autocast("cpu", torch.bfloat16):
+            outputs = plain(x[i : i + 1])
+        found = torch.autograd.grad(loss(outputs.float(), y[i : i + 1]), list(plain.parameters()))
+        wanted += torch.cat([gradient.flatten() for gradient in found]).double()
+    for backend in SERVING:
+        half, full = (
+            BACKENDS[backend](m, loss).clipped_sum(row, batch(x, y), clip)[0] for m in (Bfloat16(plain), plain)
+        )
+        assert float((half[0] - wanted).norm()) < 2**-6 * float(wanted.norm())
+        assert float((half - full).norm()) > 2**-14 * float(full.norm())
+
+
+def run(**settings: Any) -> fp.Training:
+    compute = fp.Compute(**{"precision": "bfloat16", **settings.pop("compute", {})})
+    data = [TensorDataset(*examples(i, 1.0)) for i in range(2)]
+    clients = fp.make_clients(settings.pop("model", models()["vit"]), nn.CrossEntropyLoss(), data)
+    privacy = fp.Privacy(**{"epsilon": 5, **settings})
+    return fp.Training(clients, fp.fedavg(0.5), privacy, rounds=2, seed=1, secret_seed=1, compute=compute)
+
+
+def test_a_run_costs_what_it_costs_in_full_precision_and_goes_elsewhere():
+    half, full = run(), run(compute={"precision": "full"})
+    list(half), list(full)
+    assert half.spent() == full.spent()
+    assert half.result().params.dtype == torch.float32
+    assert not torch.equal(half.result().params, full.result().params)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"compute": {"backend": "ghost"}}, r"^compute\.backend = 'ghost'"),
+        ({"compute": {"backend": "linear"}, "model": nn.Sequential(nn.Flatten(), nn.Linear(64, 3))}, "'linear'"),
+        ({"compute": {"dtype": "float64"}}, r"^compute\.dtype"),
+        ({"relation": "add_remove"}, r"^compute\.precision = 'bfloat16'"),
+        ({"unit": "client"}, r"^compute\.precision = 'bfloat16'"),
+    ],
+)
+def test_what_the_promise_is_not_shown_for_is_refused(settings: dict[str, Any], said: str):
+    with pytest.raises(fp.ConfigError, match=said):
+        run(**settings)
