@@ -66,7 +66,8 @@ def choose_by_trial(
     tried: list[BackendName] = candidates(model) if name == "auto" else [name]
     same = _SAME
     if precision == "bfloat16":
-        model, tried, same = Bfloat16(model), [key for key in tried if key in SERVING], _SAME_BFLOAT16
+        model, same = Bfloat16(model), _SAME_BFLOAT16
+        tried = [key for key in tried if key in SERVING]
     backends = {key: choose(key, model, loss, chunk) for key in tried}
     if tried == ["loop"]:
         return Choice("loop", backends["loop"])

@@ -7,7 +7,7 @@ round otherwise for another batch size, that is 2**-8 of it here, so neighbours 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.settings import Privacy
 
-SERVING = ("vmap", "loop")
+SERVING: tuple[Literal["vmap"], Literal["loop"]] = ("vmap", "loop")
 """Backends that make whole gradients, in the parameters' type. Others would take norms of bfloat16 factors."""
 
 
