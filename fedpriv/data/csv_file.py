@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import csv as reader
+import glob
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.utils.data import TensorDataset
 
 from fedpriv.checks import checked
 from fedpriv.data.base import Split
 from fedpriv.data.table_encoder import Table, TableEncoder, check_columns
-from fedpriv.errors import DataError
+from fedpriv.errors import ConfigError, DataError
 
 
 @checked("data")
@@ -34,7 +36,9 @@ def csv(
     Ranges, categories and classes are settings, not measured on the data, so the encoding of a row depends on no other.
 
     Args:
-        train: Comma-separated file (UTF-8) with the clients' examples.
+        train: Comma-separated file (UTF-8) with the clients' examples; or one file a client, by a folder, of which
+            those that end in `.csv` count, or a pattern such as `sites/*/data.csv`. Then clients are numbered in the
+            sorted order of the paths, which are public, and `partition: {kind: by_writer}` keeps them apart.
         test: The same with public examples; accuracies are computed on them without noise.
         label: Column of the class, or of the number to predict.
         classes: The values of that column, in the order of the class numbers. None is regression: the column is a
@@ -45,8 +49,8 @@ def csv(
         missing: For a column the public value that stands for one that is missing, see `TableEncoder`. What is missing
             without a rule is an error.
         indicators: Columns that get one more 0/1 feature: 1 where the value is missing.
-        client: Column that says which client a row belongs to, for `partition: {kind: by_writer}`. Clients are numbered
-            in the sorted order of their names.
+        client: Column that says which client a row belongs to, for `partition: {kind: by_writer}`, where one file has
+            the rows of all. Clients are numbered in the sorted order of their names.
         bias: Add a constant feature.
 
     Returns:
@@ -55,14 +59,38 @@ def csv(
 
     Raises:
         ConfigError: the files lack a column, a range is empty, or a value is listed twice.
-        DataError: a file cannot be read, or a value is missing, no number or not listed; names file and line.
+        DataError: there is no file, or it cannot be read, or a value is missing, no number or not listed; names file
+            and line.
     """
     encoder = TableEncoder(label, classes, numbers or {}, categories or {}, missing or {}, indicators, bias)
-    table = _table(train, [*encoder.columns, *([client] if client else [])])
-    parts = encoder.encoded(table), encoder.encoded(_table(test, encoder.columns))
-    writers = None if client is None else _numbered(table.columns[client])
-    about = f"{train}: {len(parts[0])} train and {len(parts[1])} test rows, {encoder.n_classes or 'no'} classes"
-    return Split(*parts, encoder.n_classes, writers, about)
+    files = _files_of_clients(train)
+    if client is not None and files:
+        raise ConfigError("data.client", client, f"{train} has a file for each client: leave this out")
+    parts: list[TensorDataset] = []
+    owners: list[str] = []
+    for path in files or [train]:
+        table = _table(path, [*encoder.columns, *([client] if client else [])])
+        parts.append(encoder.encoded(table))
+        owners += [path] * len(parts[-1]) if client is None else table.columns[client]
+    both = _joined(parts), encoder.encoded(_table(test, encoder.columns))
+    writers = _numbered(owners) if files or client is not None else None
+    about = f"{train}: {len(both[0])} train and {len(both[1])} test rows, {encoder.n_classes or 'no'} classes"
+    return Split(*both, encoder.n_classes, writers, about)
+
+
+def _files_of_clients(train: str) -> list[str]:
+    """Where this is a folder or a pattern, the files that it names, sorted; else none."""
+    path = Path(train)
+    if path.is_file() or not (path.is_dir() or glob.escape(train) != train):
+        return []
+    found = sorted(glob.glob(str(Path(glob.escape(train)) / "*.csv") if path.is_dir() else train))
+    if not found:
+        raise DataError(f"data.train = {train}: there is no such file: give a folder with a file NAME.csv a client")
+    return found
+
+
+def _joined(parts: Sequence[TensorDataset]) -> TensorDataset:
+    return TensorDataset(*(torch.cat(columns) for columns in zip(*(part.tensors for part in parts), strict=True)))
 
 
 def _numbered(names: Sequence[str]) -> Tensor:

@@ -121,3 +121,86 @@ rounds: 1
     training = build(load_config(tmp_path / "run.yaml"))
     assert training.population.part.sizes.tolist() == [20, 20, 20]
     assert [report.round for report in training] == [1]
+
+
+def sites(folder: Path, **files: str) -> Path:
+    (folder / "sites").mkdir()
+    for name, rows in files.items():
+        (folder / "sites" / f"{name}.csv").write_text(HEADING + rows)
+    (folder / "sites" / "notes.txt").write_text("no table")
+    return folder / "sites"
+
+
+@pytest.mark.parametrize("pattern", ["", "*.csv", "[abc]*.csv"])
+def test_one_file_a_client(pattern: str, tmp_path: Path):
+    folder = sites(tmp_path, b="x,100,no,ill\n", a="y,0,no,well\nz,50,yes,ill\n", c="y,25,no,well\n")
+    split = table(tmp_path, "x,50,no,well\n", train=str(folder / pattern))
+    assert split.train[:][0][:, 0].tolist() == [-1, 0, 1, -0.5]  # in the order of the files' names
+    assert split.train[:][1].tolist() == [0, 1, 1, 0]
+    assert split.writers is not None
+    assert split.writers.tolist() == [0, 0, 1, 2]
+    own = data.partition("by_writer", split.train[:][1], None, torch.Generator(), writers=split.writers)
+    assert [part.tolist() for part in own] == [[0, 1], [2], [3]]
+
+
+def test_a_row_of_one_client_moves_no_other(tmp_path: Path):
+    folder = sites(tmp_path, a="y,0,no,well\n", b="x,10,no,ill\n", c="x,20,no,ill\n")
+    before = table(tmp_path, "x,5,no,well\n", train=str(folder))
+    (folder / "a.csv").write_text(HEADING + "y,999,yes,ill\n")
+    after = table(tmp_path, "x,5,no,well\n", train=str(folder))
+    assert torch.equal(before.train[1:][0], after.train[1:][0])
+    assert not torch.equal(before.train[0][0], after.train[0][0])
+
+
+def test_files_of_clients_that_cannot_be_used(tmp_path: Path):
+    folder = sites(tmp_path, a="y,0,no,well\n", b="x,old,no,ill\n")
+    with pytest.raises(DataError, match=r"sites/b\.csv, row 2: age = 'old'"):
+        table(tmp_path, "x,5,no,well\n", train=str(folder))
+    with pytest.raises(ConfigError, match=r"data\.client = 'hospital': .* has a file for each client"):
+        table(tmp_path, "x,5,no,well\n", train=str(folder), client="hospital")
+    (folder / "b.csv").write_text(HEADING)
+    with pytest.raises(DataError, match=r"sites/b\.csv has no rows"):
+        table(tmp_path, "x,5,no,well\n", train=str(folder))
+    (folder / "b.csv").write_text("age,outcome\n1,ill\n")
+    with pytest.raises(ConfigError, match=r"sites/b\.csv has no such column"):
+        table(tmp_path, "x,5,no,well\n", train=str(folder))
+    with pytest.raises(DataError, match="there is no such file"):
+        table(tmp_path, "x,5,no,well\n", train=str(tmp_path / "absent" / "*.csv"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="there is no such file"):
+        table(tmp_path, "x,5,no,well\n", train=str(tmp_path / "empty"))
+
+
+def test_a_file_whose_name_is_like_a_pattern(tmp_path: Path):
+    table(tmp_path, "x,5,no,well\n")
+    (tmp_path / "train.csv").rename(tmp_path / "train[1].csv")
+    split = table(tmp_path, "x,5,no,well\nx,6,no,well\n", train=str(tmp_path / "train[1].csv"))
+    assert len(split.train) == 1
+    assert split.writers is None
+
+
+def test_a_folder_in_a_configuration(tmp_path: Path):
+    rows = {
+        name: "".join(f"x,{age + k},no,{'ill' if age > 50 else 'well'}\n" for age in range(0, 100, 5))
+        for k, name in enumerate("cab")
+    }
+    folder = sites(tmp_path, **rows)
+    table(tmp_path, "x,50,no,well\n")
+    (tmp_path / "run.yaml").write_text(f"""
+data:
+  name: csv
+  train: {folder}
+  test: {tmp_path / "test.csv"}
+  label: outcome
+  classes: [well, ill]
+  numbers: {{age: [0, 100]}}
+  partition: {{kind: by_writer}}
+model: logistic_regression
+loss: logistic
+strategy: {{name: fedavg, learning_rate: 1}}
+privacy: {{epsilon: 8}}
+rounds: 1
+""")
+    training = build(load_config(tmp_path / "run.yaml"))
+    assert training.population.part.sizes.tolist() == [20, 20, 20]
+    assert [report.round for report in training] == [1]
