@@ -23,6 +23,7 @@ RUNS = {
     "speed/whole_runs.py": ["--smoke", "--markdown", "OUT/runs.md"],
     "speed/startup.py": ["--repeats", "0", "--only", "import fedpriv.config"],
     "reproduce/constrained.py": ["qp", "--dim", "6", "--clients", "2", "--rounds", "5"],
+    "reproduce/correlated.py": ["--quick", "--seeds", "1"],
     "reproduce/covertype.py": ["--quick", "--only", "DP-SVRG+", "--examples", "200", "--out", "OUT"],
     "reproduce/logistic_regression.py": ["--quick"],
     "reproduce/mnist_iadmm.py": ["--quick", "--seeds", "1", "--out", "OUT"],
