@@ -1,6 +1,6 @@
 """Test accuracy with noise that cancels over time, against independent noise on the same fixed batches.
 
-    FEDPRIV_DATA=<folder with mnist/> python benchmarks/reproduce/correlated.py [--epsilon 1] [--seeds 3] [--rates] [--quick]
+    FEDPRIV_DATA=<folder with mnist/> python benchmarks/reproduce/correlated.py [--quick]
 
 MNIST, softmax regression on deskewed rows of norm 1, one owner whose server is trusted, 10 epochs of 100 fixed cyclic
 batches, add/remove, delta 1e-5. What is reported is the moving average of the rounds' models over about an epoch.
@@ -72,7 +72,7 @@ def main() -> None:
             continue
         for tried in RATES if asked.rates else (rate,):
             found = [
-                accuracy(noise, sampling, tried, asked.epsilon, seed)
+                accuracy(noise, sampling, tried, asked.epsilon, seed, asked.quick)
                 for seed in range(1 if asked.rates else asked.seeds)
             ]
             spread = f" +- {stdev(found):.2f}" if len(found) > 1 else ""
