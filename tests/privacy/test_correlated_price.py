@@ -173,5 +173,5 @@ def test_a_factor_that_has_no_price_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match="no factor"):
             Factor(**numbers)
-    with pytest.raises(ValueError, match="at most every round"):
+    with pytest.raises(ValueError, match="no block takes part"):
         OverTime(Factor(), 0)
