@@ -20,6 +20,7 @@ from .clients.client import Client, make_clients
 from .clients.counting import count_examples
 from .clients.lazy import lazy_clients
 from .errors import BudgetExhausted, ConfigError, DataError, FedprivError, LedgerError, PrivacyError
+from .measuring.regression import Mae, Rmse
 from .measuring.stopping import Stop
 from .network.activity import OnePeerExponential, Outage, RandomEdges, RandomLinks, RandomNodes
 from .network.graph import Graph
@@ -112,6 +113,7 @@ __all__ = [
     "LinearEquality",
     "Local",
     "LossAtMost",
+    "Mae",
     "Momentum",
     "OnePeerExponential",
     "Outage",
@@ -130,6 +132,7 @@ __all__ = [
     "RandomLinks",
     "RandomNodes",
     "Result",
+    "Rmse",
     "RoundReport",
     "SecureAggregation",
     "Sgd",

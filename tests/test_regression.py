@@ -12,6 +12,7 @@ import yaml
 from fedpriv.config import build, forecast, load_config
 from fedpriv.data import Split
 from fedpriv.errors import ConfigError, DataError
+from fedpriv.measuring.regression import Mae, Rmse
 
 N = 60
 
@@ -56,6 +57,39 @@ def test_least_squares_without_noise(tmp_path: Path):
     assert result.test_loss == pytest.approx(float(np.square(x @ solution - y).mean()), rel=1e-4)
     assert result.test_accuracy is None
     assert "test loss" in str(result)
+
+
+def test_errors_are_in_the_units_of_the_target(tmp_path: Path):
+    path = config(tmp_path, log={"metrics": {"rmse": "rmse", "off_by": "mae"}}, rounds=3)
+    training = build(load_config(path))
+    for report in training:
+        assert {"test_rmse", "test_off_by"} <= report.metrics.keys()
+    result, examples = training.result(), training.population.examples  # the test file is the same
+    ages, doses, stays = np.loadtxt(tmp_path / "train.csv", delimiter=",", skiprows=1).T
+    row = np.stack([2 * ages / 100 - 1, 2 * doses / 5 - 1, np.ones(N)], 1)
+    # the model predicts a place in [-1, 1], which is -20 to 40
+    days = -20 + 60 * (row @ result.params.double().numpy() + 1) / 2
+    assert examples.counts.sum() == N
+    assert result.measures["test_rmse"] == pytest.approx(np.sqrt(np.square(days - stays).mean()), rel=1e-5)
+    assert result.measures["test_off_by"] == pytest.approx(np.abs(days - stays).mean(), rel=1e-5)
+
+
+def test_errors_of_numbers_are_for_numbers(tmp_path: Path):
+    path = config(tmp_path, log={"metrics": {"rmse": "rmse"}})
+    settings = yaml.safe_load(path.read_text())
+    settings["data"] = {"name": "digits", "flat": True, "partition": {"kind": "iid", "n_clients": 3}}
+    path.write_text(yaml.safe_dump({**settings, "model": "softmax", "loss": "cross_entropy"}))
+    with pytest.raises(ConfigError, match=r"log\.metrics\.rmse = 'rmse': is for targets that are numbers"):
+        build(load_config(path))
+
+
+def test_an_error_beyond_all_numbers_is_none():
+    outputs, targets = torch.tensor([[1.0], [3.0]]), torch.tensor([0.0, 0.0])
+    assert Rmse(10)(outputs, targets).item() == pytest.approx(10 * 5**0.5)
+    assert Mae(10)(outputs, targets).item() == 20
+    assert Rmse()(outputs * torch.inf, targets).isnan()
+    with pytest.raises(ValueError, match="one number an example"):
+        Rmse()(torch.zeros(2, 2), targets)
 
 
 def test_a_plan_needs_no_classes(tmp_path: Path):

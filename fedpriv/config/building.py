@@ -21,6 +21,8 @@ from fedpriv.config.strategies import STRATEGIES
 from fedpriv.data import DATASETS, Split, labels_of
 from fedpriv.data.partition import known_sizes, notes
 from fedpriv.errors import ConfigError
+from fedpriv.measuring.own import Own
+from fedpriv.measuring.regression import ERRORS
 from fedpriv.privacy.settings import SECURE_IS_GONE
 from fedpriv.runs import advice
 from fedpriv.runs.forecasting import Forecast
@@ -67,10 +69,7 @@ def build(
         optimum=config.log.optimum,
         stop_on=config.log.stop_on,
         stop=config.log.stop,
-        metrics={
-            name: plugins.resolve_object(reference, field=f"log.metrics.{name}")
-            for name, reference in config.log.metrics.items()
-        },
+        metrics={name: _metric(name, reference, split) for name, reference in config.log.metrics.items()},
         client_tests=client_tests(config, split, len(clients)) if config.log.client_tests else None,
     )
 
@@ -122,6 +121,15 @@ def _notes(config: Config) -> list[str]:
 def load_data(config: Config) -> Split:
     """The data set."""
     return data.load(config.data.name, **config.data.options)
+
+
+def _metric(name: str, reference: str, split: Split) -> Own:
+    if reference not in ERRORS:
+        return plugins.resolve_object(reference, field=f"log.metrics.{name}")
+    if split.n_classes is not None:
+        fix = "is for targets that are numbers, and the data have classes: leave it out"
+        raise ConfigError(f"log.metrics.{name}", reference, fix)
+    return ERRORS[reference](split.target_scale)
 
 
 def make_population(config: Config, split: Split) -> list[Client]:

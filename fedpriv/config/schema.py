@@ -145,8 +145,9 @@ class LogSection(Section):
     `optimum` is the smallest value of the objective, if known. The result then has the gap to it, which is not private:
     for experiments on public data only.
     `stop` ends a run when a test metric no longer improves; the whole plan is then charged. `metrics` gives further
-    ones by name, each a `package.module:name` of a function of outputs and targets. `client_tests` also tests each
-    client's model on the test examples of its own writers (femnist), and reports the spread over clients.
+    ones by name, each a `package.module:name` of a function of outputs and targets; or, where targets are numbers,
+    `rmse` or `mae`, in the units of the data's own column. `client_tests` also tests each client's model on the test
+    examples of its own writers (femnist), and reports the spread over clients.
     """
 
     evaluate_every: Count = 1

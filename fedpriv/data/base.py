@@ -30,6 +30,7 @@ class Split:
         writers: int64 `[n_train]`, whose each train example is (e.g. who wrote it); None if the data do not say.
         description: One line: what the data are, and how many.
         test_writers: int64 `[n_test]`, whose each test example is; None if the data do not say.
+        target_scale: In regression, how many of the target's own units 1 is; it is public.
 
     Raises:
         DataError: an example cannot be used, or `writers` does not fit `train`, or `test_writers` does not fit `test`.
@@ -41,6 +42,7 @@ class Split:
     writers: Tensor | None
     description: str
     test_writers: Tensor | None = field(default=None, kw_only=True)
+    target_scale: float = field(default=1.0, kw_only=True)
 
     def __post_init__(self) -> None:
         check_dataset(self.train, self.n_classes, name="train")

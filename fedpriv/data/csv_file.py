@@ -75,7 +75,7 @@ def csv(
     both = _joined(parts), encoder.encoded(_table(test, encoder.columns))
     writers = _numbered(owners) if files or client is not None else None
     about = f"{train}: {len(both[0])} train and {len(both[1])} test rows, {encoder.n_classes or 'no'} classes"
-    return Split(*both, encoder.n_classes, writers, about)
+    return Split(*both, encoder.n_classes, writers, about, target_scale=encoder.target_scale)
 
 
 def _files_of_clients(train: str) -> list[str]:

@@ -108,6 +108,14 @@ class TableEncoder:
         """Number of classes; None where targets are numbers."""
         return None if self.classes is None else len(self.classes)
 
+    @property
+    def target_scale(self) -> float:
+        """How many units of the label 1 is, where it is a number: half its range; 1 where it is a class."""
+        if self.classes is not None:
+            return 1.0
+        low, high = self.numbers[self.label]
+        return (high - low) / 2
+
     def dataset(self, frame: DataFrame, name: str = "frame") -> TensorDataset:
         """The examples of a pandas DataFrame.
 
