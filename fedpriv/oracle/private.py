@@ -147,7 +147,7 @@ class PrivateOracle(Questions):
         return objective, constraints
 
     def _statistic(self, question: Question, params: Tensor) -> Tensor:
-        self._check_querypoints_of(params, None)
+        self._check_query_points(params, None)
         if not self.privacy.private:
             return self._open(Release(self._exact_record(question.name), self.problem(params)[1].detach()))
         bounded = self.constraints.of_losses(self._draws.batches(question.sampling, self._index), params)
@@ -165,7 +165,7 @@ class PrivateOracle(Questions):
         return self._of_clients(question, self.privacy.clip.rows(message)[0])
 
     def _answer(self, question: Question, params: Tensor, anchor: Tensor | None = None) -> Tensor:
-        self._check_querypoints_of(params, anchor)
+        self._check_query_points(params, anchor)
         privacy = self.privacy
         if self.alike:
             return self._answer_for_all(question, params, anchor)
@@ -331,7 +331,7 @@ class PrivateOracle(Questions):
 
         return add_published_noise(exact, published, record, self._randomness, clients, factors, largest_norms)
 
-    def _check_querypoints_of(self, params: Tensor, anchor: Tensor | None) -> None:
+    def _check_query_points(self, params: Tensor, anchor: Tensor | None) -> None:
         wanted, published = (len(self._here), self._population.dim), self.privacy.published
         if self.alike and len(params) == 1:  # one point for all
             wanted = 1, self._population.dim
