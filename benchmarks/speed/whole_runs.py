@@ -82,7 +82,7 @@ class Clock:
 
 def doors(clock: Clock) -> list[tuple[str, object, str]]:
     """Label, owner and name of what is timed."""
-    from fedpriv.oracle import private
+    from fedpriv.oracle import noising
     from fedpriv.oracle.sums import Sums
     from fedpriv.privacy.accounting.accountant import Accountant
     from fedpriv.privacy.ledger import Ledger
@@ -94,8 +94,8 @@ def doors(clock: Clock) -> list[tuple[str, object, str]]:
         from fedpriv.reports import picture
     return [
         ("gradients", Sums, "gradients"),
-        ("noise", private, "add_noise"),
-        ("noise", private, "with_pair_noise"),
+        ("noise", noising, "add_noise"),
+        ("noise", noising, "with_pair_noise"),
         ("ledger", Ledger, "open"),
         ("ledger", Ledger, "sync"),
         *(("accountant", Accountant, name) for name in ("admit", "so_far", "spent")),

@@ -16,29 +16,22 @@ from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.oracle.batches import Draws
 from fedpriv.oracle.constraints import ConstraintSums
 from fedpriv.oracle.exact import ProblemValues
-from fedpriv.oracle.questions import Question, Questions
+from fedpriv.oracle.noising import Noising, here
+from fedpriv.oracle.questions import Question
 from fedpriv.oracle.sums import Sums, check_depth, points_of, scaled
 from fedpriv.privacy.as_published import add_published_noise
 from fedpriv.privacy.clipping import Clip
-from fedpriv.privacy.correlated import spread
 from fedpriv.privacy.ledger import Ledger, Release
-from fedpriv.privacy.mechanisms import EVERYBODY, add_noise
-from fedpriv.privacy.pair_noise import with_pair_noise
 from fedpriv.privacy.pairwise import excess
-from fedpriv.privacy.past_noise import PastNoise
 from fedpriv.privacy.record import Record
-from fedpriv.privacy.settings import Cyclic, Privacy, Sampling
+from fedpriv.privacy.settings import Privacy, Sampling
 from fedpriv.randomness.streams import Randomness
 
 _NUMBERS = 2**23
 """Numbers in rows of clients that are added up at once where only their sum is released."""
 
 
-def _here(rows: Tensor) -> Tensor:
-    return rows.sum(0, keepdim=True)
-
-
-class PrivateOracle(Questions):
+class PrivateOracle(Noising):
     """Answers about the clients' data, clipped, noised and written in the ledger.
 
     Guarantee: every tensor that a method returns is a Gaussian or Laplace mechanism whose sensitivity follows from how
@@ -62,17 +55,14 @@ class PrivateOracle(Questions):
         privacy: Privacy,
         ledger: Ledger,
         randomness: Randomness,
-        total: Callable[[Tensor], Tensor] = _here,
+        total: Callable[[Tensor], Tensor] = here,
     ) -> None:
-        self.ledger, self._total = ledger, total
-        self._population, self._randomness, self._part = population, randomness, population.part
-        self._draws = Draws(population, randomness, privacy.cohort_rate)
+        self._population, self._part = population, population.part
+        draws = Draws(population, randomness, privacy.cohort_rate)
         self._sums = sums
         check_depth(self._added(privacy), population.chunk)
-        self._answered = -1
         self._bounded: ConstraintSums | None = None
-        self._past = None if privacy.over_time is None else PastNoise(privacy.over_time.factor)
-        super().__init__(privacy, self._part.all_sizes, population.params)
+        super().__init__(privacy, self._part.all_sizes, population.params, draws, ledger, randomness, total)
 
     def _added(self, privacy: Privacy) -> list[int]:
         """How many clipped rows each client adds to one sum."""
@@ -106,10 +96,6 @@ class PrivateOracle(Questions):
     def _places(self, cohort: Tensor) -> Tensor:
         """See `Questions`."""
         return self._part.places(cohort)
-
-    def _of_here(self, values: Sequence[float]) -> list[float]:
-        """Those of the participants that are here, of values for every participant."""
-        return [values[place] for place in self._here.tolist()]
 
     @cached_property
     def problem(self) -> ProblemValues:
@@ -199,97 +185,8 @@ class PrivateOracle(Questions):
             total += rows.sum(0, keepdim=True)
         return self._noised_sum(question, total, 1 / rate if of_clients else max(factors, default=1.0))
 
-    def _variances(self) -> tuple[Sequence[float], Sequence[float]]:
-        """See `Questions`."""
-        if not self.privacy.private:
-            return super()._variances()
-        clients, over_time = self._clients, self.privacy.over_time
-        more = 1.0 if over_time is None else float(spread(over_time.factor, self._round + 1)[-1])
-        own = [(self.privacy.mechanism.deviation * scale) ** 2 * more for scale in self._scales]
-        if self.privacy.trust.sums_only:  # every row is the mean, with the shares of all who take part
-            of_mean = [
-                own[0] * (self._senders / len(clients)) / (len(clients) * self._pricing.parties)
-            ] * self._answered_rows
-            return of_mean, of_mean
-        more = excess(self._pairs, self.n_clients)
-        rows = [one * more[client] ** 2 for one, client in zip(own, clients, strict=True)]
-        return self._of_here(rows), self._of_here([one / len(clients) for one in own])  # noise of pairs cancels there
-
-    def _open(self, release: Release) -> Tensor:
-        value = self.ledger.open(release).to(self._population.params.dtype)
-        self._answered = self._round
-        self._index += 1
-        return value
-
     def _exact_record(self, name: str) -> Record:
         return self._pricing.exact(self._round, self._index, name, self._clients)
-
-    def _noised(self, question: Question, bounded: Tensor, factors: Sequence[float]) -> Tensor:
-        """Release `bounded` with noise, each row multiplied by its participant's public factor."""
-        rows = scaled(bounded, self._of_here(factors))
-        if self.privacy.trust.sums_only:
-            return self._noised_sum(question, rows, max(factors, default=1.0))
-        return self._noised_rows(question, rows, factors)
-
-    def _noised_rows(self, question: Question, rows: Tensor, factors: Sequence[float]) -> Tensor:
-        """Release rows whose sensitivity is that of one contribution times each participant's factor."""
-        clients, at = self._clients, (self._round, self._index)
-        record, scales = self._pricing.price(*at, question.name, clients, factors, question.clip, question.share)
-        self._scales, self._pairs = scales, record.pairs
-        if record.pairs is not None:
-            every = self._among_all(rows)
-            hidden = with_pair_noise(every, scales, record.pairs, record, self._randomness, clients)
-            rows = self._among_here(hidden)
-        own = [clients[place] for place in self._here.tolist()]
-        noise = self.privacy.mechanism, self._with_turn(record), self._randomness
-        return self._open(add_noise(rows, self._of_here(scales), *noise, own, past=self._past))
-
-    def _noised_sum(self, question: Question, rows: Tensor, largest: float) -> Tensor:
-        """Release the sum of rows whose sensitivity is at most that of one contribution times `largest`.
-
-        Every row of the answer is the mean over the participants: whatever is made of the rows afterwards is made of
-        what was released.
-        """
-        clients, parties, at = self._clients, self._pricing.parties, (self._round, self._index)
-        senders = self._senders
-        record, scales = self._pricing.price(*at, question.name, clients, [largest], question.clip, question.share)
-        if senders < parties:
-            raise PrivacyError(
-                f"round {self._round} has {senders} participants, fewer than min_honest = {parties}, who share "
-                f"the noise (trust: {self.privacy.trust})"
-            )
-        # the shares of all who take part, drawn as one
-        noise = self.privacy.mechanism, self._with_turn(record), self._randomness, [EVERYBODY], senders / parties
-        self._scales = scales
-        mean = self._open(add_noise(self._total(rows), scales, *noise, past=self._past)) / len(clients)
-        return mean.expand(self._answered_rows, -1)
-
-    @property
-    def _senders(self) -> int:
-        """Number of clients that send a share of the noise; with noise over time all, which cancels earlier rounds'."""
-        return len(self._clients) if self.privacy.over_time is None else self.n_clients
-
-    def _with_turn(self, record: Record) -> Record:
-        """The record with the block of examples or clients that really takes part; the accountant compares."""
-        if record.time is None or record.time.separation == 1:
-            return record
-        sampling, clients = self.privacy.sampling, self._clients
-        if self.privacy.unit == "sample" and isinstance(sampling, Cyclic):
-            return replace(record, time=replace(record.time, slot=self._draws.slot(sampling)))
-        blocks = record.time.separation
-        if list(clients) != list(range(clients[0], self.n_clients, blocks)):
-            raise PrivacyError(f"round {self._round}: those who take part are none of the {blocks} blocks of clients")
-        return replace(record, time=replace(record.time, slot=clients[0]))
-
-    def _among_all(self, rows: Tensor) -> Tensor:
-        """Rows for every participant, zero where they are not here."""
-        if len(rows) == len(self._clients):
-            return rows
-        return rows.new_zeros(len(self._clients), rows.shape[1]).index_copy(0, self._here.to(rows.device), rows)
-
-    def _among_here(self, rows: Tensor) -> Tensor:
-        """The rows of those of the participants that are here."""
-        return rows if len(self._here) == len(rows) else rows[self._here.to(rows.device)]
 
     def _of_clients(self, question: Question, bounded: Tensor) -> Tensor:
         """Noise rows that are whole clients' contributions."""
