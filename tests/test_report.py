@@ -78,7 +78,7 @@ def test_a_torn_metrics_line_is_left_out(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "result.json", "metrics.jsonl", "ledger.jsonl"])
-@pytest.mark.parametrize("text", ["", "a: [", "[3]\n", "{}\n"])
+@pytest.mark.parametrize("text", ["", "a: [", "[3]\n", "3\n", "{}\n"])
 def test_a_damaged_file_is_named(name: str, text: str, tmp_path: Path):
     run = half_a_run(tmp_path / "run", rounds=1)
     if (name, text) == ("metrics.jsonl", ""):

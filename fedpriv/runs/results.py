@@ -6,6 +6,7 @@ import copy
 import io
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -279,7 +280,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise FedprivError(f"{path}, line {number} is damaged; {fix}") from error
-        names = [*metrics.numbers(), *(own.name for own in metrics.own(row))]
+        told: Iterable[str] = row if isinstance(row, dict) else ()  # `checked` refuses whatever else it is
+        names = [*metrics.numbers(), *(own.name for own in metrics.own(told))]
         rows.append(checked(ROUND, row, f"{path}, line {number}", fix, names))
     return rows
 
