@@ -372,7 +372,8 @@ def with_disk(size: int, *words: str) -> subprocess.CompletedProcess[str]:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
-    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    # Python would leave half of what it compiles for all others
+    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False, preexec_fn=limit, env=path)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
