@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from counting_calls import calls
+from counting_calls import Anything, Largest, calls
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 import fedpriv as fp
@@ -175,28 +173,6 @@ def test_its_result_is_in_the_one_model() -> None:
     assert torch.equal(clients[3].model.weight.flatten(), training.progress.models[0, : FEATURES * CLASSES])
     with pytest.raises(fp.ConfigError, match="result of an earlier run"):
         training_of(clients, "secret cohorts")
-
-
-class Largest(TorchDispatchMode):
-    """The largest tensor that an operation makes, in memory."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.numbers = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        found = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(found):
-            if isinstance(leaf, Tensor):
-                self.numbers = max(self.numbers, leaf.untyped_storage().nbytes() // leaf.element_size())
-        return found
-
-
-class Anything:
-    """No limit."""
-
-    def admit(self, record: object) -> None:
-        """Allow it."""
 
 
 def rounds_of(n: int, privacy: fp.Privacy, network: fp.Star) -> Callable[[], None]:

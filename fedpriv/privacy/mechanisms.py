@@ -157,10 +157,8 @@ def add_noise(
         )
     grids = [2.0 ** (math.ceil(math.log2(scale)) - 20) for scale in scales]
     facts = torch.tensor([scales, grids], dtype=torch.float64).T
-    keys, there = (
-        randomness.keys("noise", record.round, record.index, clients),
-        amount == 1 and may_draw(bounded.device),
-    )
+    keys = randomness.keys("noise", record.round, record.index, clients)
+    there = amount == 1 and may_draw(bounded.device)
     if there:
         keys, facts = moved(bounded.device, keys, facts)
     else:

@@ -280,8 +280,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise FedprivError(f"{path}, line {number} is damaged; {fix}") from error
-        told: Iterable[str] = row if isinstance(row, dict) else ()  # `checked` refuses whatever else it is
-        names = [*metrics.numbers(), *(own.name for own in metrics.own(told))]
+        given: Iterable[str] = row if isinstance(row, dict) else ()  # `checked` refuses whatever else it is
+        names = [*metrics.numbers(), *(own.name for own in metrics.own(given))]
         rows.append(checked(ROUND, row, f"{path}, line {number}", fix, names))
     return rows
 

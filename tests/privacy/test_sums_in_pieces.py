@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from counting_calls import Anything, Largest
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
@@ -63,28 +62,6 @@ class Run:
 
     def models(self, rounds: int = 3) -> list[Tensor]:
         return [done.progress.models[0] for done in simulate(*self._parts, rounds=rounds, seen=self._seen)]
-
-
-class Anything:
-    """No limit."""
-
-    def admit(self, record: object) -> None:
-        """Allow it."""
-
-
-class Largest(TorchDispatchMode):
-    """The largest tensor that an operation makes, in memory."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.numbers = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        found = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(found):
-            if isinstance(leaf, Tensor):
-                self.numbers = max(self.numbers, leaf.untyped_storage().nbytes() // leaf.element_size())
-        return found
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
