@@ -10,6 +10,7 @@ from typing import Any
 import networkx as nx
 import pytest
 import torch
+from going_on import goes_on_bit_for_bit
 from torch import Tensor, nn, optim
 from torch.utils.data import TensorDataset
 
@@ -228,23 +229,13 @@ STRATEGIES_WITH: dict[str, Callable[[], fp.Strategy]] = {
 
 @pytest.mark.parametrize("name", STRATEGIES_WITH)
 def test_a_run_goes_on_where_it_stopped_bit_for_bit(name: str, tmp_path: Path) -> None:
-    def training(folder: Path, **options: Any) -> fp.Training:
+    def training(folder: Path, *, resume: bool = False) -> fp.Training:
         network = fp.Graph(nx.path_graph(3)) if name == "decentralized_sgd" else fp.Star(3)
         settings = {"rounds": 6, "seed": 0, "secret_seed": 1, "network": network, "checkpoint_every": 1}
         promise = fp.Privacy(noise_multiplier=1.0)
-        return fp.Training(clients_of(), STRATEGIES_WITH[name](), promise, folder=folder, **settings, **options)
+        return fp.Training(clients_of(), STRATEGIES_WITH[name](), promise, folder=folder, **settings, resume=resume)
 
-    whole = training(tmp_path / "a")
-    list(whole)
-    stopped = training(tmp_path / "b")
-    for report in stopped:
-        if report.round == 4:  # the checkpoint of round 3 is the last
-            break
-    assert stopped.folder is not None
-    stopped.folder.close()
-    again = training(tmp_path / "b", resume=True)
-    list(again)
-    assert torch.equal(again.result().node_params, whole.result().node_params)
+    goes_on_bit_for_bit(training, tmp_path)
 
 
 def test_a_state_that_is_made_of_answers_is_refused_where_only_messages_are_noised() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import networkx as nx
 import pytest
 import torch
+from going_on import goes_on_bit_for_bit
 from torch import Tensor, nn, optim
 from torch.utils.data import TensorDataset
 
@@ -103,27 +104,16 @@ def test_every_strategy_takes_a_number_a_schedule_or_a_function_of_the_round(nam
 def test_a_run_with_a_schedule_goes_on_where_it_stopped(name: str, tmp_path: Path) -> None:
     privacy = fp.Privacy(noise_multiplier=1.0)
 
-    def training(folder: Path, **options: Any) -> fp.Training:
+    def training(folder: Path, *, resume: bool = False) -> fp.Training:
         torch.manual_seed(0)
         data = [TensorDataset(torch.randn(6, 4), torch.randint(0, 3, (6,))) for _ in range(3)]
         clients = fp.make_clients(nn.Linear(4, 3), nn.CrossEntropyLoss(), data)
         network = fp.Graph(nx.path_graph(3)) if name in ON_A_GRAPH else fp.Star(3)
         settings = {"rounds": ROUNDS, "seed": 0, "secret_seed": 1, "network": network, "checkpoint_every": 1}
         strategy = STRATEGIES[name](fp.Cosine(0.2, ROUNDS, warmup=2))
-        return fp.Training(clients, strategy, privacy, folder=folder, **settings, **options)
+        return fp.Training(clients, strategy, privacy, folder=folder, **settings, resume=resume)
 
-    whole = training(tmp_path / "a")
-    list(whole)
-    stopped = training(tmp_path / "b")
-    for report in stopped:
-        if report.round == 4:  # the checkpoint of round 3 is the last
-            break
-    assert stopped.folder is not None
-    stopped.folder.close()
-    again = training(tmp_path / "b", resume=True)
-    assert again.progress.round == 3
-    list(again)
-    assert torch.equal(again.result().node_params, whole.result().node_params)
+    goes_on_bit_for_bit(training, tmp_path)
 
 
 @pytest.mark.parametrize("value", [-1.0, math.nan, math.inf, "0.1", None, True])
