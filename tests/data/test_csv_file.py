@@ -99,28 +99,33 @@ def test_files_that_are_no_table(tmp_path: Path):
         table(tmp_path, "b,2,yes,well\n", train=str(tmp_path / "binary.csv"))
 
 
-def test_hospitals_are_clients(tmp_path: Path):
-    rows = "".join(f"{name},{age},no,{'ill' if age > 50 else 'well'}\n" for name in "cab" for age in range(0, 100, 5))
-    table(tmp_path, rows)
-    (tmp_path / "run.yaml").write_text(f"""
+def trains_three_hospitals(folder: Path, train: Path, whose: str = "") -> None:
+    """A configuration whose training data are these makes three clients of 20 patients, and trains."""
+    (folder / "run.yaml").write_text(f"""
 data:
   name: csv
-  train: {tmp_path / "train.csv"}
-  test: {tmp_path / "test.csv"}
+  train: {train}
+  test: {folder / "test.csv"}
   label: outcome
   classes: [well, ill]
   numbers: {{age: [0, 100]}}
-  client: hospital
   partition: {{kind: by_writer}}
+  {whose}
 model: logistic_regression
 loss: logistic
 strategy: {{name: fedavg, learning_rate: 1}}
 privacy: {{epsilon: 8}}
 rounds: 1
 """)
-    training = build(load_config(tmp_path / "run.yaml"))
+    training = build(load_config(folder / "run.yaml"))
     assert training.population.part.sizes.tolist() == [20, 20, 20]
     assert [report.round for report in training] == [1]
+
+
+def test_hospitals_are_clients(tmp_path: Path):
+    rows = "".join(f"{name},{age},no,{'ill' if age > 50 else 'well'}\n" for name in "cab" for age in range(0, 100, 5))
+    table(tmp_path, rows)
+    trains_three_hospitals(tmp_path, tmp_path / "train.csv", "client: hospital")
 
 
 def sites(folder: Path, **files: str) -> Path:
@@ -186,21 +191,4 @@ def test_a_folder_in_a_configuration(tmp_path: Path):
     }
     folder = sites(tmp_path, **rows)
     table(tmp_path, "x,50,no,well\n")
-    (tmp_path / "run.yaml").write_text(f"""
-data:
-  name: csv
-  train: {folder}
-  test: {tmp_path / "test.csv"}
-  label: outcome
-  classes: [well, ill]
-  numbers: {{age: [0, 100]}}
-  partition: {{kind: by_writer}}
-model: logistic_regression
-loss: logistic
-strategy: {{name: fedavg, learning_rate: 1}}
-privacy: {{epsilon: 8}}
-rounds: 1
-""")
-    training = build(load_config(tmp_path / "run.yaml"))
-    assert training.population.part.sizes.tolist() == [20, 20, 20]
-    assert [report.round for report in training] == [1]
+    trains_three_hospitals(tmp_path, folder)
