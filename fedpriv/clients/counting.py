@@ -11,7 +11,7 @@ from rich.progress import Progress
 from torch.utils.data import Dataset
 
 from fedpriv.checks import Count, checked
-from fedpriv.clients.client import length_of
+from fedpriv.clients.reading import length_of
 from fedpriv.errors import DataError, in_short
 
 _AT_ONCE = 64  # clients that a worker counts in a row

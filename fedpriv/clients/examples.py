@@ -8,7 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedpriv.clients.client import Client, Pair
+from fedpriv.clients.client import Client
+from fedpriv.clients.reading import Pair
 from fedpriv.errors import DataError
 from fedpriv.nested import Nested, each, first, joined, leaves, structure
 

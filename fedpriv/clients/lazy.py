@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from fedpriv.checks import Count, checked
-from fedpriv.clients.client import Client, Loss, Pair, Unbatched, length_of, read_all
+from fedpriv.clients.client import Client, Loss
 from fedpriv.clients.examples import Examples, at_places, check_alike, with_types
 from fedpriv.clients.layout import Layout
+from fedpriv.clients.reading import Pair, Unbatched, length_of, read_all
 from fedpriv.devices import moved
 from fedpriv.errors import ConfigError, DataError, in_short
 from fedpriv.nested import each, first, joined, leaves

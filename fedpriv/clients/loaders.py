@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
-from fedpriv.clients.client import Client, is_plain
+from fedpriv.clients.client import Client
+from fedpriv.clients.reading import is_plain
 from fedpriv.clients.roster import roster_of
 from fedpriv.nested import leaves, plain
 

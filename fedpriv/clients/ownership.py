@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
-from fedpriv.clients.client import Client, pair_of
+from fedpriv.clients.client import Client
 from fedpriv.clients.population import Population
+from fedpriv.clients.reading import pair_of
 from fedpriv.clients.roster import roster_of
 from fedpriv.data.base import ExactOnly, size
 from fedpriv.errors import PrivacyError

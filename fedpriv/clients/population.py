@@ -15,10 +15,11 @@ from torch import Tensor, nn
 
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.chosen import Chosen
-from fedpriv.clients.client import Client, Loss, Pair
+from fedpriv.clients.client import Client, Loss
 from fedpriv.clients.examples import Examples
 from fedpriv.clients.layout import Layout
 from fedpriv.clients.part import Part
+from fedpriv.clients.reading import Pair
 from fedpriv.clients.roster import roster_of
 from fedpriv.devices import moved
 from fedpriv.errors import ConfigError

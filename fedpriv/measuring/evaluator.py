@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils.data import DataLoader, Dataset
 
-from fedpriv.clients.client import Loss, Pair, check_finite, pair_of
+from fedpriv.clients.client import Loss
 from fedpriv.clients.layout import copied
+from fedpriv.clients.reading import Pair, check_finite, pair_of
 from fedpriv.devices import fetched
 from fedpriv.errors import DataError, cut, in_short
 from fedpriv.measuring import metrics

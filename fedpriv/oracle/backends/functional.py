@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedpriv.clients.batch import Batch
-from fedpriv.clients.client import Loss, Pair
+from fedpriv.clients.client import Loss
 from fedpriv.clients.layout import Layout
+from fedpriv.clients.reading import Pair
 from fedpriv.nested import Nested, arguments, each
 
 ScoresOrLoss = tuple[Tensor, tuple[()]] | tuple[tuple[()], Tensor]

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.clients.batch import Batch
-from fedpriv.clients.client import Loss, Pair
+from fedpriv.clients.client import Loss
+from fedpriv.clients.reading import Pair
 from fedpriv.nested import Nested, each
 from fedpriv.oracle.backends.functional import Functional
 from fedpriv.privacy.clipping import Clip

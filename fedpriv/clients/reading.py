@@ -1,0 +1,197 @@
+"""Reading the examples of a data set, once and each alone, into tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
+
+from fedpriv.errors import DataError, in_short
+from fedpriv.nested import Nested, first, joined, leaves, plain, structure
+
+_MOST = 2**31  # examples; more fit into no memory
+Pair = tuple[Nested, Nested]
+
+
+class Source(Protocol):
+    """Where examples come from: a loader, or as much of one as is used."""
+
+    @property
+    def dataset(self) -> Dataset[Any]:
+        """The examples."""
+        ...
+
+    @property
+    def collate_fn(self) -> Callable[[list[Any]], Any]:
+        """Makes tensors of them."""
+        ...
+
+    @property
+    def num_workers(self) -> int:
+        """Processes that read them."""
+        ...
+
+
+@dataclass(frozen=True)
+class Unbatched:
+    """A data set without a loader."""
+
+    dataset: Dataset[Any]
+    collate_fn: Callable[[list[Any]], Any] = default_collate
+    num_workers: int = 0
+
+
+def length_of(dataset: Dataset[Any]) -> int:
+    """Number of examples of a map-style data set.
+
+    Raises:
+        DataError: it has no length, as one that streams has none.
+    """
+    try:
+        found = len(cast("TensorDataset", dataset))
+    except Exception as error:  # whatever a user's data set raises
+        fix = "give a data set with a length, the number of its examples"
+        raise DataError(f"len() of a client's data set fails ({in_short(error)}): {fix}") from error
+    if found > _MOST:
+        raise DataError(f"a client's data set says that it has {found} examples: give at most {_MOST}")
+    return found
+
+
+def read_all(source: Source, length: int) -> Pair:
+    """Read all examples in order: inputs `[m, ...]` and targets `[m, ...]`; there must be `length` of them.
+
+    Raises:
+        DataError: an example is no (input, target) pair, is not finite, or cannot be read.
+    """
+    try:
+        inputs, targets = _read(source)
+    except DataError:
+        raise
+    except Exception as error:  # whatever a user's data set or collate_fn raises
+        fix = "each index below its length must give a pair (input, target) that collates to tensors"
+        raise DataError(f"its examples cannot be read ({in_short(error)}): {fix}") from error
+    counts = len(first(inputs)), len(first(targets))
+    if counts != (length, length):
+        told = f"its data set says {length} examples, and gives {counts[0]} inputs and {counts[1]} targets"
+        raise DataError(f"{told}: make its length the number of examples, since sums are divided by it")
+    for what, tree in (("inputs", inputs), ("targets", targets)):
+        for tensor in leaves(tree):
+            if tensor.layout != torch.strided or tensor.is_meta or tensor.is_complex():
+                kind = f"{tensor.dtype} tensors of layout {tensor.layout} on {tensor.device}"
+                raise DataError(f"a client's {what} are {kind}: give dense real tensors that hold their numbers")
+    check_finite(inputs, targets)
+    return inputs, targets
+
+
+def check_finite(inputs: Nested, targets: Nested) -> None:
+    """Refuse examples with NaN or infinity.
+
+    Raises:
+        DataError: names the example.
+    """
+    for what, tree in (("input", inputs), ("target", targets)):
+        broken = [row for row in map(first_broken, leaves(tree)) if row is not None]
+        if broken:
+            raise DataError(f"{what} {broken[0]} is not finite (NaN or infinity): clean or drop that example")
+
+
+def first_broken(rows: Tensor) -> int | None:
+    """The first row with a number that is not finite, if there is one."""
+    if not rows.is_floating_point() or torch.isfinite(rows).all():
+        return None
+    return int(torch.isfinite(rows.reshape(len(rows), -1)).all(1).logical_not().nonzero()[0])
+
+
+def is_plain(loader: Source) -> bool:
+    """Whether the loader gives out rows of tensors unchanged, without a class or `collate_fn` of the user's own."""
+    dataset = loader.dataset
+    while isinstance(dataset, Subset) and type(dataset).__getitem__ is Subset.__getitem__:
+        dataset = dataset.dataset
+    if not isinstance(dataset, TensorDataset) or type(dataset).__getitem__ is not TensorDataset.__getitem__:
+        return False
+    return len(dataset.tensors) == 2 and loader.collate_fn is default_collate
+
+
+def _read(loader: Source) -> Pair:
+    if is_plain(loader):
+        return _tensors(loader.dataset)
+    collate = _stacked if loader.collate_fn is default_collate else _Alone(loader.collate_fn)
+    dataset = _OneByOne(loader.dataset, len(cast("TensorDataset", loader.dataset)))
+    once = DataLoader(dataset, batch_size=256, num_workers=loader.num_workers, collate_fn=collate)
+    pairs = [pair for batch in once for pair in batch]
+    _check_one_shape("inputs", [inputs for inputs, _ in pairs])
+    _check_one_shape("targets", [targets for _, targets in pairs])
+    return joined(pairs)
+
+
+def _check_one_shape(what: str, column: Sequence[Nested]) -> None:
+    if len({structure(part) for part in column}) > 1:
+        raise DataError(f"{what} of a client are not nested alike: give each example the same names and places")
+    for parts in zip(*map(leaves, column), strict=True):
+        shapes = {tuple(part.shape[1:]) for part in parts}
+        if len(shapes) > 1:
+            raise DataError(
+                f"{what} of a client have shapes {sorted(shapes)[:3]}: bring all to one public shape. A collate_fn "
+                "that pads to the longest of a batch gets one example at a time: pad to a length that you choose"
+            )
+
+
+@dataclass(frozen=True)
+class _OneByOne(Dataset[Any]):
+    """Asks a data set for one example at a time: its `__getitems__` could let one change another, too."""
+
+    dataset: Dataset[Any]
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> object:
+        return self.dataset[index]
+
+
+@dataclass(frozen=True)
+class _Alone:
+    """Collates one example at a time: collated together, one could change another, and no clipping would bound it."""
+
+    collate: Callable[[list[Any]], Any]
+
+    def __call__(self, examples: list[Any]) -> list[Pair]:
+        return [pair_of(self.collate([example]), 1) for example in examples]
+
+
+def _stacked(examples: list[Any]) -> list[Pair]:
+    return [pair_of(default_collate(examples), len(examples))]
+
+
+def pair_of(batch: object, count: int | None = None) -> Pair:
+    """Inputs and targets of a batch of so many examples; None: as many as there are.
+
+    Raises:
+        DataError: it is no pair of tensors, or of dicts and tuples of tensors, with a row for each example.
+    """
+    found = plain(batch)
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise DataError(
+            f"a loader gave a {type(batch).__name__}; fedpriv needs batches (inputs, targets) of tensors, or of dicts "
+            "and tuples of tensors: use a collate_fn that returns such a pair, e.g. (batch, batch['labels'])"
+        )
+    shapes = [tuple(tensor.shape) for tensor in leaves(found)]
+    count = shapes[0][0] if count is None and shapes[0] else count
+    if any(shape[:1] != (count,) for shape in shapes):
+        told = f"a loader gave tensors of shapes {' and '.join(map(str, shapes))} for {count} of its examples"
+        raise DataError(f"{told}: give one row for each, for what an example may change is bounded row by row")
+    return found
+
+
+def _tensors(dataset: Dataset[Any]) -> tuple[Tensor, Tensor]:
+    """The tensors of a (subset of a) TensorDataset, without reading it item by item."""
+    if isinstance(dataset, Subset):
+        whole, index = _tensors(dataset.dataset), torch.as_tensor(dataset.indices)
+        return whole[0][index], whole[1][index]
+    inputs, targets = cast("TensorDataset", dataset).tensors
+    return inputs, targets
