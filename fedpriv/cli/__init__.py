@@ -150,7 +150,15 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Say what a run will cost in privacy, messages and time. Trains nothing."""
-    from fedpriv.cli.printing import busy, forecast_rows, print_json, print_pairs, print_rows, print_warning
+    from fedpriv.cli.printing import (
+        busy,
+        forecast_rows,
+        print_json,
+        print_noises,
+        print_pairs,
+        print_rows,
+        print_warning,
+    )
     from fedpriv.config import forecast, load_config
     from fedpriv.network.drawing import draw as draw_graph
     from fedpriv.network.graph import of_peers
@@ -166,6 +174,8 @@ def plan(
     print_rows(forecast_rows(found))
     if found.pairs is not None:
         print_pairs(found.pairs)
+    if found.noises is not None:
+        print_noises(found.noises)
     for warning in found.warnings:
         print_warning(warning)
 

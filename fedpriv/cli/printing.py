@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fedpriv.config import Forecast
     from fedpriv.network.graph import Facts
     from fedpriv.reports.report import Run
+    from fedpriv.runs.noises import NoisesForecast
     from fedpriv.runs.pairs import PairsForecast
 
 out = Console(highlight=False, soft_wrap=True)
@@ -158,6 +159,17 @@ def print_pairs(found: PairsForecast) -> None:
             False: "the smallest here with a mean at most a twentieth noisier than the best",
         }
         out.print(f"  suggested: ratio {found.suggested:g}, {reasons[at_nodes]}")
+
+
+def print_noises(found: NoisesForecast) -> None:
+    """Print what other noise would leave in the final model, a line for each setting."""
+    from fedpriv.reports.comparison import aligned
+
+    out.print("[bold]noise in the final model[/], standard deviation over the planned one at the same epsilon")
+    for text in aligned([[f"{one.left:.3g}", one.settings, one.needs or ""] for one in found.choices]):
+        out.print(f"  {escape(text)}")
+    if found.suggested is not None:
+        out.print(f"  suggested: {escape(found.suggested)}")
 
 
 def graph_line(facts: Facts) -> str:

@@ -26,6 +26,7 @@ from fedpriv.privacy.settings import Cyclic, FixedSize, Poisson, Sampling
 from fedpriv.randomness.streams import Randomness
 from fedpriv.runs import advice, compatibility
 from fedpriv.runs.compute import Compute
+from fedpriv.runs.noises import NoisesForecast, forecast_of_noises
 from fedpriv.runs.pairs import PairsForecast, forecast_of_pairs
 from fedpriv.runs.planning import Draft, Plan
 from fedpriv.runs.training import Training
@@ -66,6 +67,7 @@ class Forecast:
         formula: The epsilon that the paper's noise formula gives for this noise; None where it does not apply.
         over_time: How the noise of rounds belongs together, in words; None if each round has its own.
         pairs: What is left of noise that cancels between pairs of clients; None where they add none.
+        noises: What other noise would leave in the final model; None where there is nothing to choose.
         warnings: What the user should know.
     """
 
@@ -89,6 +91,7 @@ class Forecast:
     formula: NoiseClaim | None
     over_time: str | None
     pairs: PairsForecast | None
+    noises: NoisesForecast | None
     warnings: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -143,6 +146,7 @@ def forecast(
         formula=None if formula is None else _called(formula, draft, plan),
         over_time=_over_time(plan, parameters),
         pairs=forecast_of_pairs(plan, network, Randomness(draft.seed)),
+        noises=forecast_of_noises(draft, plan),
         warnings=tuple(advice.of_draft(draft, plan, claim)),
     )
 
