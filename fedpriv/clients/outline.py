@@ -22,12 +22,14 @@ class Outline:
         input_shape: Shape of one example's input.
         n_classes: Labels are whole numbers in `[0, n_classes)`; None for regression.
         dtype: Type of the inputs, as models get them.
+        tests_have_owners: Whether each test example is known to be one client's or another's.
     """
 
     sizes: tuple[int, ...]
     input_shape: tuple[int, ...]
     n_classes: int | None
     dtype: torch.dtype = torch.float32
+    tests_have_owners: bool = False
 
     @classmethod
     def of(cls, datasets: Sequence[Dataset[Any]], n_classes: int | None) -> Self:

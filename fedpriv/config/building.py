@@ -11,18 +11,17 @@ import torch
 from torch import nn
 from torch.utils.data import Subset
 
-from fedpriv import data, models, plugins
+from fedpriv import data, models
 from fedpriv.clients.client import Client, make_clients
 from fedpriv.clients.outline import Outline
 from fedpriv.clients.ownership import check_datasets
 from fedpriv.config.files import fingerprint
+from fedpriv.config.measured import check_measured, check_owners, metrics_of, named_in_log
 from fedpriv.config.schema import Config
 from fedpriv.config.strategies import STRATEGIES
 from fedpriv.data import DATASETS, Split, labels_of
 from fedpriv.data.partition import known_sizes, notes
 from fedpriv.errors import ConfigError
-from fedpriv.measuring.own import Own
-from fedpriv.measuring.regression import ERRORS
 from fedpriv.privacy.settings import SECURE_IS_GONE
 from fedpriv.runs import advice
 from fedpriv.runs.forecasting import Forecast
@@ -49,29 +48,32 @@ def build(
     """
     split = load_data(config)
     clients = make_population(config, split)
-    return Training(
-        clients,
-        config.recipe(len(clients)).strategy,
-        config.promise(len(clients)),
-        rounds=config.rounds,
-        seed=config.seed,
-        secret_seed=config.secret_seed,
-        network=config.network.build(len(clients)),
-        test=split.test,
-        compute=config.compute,
-        evaluate_every=config.log.evaluate_every,
-        checkpoint_every=config.log.checkpoint_every,
-        folder=folder,
-        settings=fingerprint(config),
-        resume=resume,
-        fresh_noise=fresh_noise,
-        compare=config.problem.compare,
-        optimum=config.log.optimum,
-        stop_on=config.log.stop_on,
-        stop=config.log.stop,
-        metrics={name: _metric(name, reference, split) for name, reference in config.log.metrics.items()},
-        client_tests=client_tests(config, split, len(clients)) if config.log.client_tests else None,
-    )
+    check_owners(config, known=split.writers is not None and split.test_writers is not None)
+    metrics = metrics_of(config, split.n_classes, split.target_scale)
+    with named_in_log():
+        return Training(
+            clients,
+            config.recipe(len(clients)).strategy,
+            config.promise(len(clients)),
+            rounds=config.rounds,
+            seed=config.seed,
+            secret_seed=config.secret_seed,
+            network=config.network.build(len(clients)),
+            test=split.test,
+            compute=config.compute,
+            evaluate_every=config.log.evaluate_every,
+            checkpoint_every=config.log.checkpoint_every,
+            folder=folder,
+            settings=fingerprint(config),
+            resume=resume,
+            fresh_noise=fresh_noise,
+            compare=config.problem.compare,
+            optimum=config.log.optimum,
+            stop_on=config.log.stop_on,
+            stop=config.log.stop,
+            metrics=metrics,
+            client_tests=client_tests(config, split, len(clients)) if config.log.client_tests else None,
+        )
 
 
 def forecast(config: Config, *, timed: bool = False) -> Forecast:
@@ -88,6 +90,7 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
     n_clients = len(seen.sizes)
     network, promise, recipe = config.network.build(n_clients), config.promise(n_clients), config.recipe(n_clients)
     problems, (model, loss) = config.problem.everyones(), make_model(config, seen)
+    check_measured(config, seen, model, loss)
     draft = Draft(recipe.strategy, promise, network, config.rounds, seen, problems, model, loss, config.seed or 0)
     entry = STRATEGIES.get(config.strategy.name)
     found = of_draft(
@@ -123,15 +126,6 @@ def load_data(config: Config) -> Split:
     return data.load(config.data.name, **config.data.options)
 
 
-def _metric(name: str, reference: str, split: Split) -> Own:
-    if reference not in ERRORS:
-        return plugins.resolve_object(reference, field=f"log.metrics.{name}")
-    if split.n_classes is not None:
-        fix = "is for targets that are numbers, and the data have classes: leave it out"
-        raise ConfigError(f"log.metrics.{name}", reference, fix)
-    return ERRORS[reference](split.target_scale)
-
-
 def make_population(config: Config, split: Split) -> list[Client]:
     """The clients, each with its part of the examples and its own copy of the model."""
     datasets = divide(config, split)
@@ -143,14 +137,9 @@ def make_population(config: Config, split: Split) -> list[Client]:
 
 
 def client_tests(config: Config, split: Split, n_clients: int) -> list[Subset[Any] | None]:
-    """Of each client, the test examples of those whose train examples it has; None where there are none.
-
-    Raises:
-        ConfigError: the data do not say whose the examples are.
-    """
-    if split.writers is None or split.test_writers is None:
-        fix = f"{config.data.name} does not say whose each test example is; femnist does"
-        raise ConfigError("log.client_tests", True, fix)
+    """Of each client, the test examples of those whose train examples it has; None where there are none."""
+    assert split.writers is not None
+    assert split.test_writers is not None, "see `check_owners`"
     found: list[Subset[Any] | None] = [None] * n_clients
     for client, own in enumerate(divide(config, split)):
         writers = split.writers[torch.as_tensor(own.indices)].unique()
@@ -197,5 +186,6 @@ def outline(config: Config) -> Outline:
         datasets = divide(config, split)
         check_datasets(datasets, split.test, config.promise(len(datasets)))
         # the server's data are the test data
-        return Outline.of([*datasets, *([] if server is None else [split.test])], split.n_classes)
+        found = Outline.of([*datasets, *([] if server is None else [split.test])], split.n_classes)
+        return replace(found, tests_have_owners=split.writers is not None and split.test_writers is not None)
     return Outline(sizes, (prod(facts.shape),) if config.data.options.get("flat") else facts.shape, facts.n_classes)

@@ -7,9 +7,11 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor, nn
 
-from fedpriv.engines import StateName
+from fedpriv.clients.client import Loss
 from fedpriv.engines.local import RoundNetwork, begin, simulate
 from fedpriv.errors import ConfigError
+from fedpriv.oracle.backends import choose
+from fedpriv.oracle.backends.precision import check_bfloat16
 from fedpriv.oracle.made_up import MadeUpOracle
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.pairwise import Pairwise
@@ -17,6 +19,7 @@ from fedpriv.privacy.record import Record
 from fedpriv.privacy.settings import Central, Privacy
 from fedpriv.problems.problem import Problem
 from fedpriv.randomness.streams import Randomness
+from fedpriv.runs.compute import Compute
 from fedpriv.runs.rounds_together import blocks_of
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.proximal import Zero
@@ -69,12 +72,20 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
         check_linear(strategy, n_clients, network)
 
 
-def check_state(state: StateName, strategy: Strategy, network: RoundNetwork, privacy: Privacy) -> None:
-    """Refuse to keep state on disk where that saves no memory.
+def check_compute(
+    compute: Compute, strategy: Strategy, network: RoundNetwork, privacy: Privacy, model: nn.Module, loss: Loss
+) -> None:
+    """Refuse settings of speed that do not suit the run.
 
     Raises:
-        ConfigError: the strategy's clients keep nothing, or a round needs the state of all of them.
+        ConfigError: the promise is not shown for bfloat16; the backend is for other models; or state is to be on disk
+            where the strategy's clients keep nothing, or a round needs the state of all of them.
     """
+    if compute.precision == "bfloat16":
+        check_bfloat16(privacy, compute.dtype, compute.backend)
+    if compute.backend != "auto":
+        choose(compute.backend, model, loss)
+    state = compute.state
     if state == "memory":
         return
     if not keeps_rows(strategy.local_step.init(torch.zeros(1, 1))):

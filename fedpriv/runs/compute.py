@@ -30,7 +30,8 @@ class Compute:
         device: A torch device, or `"auto"` for a GPU if there is one.
         dtype: Type of parameters and examples, `"float32"` or `"float64"`.
         precision: `"bfloat16"` runs forward and backward passes under `torch.autocast`, for unit sample and relation
-            replace_one; clipping, sums and noise are as with `"full"`. Epsilon is the same, the trajectory another.
+            replace_one, with the backends vmap and loop. Clipping, sums and noise are those of `"full"`; epsilon is the
+            same, the trajectory another one.
         chunk: Largest number of examples that are computed at once. By default 16384 on a CPU, where gradients are
             computed in smaller pieces that fit its cache, and on a GPU what a quarter of its free memory holds. A
             resumed run keeps what it began with, for with another number sums are rounded otherwise.
@@ -39,9 +40,6 @@ class Compute:
         engine: Where clients' rows live: `"local"`, all in this process.
         state: Where what clients keep between rounds is kept: in `"memory"`, or on `"disk"`, of which a round reads and
             writes the rows of its cohort only. The numbers are the same.
-        precision: `"bfloat16"` runs forward and backward passes under `torch.autocast`, for unit sample and relation
-            replace_one, with the backends vmap and loop. Clipping, sums and noise are those of `"full"`; the trajectory
-            is another one.
 
     Raises:
         ConfigError: an argument is none of these.

@@ -122,6 +122,7 @@ def forecast(
         ConfigError: the run cannot work, or no noise reaches its target.
     """
     compute, plan, network = compute or Compute(), draft.plan(), draft.network
+    compatibility.check_compute(compute, draft.strategy, network, plan.privacy, draft.model, draft.loss)
     compatibility.check_problem(draft.strategy, draft.problems, plan.privacy, plan.asked, compare=compare)
     parameters, sizes = Layout.of(draft.model).dim, draft.outline.sizes
     floats = round(parameters * network.expected_rows)

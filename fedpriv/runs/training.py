@@ -31,7 +31,6 @@ from fedpriv.measuring.own import Own
 from fedpriv.measuring.stopping import Stop
 from fedpriv.network.local import Star
 from fedpriv.oracle.backends.in_threads import in_threads
-from fedpriv.oracle.backends.precision import check_bfloat16
 from fedpriv.oracle.choosing import choose_by_trial
 from fedpriv.oracle.private import PrivateOracle
 from fedpriv.oracle.sums import Sums
@@ -102,14 +101,12 @@ class Training:
         # where it is kept, and how far it had come
         self._keeper = Keeper(folder, checkpoint_every)
         saved = self._keeper.last(device) if resume else None
-        compatibility.check_state(compute.state, strategy, self.network, privacy)
+        compatibility.check_compute(compute, strategy, self.network, privacy, clients[0].model, clients[0].loss)
         if saved is not None:
             compute.check_goes_on(saved.state)
         self.health = Health(stop_on, {} if saved is None else saved.first_nonfinite)
 
         # who it is
-        if compute.precision == "bfloat16":
-            check_bfloat16(privacy, compute.dtype, compute.backend)
         same = of_settings(clients, settings, seed, strategy, privacy, rounds, self.network, sizes, compute.numbers)
         if saved is None:
             restart = None

@@ -54,5 +54,5 @@ def choose(name: BackendName, model: nn.Module, loss: Loss, chunk: int | None = 
     if name == "auto":
         name = candidates(model)[0]
     if name not in BACKENDS:
-        raise ConfigError("backend", name, f"choose 'auto' or one of {sorted(BACKENDS)}")
+        raise ConfigError("compute.backend", name, f"choose 'auto' or one of {sorted(BACKENDS)}")
     return BACKENDS[name](model, loss, chunk)

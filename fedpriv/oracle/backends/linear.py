@@ -42,7 +42,7 @@ class LinearBackend:
         layer = _only_layer(model)
         if layer is None:
             fix = f"needs one nn.Linear on the flattened input, nothing frozen, not {type(model).__name__}; use 'auto'"
-            raise ConfigError("backend", "linear", fix)
+            raise ConfigError("compute.backend", "linear", fix)
         self._shape = layer.weight.shape
         self._has_bias = len(list(layer.parameters())) == 2
         self._functional = Functional(model, loss)
