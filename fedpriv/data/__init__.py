@@ -8,9 +8,11 @@ from fedpriv.data.covertype import covertype
 from fedpriv.data.csv_file import csv
 from fedpriv.data.digits import digits
 from fedpriv.data.femnist import femnist
+from fedpriv.data.hugging_face import hugging_face
 from fedpriv.data.libsvm import libsvm
 from fedpriv.data.mnist import mnist
 from fedpriv.data.partition import partition
+from fedpriv.data.row_dataset import RowDataset
 from fedpriv.data.sensors import sensors
 from fedpriv.data.table_encoder import TableEncoder
 from fedpriv.data.tables import adult, breast_cancer, monks
@@ -20,6 +22,7 @@ __all__ = [
     "DATASETS",
     "DatasetEntry",
     "Facts",
+    "RowDataset",
     "Split",
     "TableEncoder",
     "check_dataset",
@@ -30,6 +33,7 @@ __all__ = [
 
 _OWN = {
     "csv": DatasetEntry(csv, "your own table, from comma-separated files and public ranges"),
+    "hf": DatasetEntry(hugging_face, "your own files of Hugging Face's datasets: save_to_disk, Parquet, CSV, JSON"),
     "libsvm": DatasetEntry(libsvm, "your own files in LIBSVM's sparse text format, such as a9a"),
     "digits": DatasetEntry(digits, "scikit-learn's 8x8 digits; needs no file", Facts(1437, (1, 8, 8), 10)),
     "sensors": DatasetEntry(sensors, "simulated sensors that look at one point, regression; needs no file"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard, cast
 
@@ -31,6 +31,8 @@ class Split:
         description: One line: what the data are, and how many.
         test_writers: int64 `[n_test]`, whose each test example is; None if the data do not say.
         target_scale: In regression, how many of the target's own units 1 is; it is public.
+        writer_names: The public name of each number in `writers`, by which reports call a client; empty if they have
+            none.
 
     Raises:
         DataError: an example cannot be used, or `writers` does not fit `train`, or `test_writers` does not fit `test`.
@@ -43,6 +45,7 @@ class Split:
     description: str
     test_writers: Tensor | None = field(default=None, kw_only=True)
     target_scale: float = field(default=1.0, kw_only=True)
+    writer_names: Mapping[int, str] = field(default_factory=dict[int, str], kw_only=True)
 
     def __post_init__(self) -> None:
         check_dataset(self.train, self.n_classes, name="train")

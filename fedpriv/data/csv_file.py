@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from fedpriv.checks import checked
 from fedpriv.data.base import Split
+from fedpriv.data.owners import numbered, short
 from fedpriv.data.table_encoder import Table, TableEncoder, check_columns
 from fedpriv.errors import ConfigError, DataError
 
@@ -50,7 +50,8 @@ def csv(
             without a rule is an error.
         indicators: Columns that get one more 0/1 feature: 1 where the value is missing.
         client: Column that says which client a row belongs to, for `partition: {kind: by_writer}`, where one file has
-            the rows of all. Clients are numbered in the sorted order of their names.
+            the rows of all. Clients are numbered in the sorted order of its values, which are public, too: reports call
+            clients by them.
         bias: Add a constant feature.
 
     Returns:
@@ -73,9 +74,16 @@ def csv(
         parts.append(encoder.encoded(table))
         owners += [path] * len(parts[-1]) if client is None else table.columns[client]
     both = _joined(parts), encoder.encoded(_table(test, encoder.columns))
-    writers = _numbered(owners) if files or client is not None else None
-    about = f"{train}: {len(both[0])} train and {len(both[1])} test rows, {encoder.n_classes or 'no'} classes"
-    return Split(*both, encoder.n_classes, writers, about, target_scale=encoder.target_scale)
+    (writers,), names = numbered(owners)
+    owned = files or client is not None
+    return Split(
+        *both,
+        encoder.n_classes,
+        writers if owned else None,
+        f"{train}: {len(both[0])} train and {len(both[1])} test rows, {encoder.n_classes or 'no'} classes",
+        target_scale=encoder.target_scale,
+        writer_names=dict(enumerate(short(files))) if files else names if owned else {},
+    )
 
 
 def _files_of_clients(train: str) -> list[str]:
@@ -91,12 +99,6 @@ def _files_of_clients(train: str) -> list[str]:
 
 def _joined(parts: Sequence[TensorDataset]) -> TensorDataset:
     return TensorDataset(*(torch.cat(columns) for columns in zip(*(part.tensors for part in parts), strict=True)))
-
-
-def _numbered(names: Sequence[str]) -> Tensor:
-    """The place of each row's name among the different names in sorted order, int64 `[n]`."""
-    places = {name: place for place, name in enumerate(sorted(set(names)))}
-    return torch.tensor([places[name] for name in names])
 
 
 def _table(path: str, columns: Sequence[str]) -> Table:

@@ -85,8 +85,6 @@ class TableEncoder:
         for name, values in {**({} if self.classes is None else {self.label: self.classes}), **self.categories}.items():
             if len({str(value) for value in values}) < max(len(values), 1):
                 raise ConfigError(f"data, values of {name}", [*values], "list each value once")
-        if not self._features and not self.categories:
-            raise ConfigError("data.numbers", {}, "name at least one column, in numbers or categories")
         if self.classes is None and self.label not in self.numbers:
             fix = f"list the values of {self.label}, or give its range in numbers (regression)"
             raise ConfigError("data.classes", None, fix)
@@ -140,12 +138,17 @@ class TableEncoder:
 
     def encoded(self, table: Table) -> TensorDataset:
         """The examples of a table of text; see `dataset`."""
+        if not self._features and not self.categories:
+            raise ConfigError("data.numbers", {}, "name at least one column, in numbers or categories")
         parts = [self._scaled(table, name).unsqueeze(1) for name in self._features]
         parts += [self._one_hot(table, name) for name in self.categories]
         parts += [self._gaps(table, name).float().unsqueeze(1) for name in self.indicators]
         parts += [torch.ones(len(parts[0]), 1)] if self.bias else []
-        targets = self._scaled(table, self.label) if self.classes is None else self._places(table, self.label)
-        return TensorDataset(torch.cat(parts, 1), targets)
+        return TensorDataset(torch.cat(parts, 1), self.targets(table))
+
+    def targets(self, table: Table) -> Tensor:
+        """The targets of a table of text, `[n]`; see `dataset`."""
+        return self._scaled(table, self.label) if self.classes is None else self._places(table, self.label)
 
     @cached_property
     def _features(self) -> list[str]:
@@ -236,8 +239,15 @@ def _number(text: str) -> float:
         return math.nan
 
 
+def text_of(value: object) -> str:
+    """A value as text: whole numbers without a point, since one gap makes a library turn a column into floats."""
+    if value is None:
+        return ""
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value).strip()
+
+
 def _texts(column: object) -> list[str]:
-    """A pandas Series as text: whole numbers without a point, since one gap makes pandas turn a column into floats."""
+    """A pandas Series as text."""
     series: Any = column
     values = zip(series.tolist(), series.isna().tolist(), strict=True)
-    return ["" if gap else str(int(v) if isinstance(v, float) and v.is_integer() else v).strip() for v, gap in values]
+    return ["" if gap else text_of(value) for value, gap in values]

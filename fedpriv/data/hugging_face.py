@@ -1,0 +1,167 @@
+"""Data sets of Hugging Face's library `datasets` that are on this machine, encoded with public settings only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from fedpriv.checks import checked
+from fedpriv.data.base import Split, as_inputs
+from fedpriv.data.owners import numbered
+from fedpriv.data.row_dataset import RowDataset
+from fedpriv.data.table_encoder import Table, TableEncoder, check_columns, text_of
+from fedpriv.data.transforms import TransformName
+from fedpriv.errors import ConfigError, DataError, in_short
+
+if TYPE_CHECKING:  # an extra
+    from datasets import Dataset
+
+_READERS = {".parquet": "from_parquet", ".csv": "from_csv", ".json": "from_json", ".jsonl": "from_json"}
+
+
+@checked("data")
+def hugging_face(
+    *,
+    path: str,
+    label: str,
+    train: str = "train",
+    test: str = "test",
+    input: str | None = None,
+    classes: Sequence[str | int] | None = None,
+    numbers: Mapping[str, tuple[float, float]] | None = None,
+    categories: Mapping[str, Sequence[str | int]] | None = None,
+    missing: Mapping[str, float | int | str] | None = None,
+    indicators: Sequence[str] = (),
+    client: str | None = None,
+    bias: bool = True,
+    flat: bool = False,
+    transforms: Sequence[TransformName] = (),
+) -> Split:
+    """A data set of Hugging Face's library `datasets`, from files on this machine.
+
+    Ranges, categories and classes are settings, not measured on the data, so the encoding of a row depends on no other.
+
+    Args:
+        path: The folder: what `DatasetDict.save_to_disk` wrote, or one with files.
+        label: Column of the class, or of the number to predict.
+        train: The clients' examples: the name of a split that `save_to_disk` wrote, or of files in the folder, as in
+            `train-*.parquet`; they end in `.parquet`, `.csv`, `.json` or `.jsonl`.
+        test: The same with public examples; accuracies are computed on them without noise.
+        input: Column of the input, if one has all of it: images, or arrays or lists of numbers of one shape. Without
+            it `numbers` and `categories` are the input, as in `csv`.
+        classes: The values of the label, in the order of the class numbers. A column of type `ClassLabel` has them.
+            Else None is regression: the label is a number with a range in `numbers`, and is mapped to [-1, 1].
+        numbers: For each numeric column its range `[low, high]`, from public knowledge such as the limits of a device.
+            It is mapped to [-1, 1]; values outside count as the nearest end. An `input` of numbers may be left out:
+            its numbers are then taken as they are. Images are in [0, 1].
+        categories: For each categorical column its values, which become one 0/1 feature each.
+        missing: For a column the public value that stands for one that is missing, see `TableEncoder`.
+        indicators: Columns that get one more 0/1 feature: 1 where the value is missing.
+        client: Column that says which client a row belongs to, for `partition: {kind: by_writer}`. Its values are
+            public: they name the clients in reports. Where the test data have it too, `log.client_tests` uses it.
+        bias: Add a constant feature to those of `numbers` and `categories`.
+        flat: `[n, numbers]` instead of the shape of `input`.
+        transforms: Functions of single images of `input`, see `fedpriv.data.transforms`.
+
+    Raises:
+        ConfigError: the extra `hf` is missing, the data lack a column, or settings contradict each other.
+        DataError: there are no such data, or a value is missing or not listed; names it.
+    """
+    rows = {name: _read(Path(path), name) for name in (train, test)}
+    listed = _class_names(rows[train], label) if classes is None else classes
+    ranges = {name: ends for name, ends in (numbers or {}).items() if name != input}
+    named = dict.fromkeys([*ranges, *(categories or ()), *(missing or ()), *indicators])
+    if input is not None and (extra := [name for name in named if name != label]):
+        raise ConfigError("data.input", input, f"is the whole input: leave out what is said of {', '.join(extra)}")
+    encoder = TableEncoder(label, listed, ranges, categories or {}, missing or {}, indicators, bias)
+
+    def examples(name: str) -> TensorDataset:
+        told = f"{path}, {name}"
+        check_columns(told, [*encoder.columns, *([] if input is None else [input])], rows[name].column_names)
+        table = Table(told, {column: _texts(rows[name], column) for column in encoder.columns}, first=0)
+        if input is None:
+            return encoder.encoded(table)
+        values = _inputs(rows[name], input, (numbers or {}).get(input), told)
+        if transforms and values.ndim != 4:
+            raise ConfigError("data.transforms", [*transforms], f"are for images, and {input} holds none")
+        return TensorDataset(as_inputs(values, flat=flat, transforms=transforms), encoder.targets(table))
+
+    both = examples(train), examples(test)
+    of_train, of_test = _owners(rows[train], client), _owners(rows[test], client)
+    if client is not None and of_train is None:
+        check_columns(f"{path}, {train}", [client], rows[train].column_names)
+    (writers, test_writers), names = numbered(of_train or [], of_test or [])
+    return Split(
+        *both,
+        encoder.n_classes,
+        None if of_train is None else writers,
+        f"{path}: {len(both[0])} train and {len(both[1])} test rows, {encoder.n_classes or 'no'} classes",
+        test_writers=None if of_test is None else test_writers,
+        target_scale=encoder.target_scale,
+        writer_names=names,
+    )
+
+
+def _read(folder: Path, name: str) -> Dataset:
+    try:
+        import datasets
+    except ImportError as error:
+        raise ConfigError("data.name", "hf", "needs the library datasets: pip install fedpriv[hf]") from error
+    files = sorted(str(path) for path in folder.glob(name))
+    suffixes = {Path(file).suffix for file in files}
+    try:
+        if (folder / name).is_dir():
+            return datasets.Dataset.load_from_disk(str(folder / name))
+        if len(suffixes) == 1 and (suffix := suffixes.pop()) in _READERS:
+            # what is read is copied into this folder, not into the cache of all data sets
+            with TemporaryDirectory() as copied:
+                read = getattr(datasets.Dataset, _READERS[suffix])
+                return read(files, cache_dir=copied, keep_in_memory=True)
+    except Exception as error:  # whatever the library or its parsers raise
+        raise DataError(f"{folder / name} cannot be read ({in_short(error)}): save it again") from error
+    fix = "give a split that save_to_disk wrote, or files of one kind (*.parquet, *.csv, *.json, *.jsonl)"
+    raise DataError(f"{folder} has no data {name!r} to read: {fix}")
+
+
+def _class_names(rows: Dataset, label: str) -> Sequence[str] | None:
+    return getattr(rows.features.get(label), "names", None)  # a ClassLabel, whose values are in the rows by number
+
+
+def _texts(rows: Dataset, column: str) -> list[str]:
+    names, values = _class_names(rows, column), rows[column]
+    if names is None:
+        return [text_of(value) for value in values]
+    # -1 is how the library marks what has no label
+    return [str(names[value]) if value is not None and value >= 0 else "" for value in values]
+
+
+def _owners(rows: Dataset, client: str | None) -> list[str] | None:
+    """The client of each row; None where no column says it."""
+    if client not in rows.column_names:
+        return None
+    found = _texts(rows, client)
+    if "" in found:
+        raise DataError(f"row {found.index('')} has no {client}: name a client for each row, or drop it")
+    return found
+
+
+def _inputs(rows: Dataset, column: str, ends: tuple[float, float] | None, place: str) -> Tensor:
+    """All inputs, `[n, ...]`; those with a range in [-1, 1]."""
+    if ends is not None and type(rows.features[column]).__name__ == "Image":
+        raise ConfigError(f"data.numbers.{column}", [*ends], "images are in [0, 1] already: leave it out")
+    pairs = RowDataset(rows.select_columns([column]), column, column)
+    found = [pairs[index][1] for index in range(len(pairs))]
+    shapes = sorted({tuple(values.shape) for values in found})
+    if len(shapes) > 1:
+        raise DataError(f"{place}: {column} has values of shapes {shapes[:3]}: bring all to one shape")
+    values = torch.stack(found)
+    if ends is None:
+        return values
+    low, high = ends
+    return 2 * (values.float().clamp(low, high) - low) / (high - low) - 1

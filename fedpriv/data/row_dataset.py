@@ -1,0 +1,97 @@
+"""Rows with names, such as those of Hugging Face `datasets` and flwr-datasets, as pairs (input, target)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from fedpriv import plugins
+from fedpriv.errors import ConfigError, DataError, in_short
+from fedpriv.nested import Nested
+
+
+class NamedRows(Protocol):
+    """Rows by index, each a mapping from columns to values: a `datasets.Dataset`, or a list of dicts."""
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        ...
+
+    def __getitem__(self, index: int, /) -> Any:  # noqa: ANN401 - a mapping, which is checked when it is read
+        """A row."""
+        ...
+
+
+@dataclass(frozen=True)
+class RowDataset(Dataset[tuple[Nested, Tensor]]):
+    """Pairs (input, target) of rows with names, read when they are asked for.
+
+    A number, a list of numbers, an array or a tensor becomes a tensor with the same numbers. An image of Pillow, which
+    is what `datasets` decodes, becomes float32 `[channels, height, width]` in [0, 1].
+
+    Args:
+        rows: A `datasets.Dataset`, a partition of flwr-datasets, a list of dicts, or what else has a length and gives
+            a mapping for an index.
+        inputs: The column of the input; or several, which the model gets by name: `model(**inputs)`.
+        target: The column of the target.
+
+    Raises:
+        ConfigError: there is no such column.
+        DataError: a value is no number, array or image of grey or RGB; when it is read.
+
+    Example:
+        >>> rows = [{"pixels": [0.0, 1.0], "digit": 3}]
+        >>> RowDataset(rows, inputs="pixels", target="digit")[0]
+        (tensor([0., 1.]), tensor(3))
+    """
+
+    rows: NamedRows
+    inputs: str | Sequence[str]
+    target: str
+
+    def __post_init__(self) -> None:
+        if len(self) == 0:
+            raise DataError("a data set of rows is empty: give at least one")
+        first = self.rows[0]
+        if not isinstance(first, Mapping):
+            raise DataError(f"row 0 is a {type(first).__name__}: give rows that map columns to values, as a dict does")
+        for name in (*self._names, self.target):
+            if name not in first:
+                raise ConfigError("column", name, f"the rows have none{plugins.nearest(name, map(str, first))}")
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> tuple[Nested, Tensor]:
+        """The pair of a row."""
+        row = self.rows[index]
+        read = {name: _tensor(row[name], f"row {index}: {name}") for name in (*self._names, self.target)}
+        target = read.pop(self.target) if self.target not in self._names else read[self.target]
+        return (read[self.inputs] if isinstance(self.inputs, str) else dict[str, Nested](read)), target
+
+    @property
+    def _names(self) -> Sequence[str]:
+        return (self.inputs,) if isinstance(self.inputs, str) else self.inputs
+
+
+def _tensor(value: object, place: str) -> Tensor:
+    from PIL.Image import Image
+
+    if isinstance(value, Image):
+        if value.mode not in ("L", "RGB"):
+            fix = 'cast the column: dataset.cast_column(name, datasets.Image(mode="RGB"))'
+            raise DataError(f"{place} is an image of mode {value.mode}, not L or RGB: {fix}")
+        pixels = torch.from_numpy(np.array(value)).float() / 255
+        return pixels.unsqueeze(0) if pixels.ndim == 2 else pixels.permute(2, 0, 1).contiguous()
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        fix = "give numbers, lists of numbers of one length, arrays, tensors or images"
+        raise DataError(f"{place} is no tensor ({in_short(error)}): {fix}") from error
