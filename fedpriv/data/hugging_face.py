@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -164,4 +165,6 @@ def _inputs(rows: Dataset, column: str, ends: tuple[float, float] | None, place:
     if ends is None:
         return values
     low, high = ends
+    if not -math.inf < low < high < math.inf:
+        raise ConfigError(f"data.numbers.{column}", [low, high], "give [low, high] with low below high")
     return 2 * (values.float().clamp(low, high) - low) / (high - low) - 1
