@@ -62,6 +62,10 @@ def test_noise_in_the_final_model_is_that_of_matrices_written_out(planned):
         f"{cyclic}, noise: {{time: {{blt: {{buffers: 4}}}}}}": (fp.Cyclic(6), fp.BLT(4)),
         cyclic: (fp.Cyclic(6), fp.Independent()),
         f"sampling: {{poisson: {{rate: {1 / 6:.4g}}}}}": (fp.Poisson(1 / 6), fp.Independent()),
+        "sampling: {cyclic: {blocks: 2, rate: 0.3333}}, noise: {time: {bsr: {band: 2}}}": (
+            fp.Cyclic(2, 1 / 3),
+            fp.BSR(2),
+        ),
     }
     del others[next(words for words, settings in others.items() if settings == planned)]
     assert found.keys() == {"as planned", *others}

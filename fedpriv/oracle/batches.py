@@ -73,10 +73,14 @@ class Draws:
     def _chosen(self, sampling: Poisson | FixedSize | Cyclic, index: int, rows: Tensor) -> Chosen:
         """Each client's draws have a random stream of their own."""
         sizes, clients = self._population.counts[rows].numpy(), self._population.part.ids[rows]
-        if isinstance(sampling, Cyclic):
+        if isinstance(sampling, Cyclic) and sampling.rate == 1:
             return Chosen.listed([np.arange(self.slot(sampling), size, sampling.blocks) for size in sizes.tolist()])
         words = self._randomness.first_words("batch", self._round, index, clients.tolist(), sizes.tolist())
         if isinstance(sampling, Poisson):
             return Chosen.marked(sizes, below(words, sampling.rate))
+        if isinstance(sampling, Cyclic):
+            places = Chosen.everything(sizes).places
+            in_slot = places % sampling.blocks == self.slot(sampling)
+            return Chosen.marked(sizes, in_slot & below(words, sampling.rate))
         ends = sizes.cumsum().tolist()
         return Chosen.listed([order_of(words[a:b])[: sampling.size] for a, b in pairwise([0, *ends])])

@@ -250,5 +250,5 @@ class Questions(ABC):
         if isinstance(sampling, Poisson):
             return sizes * sampling.rate
         if isinstance(sampling, Cyclic):
-            return sizes / sampling.blocks
+            return sizes * sampling.rate / sampling.blocks
         return sizes.clamp_max(sampling.size) if isinstance(sampling, FixedSize) else sizes

@@ -109,6 +109,20 @@ class OverTime:
             raise ConfigError("record.round", round_index, f"correlated noise has a price for {_MOST_ROUNDS} rounds")
         return float(_shares(self.factor, 1 << max(round_index.bit_length(), 8), self.separation)[round_index])
 
+    def drawn_share(self, round_index: int) -> float:
+        """What this round adds where a unit joins only the rounds of its own slot, each with a secret probability.
+
+        It is that of one draw, squared, and zero in the rounds of all slots but the first, whose units join most.
+
+        Raises:
+            ConfigError: what one unit adds in two rounds would overlap, for which no price is known.
+        """
+        if self.factor.reach > self.separation:
+            fix = f"secret draws in slots need a band of at most as many rounds as there are slots ({self.separation})"
+            raise ConfigError("privacy.noise.time", f"reaches over {self.factor.reach:g} rounds", fix)
+        at_first = round_index % self.separation == 0
+        return float(np.square(self.factor.column(1 + len(self.factor.band))).sum()) if at_first else 0.0
+
 
 def sensitivity(factor: Factor, rounds: int, separation: int) -> float:
     """Largest Frobenius norm of `C G - C G'`, where one unit changes rows at least `separation` apart, each by 1.

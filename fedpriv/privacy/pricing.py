@@ -12,7 +12,7 @@ from fedpriv.privacy.clipping import ROUNDING, Clip
 from fedpriv.privacy.pairwise import Pairs, Pairwise
 from fedpriv.privacy.record import PerClient, Record
 from fedpriv.privacy.schedules import LEAST_SHARE
-from fedpriv.privacy.settings import FixedSize, FullBatch, Poisson, Privacy, Sampling
+from fedpriv.privacy.settings import Cyclic, FixedSize, FullBatch, Poisson, Privacy, Sampling
 
 # answers that use all of a client's examples, however batches are drawn
 UNSAMPLED = frozenset({"message", "full_gradient"})
@@ -101,7 +101,7 @@ class Pricing:
     def _record(self, round_index: int, index: int, query: str, clients: Sequence[int], multiplier: float) -> Record:
         privacy, sampling = self._privacy, self.sampling_of(query)
         kind, rate = "full", 1.0
-        if privacy.unit == "sample" and isinstance(sampling, Poisson):
+        if privacy.unit == "sample" and isinstance(sampling, Poisson | Cyclic) and sampling.rate < 1:
             kind, rate = "poisson", sampling.rate
         elif privacy.unit == "sample" and isinstance(sampling, FixedSize):
             kind, rate = "without_replacement", _compact([min(1.0, sampling.size / self._sizes[c]) for c in clients])

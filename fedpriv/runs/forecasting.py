@@ -156,7 +156,8 @@ def _batches(sampling: Sampling, fewest: int) -> str:
     if isinstance(sampling, Poisson):
         return f"each example with probability {sampling.rate:g} (Poisson)"
     if isinstance(sampling, Cyclic):
-        return f"{sampling.blocks} fixed slots of each client's examples, one a round in turn (cyclic)"
+        drawn = f", each of its examples with probability {sampling.rate:g} (Poisson)" if sampling.rate < 1 else ""
+        return f"{sampling.blocks} fixed slots of each client's examples, one a round in turn (cyclic){drawn}"
     if sampling == FixedSize(1):
         return "exactly one example, uniformly, as Liu, Johansson and Shi draw it; priced as without replacement"
     if isinstance(sampling, FixedSize):

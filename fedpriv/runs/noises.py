@@ -103,8 +103,8 @@ def _blocks(draft: Draft) -> int:
     if not network.everyone:
         return 1
     match privacy.sampling:
-        case Cyclic(blocks):
-            return blocks
+        case Cyclic(blocks, rate):
+            return round(blocks / rate)
         case Poisson(rate):
             return round(1 / rate)
         case FixedSize(size):
@@ -118,7 +118,7 @@ def _others(draft: Draft, blocks: int) -> Iterator[tuple[str, str | None, Draft]
     band = min(blocks, draft.rounds)
     matrices: Sequence[tuple[str, Noise]] = (
         ("", Independent()),
-        (f", noise: {{time: {{bsr: {{band: {band}}}}}}}", BSR(band)),
+        (_words(band), BSR(band)),
         (f", noise: {{time: {{blt: {{buffers: {_BUFFERS}}}}}}}", BLT(_BUFFERS)),
     )
     cyclic, privacy = f"{{cyclic: {{blocks: {blocks}}}}}", replace(draft.privacy, noise=Independent())
@@ -133,6 +133,9 @@ def _others(draft: Draft, blocks: int) -> Iterator[tuple[str, str | None, Draft]
         secret = "nobody but the client sees which examples are drawn"
         words = f"sampling: {{poisson: {{rate: {rate:.4g}}}}}"
         yield words, secret, _with(draft, replace(privacy, sampling=Poisson(rate)))
+        slots = round(blocks**0.5)  # a band of as many rounds, and as much of a slot drawn as makes the same batch
+        words = f"sampling: {{cyclic: {{blocks: {slots}, rate: {slots * rate:.4g}}}}}{_words(slots)}"
+        yield words, secret, _with(draft, replace(privacy, sampling=Cyclic(slots, slots * rate), noise=BSR(slots)))
         return
     if not isinstance(draft.network, Star):
         return
@@ -148,6 +151,10 @@ def _others(draft: Draft, blocks: int) -> Iterator[tuple[str, str | None, Draft]
         )
         other = replace(privacy, trust=Central(cohort_rate=1 / blocks))
         yield words, secret, _with(draft, other, Star(n_clients))
+
+
+def _words(band: int) -> str:
+    return f", noise: {{time: {{bsr: {{band: {band}}}}}}}"
 
 
 def _with(draft: Draft, privacy: Privacy, network: Star | None = None) -> Draft:

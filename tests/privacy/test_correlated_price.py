@@ -5,17 +5,23 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 from itertools import combinations, pairwise
+from typing import Any
 
 import numpy as np
 import pytest
+from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent
+from dp_accounting.pld import pld_privacy_accountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
 
+from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting import gaussian
+from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.correlated import Factor, OverTime, inverse, sensitivity, shares, spread
 from fedpriv.privacy.matrices import BLT, BSR, Banded
+from fedpriv.privacy.record import Record
 
 Triple = tuple[Factor, int, int]
 
@@ -112,6 +118,42 @@ def test_one_hundred_participations_cost_what_is_known() -> None:
         # the last columns are cut off by the end of the run, but not those of the first slot
         assert mu == pytest.approx(10, rel=1e-9)
         assert gaussian.epsilon_of(mu, 1e-5) == pytest.approx(91.817, abs=1e-3)
+
+
+def drawn(matrix: BSR | Banded | BLT, rounds: int, separation: int, rate: float, **changes: object) -> list[Record]:
+    """Records of a run whose examples are drawn in secret from the slot of each round, deviation 1 for a column."""
+    factor = matrix.factor(rounds, separation)
+    column = float(np.linalg.norm(factor.column(rounds)))
+    facts: dict[str, Any] = {"query": "gradient", "index": 0, "mechanism": "gaussian", "noise_multiplier": column}
+    facts |= {"unit": "sample", "relation": "add_remove", "sampling": "poisson", "rate": rate, **changes}
+    time = OverTime(factor, separation)
+    return [Record(round=t, time=time.at(t), **facts) for t in range(rounds)]
+
+
+def test_secret_draws_from_slots_cost_what_is_known() -> None:
+    """As above, with a draw of rate 0.1 in each slot: one hundred amplified answers (Choquette-Choo et al. 2023)."""
+    event = PoissonSampledDpEvent(0.1, GaussianDpEvent(1.0))
+    exact = pld_privacy_accountant.PLDAccountant().compose(event, 100).get_epsilon(1e-5)
+    assert exact == pytest.approx(7.0466, abs=1e-3)
+    for matrix in (BSR(10), Banded(10), BSR(1)):
+        assert account(drawn(matrix, 1000, 10, 0.1), 1, 1e-5).epsilon == pytest.approx(exact, abs=1e-3)
+    # up to any round: the first slot has had as many turns as any
+    for rounds in (1, 10, 11, 205):
+        event_count = -(-rounds // 10)
+        known = pld_privacy_accountant.PLDAccountant().compose(event, event_count).get_epsilon(1e-5)
+        assert account(drawn(BSR(10), 1000, 10, 0.1)[:rounds], 1, 1e-5).epsilon == pytest.approx(known, rel=2e-3)
+
+
+def test_secret_draws_cost_less_than_all_of_a_slot_and_never_less_than_nothing() -> None:
+    whole = account(drawn(BSR(4), 40, 4, 1.0, sampling="full"), 1, 1e-5).epsilon
+    found = [account(drawn(BSR(4), 40, 4, rate, relation="replace_one"), 1, 1e-5).epsilon for rate in (0.1, 0.5, 0.99)]
+    assert 0 < found[0] < found[1] < found[2] < whole
+
+
+@pytest.mark.parametrize("matrix", [BSR(5), BLT(2)], ids=str)
+def test_secret_draws_have_no_price_where_answers_about_a_unit_overlap(matrix: BSR | BLT) -> None:
+    with pytest.raises(ConfigError, match="need a band of at most as many rounds as there are slots"):
+        account(drawn(matrix, 40, 4, 0.1), 1, 1e-5)
 
 
 @pytest.mark.parametrize("matrix", [BSR(8), Banded(8), BLT(3), BSR(64)], ids=str)

@@ -116,11 +116,12 @@ def _effective(record: Record, noises: tuple[float, ...], n_clients: int) -> tup
 
 def _over_time(record: Record, time: OverTime, noises: tuple[float, ...]) -> tuple[float, ...]:
     """Of all rounds so far: the squares of these ratios add up to that of the rounds together."""
-    alone = record.pairs is None and record.clients is None and record.sampling == "full"
+    alone = record.pairs is None and record.clients is None and record.sampling in ("full", "poisson")
     if record.mechanism != "gaussian" or not alone:
-        fix = "noise that is correlated between rounds has a price only if it is Gaussian, from all clients, unsampled"
+        needs = "it is Gaussian, from all clients, of all or Poisson draws"
+        fix = f"noise that is correlated between rounds has a price only if {needs}"
         raise ConfigError("record.time", record.mechanism, fix)
-    share = time.share(record.round)
+    share = time.share(record.round) if record.sampling == "full" else time.drawn_share(record.round)
     return tuple(noise / math.sqrt(share) if share > 0 else math.inf for noise in noises)
 
 
@@ -142,7 +143,7 @@ def _event(record: Record, noise: float, rate: float) -> Event:
     law: Law = "zcdp" if record.mechanism == "laplace" and record.norm == "l2" else record.mechanism
     if record.sampling == "full" or rate == 1:
         return Event(law, noise)
-    if rate == 0:
+    if rate == 0 or math.isinf(noise):
         return Event(law, math.inf)
     return Event(law, noise, _selection(record, law), rate)
 
