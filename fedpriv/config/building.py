@@ -73,6 +73,7 @@ def build(
             stop=config.log.stop,
             metrics=metrics,
             client_tests=client_tests(config, split, len(clients)) if config.log.client_tests else None,
+            client_names=client_names(config, split, len(clients)),
         )
 
 
@@ -146,6 +147,15 @@ def client_tests(config: Config, split: Split, n_clients: int) -> list[Subset[An
         places = torch.isin(split.test_writers, writers).nonzero()[:, 0].tolist()
         found[client] = Subset(split.test, places) if places else None
     return found
+
+
+def client_names(config: Config, split: Split, n_clients: int) -> list[str] | None:
+    """The names of the clients, where each is one of those whom the data name; the server, if any, is the last."""
+    if config.data.partition.kind != "by_writer" or split.writers is None or not split.writer_names:
+        return None
+    names = [split.writer_names[writer] for writer in split.writers.unique().tolist()]
+    of_server = [] if config.problem.server is None else ["server"]
+    return [*names, *of_server] if len(names) + len(of_server) == n_clients else None
 
 
 def make_model(config: Config, seen: Outline) -> tuple[nn.Module, nn.Module]:

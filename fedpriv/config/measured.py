@@ -52,7 +52,7 @@ def check_owners(config: Config, *, known: bool) -> None:
         ConfigError: names the data set.
     """
     if config.log.client_tests and not known:
-        fix = f"{config.data.name} does not say whose each test example is; femnist does"
+        fix = f"{config.data.name} does not say whose each test example is; femnist does, and hf with a column client"
         raise ConfigError("log.client_tests", True, fix)
 
 

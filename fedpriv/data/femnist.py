@@ -37,6 +37,10 @@ class _Examples:
         return _Examples(self.images[keep], self.labels[keep], self.writers[keep])
 
 
+_Read = tuple[_Examples, _Examples, dict[int, str]]
+"""Train and test examples, and the writers' names by number."""
+
+
 @checked("data")
 def femnist(
     *,
@@ -69,7 +73,7 @@ def femnist(
     """
     folder = _folder(root)
     is_leaf = files is None and (folder / "train").is_dir()
-    train_rows, test_rows = _read_leaf(folder) if is_leaf else _read_npz_files(folder, files)
+    train_rows, test_rows, names = _read_leaf(folder) if is_leaf else _read_npz_files(folder, files)
 
     writers, counts = np.unique(train_rows.writers, return_counts=True)
     chosen = writers[counts >= min_examples][:max_writers]
@@ -91,6 +95,7 @@ def femnist(
         writers=torch.from_numpy(train_rows.writers),
         description=f"FEMNIST: {len(chosen)} writers, {sizes}, {N_CLASSES} classes",
         test_writers=torch.from_numpy(test_rows.writers),
+        writer_names=names,
     )
 
 
@@ -105,7 +110,7 @@ def _folder(root: str | None) -> Path:
     return folder
 
 
-def _read_npz_files(folder: Path, files: Sequence[str] | None) -> tuple[_Examples, _Examples]:
+def _read_npz_files(folder: Path, files: Sequence[str] | None) -> _Read:
     paths = [folder / name for name in files] if files is not None else sorted(folder.glob("*.npz"))
     if not paths:
         raise DataError(f"FEMNIST: {folder} has neither train/ and test/ with json files nor npz files: check root")
@@ -118,7 +123,7 @@ def _read_npz_files(folder: Path, files: Sequence[str] | None) -> tuple[_Example
     images = np.concatenate([table["images"] for table in tables]).astype(np.float32) / np.float32(255)
     is_test = np.concatenate([table["split"] for table in tables]) == 1
     rows = _Examples(images, labels, writers)
-    return rows.rows(~is_test), rows.rows(is_test)
+    return rows.rows(~is_test), rows.rows(is_test), {writer: f"writer {writer}" for writer in ids.tolist()}
 
 
 def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
@@ -138,7 +143,7 @@ def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
     return table
 
 
-def _read_leaf(folder: Path) -> tuple[_Examples, _Examples]:
+def _read_leaf(folder: Path) -> _Read:
     parts = [_read_leaf_part(folder / name) for name in ("train", "test")]
     users = sorted(set(parts[0]) | set(parts[1]))  # writers are numbered by the order of their LEAF names
     number: Callable[[str], int] = {user: index for index, user in enumerate(users)}.__getitem__
@@ -149,7 +154,7 @@ def _read_leaf(folder: Path) -> tuple[_Examples, _Examples]:
         writers = np.repeat([number(user) for user in sorted(part)], [len(part[user][1]) for user in sorted(part)])
         return _Examples(np.concatenate(images), np.concatenate(labels), writers.astype(np.int64))
 
-    return stack(parts[0]), stack(parts[1])
+    return stack(parts[0]), stack(parts[1]), dict(enumerate(users))
 
 
 def _read_leaf_part(folder: Path) -> dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]]:

@@ -34,6 +34,25 @@ def by_client(tests: Sequence[Dataset[Any] | None] | None, n_clients: int) -> Te
     return found
 
 
+def checked_names(names: Sequence[str] | None, n_clients: int) -> tuple[str, ...]:
+    """The public names of the clients; none if they have none.
+
+    Raises:
+        ConfigError: there is not one for each client, one is no text, or two are alike.
+    """
+    if names is None:
+        return ()
+    if len(names) != n_clients:
+        raise ConfigError("client_names", len(names), f"give one name for each of the {n_clients} clients")
+    for place, name in enumerate(names):
+        if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance] - a user's
+            raise ConfigError(f"client_names[{place}]", name, "give a text")
+    if len(set(names)) < n_clients:
+        twice = next(name for name in names if [*names].count(name) > 1)
+        raise ConfigError("client_names", twice, "is the name of several clients: give each its own")
+    return tuple(names)
+
+
 def together(test: Dataset[Any] | None, tests: Tests) -> Dataset[Any] | None:
     """All public test examples, those that are in two sets twice."""
     parts = [*([] if test is None else [test]), *tests.values()]
@@ -60,9 +79,13 @@ class ClientTests:
 
     def __call__(self, models: Tensor) -> dict[str, dict[str, float]]:
         """`{"client_test_accuracy": {"min": ..., ...}}` from models `[n, dim]`, or `[1, dim]` where all have one."""
+        found = [*self.each(models).values()]
+        return {f"client_{name}": spread([one[name] for one in found if name in one]) for name in found[0]}
+
+    def each(self, models: Tensor) -> dict[int, dict[str, float]]:
+        """The test metrics of each client that has a test set, from models as above."""
         rows = models if len(models) > 1 else models.expand(max(self._batches) + 1, -1)
-        each = [self._evaluate.on(rows[client], batches) for client, batches in self._batches.items()]
-        return {f"client_{name}": spread([one[name] for one in each if name in one]) for name in each[0]}
+        return {client: self._evaluate.on(rows[client], batches) for client, batches in self._batches.items()}
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

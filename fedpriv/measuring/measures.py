@@ -34,6 +34,7 @@ class Measures:
         evaluate: Tests a model on public data; None without test data.
         optimum: Smallest value of the objective, if known.
         client_tests: Tests each client's model on its own public test set; None without such sets.
+        names: The clients' public names; none if they have none.
         start: Starting point `[dim]` of the centralised solver for problems with constraints; None does not run it.
     """
 
@@ -43,10 +44,22 @@ class Measures:
     optimum: float | None
     start: Tensor | None = None
     client_tests: ClientTests | None = None
+    names: tuple[str, ...] = ()
 
     def of_clients(self, progress: Progress) -> dict[str, Any]:
         """Test metrics over clients, each client's model on its own public test set; see `ClientTests`."""
         return {} if self.client_tests is None else self.client_tests(progress.models)
+
+    def by_name(self, progress: Progress) -> dict[str, Any]:
+        """The clients' names, and the test metrics of those that have a test set, by name; nothing without names.
+
+        It is of all clients, whoever took part in which round, and of the released models and public examples alone.
+        """
+        if not self.names:
+            return {}
+        tested = {} if self.client_tests is None else self.client_tests.each(progress.models)
+        of_each = {self.names[client]: metrics for client, metrics in tested.items()}
+        return {"client_names": [*self.names], **({"client_tests": of_each} if of_each else {})}
 
     def of_the_one(self, progress: Progress) -> dict[str, float]:
         """Test metrics of the model (the mean over nodes), on public data."""

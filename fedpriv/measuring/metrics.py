@@ -181,7 +181,16 @@ def shown(facts: Mapping[str, Any], of: Iterable[Metric[object]]) -> dict[str, s
                 f"{told['min']} to {told['max']}, mean {told['mean']}; 10 % of clients below {told['p10']}, half below "
                 f"{told['median']}"
             )
+            if worst := worst_client(facts, row):
+                found[f"clients' {row.title}"] += f"; {told['min']} is of {worst}"
     return found
+
+
+def worst_client(facts: Mapping[str, Any], row: Metric[object]) -> str | None:
+    """The name of the client with the worst test metric; None where clients have no names."""
+    known = {name: of[row.name] for name, of in facts.get("client_tests", {}).items() if of.get(row.name) is not None}
+    order = min if row.better == "higher" else max
+    return order(known, key=known.__getitem__) if known else None
 
 
 def panel(known: Callable[[str], object]) -> list[Metric[object]]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedpriv.errors import cut
 from fedpriv.measuring import metrics
 from fedpriv.measuring.metrics import Metric, panel
 from fedpriv.reports.report import Run
@@ -69,7 +70,9 @@ def _draw_metric(axes: Axes, run: Run) -> None:
     if len(low) == len(high) == len(rounds) > 0:
         axes.fill_between(rounds, low, high, color=_EPSILON, alpha=0.12, linewidth=0, label="clients, 10 % to 90 %")
         worst = _column(run, first, f"client_{first.name}_{'min' if first.better == 'higher' else 'max'}")
-        axes.plot(*worst, ":", color=_EPSILON, linewidth=1.2, label="the worst client")
+        name = (metrics.worst_client(run.result or {}, first) or "").replace("$", r"\$")  # else it is a formula
+        at_end = f", at the end {cut(name, 30)}" if name else ""
+        axes.plot(*worst, ":", color=_EPSILON, linewidth=1.2, label=f"the worst client{at_end}")
     if axes.get_legend_handles_labels()[1]:
         corner = "lower right" if first.better == "higher" else "upper right"  # where a run that learns is not
         axes.legend(loc=corner, frameon=False, fontsize=9, labelcolor=_GREY)

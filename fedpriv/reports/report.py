@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
+from itertools import product, repeat
 from pathlib import Path
 from typing import Any
 
-from fedpriv.errors import FedprivError
+from fedpriv.errors import FedprivError, cut
 from fedpriv.measuring import metrics
 from fedpriv.measuring.health import told
 from fedpriv.privacy.accounting.spent import Spent
@@ -185,6 +185,7 @@ class Run:
                 f"{name} {_shown(value, '{:.2g}')}" for name, value in facts.get("kkt", {}).items()
             ),
             "certificate": facts.get("status"),
+            "clients": _named(facts.get("client_names", [])),
             "parameters": _parts(facts.get("parameters")),
             "noise multiplier": _shown(facts.get("noise_multiplier"), "{:.4g}"),
             "time": _shown(facts.get("seconds"), "{:.1f} s"),
@@ -203,6 +204,10 @@ def _shown(value: float | str | None, form: str) -> str:
     return "" if value is None else form.format(float(value))
 
 
+def _named(names: list[str]) -> str:
+    return f"{len(names)}: {cut(', '.join(names))}" if names else ""
+
+
 def _parts(parameters: dict[str, int] | None) -> str:
     return "" if parameters is None else f"{parameters['trained']:,} trained, {parameters['frozen']:,} frozen"
 
@@ -210,15 +215,16 @@ def _parts(parameters: dict[str, int] | None) -> str:
 def _estimated(facts: dict[str, Any]) -> str:
     """Of a private run: its noise is a part of what is said."""
     widths = facts.get("constraint_confidence", {}).get("half_width", [])
-    rows = zip(facts.get("constraint_estimates", []), widths, strict=False)
+    rows = zip(facts.get("constraint_estimates", []), widths, facts.get("client_names") or repeat(""), strict=False)
     # a client with fewer constraints has zeros in the rest of its row, and no noise there
-    found = [pair for values, wide in rows for pair in zip(values, wide, strict=False) if pair[1] > 0]
+    found = [(*pair, name) for values, wide, name in rows for pair in zip(values, wide, strict=False) if pair[1] > 0]
     if not found:
         return ""
-    value, width = max(found)
+    value, width, name = max(found)
     of = "the largest" if facts.get("estimates_of_reported_model") else "at a point before the last, the largest"
+    whose = f"{len(found)} noisy ones{f', that of {name}' if name else ''}"
     besides = "clipped losses and fractions that are not the client's own come on top"
-    return f"{value:.3g} ± {width:.2g} (95 %; {of} of {len(found)} noisy ones; it holds where <= 0; {besides})"
+    return f"{value:.3g} ± {width:.2g} (95 %; {of} of {whose}; it holds where <= 0; {besides})"
 
 
 def _unless_converged(facts: dict[str, Any]) -> str:

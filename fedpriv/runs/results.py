@@ -104,7 +104,8 @@ class Result:
         seconds: Time of the run; rounded to one digit if batches or cohorts are secret, since it depends on them.
         params_l2: l2 norm of `params`.
         noise_multiplier: Noise scale over sensitivity in a round whose `schedule` share is 1.
-        measures: Further numbers: bytes sent, spectral gap, how far nodes' models are apart, multipliers.
+        measures: Further numbers: bytes sent, spectral gap, how far nodes' models are apart, multipliers;
+            `client_names`, where they were given, and with test sets `client_tests`, each client's metrics by name.
         gradient_evaluations: Expected number of per-example gradients.
         optimality_gap: F(params) - F* on all training examples, if F* is known: exact, so NOT private. `result.json`
             also has it as `suboptimality`, and lists both under `not_private`.

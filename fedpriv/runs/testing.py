@@ -13,7 +13,7 @@ from fedpriv.clients import ownership
 from fedpriv.clients.client import Loss
 from fedpriv.clients.population import Population
 from fedpriv.errors import ConfigError
-from fedpriv.measuring.client_tests import ClientTests, Tests, by_client, known_of, together
+from fedpriv.measuring.client_tests import ClientTests, Tests, by_client, checked_names, known_of, together
 from fedpriv.measuring.evaluator import Evaluator
 from fedpriv.measuring.own import Own, OwnMetrics
 from fedpriv.measuring.stopping import Stop, Stopping
@@ -29,12 +29,14 @@ class Public:
         of_clients: The test set of each client that has one.
         own: The user's own metrics.
         stop: When to end the run; None never does.
+        names: The clients' names; none if they have none.
     """
 
     test: Dataset[Any] | None
     of_clients: Tests
     own: OwnMetrics
     stop: Stop | None
+    names: tuple[str, ...]
 
     @staticmethod
     def made(
@@ -42,18 +44,19 @@ class Public:
         client_tests: Sequence[Dataset[Any] | None] | None,
         metrics: Mapping[str, Own] | None,
         stop: Stop | None,
+        names: Sequence[str] | None,
         n_clients: int,
     ) -> Public:
         """From the arguments of `train`.
 
         Raises:
-            ConfigError: metrics without test data, or test sets for another number of clients.
+            ConfigError: metrics without test data, or test sets or names for another number of clients.
         """
         of_clients, own = by_client(client_tests, n_clients), OwnMetrics(metrics or {})
         test = together(None, of_clients) if test is None else test
         if own.given and test is None:
             raise ConfigError("metrics", own.names, "there are no test data to compute them on: give some")
-        return Public(test, of_clients, own, stop)
+        return Public(test, of_clients, own, stop, checked_names(names, n_clients))
 
     @property
     def everything(self) -> Dataset[Any] | None:

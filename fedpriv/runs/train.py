@@ -44,6 +44,7 @@ def train(
     stop: Stop | None = None,
     metrics: Mapping[str, Own] | None = None,
     client_tests: Sequence[Dataset[Any] | None] | None = None,
+    client_names: Sequence[str] | None = None,
     sinks: Sequence[Sink] = (),
     progress: bool = False,
 ) -> Result:
@@ -81,6 +82,8 @@ def train(
         client_tests: A public test set of each client, None for a client without one. Reports then have test metrics
             over clients, each client's model on its own set: `client_test_accuracy_min`, `_p10`, `_median`, `_p90`,
             `_max` and `_mean`. Without `test` all sets together are the test data.
+        client_names: A name for each client, which is public: results, `fedpriv show` and pictures call clients by it,
+            and the result has each one's test metrics under its name.
         sinks: Receive a report every round, e.g. `fedpriv.reports.sinks.TensorBoard(Path("runs/a"))`.
         progress: Show a progress bar on standard error, if that is a terminal or a notebook.
 
@@ -117,6 +120,7 @@ def train(
         stop=stop,
         metrics=metrics,
         client_tests=client_tests,
+        client_names=client_names,
     )
     if progress:
         from fedpriv.runs.live import bar  # rich

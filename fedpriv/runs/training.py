@@ -88,6 +88,7 @@ class Training:
         stop: Stop | None = None,
         metrics: Mapping[str, Own] | None = None,
         client_tests: Sequence[Dataset[Any] | None] | None = None,
+        client_names: Sequence[str] | None = None,
     ) -> None:
         compute = compute or Compute()
         if not clients:
@@ -124,7 +125,7 @@ class Training:
         compatibility.check_fresh(self.plan.privacy, fresh_noise)
 
         # whose data it reads, and what is measured of its models
-        public = Public.made(test, client_tests, metrics, stop, len(clients))
+        public = Public.made(test, client_tests, metrics, stop, client_names, len(clients))
         ownership.check_clients(clients, public.everything, privacy)
         begun_with = None if saved is None else saved.chunk
         chunk = compute.examples_at_once(device, Layout.of(clients[0].model).dim, begun_with)
@@ -140,7 +141,7 @@ class Training:
             evaluate.try_out(start)
         self._stopping = public.stopping(evaluate, start, {} if saved is None else saved.stopping)
         central, of_clients = start if compare else None, public.client_tests(evaluate)
-        self.measures = Measures(self.population, strategy, evaluate, optimum, central, of_clients)
+        self.measures = Measures(self.population, strategy, evaluate, optimum, central, of_clients, public.names)
         self._identity = self._identity.with_model(model, saved, self._keeper.path)
         self.warnings = weaknesses(self.plan, sizes, clients, optimum=optimum, secret_seed=secret_seed)
         self.warnings += chosen.warnings
@@ -284,6 +285,7 @@ class Training:
                 "spectral_gap": self.network.spectral_gap,
                 **metrics,
                 **nodes,
+                **self.measures.by_name(progress),
                 **self._parts(),
                 **self.measures.of_constraints(progress, self.oracle),
             },

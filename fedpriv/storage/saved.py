@@ -97,6 +97,8 @@ class _Result(TypedDict, total=False):
     constraint_confidence: _Width
     constraint_estimates: list[list[Finite | None]]
     estimates_of_reported_model: bool
+    client_names: list[Text]
+    client_tests: dict[str, dict[str, Number | None]]
 
 
 CONFIG: TypeAdapter[Any] = TypeAdapter(_Config)
