@@ -1,4 +1,4 @@
-"""The command line: init, train, plan, resume, show, key, topology, list, schema.
+"""The command line: init, train, plan, resume, show, audit, key, topology, list, schema.
 
 Each command imports what it uses when it is called, so that `fedpriv --help` and shell completion are fast.
 """
@@ -209,6 +209,30 @@ def show(
         print_run(found, picture, as_json=as_json)
     if any(run.findings for run in runs):
         raise typer.Exit(1)
+
+
+@app.command()
+def audit(
+    subject: Annotated[
+        str,
+        typer.Argument(metavar="CONFIG|RUN|STRATEGY", help="Configuration, folder of a run, or 'package.module:Name'."),
+    ],
+    overrides: Overrides = None,
+    folder: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Write audit.json here; it is not private.")
+    ] = None,
+    allow_plugins: AllowPlugins = False,
+    as_json: AsJson = False,
+) -> None:
+    """Look for broken promises of a run or a strategy: data, clipping, noise, ledger.
+
+    The exit code is 0 if all held, 1 if something was found, and 2 if something could not be checked.
+    """
+    from fedpriv.cli import auditing
+
+    made = auditing.run(subject, overrides or [], folder, as_json=as_json)
+    if made.status:
+        raise typer.Exit(made.status)
 
 
 @app.command()

@@ -48,33 +48,44 @@ def build(
     """
     split = load_data(config)
     clients = make_population(config, split)
-    check_owners(config, known=split.writers is not None and split.test_writers is not None)
-    metrics = metrics_of(config, split.n_classes, split.target_scale)
+    also = measured(config, split, len(clients))
     with named_in_log():
         return Training(
             clients,
             config.recipe(len(clients)).strategy,
             config.promise(len(clients)),
             rounds=config.rounds,
-            seed=config.seed,
-            secret_seed=config.secret_seed,
             network=config.network.build(len(clients)),
-            test=split.test,
-            compute=config.compute,
-            evaluate_every=config.log.evaluate_every,
-            checkpoint_every=config.log.checkpoint_every,
             folder=folder,
             settings=fingerprint(config),
             resume=resume,
             fresh_noise=fresh_noise,
-            compare=config.problem.compare,
-            optimum=config.log.optimum,
-            stop_on=config.log.stop_on,
-            stop=config.log.stop,
-            metrics=metrics,
-            client_tests=client_tests(config, split, len(clients)) if config.log.client_tests else None,
-            client_names=client_names(config, split, len(clients)),
+            **also,
         )
+
+
+def measured(config: Config, split: Split, n_clients: int) -> dict[str, Any]:
+    """The arguments of a `Training` that say with which seeds and numbers it computes, and what is measured of it.
+
+    Raises:
+        ConfigError: the data do not say whose the examples are, or a metric does not fit them.
+    """
+    check_owners(config, known=split.writers is not None and split.test_writers is not None)
+    return {
+        "seed": config.seed,
+        "secret_seed": config.secret_seed,
+        "test": split.test,
+        "compute": config.compute,
+        "evaluate_every": config.log.evaluate_every,
+        "checkpoint_every": config.log.checkpoint_every,
+        "compare": config.problem.compare,
+        "optimum": config.log.optimum,
+        "stop_on": config.log.stop_on,
+        "stop": config.log.stop,
+        "metrics": metrics_of(config, split.n_classes, split.target_scale),
+        "client_tests": client_tests(config, split, n_clients) if config.log.client_tests else None,
+        "client_names": client_names(config, split, n_clients),
+    }
 
 
 def forecast(config: Config, *, timed: bool = False) -> Forecast:

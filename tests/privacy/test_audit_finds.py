@@ -1,0 +1,329 @@
+"""Bugs that are planted in the library or in a user's code, each found by the check that is there for it, by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from audit_worlds import SIZES, TWO_OF_A_KIND, checked, subject
+from privacy_worlds import digits_of
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import fedpriv as fp
+from fedpriv.audit import Finding, Subject
+from fedpriv.audit.arithmetic import arithmetic
+from fedpriv.audit.books import books
+from fedpriv.audit.interaction import interaction
+from fedpriv.audit.noise import noise
+from fedpriv.audit.rows_of_data import rows_of_data
+from fedpriv.models import Loss
+from fedpriv.oracle import noising
+from fedpriv.oracle.backends import summation
+from fedpriv.oracle.private import PrivateOracle
+from fedpriv.oracle.sums import Sums
+from fedpriv.privacy import pair_noise
+from fedpriv.privacy.clipping import Clip
+from fedpriv.privacy.ledger import Ledger, Release
+from fedpriv.privacy.mechanisms import add_noise
+from fedpriv.privacy.pairwise import Links, Pairwise
+from fedpriv.privacy.pricing import Pricing
+from fedpriv.randomness.streams import Randomness, normal
+
+Planting = pytest.MonkeyPatch
+PLAIN = dict[str, Any]()
+
+
+@dataclass(frozen=True)
+class Less(fp.Gaussian):
+    """Says that it is Gaussian noise of unit scale, and draws a part of it."""
+
+    part: float = 0.5
+
+    def draw(self, keys: Tensor, dim: int, amount: float = 1.0) -> Tensor:
+        return self.part * super().draw(keys, dim, amount)
+
+
+@dataclass(frozen=True)
+class Uniform(fp.Gaussian):
+    """Another law of the same deviation."""
+
+    def draw(self, keys: Tensor, dim: int, amount: float = 1.0) -> Tensor:
+        return (torch.special.ndtr(super().draw(keys, dim)) - 0.5) * (12 * amount) ** 0.5
+
+
+@dataclass(frozen=True)
+class Repeating(fp.Gaussian):
+    """The second half of every row is the first one."""
+
+    def draw(self, keys: Tensor, dim: int, amount: float = 1.0) -> Tensor:
+        half = super().draw(keys, dim // 2, amount)
+        return torch.cat([half, half], 1)
+
+
+def less_in_price(planting: Planting) -> None:
+    """Scales of noise nine tenths of what the record says."""
+    price = Pricing.price
+    planting.setattr(
+        Pricing, "price", lambda *a, **k: (lambda record, scales: (record, [0.9 * s for s in scales]))(*price(*a, **k))
+    )
+
+
+def batch_clipped(planting: Planting) -> None:
+    """The mean of a batch is clipped instead of each example."""
+    exact = Sums.gradients
+
+    def gradients(
+        self: Sums, batches: Any, cohort: Any, params: Tensor, anchor: Any = None, clip: Any = None, weights=None
+    ):
+        batches = list(batches)
+        total = exact(self, iter(batches), cohort, params, anchor, None, weights)
+        count = torch.zeros(len(params)).index_add_(0, batches[0].rows, batches[0].mask.sum(1).float()).clamp_min(1)
+        return total if clip is None else clip.rows(total / count[:, None])[0] * count[:, None]
+
+    planting.setattr(Sums, "gradients", gradients)
+
+
+def wrong_divisor(planting: Planting) -> None:
+    """Rows are divided by another number than the noise."""
+    planting.setattr(noising, "scaled", lambda rows, factors: scaled(rows, [1.25 * factor for factor in factors]))
+
+
+scaled = noising.scaled
+
+
+def weighted_after_clipping(planting: Planting) -> None:
+    """Rows are weighted by their clients' sizes once they are clipped, and nobody prices that."""
+    weights = torch.tensor(SIZES, dtype=torch.float64) / (sum(SIZES) / len(SIZES))
+    release = noising.Noising._noised_rows
+    planting.setattr(
+        noising.Noising, "_noised_rows", lambda self, q, rows, f: release(self, q, rows * weights[:, None], f)
+    )
+
+
+def float32_sums(planting: Planting) -> None:
+    """Sums of clipped examples in float32, one example after another."""
+
+    def add_products(sums: Tensor, left: Tensor, right: Tensor) -> None:
+        total = sums.float()
+        for j in range(right.shape[1]):
+            total += left[:, :, j, None].float() * right[:, None, j].float()
+        sums.copy_(total)
+
+    planting.setattr(summation, "add_products", add_products)
+
+
+def bleeding(planting: Planting) -> None:
+    """A client's row has a little of the next one's."""
+    gradients = Sums.gradients
+    planting.setattr(
+        Sums, "gradients", lambda *a, **k: (lambda rows: rows + 0.01 * rows.roll(1, 0))(gradients(*a, **k))
+    )
+
+
+def keys_of(change: Callable[[int, Sequence[int]], tuple[int, Sequence[int]]]) -> Callable[[Planting], None]:
+    """Streams of noise under other names."""
+    keys = Randomness.keys
+
+    def plant(planting: Planting) -> None:
+        def other(self: Randomness, purpose: Any, at: int, index: int, clients: Sequence[int]) -> Tensor:
+            at, clients = change(at, clients) if purpose == "noise" else (at, clients)
+            return keys(self, purpose, at, index, clients)
+
+        planting.setattr(Randomness, "keys", other)
+
+    return plant
+
+
+def last_without_noise(planting: Planting) -> None:
+    """What stands last in a row, as a dual variable might, has no noise."""
+
+    def add(bounded: Tensor, *given: Any, **more: Any) -> Release:
+        release = add_noise(bounded, *given, **more)
+        release._value[:, -3:] = bounded[:, -3:]
+        return release
+
+    planting.setattr(noising, "add_noise", add)
+
+
+def exact_duals(planting: Planting) -> None:
+    """Constraint values, of which dual variables are made, are answered as they are, and nothing is written down."""
+
+    def statistic(self: PrivateOracle, question: Any, params: Tensor) -> Tensor:
+        return self.problem(params)[1].detach().to(params.dtype)
+
+    planting.setattr(PrivateOracle, "_statistic", statistic)
+
+
+def unwritten(planting: Planting) -> None:
+    """Every second release has no line."""
+    opened, count = Ledger.open, [0]
+
+    def open_some(self: Ledger, release: Release) -> Tensor:
+        count[0] += 1
+        return release._value if count[0] % 2 == 0 else opened(self, release)
+
+    planting.setattr(Ledger, "open", open_some)
+
+
+def wrong_sign(planting: Planting) -> None:
+    """Clients 0 and 1 both add what they share."""
+    of_pairs = pair_noise.of_pairs
+
+    def other(randomness: Randomness, at: int, index: int, clients: Any, edges: Any, dim: int) -> Tensor:
+        total = of_pairs(randomness, at, index, clients, edges, dim)
+        total[1] += 2 * normal(randomness.pair_stream(0, 1, at, index), dim)
+        return total
+
+    planting.setattr(pair_noise, "of_pairs", other)
+
+
+LINKS = {"trust": Pairwise(1, 3.0, Links(((0, 1), (0, 2), (1, 2)))), "noise_multiplier": 1.0}
+CONSTRAINED = {"strategy": fp.private_al(rounds=20, beta=2), "problem": TWO_OF_A_KIND}
+PLANTED: dict[str, tuple[Callable[[Planting], None] | None, dict[str, Any], Callable[..., Finding], str]] = {
+    "noise x .9": (None, {"mechanism": Less(part=0.9)}, noise, r"noise is 0\.[89]\d* of what the ledger says"),
+    "noise halved": (None, {"mechanism": Less(part=0.5)}, noise, r"noise is 0\.[45]\d* of what the ledger says"),
+    "noise of another law": (None, {"mechanism": Uniform()}, noise, "does not have the gaussian law"),
+    "noise x .9 in its price": (less_in_price, PLAIN, arithmetic, r"by 1\.11 times the sensitivity"),
+    "the batch clipped": (batch_clipped, PLAIN, arithmetic, r"the batch is clipped.*by 59\.9\d times the sensitivity"),
+    "wrong 1/n": (wrong_divisor, PLAIN, arithmetic, "1.249 times the sensitivity.*divided by another number"),
+    "weights after clipping": (
+        weighted_after_clipping,
+        {"unit": "client"},
+        arithmetic,
+        r"1\.439 times the sensitivity.*weighted after clipping",
+    ),
+    "float32 sums": (float32_sums, {"sizes": (180, 20)}, arithmetic, "not added up in float64"),
+    "rows that mix": (bleeding, PLAIN, arithmetic, "data of one client change the row of another"),
+    "noise reused every round": (keys_of(lambda _, who: (0, who)), PLAIN, noise, "round 0 is in round 1 again"),
+    "one seed on two clients": (
+        keys_of(lambda at, who: (at, [max(c, 1) for c in who])),
+        PLAIN,
+        noise,
+        "clients 0 and 1 draw the same noise",
+    ),
+    "coordinates that share noise": (None, {"mechanism": Repeating()}, noise, "coordinates at distance 320 share"),
+    "coordinates without noise": (last_without_noise, PLAIN, noise, "3 coordinates of gradient have no noise"),
+    "an un-noised dual variable": (exact_duals, CONSTRAINED, books, r"answers \(statistic\) were released beside"),
+    "a release beside the ledger": (unwritten, PLAIN, books, "released beside the ledger"),
+    "one pair's sign": (wrong_sign, LINKS, noise, "the noise that clients 0 and 1 share does not cancel"),
+    "too little noise of one's own among pairs": (
+        None,
+        {**LINKS, "mechanism": Less(part=0.5)},
+        noise,
+        r"the noise of the sum in round \d is 0\.[45]",
+    ),
+}
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_a_planted_bug_is_found_by_name(bug: str, monkeypatch: Planting) -> None:
+    plant, settings, check, words = PLANTED[bug]
+    if plant is None:
+        right = checked(check, subject(**{**settings, "mechanism": fp.Gaussian()}))
+    else:
+        right = checked(check, subject(**settings))
+        plant(monkeypatch)
+    assert right.verdict == "held", right
+    found = checked(check, subject(**settings))
+    assert found.verdict == "found" and re.search(words, found.evidence), found
+
+
+class MovingMean(nn.Module):
+    """Like a BatchNorm that only keeps statistics, which no list of known layers has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean.copy_(0.9 * self.mean + 0.1 * x.detach().mean(0))
+        return x - self.mean
+
+
+class Counting(nn.Module):
+    """Keeps something that is no tensor."""
+
+    seen = 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += 1.0
+        return x * self.seen
+
+
+class BatchMean(nn.Module):
+    """Inputs less the batch's mean."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        (nn.BatchNorm1d(64), "normalises over the batch"),
+        (MovingMean(), "depends on the other examples"),
+        (Counting(), "answers the same batch differently when it is asked again"),
+        (BatchMean(), "depends on the other examples"),
+    ],
+    ids=["BatchNorm", "statistics that are kept", "hidden state", "examples that mix"],
+)
+def test_a_model_that_mixes_or_remembers_is_found(layer: nn.Module, words: str) -> None:
+    found = checked(interaction, subject(model=nn.Sequential(layer, nn.Linear(64, 10))))
+    assert found.verdict == "found" and re.search(words, found.evidence), found
+
+
+def test_a_loss_that_mixes_the_batch_is_found() -> None:
+    good = subject()
+    mixing = Loss(
+        lambda outputs, targets: nn.functional.cross_entropy(outputs - outputs.mean(0), targets, reduction="none")
+    )
+    data = [TensorDataset(*pair) for pair in digits_of(SIZES)]
+    clients = fp.make_clients(nn.Linear(64, 10), mixing, data)
+    assert checked(interaction, good).verdict == "held"
+    found = checked(interaction, Subject.of(clients, good.strategy, good.privacy, rounds=3))
+    assert found.verdict == "found" and "loss" in found.evidence, found
+
+
+def test_test_data_that_are_training_data_are_found() -> None:
+    (x, y), *_ = digits_of(SIZES)
+    same = checked(rows_of_data, subject(more={"test": TensorDataset(x[:7].clone(), y[:7].clone())}))
+    assert same.verdict == "found" and "7 of 125 training examples equal a test example" in same.evidence
+    other = digits_of([sum(SIZES), 20])[1]
+    assert checked(rows_of_data, subject(more={"test": TensorDataset(*other)})).verdict == "held"
+
+
+def test_rows_that_are_there_twice_are_found() -> None:
+    data = digits_of(SIZES)
+    (x, y), (other_x, other_y), *rest = data
+    twice = [(torch.cat([x, x[:2]]), torch.cat([y, y[:2]])), (other_x, other_y), *rest]
+    within = checked(rows_of_data, subject(data=twice))
+    assert within.verdict == "found" and "4 of 127 training examples equal another one (0 of them" in within.evidence
+    shared = [(x, y), (torch.cat([other_x, x[:2]]), torch.cat([other_y, y[:2]])), *rest]
+    between = checked(rows_of_data, subject(data=shared))
+    assert between.verdict == "found" and "(4 of them one of another client)" in between.evidence
+
+
+def test_statistics_of_private_data_are_found() -> None:
+    data = digits_of(SIZES)
+    rows = torch.cat([x for x, _ in data])
+    standard = [((x - rows.mean(0)) / rows.std(0, correction=0).clamp_min(1e-9), y) for x, y in data]
+    found = checked(rows_of_data, subject(data=standard))
+    assert found.verdict == "found" and "standardised by statistics of private data" in found.evidence
+    layer = nn.Linear(64, 10)
+    layer.register_buffer("centre", rows.mean(0))
+    found = checked(rows_of_data, subject(model=layer))
+    assert found.verdict == "found" and "model.centre is the mean of the private inputs" in found.evidence
+
+
+def test_a_clip_that_forgets_the_norm_is_found(monkeypatch: Planting) -> None:
+    """Messages that are clipped in another norm than they are priced in."""
+    settings = {"unit": "client", "at": "message", "strategy": fp.fedavg(0.5)}
+    assert checked(arithmetic, subject(**settings)).verdict == "held"
+    monkeypatch.setattr(Clip, "_norm", lambda self, rows: rows.abs().amax(-1))
+    found = checked(arithmetic, subject(**settings))
+    assert found.verdict == "found" and "one unit moves a message" in found.evidence
