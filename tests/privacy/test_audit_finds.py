@@ -215,7 +215,7 @@ PLANTED: dict[str, tuple[Callable[[Planting], None] | None, dict[str, Any], Call
         None,
         {**LINKS, "mechanism": Less(part=0.5)},
         noise,
-        r"the noise of the sum in round \d is 0\.[45]",
+        r"the noise of the sum in round \d+ is 0\.[45]",
     ),
 }
 
