@@ -34,6 +34,18 @@ def test_a_forecast_needs_no_data():
     assert forecast(digits("data.partition={kind: dirichlet, n_clients: 4}")).n_clients == 4
 
 
+@pytest.mark.parametrize("transforms", ["[]", "[scattering]", "[edges, unit]", "[bandpass]"])
+@pytest.mark.parametrize("flat", ["true", "false"])
+def test_a_forecast_knows_the_shape_of_transformed_images(transforms: str, flat: str):
+    config = digits(f"data.transforms={transforms}", f"data.flat={flat}")
+    assert forecast(config).parameters == len(build(config).result().params)
+
+
+def test_a_forecast_refuses_transforms_that_images_are_too_small_for():
+    with pytest.raises(fedpriv.ConfigError, match=r"^data\.transforms = 'edges': needs 4 pixels a side"):
+        forecast(digits("data={name: mnist, transforms: [edges, edges, edges], partition: {kind: iid, n_clients: 9}}"))
+
+
 def test_a_forecast_says_that_a_run_will_stop_early():
     found = forecast(digits("privacy.noise_multiplier=2"))
     assert found.spent.epsilon > 3

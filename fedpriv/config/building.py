@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from fedpriv.config.measured import check_measured, check_owners, metrics_of, na
 from fedpriv.config.schema import Config
 from fedpriv.config.strategies import STRATEGIES
 from fedpriv.data import DATASETS, Split, labels_of
+from fedpriv.data.base import as_inputs
 from fedpriv.data.partition import known_sizes, notes
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.settings import SECURE_IS_GONE
@@ -209,4 +209,6 @@ def outline(config: Config) -> Outline:
         # the server's data are the test data
         found = Outline.of([*datasets, *([] if server is None else [split.test])], split.n_classes)
         return replace(found, tests_have_owners=split.writers is not None and split.test_writers is not None)
-    return Outline(sizes, (prod(facts.shape),) if config.data.options.get("flat") else facts.shape, facts.n_classes)
+    flat, transforms = (config.data.options.get(name, ()) for name in ("flat", "transforms"))
+    (example,) = as_inputs(torch.zeros(1, *facts.shape), flat=bool(flat), transforms=transforms)
+    return Outline(sizes, tuple(example.shape), facts.n_classes)
