@@ -17,7 +17,7 @@ from fedpriv.clients.batch import Batch
 from fedpriv.clients.chosen import Chosen
 from fedpriv.clients.client import Client, Loss
 from fedpriv.clients.examples import Examples
-from fedpriv.clients.layout import Layout
+from fedpriv.clients.layout import Layout, copied
 from fedpriv.clients.part import Part
 from fedpriv.clients.reading import Pair
 from fedpriv.clients.roster import roster_of
@@ -42,6 +42,7 @@ class Population:
 
     Attributes:
         part: See above.
+        model: A copy of the first client's, to compute with; frozen parameters and buffers are those of all clients.
         params: All clients' models, `[n_clients, dim]`; of `lazy_clients`, one row for all.
         layout: Of the rows.
         examples: All examples of these clients.
@@ -67,10 +68,11 @@ class Population:
         self._check_fresh()
         self.chunk = chunk
         self.device = torch.device(device)
-        self.model: nn.Module = clients[0].model.to(self.device, dtype)
         self.loss: Loss = clients[0].loss
-        self.layout = Layout.of(self.model)
+        self.layout = Layout.of(clients[0].model)
         self.params = self._roster.rows(self.layout, self.device, dtype)
+        # what a forward pass leaves in its module stays out of the clients' own, which are handed out
+        self.model: nn.Module = copied(clients[0].model)
         self.examples: Examples = self._roster.examples(self.device, dtype)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -30,9 +31,10 @@ class Trial:
         self._events: list[Event] = []
         self._running: list[str] = []
         self._paths = {layer: path for path, layer in self.model.named_modules()}
+        me = weakref.proxy(self)  # or the copy, which may be large, would live until garbage is collected
         for layer in self._paths:
-            layer.register_forward_pre_hook(self._enter)
-            layer.register_forward_hook(self._leave)
+            layer.register_forward_pre_hook(lambda layer, inputs: me._enter(layer, inputs))  # noqa: SLF001 - its own
+            layer.register_forward_hook(lambda layer, inputs, outputs: me._leave(layer, inputs, outputs))  # noqa: SLF001
 
     def outputs(self, x: Nested) -> Any:  # noqa: ANN401 - whatever a model gives
         """Outputs of a batch, `[b, ...]`."""

@@ -18,12 +18,12 @@ from fedpriv import models
 from fedpriv.checks import Count, checked
 from fedpriv.clients import ownership
 from fedpriv.clients.client import Client
-from fedpriv.clients.layout import Layout, frozen
+from fedpriv.clients.layout import Layout, changed_constants, frozen, totals
 from fedpriv.clients.population import Population
 from fedpriv.clients.roster import public_sizes, roster_of
 from fedpriv.engines import ENGINES, KEEPING
 from fedpriv.engines.local import RoundNetwork, adopt, begin, seen_by_aggregator
-from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.errors import ConfigError, FedprivError, PrivacyError
 from fedpriv.measuring import measures
 from fedpriv.measuring.health import Health, StopOn
 from fedpriv.measuring.measures import Measures
@@ -142,7 +142,7 @@ class Training:
         self._stopping = public.stopping(evaluate, start, {} if saved is None else saved.stopping)
         central, of_clients = start if compare else None, public.client_tests(evaluate)
         self.measures = Measures(self.population, strategy, evaluate, optimum, central, of_clients, public.names)
-        self._identity = self._identity.with_model(model, saved, self._keeper.path)
+        self._identity, self._constants = self._identity.with_model(model, saved, self._keeper.path), totals(model)
         self.warnings = weaknesses(self.plan, sizes, clients, optimum=optimum, secret_seed=secret_seed)
         self.warnings += chosen.warnings
 
@@ -170,6 +170,7 @@ class Training:
 
         Raises:
             FedprivError: this run has ended.
+            PrivacyError: a forward pass changed a frozen parameter or a buffer.
         """
         if self._over:
             raise FedprivError("this run is over; make a new Training with fresh clients for another one")
@@ -200,6 +201,14 @@ class Training:
         self._keeper.check()
         if self.plan.privacy.durable:
             self.ledger.sync()
+        self._check_constants()
+
+    def _check_constants(self) -> None:
+        """The trial's few examples may not show that a forward pass changes what is released as it is."""
+        names = changed_constants(self.population.model, self._constants) if self.plan.privacy.private else []
+        if names:
+            fix = "a forward pass on private data changed it, and it would be released as it is; change a copy instead"
+            raise PrivacyError(f"model.{names[0]} is frozen, or a buffer, and is not what it was: {fix}")
 
     def _report(self) -> RoundReport:
         """What is told of the round that was just finished."""
@@ -264,7 +273,11 @@ class Training:
 
         If the run stopped before its plan ended, the stop may depend on data, so the whole plan is charged; not so if
         the budget ended it. If clients' models differ, each is tested on 1000 test examples.
+
+        Raises:
+            PrivacyError: a forward pass changed a frozen parameter or a buffer.
         """
+        self._check_constants()
         progress, privacy, params = self.progress, self.plan.privacy, measures.reported(self.progress)
         metrics, nodes = self._reporting.at_the_end(progress)
         return Result(
@@ -313,7 +326,7 @@ class Training:
 
     def _with(self, params: Tensor) -> nn.Module:
         """A copy of the model with these parameters `[dim]`, ready for use."""
-        model = copy.deepcopy(self.population.model).eval()
+        model = copy.deepcopy(self.population.clients[0].model).eval()  # through which no example has passed
         self.population.layout.write(params, model)
         return model
 
