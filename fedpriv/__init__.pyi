@@ -19,6 +19,7 @@ from . import strategies as strategies
 from .clients.client import Client, make_clients
 from .clients.counting import count_examples
 from .clients.lazy import lazy_clients
+from .data.augmentation import Affine, Augmentation, Crop, Flip
 from .errors import BudgetExhausted, ConfigError, DataError, FedprivError, LedgerError, PrivacyError
 from .measuring.regression import Mae, Rmse
 from .measuring.stopping import Stop
@@ -74,7 +75,9 @@ __all__ = [
     "BSR",
     "Adam",
     "AdamW",
+    "Affine",
     "AnchorBudget",
+    "Augmentation",
     "Averaged",
     "Ball",
     "Banded",
@@ -87,6 +90,7 @@ __all__ = [
     "Compute",
     "ConfigError",
     "Cosine",
+    "Crop",
     "Custom",
     "Cyclic",
     "CyclicCohort",
@@ -99,6 +103,7 @@ __all__ = [
     "FedprivError",
     "FixedCohort",
     "FixedSize",
+    "Flip",
     "FullBatch",
     "Function",
     "Gaussian",

@@ -78,13 +78,25 @@ def test_a_sampler_that_leaves_examples_out_is_refused() -> None:
         training(DataLoader(table(), sampler=SubsetRandomSampler(range(5))))
 
 
+class OwnGenerator(Flipped):
+    """Draws from a generator of its own, which nobody can seed."""
+
+    def __init__(self, chance: float) -> None:
+        super().__init__(chance)
+        self.generator = torch.Generator().manual_seed(0)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        flipped = torch.rand((), generator=self.generator) < self.chance
+        return (X[index].flip(0) if flipped else X[index]), Y[index]
+
+
 @pytest.mark.parametrize("chance", [0.5, 0.8])
-def test_a_random_transform_is_said_to_be_frozen(chance: float) -> None:
-    data = Flipped(chance)
-    torch.manual_seed(0)
-    run = training(DataLoader(table()), DataLoader(Flipped(0.0)), DataLoader(data))
+def test_a_random_transform_with_a_generator_of_its_own_is_said_to_be_frozen(chance: float) -> None:
+    run = training(DataLoader(table()), DataLoader(Flipped(0.0)), DataLoader(OwnGenerator(chance)))
     (said,) = run.warnings
     assert said.startswith("an example of client 2 is another one when it is read again: its random transform has run")
+    assert "global generator" in said
+    assert training(DataLoader(table()), DataLoader(Flipped(chance))).warnings == []
 
 
 def test_the_search_for_random_transforms_reads_a_few_examples_only() -> None:
@@ -94,14 +106,24 @@ def test_the_search_for_random_transforms_reads_a_few_examples_only() -> None:
     assert sum(dataset.reads - dataset.n for dataset in data) <= 96
 
 
-def test_a_random_collate_function_is_said_to_be_frozen() -> None:
+def test_a_random_collate_function_is_no_news() -> None:
+    """It is called again for every example that is drawn."""
+
     def noisy(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         x, y = map(torch.stack, zip(*pairs, strict=True))
         return x + torch.randn_like(x), y
 
     run = training(DataLoader(table(), collate_fn=noisy))
-    assert "is another one when it is read again" in run.warnings[0]
+    assert run.warnings == []
+    assert run.population.examples.random
     assert not torch.allclose(run.population.examples.inputs, X)
+
+
+def test_under_constraints_a_random_transform_is_frozen_which_is_said() -> None:
+    problem = fp.Problem(constraints=(fp.LossAtMost(1.0),))
+    clients = fp.make_clients(SoftmaxRegression(3, 2), nn.CrossEntropyLoss(), [Flipped(0.5)], problem)
+    run = fp.Training(clients, fp.proximal_al(fp.Outer(beta=1.0), rho=0.1), fp.Privacy(at="none"), rounds=1)
+    assert "is frozen, for constraints are about examples as they are" in run.warnings[0]
 
 
 def centred(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from fedpriv.checks import Bound, either
 from fedpriv.config.base import Choice, Plugin, Spelled, options_model
 from fedpriv.config.network import ActivitySection, MixingSection, TopologySection
 from fedpriv.config.problem import ConstraintSection, ObjectiveSection
-from fedpriv.config.schema import PARTITION_SECTIONS, DataSection, LossSection, ModelSection, StrategySection
+from fedpriv.config.schema import PARTITION_SECTIONS, AugmentSection, DataSection, LossSection, ModelSection, StrategySection
 from fedpriv.data.partition import PARTITIONS
 from fedpriv.engines import ENGINES
 from fedpriv.errors import ConfigError
@@ -32,6 +32,7 @@ SECTIONS: dict[str, type[Plugin]] = {
     "objectives": ObjectiveSection,
     "constraints": ConstraintSection,
     "data": DataSection,
+    "augmentations": AugmentSection,
     "topologies": TopologySection,
     "mixings": MixingSection,
     "activities": ActivitySection,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
+import torch
 from torch import Tensor
 
 from fedpriv.nested import Nested, each
@@ -15,11 +16,12 @@ class Batch:
 
     Attributes:
         rows: Position of each client in the round's cohort, `[k]`.
-        inputs: `[k, b, ...]`, or dicts and tuples of such tensors.
+        inputs: `[k, b, ...]`, or dicts and tuples of such tensors; `[k, b, views, ...]` where there are several views.
         targets: The same.
         mask: `[k, b]`, False where padded.
         examples: Position of each example among all of the population, `[k, b]`.
         weights: Factor of each example's loss, `[k, b]`; None means 1.
+        views: How many random views there are of each example, whose gradient is the mean of theirs.
     """
 
     rows: Tensor
@@ -28,13 +30,24 @@ class Batch:
     mask: Tensor
     examples: Tensor | None = None
     weights: Tensor | None = None
+    views: int = 1
 
     def of(self, rows: slice) -> Batch:
         """The examples of some of these clients."""
-        names = [field.name for field in fields(self) if getattr(self, field.name) is not None]
+        held = [field.name for field in fields(self) if field.name != "views"]
+        names = [name for name in held if getattr(self, name) is not None]
         return replace(self, **{name: each(lambda t: t[rows], getattr(self, name)) for name in names})
 
     def weighted(self, of_examples: Tensor) -> Batch:
         """The same examples with these loss factors, `[n_examples]` in the order of the population's data."""
         assert self.examples is not None
         return replace(self, weights=of_examples[self.examples])
+
+    def apart(self, dtype: torch.dtype) -> Batch:
+        """Each view as an example of its own, `[k, b * views]`, that counts as its part of the example, in `dtype`."""
+        if self.views == 1:
+            return self
+        inputs, targets = each(lambda values: values.flatten(1, 2), (self.inputs, self.targets))
+        weights = (self.mask if self.weights is None else self.weights).to(dtype) / self.views
+        mask, shares = (cells.repeat_interleave(self.views, 1) for cells in (self.mask, weights))
+        return Batch(self.rows, inputs, targets, mask, weights=shares)

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomS
 
 from fedpriv.clients.layout import copied
 from fedpriv.clients.reading import Pair, length_of, read_all
+from fedpriv.data.augmentation import Augmentation
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.nested import Nested, arguments
 from fedpriv.problems.problem import Problem
@@ -28,12 +29,14 @@ class Client(nn.Module):
         loss: Maps (outputs, targets) of a batch to a scalar; gradients are computed one example at a time. Outputs are
             what the model gives, also a dict or an object with fields, of which the loss picks what it needs.
         loader: The client's training data, as (input, target) pairs of tensors, or of dicts and tuples of tensors.
-            Each example is read once, alone, through the loader's data set and `collate_fn`. fedpriv draws its own
-            batches, since epsilon depends on how they are drawn: the loader's batch size, order and sampler are not
-            used, and a random transform is applied once. A run warns of both.
+            Each example is read alone, through the loader's data set and `collate_fn`: once, or whenever it is drawn
+            where reading draws random numbers from torch, NumPy or Python, as random transforms do. fedpriv draws its
+            own batches, since epsilon depends on how they are drawn: the loader's batch size, order and sampler are not
+            used, of which a run warns.
         public_size: The number of examples that others are told and that sums are divided by; by default the true
             number. To keep the true number private (relation `add_remove`), give one that does not depend on it.
         problem: Objective and constraints, for strategies that take constraints; by default the mean loss.
+        augmentation: Random views of the examples, the same for all clients of a run; by default there are none.
 
     Raises:
         DataError: the data set has no length and index (it streams) or is empty, or a sampler leaves examples out.
@@ -46,6 +49,7 @@ class Client(nn.Module):
         loader: DataLoader[Any],
         public_size: int | None = None,
         problem: Problem | None = None,
+        augmentation: Augmentation | None = None,
     ) -> None:
         super().__init__()
         if isinstance(loader.dataset, IterableDataset):
@@ -62,6 +66,7 @@ class Client(nn.Module):
         self.loss = loss
         self.loader = loader
         self.problem = problem or Problem()
+        self.augmentation = augmentation or Augmentation()
         # what the parameters have cost so far, once a run has written its result into them
         self.outcome_of: str | None = None
         if public_size is not None and public_size < 1:
@@ -91,11 +96,15 @@ class Client(nn.Module):
         Raises:
             DataError: an example is no (input, target) pair, is not finite, or cannot be read.
         """
-        return read_all(self.loader, len(self))
+        return read_all(self.loader, len(self)).pair
 
 
 def make_clients(
-    model: nn.Module, loss: Loss, datasets: Sequence[Dataset[Any]], problem: Problem | None = None
+    model: nn.Module,
+    loss: Loss,
+    datasets: Sequence[Dataset[Any]],
+    problem: Problem | None = None,
+    augmentation: Augmentation | None = None,
 ) -> list[Client]:
     """Make one client for each data set, each with its own copy of what `model` trains.
 
@@ -106,6 +115,7 @@ def make_clients(
         loss: Maps (outputs, targets) of a batch to a scalar.
         datasets: Map-style data sets of (input, target) pairs.
         problem: Objective and constraints of every client; by default the mean loss.
+        augmentation: Random views of the examples, new ones in each answer; by default there are none.
 
     For a `collate_fn` of your own, make a `fedpriv.Client` with a loader instead.
 
@@ -113,4 +123,4 @@ def make_clients(
         DataError: a data set is empty or streams.
     """
     one = copy.deepcopy(model)  # the user's own model is left alone
-    return [Client(copied(one), loss, DataLoader(d), problem=problem) for d in datasets]
+    return [Client(copied(one), loss, DataLoader(d), problem=problem, augmentation=augmentation) for d in datasets]

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from fedpriv.clients.client import Client
-from fedpriv.clients.reading import Pair
+from fedpriv.clients.reading import Pair, Read, Source, read_all
 from fedpriv.errors import DataError
 from fedpriv.nested import Nested, each, first, joined, leaves, structure
 
 
 class Examples(Protocol):
-    """All clients' examples. They have one shape and type, and never change."""
+    """All clients' examples as they were read first. They have one shape and type."""
 
     @property
     def counts(self) -> Tensor:
@@ -33,6 +33,15 @@ class Examples(Protocol):
         Returns:
             Inputs `[k, b, ...]` and targets `[k, b, ...]`, on the run's device and in its types; read only.
         """
+        ...
+
+    @property
+    def random(self) -> bool:
+        """Whether some are other ones whenever they are read, as random transforms make them."""
+        ...
+
+    def source(self, client: int) -> Source | None:
+        """Where to read a client's examples anew whenever they are drawn; None if they stay the same."""
         ...
 
     def expect(self, *cohorts: Tensor) -> None:
@@ -57,7 +66,9 @@ class InMemory:
     """
 
     def __init__(self, clients: Sequence[Client], device: torch.device, dtype: torch.dtype) -> None:
-        data = [_read(index, client) for index, client in enumerate(clients)]
+        found = [_read(index, client) for index, client in enumerate(clients)]
+        data = [read.pair for read in found]
+        self._random = {row: client.loader for row, client in enumerate(clients) if found[row].random}
         for index, pair in enumerate(data):
             check_alike(index, pair, data[0])
         self.counts = torch.tensor([len(first(targets)) for _, targets in data])
@@ -68,6 +79,15 @@ class InMemory:
     def take(self, clients: Tensor, places: Tensor, at: Tensor | None = None) -> Pair:
         """See `Examples.take`; consecutive examples are returned as a view, without copying."""
         return at_places(self.inputs, self.targets, places + self._starts[clients].unsqueeze(1), at)
+
+    @property
+    def random(self) -> bool:
+        """See `Examples`."""
+        return bool(self._random)
+
+    def source(self, client: int) -> Source | None:
+        """See `Examples`."""
+        return self._random.get(client)
 
     def expect(self, *cohorts: Tensor) -> None:
         """Nothing to do: all is there."""
@@ -103,9 +123,9 @@ def with_types(inputs: Nested, targets: Nested, dtype: torch.dtype) -> Pair:
     return each(of_input, inputs), each(of_target, targets)
 
 
-def _read(index: int, client: Client) -> Pair:
+def _read(index: int, client: Client) -> Read:
     try:
-        return client.examples()
+        return read_all(client.loader, len(client))
     except DataError as error:
         raise DataError(f"client {index}: {error}") from error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, overload
@@ -18,11 +19,13 @@ from fedpriv.checks import Count, checked
 from fedpriv.clients.client import Client, Loss
 from fedpriv.clients.examples import Examples, at_places, check_alike, with_types
 from fedpriv.clients.layout import Layout
-from fedpriv.clients.reading import Pair, Unbatched, length_of, read_all
+from fedpriv.clients.reading import Pair, Read, Source, Unbatched, length_of, read_all
+from fedpriv.data.augmentation import Augmentation
 from fedpriv.devices import moved
 from fedpriv.errors import ConfigError, DataError, in_short
 from fedpriv.nested import each, first, joined, leaves
 from fedpriv.problems.problem import Problem
+from fedpriv.randomness.borrowed import global_generators
 
 Load = Callable[[int], Dataset[Any]]
 Examine = Callable[[int, Dataset[Any]], None]
@@ -43,8 +46,17 @@ class LazyClients(Sequence[Client]):
 
     sizes_declared = False  # the sizes are the true ones, which neighbouring data sets have in common
 
-    def __init__(self, model: nn.Module, loss: Loss, load: Load, sizes: Sequence[int], workers: int) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        load: Load,
+        sizes: Sequence[int],
+        workers: int,
+        augmentation: Augmentation | None = None,
+    ) -> None:
         self.model, self.loss, self.sizes, self._load, self._workers = model, loss, sizes, load, workers
+        self.augmentation = augmentation or Augmentation()
         self._problem = Problem()
         self._outcome_of: str | None = None
         self._examine: Examine = _usable
@@ -62,7 +74,8 @@ class LazyClients(Sequence[Client]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         index = range(len(self))[index]
-        found = Client(self.model, self.loss, DataLoader(_Later(self, index)), problem=self._problem)
+        loader = DataLoader(_Later(self, index))
+        found = Client(self.model, self.loss, loader, problem=self._problem, augmentation=self.augmentation)
         found.outcome_of = self._outcome_of
         return found
 
@@ -102,8 +115,8 @@ class LazyClients(Sequence[Client]):
         """Have each client's data set examined when it is read."""
         self._examine = examine
 
-    def read(self, client: int) -> Pair:
-        """All inputs and targets of a client, `[m, ...]` each.
+    def read(self, client: int) -> Read:
+        """All examples of a client.
 
         Raises:
             DataError: they cannot be used.
@@ -162,17 +175,22 @@ class ReadWhenDrawn:
         workers: Number of threads.
         device: Where tensors go.
         dtype: Floating-point inputs and targets are converted to it.
+
+    Attributes:
+        random: Whether reading client 0's examples draws random numbers.
     """
 
     def __init__(self, clients: LazyClients, workers: int, device: torch.device, dtype: torch.dtype) -> None:
         self.counts = torch.tensor(np.asarray(clients.sizes, dtype=np.int64))
         self._clients, self._device, self._dtype = clients, device, dtype
         self._pool = ThreadPoolExecutor(workers, "fedpriv-reader")
-        self._first = clients.read(0)
+        self._first, self.random = clients.read(0)
         self._held: dict[int, Future[dict[int, Pair]]] = {}
 
     def expect(self, *cohorts: Tensor) -> None:
         """Read these clients' examples, in this order, and forget all others."""
+        if self.random:  # the global generators are one for all threads
+            return
         wanted = torch.cat(cohorts)
         near = wanted[self.counts[wanted].cumsum(0) <= _AHEAD].tolist()
         self._held = {client: held for client in near if (held := self._held.get(client)) is not None}
@@ -180,6 +198,10 @@ class ReadWhenDrawn:
         for start in range(0, len(missing), _AT_ONCE):
             part = missing[start : start + _AT_ONCE]
             self._held |= dict.fromkeys(part, self._pool.submit(self._read, part))
+
+    def source(self, client: int) -> Source | None:
+        """See `Examples`; where client 0's examples stay the same, so do all."""
+        return Unbatched(self._clients.dataset(client)) if self.random else None
 
     def take(self, clients: Tensor, places: Tensor, at: Tensor | None = None) -> Pair:
         """See `Examples.take`.
@@ -199,7 +221,8 @@ class ReadWhenDrawn:
         return (self._read([client]) if held is None else held.result())[client]
 
     def _read(self, clients: Sequence[int]) -> dict[int, Pair]:
-        found = {client: self._clients.read(client) for client in clients}
+        with global_generators() if self.random else nullcontext():
+            found = {client: self._clients.read(client).pair for client in clients}
         for client, pair in found.items():
             check_alike(client, pair, self._first)
         return {client: with_types(*pair, self._dtype) for client, pair in found.items()}
@@ -211,7 +234,13 @@ def _usable(_: int, __: Dataset[Any]) -> None:
 
 @checked("lazy_clients")
 def lazy_clients(
-    model: nn.Module, loss: Loss, load: Load, sizes: Sequence[int] | Tensor, *, workers: Count = 2
+    model: nn.Module,
+    loss: Loss,
+    load: Load,
+    sizes: Sequence[int] | Tensor,
+    *,
+    workers: Count = 2,
+    augmentation: Augmentation | None = None,
 ) -> LazyClients:
     """Clients whose examples are read when they are drawn, for populations that do not fit into memory.
 
@@ -224,6 +253,7 @@ def lazy_clients(
         sizes: Number of examples of each client, `[n_clients]`, at least 1 each: public, and the true ones;
             `count_examples(load, n_clients)` counts them once.
         workers: Threads that read the next cohort while a round is computed.
+        augmentation: Random views of the examples, new ones in each answer; by default there are none.
 
     Returns:
         A sequence of clients, for `train` and `Training`. Runs are those of `make_clients` with the same data, bit for
@@ -236,4 +266,4 @@ def lazy_clients(
     numbers = [int(size) for size in (sizes.tolist() if isinstance(sizes, Tensor) else sizes)]
     if not numbers or min(numbers) < 1:
         raise ConfigError("lazy_clients.sizes", min(numbers, default=[]), "give each client's size, at least 1")
-    return LazyClients(copy.deepcopy(model), loss, load, numbers, workers)
+    return LazyClients(copy.deepcopy(model), loss, load, numbers, workers, augmentation)

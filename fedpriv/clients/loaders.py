@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,8 +13,16 @@ from fedpriv.clients.client import Client
 from fedpriv.clients.reading import is_plain
 from fedpriv.clients.roster import roster_of
 from fedpriv.nested import leaves, plain
+from fedpriv.randomness.borrowed import States, global_generators
 
 T = TypeVar("T")
+
+_FROZEN = "its random transform has run once for every example, when the data were read, and is frozen"
+_CONSTRAINED = f"{_FROZEN}, for constraints are about examples as they are. Use a fixed transform"
+_OWN = (
+    f"{_FROZEN}, for it draws from a generator of its own. Draw from torch's, NumPy's or Python's global generator, "
+    "which are seeded for each example whenever it is drawn, or give the clients an Augmentation"
+)
 
 _TRIED = 16  # examples that are read twice: a coin that is tossed for each shows itself in all but 2^-16 of runs
 
@@ -24,8 +32,10 @@ def ignored(clients: Sequence[Client]) -> list[str]:
 
     Reads at most 48 examples twice; those of a `TensorDataset` are not read.
     """
-    looked_at = [(index, clients[index]) for index in roster_of(clients).looked_at]
-    return [*_settings_note(looked_at), *_reading_note(looked_at)]
+    roster = roster_of(clients)
+    looked_at = [(index, clients[index]) for index in roster.looked_at]
+    constrained = any(not problem.is_mean_loss for problem in roster.problems)
+    return [*_settings_note(looked_at), *_reading_note(looked_at, constrained=constrained)]
 
 
 def _settings_note(clients: Sequence[tuple[int, Client]]) -> list[str]:
@@ -53,20 +63,19 @@ def _unused(loader: DataLoader[Any]) -> Iterator[str]:
         yield "drop_last=True"
 
 
-def _reading_note(clients: Sequence[tuple[int, Client]]) -> list[str]:
+def _reading_note(clients: Sequence[tuple[int, Client]], *, constrained: bool) -> list[str]:
     drawn = _spread([(i, client) for i, client in clients if not is_plain(client.loader)], _TRIED)
+    seeds, why = ((0, 1), _CONSTRAINED) if constrained else ((0, 0), _OWN)
     for index, client in drawn:
         for at in _spread(range(len(client)), _TRIED // len(drawn)):
-            if not _equal(_collated(client.loader, at), _collated(client.loader, at)):
-                return [
-                    f"an example of client {index} is another one when it is read again: its random transform has run "
-                    "once for every example, when the data were read, and is frozen. Use a fixed transform; randomness "
-                    "in every step takes a layer of the model, as torch.nn.Dropout"
-                ]
+            one, other = (_collated(client.loader, at, seed=seed) for seed in seeds)
+            if not _equal(one.tensors, other.tensors):
+                return [f"an example of client {index} is another one when it is read again: {why}"]
     for index, client in drawn:
         ends = 0, len(client) - 1
-        alone = [torch.cat(both) for both in zip(*(_collated(client.loader, at) for at in ends), strict=True)]
-        if not _equal(_collated(client.loader, *ends), alone):
+        *alone, both = (_collated(client.loader, *at) for at in ((ends[0],), (ends[1],), ends))
+        each_alone = [torch.cat(pair) for pair in zip(*(one.tensors for one in alone), strict=True)]
+        if not both.random and not _equal(both.tensors, each_alone):
             return [
                 f"the collate_fn of client {index} makes something else of two examples together than of each alone. "
                 "fedpriv collates each alone, so that no example changes another"
@@ -74,9 +83,18 @@ def _reading_note(clients: Sequence[tuple[int, Client]]) -> list[str]:
     return []
 
 
-def _collated(loader: DataLoader[Any], *at: int) -> list[Tensor]:
-    """All tensors of the examples, collated together."""
-    return leaves(plain(loader.collate_fn([loader.dataset[index] for index in at])) or ())
+class _Collated(NamedTuple):
+    tensors: list[Tensor]
+    random: bool  # whether the global generators were drawn from
+
+
+def _collated(loader: DataLoader[Any], *at: int, seed: int = 0) -> _Collated:
+    """All tensors of the examples, collated together, with the global generators at this seed."""
+    with global_generators() as begin:
+        begin(seed)
+        before = States.now()
+        found = leaves(plain(loader.collate_fn([loader.dataset[index] for index in at])) or ())
+        return _Collated(found, before.left)
 
 
 def _equal(these: Sequence[Tensor], those: Sequence[Tensor]) -> bool:

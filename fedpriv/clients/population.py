@@ -21,6 +21,8 @@ from fedpriv.clients.layout import Layout, copied
 from fedpriv.clients.part import Part
 from fedpriv.clients.reading import Pair
 from fedpriv.clients.roster import roster_of
+from fedpriv.clients.views import Numbers, Views
+from fedpriv.data.augmentation import Augmentation
 from fedpriv.devices import moved
 from fedpriv.errors import ConfigError
 from fedpriv.nested import each
@@ -46,6 +48,7 @@ class Population:
         params: All clients' models, `[n_clients, dim]`; of `lazy_clients`, one row for all.
         layout: Of the rows.
         examples: All examples of these clients.
+        views: Random views of them for gradients; None if there are none.
 
     Raises:
         ConfigError: no client, or models that differ.
@@ -74,6 +77,7 @@ class Population:
         # what a forward pass leaves in its module stays out of the clients' own, which are handed out
         self.model: nn.Module = copied(clients[0].model)
         self.examples: Examples = self._roster.examples(self.device, dtype)
+        self.views = self._views()
 
     @property
     def counts(self) -> Tensor:
@@ -126,6 +130,22 @@ class Population:
         flags = [torch.tensor(problem.equality, dtype=torch.bool) for problem in self.problems]
         return nn.utils.rnn.pad_sequence(flags, batch_first=True).to(self.device)
 
+    @property
+    def multiplicity(self) -> int:
+        """How many views of an example there are."""
+        return 1 if self.views is None else self.views.augmentation.multiplicity
+
+    def _views(self) -> Views | None:
+        augmentation, problems = self._roster.augmentation, {id(problem): problem for problem in self.problems}
+        plain = all(problem.is_mean_loss for problem in problems.values())
+        if augmentation == Augmentation():
+            return Views(self.examples, augmentation) if plain and self.examples.random else None
+        if not plain:
+            fix = "constraints are about examples as they are: leave out one or the other"
+            raise ConfigError("augmentation", augmentation, fix)
+        augmentation.try_out(self.first_examples(1)[0])
+        return Views(self.examples, augmentation)
+
     def _check_fresh(self) -> None:
         for index, price in enumerate(self._roster.outcomes()):
             if price is not None:
@@ -162,14 +182,25 @@ class Population:
     def _all_batches(self) -> list[Batch]:
         return list(self.drawn_batches(torch.arange(len(self)), Chosen.everything(self.counts.numpy())))
 
-    def drawn_batches(self, cohort: Tensor, chosen: Chosen) -> Iterator[Batch]:
-        """The chosen examples of the clients in `cohort [k]`."""
+    def drawn_batches(self, cohort: Tensor, chosen: Chosen, numbers: Numbers | None = None) -> Iterator[Batch]:
+        """The chosen examples of the clients in `cohort [k]`.
+
+        Args:
+            cohort: The clients.
+            chosen: Which examples.
+            numbers: Random numbers for `views` of them; None gives the examples as they are.
+        """
+        many = 1 if numbers is None else self.multiplicity
         # on other devices than a processor fewer pieces are worth more padding
         alike = 0.75 if self.device.type == "cpu" else 0.5
-        here = [[torch.from_numpy(part) for part in block] for block in chosen.blocks(self.chunk, alike)]
+        blocks = chosen.blocks(max(self.chunk // many, 1), alike)
+        here = [[torch.from_numpy(part) for part in block] for block in blocks]
         lists = [(rows, places + self.starts[cohort[rows]].unsqueeze(1), mask) for rows, places, mask in here]
         there = moved(self.device, *chain.from_iterable(lists))
-        for number, (clients, places, _) in enumerate(here):
+        for number, (clients, places, kept) in enumerate(here):
             rows, at, mask = there[3 * number : 3 * number + 3]
-            inputs, targets = self.examples.take(cohort[clients], places, at)
-            yield Batch(rows, inputs, targets, mask, at)
+            if numbers is None or self.views is None:
+                inputs, targets = self.examples.take(cohort[clients], places, at)
+            else:
+                inputs, targets = self.views.take(cohort[clients], places, kept, at, numbers)
+            yield Batch(rows, inputs, targets, mask, at, views=many)

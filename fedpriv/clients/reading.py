@@ -1,10 +1,10 @@
-"""Reading the examples of a data set, once and each alone, into tensors."""
+"""Reading the examples of a data set, each alone, into tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -12,8 +12,10 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default
 
 from fedpriv.errors import DataError, in_short
 from fedpriv.nested import Nested, first, joined, leaves, plain, structure
+from fedpriv.randomness.borrowed import States
 
 _MOST = 2**31  # examples; more fit into no memory
+_PIECE = 256  # examples that are read in a row
 Pair = tuple[Nested, Nested]
 
 
@@ -45,6 +47,19 @@ class Unbatched:
     num_workers: int = 0
 
 
+class Read(NamedTuple):
+    """All examples of a source.
+
+    Attributes:
+        pair: Inputs `[m, ...]` and targets `[m, ...]`.
+        random: Whether reading them drew from torch's, NumPy's or Python's global generator: then they are other ones
+            when they are read again.
+    """
+
+    pair: Pair
+    random: bool
+
+
 def length_of(dataset: Dataset[Any]) -> int:
     """Number of examples of a map-style data set.
 
@@ -61,14 +76,14 @@ def length_of(dataset: Dataset[Any]) -> int:
     return found
 
 
-def read_all(source: Source, length: int) -> Pair:
-    """Read all examples in order: inputs `[m, ...]` and targets `[m, ...]`; there must be `length` of them.
+def read_all(source: Source, length: int) -> Read:
+    """Read all examples in order; there must be `length` of them.
 
     Raises:
         DataError: an example is no (input, target) pair, is not finite, or cannot be read.
     """
     try:
-        inputs, targets = _read(source)
+        (inputs, targets), random = _read(source)
     except DataError:
         raise
     except Exception as error:  # whatever a user's data set or collate_fn raises
@@ -84,7 +99,32 @@ def read_all(source: Source, length: int) -> Pair:
                 kind = f"{tensor.dtype} tensors of layout {tensor.layout} on {tensor.device}"
                 raise DataError(f"a client's {what} are {kind}: give dense real tensors that hold their numbers")
     check_finite(inputs, targets)
-    return inputs, targets
+    return Read((inputs, targets), random)
+
+
+def read_one(source: Source, place: int, like: Pair) -> Pair:
+    """Read the example at a place again: input `[1, ...]` and target `[1, ...]`.
+
+    Args:
+        source: Where it is.
+        place: Which one.
+        like: Inputs and targets of other examples, whose nesting and shapes it must have.
+
+    Raises:
+        DataError: it has not, or cannot be read.
+    """
+    try:
+        found = pair_of(source.collate_fn([source.dataset[place]]), 1)
+    except DataError:
+        raise
+    except Exception as error:  # whatever a user's data set or collate_fn raises
+        fix = "random transforms must work whenever they are drawn"
+        raise DataError(f"an example cannot be read again ({in_short(error)}): {fix}") from error
+    shapes = [[tuple(part.shape[1:]) for part in leaves(pair)] for pair in (found, like)]
+    if structure(found) != structure(like) or shapes[0] != shapes[1]:
+        told = f"an example that is read again has shapes {shapes[0]} instead of {shapes[1]}"
+        raise DataError(f"{told}: let random transforms give one public shape")
+    return found
 
 
 def check_finite(inputs: Nested, targets: Nested) -> None:
@@ -116,16 +156,15 @@ def is_plain(loader: Source) -> bool:
     return len(dataset.tensors) == 2 and loader.collate_fn is default_collate
 
 
-def _read(loader: Source) -> Pair:
+def _read(loader: Source) -> Read:
     if is_plain(loader):
-        return _tensors(loader.dataset)
-    collate = _stacked if loader.collate_fn is default_collate else _Alone(loader.collate_fn)
-    dataset = _OneByOne(loader.dataset, len(cast("TensorDataset", loader.dataset)))
-    once = DataLoader(dataset, batch_size=256, num_workers=loader.num_workers, collate_fn=collate)
-    pairs = [pair for batch in once for pair in batch]
+        return Read(_tensors(loader.dataset), random=False)
+    pieces = _Pieces(loader.dataset, len(cast("TensorDataset", loader.dataset)), loader.collate_fn)
+    once = list(DataLoader(pieces, batch_size=None, num_workers=loader.num_workers, collate_fn=_as_it_is))
+    pairs = [pair for piece, _ in once for pair in piece]
     _check_one_shape("inputs", [inputs for inputs, _ in pairs])
     _check_one_shape("targets", [targets for _, targets in pairs])
-    return joined(pairs)
+    return Read(joined(pairs), random=any(drawn for _, drawn in once))
 
 
 def _check_one_shape(what: str, column: Sequence[Nested]) -> None:
@@ -141,31 +180,29 @@ def _check_one_shape(what: str, column: Sequence[Nested]) -> None:
 
 
 @dataclass(frozen=True)
-class _OneByOne(Dataset[Any]):
-    """Asks a data set for one example at a time: its `__getitems__` could let one change another, too."""
+class _Pieces(Dataset[tuple[list[Pair], bool]]):
+    """Some examples after others, each read and collated alone, and whether that drew random numbers.
+
+    Read or collated together, one could change another, and no clipping would bound it.
+    """
 
     dataset: Dataset[Any]
     length: int
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> object:
-        return self.dataset[index]
-
-
-@dataclass(frozen=True)
-class _Alone:
-    """Collates one example at a time: collated together, one could change another, and no clipping would bound it."""
-
     collate: Callable[[list[Any]], Any]
 
-    def __call__(self, examples: list[Any]) -> list[Pair]:
-        return [pair_of(self.collate([example]), 1) for example in examples]
+    def __len__(self) -> int:
+        return -(-self.length // _PIECE)
+
+    def __getitem__(self, index: int) -> tuple[list[Pair], bool]:
+        before, places = States.now(), range(index * _PIECE, min((index + 1) * _PIECE, self.length))
+        examples = [self.dataset[place] for place in places]
+        if self.collate is default_collate:  # which treats them alone
+            return [pair_of(default_collate(examples), len(examples))], before.left
+        return [pair_of(self.collate([example]), 1) for example in examples], before.left
 
 
-def _stacked(examples: list[Any]) -> list[Pair]:
-    return [pair_of(default_collate(examples), len(examples))]
+def _as_it_is(piece: tuple[list[Pair], bool]) -> tuple[list[Pair], bool]:
+    return piece
 
 
 def pair_of(batch: object, count: int | None = None) -> Pair:

@@ -14,6 +14,7 @@ from fedpriv.clients.client import Client
 from fedpriv.clients.examples import Examples, InMemory
 from fedpriv.clients.layout import Layout, constants, share
 from fedpriv.clients.lazy import Examine, LazyClients
+from fedpriv.data.augmentation import Augmentation
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.settings import FixedSize, Privacy
 from fedpriv.problems.problem import Problem
@@ -25,6 +26,11 @@ class Roster(Protocol):
     @property
     def problems(self) -> Sequence[Problem]:
         """Objective and constraints of each client."""
+        ...
+
+    @property
+    def augmentation(self) -> Augmentation:
+        """Random views of all clients' examples."""
         ...
 
     @property
@@ -81,6 +87,19 @@ class Listed:
     def problems(self) -> Sequence[Problem]:
         """See `Roster`."""
         return [client.problem for client in self.clients]
+
+    @property
+    def augmentation(self) -> Augmentation:
+        """See `Roster`.
+
+        Raises:
+            ConfigError: clients have different ones.
+        """
+        found = self.clients[0].augmentation
+        for index, client in enumerate(self.clients):
+            if client.augmentation != found:
+                raise ConfigError(f"clients[{index}].augmentation", client.augmentation, "give all clients the same")
+        return found
 
     @property
     def sizes(self) -> Sequence[int]:

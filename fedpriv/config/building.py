@@ -103,7 +103,8 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
     network, promise, recipe = config.network.build(n_clients), config.promise(n_clients), config.recipe(n_clients)
     problems, (model, loss) = config.problem.everyones(), make_model(config, seen)
     check_measured(config, seen, model, loss)
-    draft = Draft(recipe.strategy, promise, network, config.rounds, seen, problems, model, loss, config.seed or 0)
+    started = recipe.strategy, promise, network, config.rounds, seen, problems, model, loss, config.seed or 0
+    draft = Draft(*started, augmentation=config.data.augmentation)
     entry = STRATEGIES.get(config.strategy.name)
     found = of_draft(
         draft,
@@ -143,7 +144,7 @@ def make_population(config: Config, split: Split) -> list[Client]:
     datasets = divide(config, split)
     model, loss = make_model(config, Outline.of(datasets, split.n_classes))
     of_clients, *of_server = config.problem.everyones()
-    clients = make_clients(model, loss, datasets, of_clients)
+    clients = make_clients(model, loss, datasets, of_clients, config.data.augmentation)
     # the server takes part as one more client, with constraints but without an objective
     return [*clients, *(client for problem in of_server for client in make_clients(model, loss, [split.test], problem))]
 

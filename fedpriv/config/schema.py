@@ -19,6 +19,7 @@ from fedpriv.config.problem import ProblemSection
 from fedpriv.config.spelling import SPELLINGS
 from fedpriv.config.strategies import CONTEXT, STRATEGIES
 from fedpriv.data import DATASETS
+from fedpriv.data.augmentation import AUGMENTATIONS, Augmentation
 from fedpriv.data.partition import PARTITIONS, Kind
 from fedpriv.errors import ConfigError
 from fedpriv.measuring.health import StopOn
@@ -56,12 +57,30 @@ PARTITION_SECTIONS: Mapping[str, type[PartitionSection]] = {kind: _partition_sec
 _PARTITION: Any = Annotated[reduce(or_, PARTITION_SECTIONS.values()), Field(discriminator="kind")]
 
 
+class AugmentSection(Plugin):
+    """A random change of inputs."""
+
+    field, registry = "data.augment", AUGMENTATIONS
+
+
 class DataSection(Plugin):
-    """A data set, and how it is divided among clients."""
+    """A data set, and how it is divided among clients.
+
+    `augment` lists random changes of training inputs, applied in order and drawn anew in each answer:
+    `[{name: crop, padding: 2}, flip]`. With an `augmentation_multiplicity` of K an example has K views, whose mean
+    gradient is clipped once.
+    """
 
     field, registry = "data", DATASETS
 
     partition: Annotated[PartitionSection, Spelled(_PARTITION)]
+    augment: list[AugmentSection] = Field(default_factory=list[AugmentSection])
+    augmentation_multiplicity: Count = 1
+
+    @property
+    def augmentation(self) -> Augmentation:
+        """Random views of train examples."""
+        return Augmentation([section.build() for section in self.augment], self.augmentation_multiplicity)
 
 
 def _as_file(given: object) -> object:

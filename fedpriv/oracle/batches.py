@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -65,6 +65,23 @@ class Draws:
         if isinstance(sampling, FullBatch):
             return self._population.full_batches(rows)
         return self._population.drawn_batches(rows, self._chosen(sampling, index, rows))
+
+    def views(self, sampling: Sampling, index: int, some: slice = slice(None)) -> Iterator[Batch]:
+        """The same examples, random views of them where the population has any: for gradients."""
+        if self._population.views is None:
+            return self.batches(sampling, index, some)
+        rows, round_index = self.rows[some], self._round
+
+        def numbers(clients: Sequence[int], places: Sequence[int], size: int) -> Tensor:
+            examples = zip(self._population.part.ids[list(clients)].tolist(), places, strict=True)
+            return torch.from_numpy(self._randomness.of_examples("views", round_index, index, examples, size))
+
+        return self._population.drawn_batches(rows, self._examples(sampling, index, rows), numbers)
+
+    def _examples(self, sampling: Sampling, index: int, rows: Tensor) -> Chosen:
+        if isinstance(sampling, FullBatch):
+            return Chosen.everything(self._population.counts[rows].numpy())
+        return self._chosen(sampling, index, rows)
 
     def slot(self, sampling: Cyclic) -> int:
         """Which slot of every client's examples is this round's batch."""

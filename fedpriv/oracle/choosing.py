@@ -63,7 +63,7 @@ def choose_by_trial(
         ConfigError: the backend that is insisted on does not serve the model.
     """
     model, loss, device = population.model, population.loss, population.device
-    tried: list[BackendName] = candidates(model) if name == "auto" else [name]
+    tried: list[BackendName] = candidates(model, population.multiplicity) if name == "auto" else [name]
     same = _SAME
     if precision == "bfloat16":
         model, same = Bfloat16(model), _SAME_BFLOAT16
@@ -94,6 +94,7 @@ class _Rehearsal:
     rows: tuple[Tensor, Tensor]  # of one row, and of two
     same: float  # relative difference of sums that count as equal
     wanted: list[Tensor]  # what the loop gives; empty where the model draws random numbers
+    views: int  # of an example
 
     def failure(self, name: str) -> str | None:
         """Why a backend does not serve the model, if so."""
@@ -110,8 +111,11 @@ class _Rehearsal:
         """The sums of one backend: clipped in both ways, and exact."""
         model = copy.deepcopy(self.model)  # which a forward pass may change
         backend, cells = BACKENDS[name](model, self.loss), torch.arange(2)
-        x, y = (each(lambda values: values[:4].unflatten(0, (2, 2)), part) for part in self.point[1:])
-        batch = Batch(cells, x, y, torch.ones(2, 2, dtype=torch.bool, device=self.rows[0].device))
+        # two clients' two examples, or the two views of one example of each
+        shape = (2, 2) if self.views == 1 else (2, 1, 2)
+        x, y = (each(lambda values: values[:4].unflatten(0, shape), part) for part in self.point[1:])
+        mask = torch.ones(shape[:2], dtype=torch.bool, device=self.rows[0].device)
+        batch = Batch(cells, x, y, mask, views=min(self.views, 2))
         asked = (self.rows[0], Clip(1.0)), (self.rows[1], Clip(1.0)), (self.rows[1], None)
         return [backend.clipped_sum(rows, batch, clip)[0] for rows, clip in asked]
 
@@ -142,7 +146,8 @@ def _rehearsal(population: Population, model: nn.Module, same: float) -> _Rehear
     loss, start = population.loss, population.params[0]
     for point in made_up(population):
         row = point[0]
-        found = _Rehearsal(model, loss, point, (row.expand(2, -1), torch.stack([row, start])), same, [])
+        rows = row.expand(2, -1), torch.stack([row, start])
+        found = _Rehearsal(model, loss, point, rows, same, [], population.multiplicity)
         try:
             wanted = found.sums("loop")
             draws = Trial(population, row).draws(point[1])

@@ -212,7 +212,7 @@ class PrivateOracle(Noising):
         some: slice = slice(None),
     ) -> Tensor:
         """Sum over the question's examples, each clipped when `clip` is given, of some of those who work."""
-        batches, multipliers = self._draws.batches(question.sampling, self._index, some), question.multipliers
+        batches, multipliers = self._draws.views(question.sampling, self._index, some), question.multipliers
         weights = None if multipliers is None else self.constraints.of_gradients(multipliers)
         return self._sums.gradients(batches, self._draws.rows[some], params, anchor, clip, weights)
 
@@ -223,7 +223,7 @@ class PrivateOracle(Noising):
             return Release(record, exact)
 
         def largest_norms() -> list[float]:
-            batches = self._draws.batches(question.sampling, self._index)
+            batches = self._draws.views(question.sampling, self._index)
             return self._sums.largest_norms(batches, params, replace(self.privacy.clip, norm="l1"))
 
         return add_published_noise(exact, published, record, self._randomness, clients, factors, largest_norms)

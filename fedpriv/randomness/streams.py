@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, Protocol
@@ -22,7 +22,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.randomness.keystream import Keystream
 
 PublicPurpose = Literal["init", "cohort", "topology"]
-SecretPurpose = Literal["batch", "noise", "local", "secret_cohort", "digest", "spread"]
+SecretPurpose = Literal["batch", "noise", "local", "secret_cohort", "digest", "spread", "views"]
 _PUBLIC = ("init", "cohort", "topology")
 
 
@@ -88,6 +88,25 @@ class Randomness:
             name = named.copy()
             name.update(b"%d" % client)
             yield name.digest()
+
+    def of_examples(
+        self, purpose: SecretPurpose, round_index: int, index: int, examples: Iterable[tuple[int, int]], size: int
+    ) -> NDArray[np.float64]:
+        """Uniform numbers in [0, 1) of examples, which have a stream each, `[n, size]`.
+
+        Args:
+            purpose: What for.
+            round_index: The round.
+            index: Which answer of the round.
+            examples: Each one's client, and its place in that client's data.
+            size: How many numbers.
+        """
+        named, rows = self._name(purpose, round_index, index), list[NDArray[np.float64]]()
+        for client, place in examples:
+            name = named.copy()
+            name.update(b"%d/%d" % (client, place))
+            rows.append(Keystream(name.digest()).random(size))
+        return np.stack(rows) if rows else np.empty((0, size))
 
     def pair_secret(self, i: int, j: int, purpose: str) -> bytes:
         """See `PairSecrets`. Simulated: one process makes the secrets of all pairs from its own."""

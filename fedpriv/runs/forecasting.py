@@ -216,7 +216,7 @@ def _called(formula: Formula, draft: Draft, plan: Plan) -> NoiseClaim | None:
 
 def _seconds(draft: Draft, plan: Plan, compute: Compute) -> float:
     """Time of a round, on made-up data: the first round also pays for what is done once."""
-    clients = make_clients(draft.model, draft.loss, draft.outline.made_up())
+    clients = make_clients(draft.model, draft.loss, draft.outline.made_up(), augmentation=draft.augmentation)
     privacy = replace(plan.privacy, epsilon=None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PromiseWarning)  # of made-up data

@@ -13,6 +13,7 @@ from torch import nn
 from fedpriv.clients.client import Client
 from fedpriv.clients.layout import fingerprint
 from fedpriv.clients.roster import roster_of
+from fedpriv.data.augmentation import Augmentation
 from fedpriv.engines.local import Progress
 from fedpriv.errors import FedprivError
 from fedpriv.privacy.ledger import Mark
@@ -110,5 +111,7 @@ def restored(saved: Checkpoint, first: Progress, folder: Path | None) -> Progres
 
 def of_settings(clients: Sequence[Client], *settings: Any) -> str:  # noqa: ANN401 - settings of every kind
     """Digest of these settings and of the clients' models and problems, in this order, but not of their data."""
+    roster = roster_of(clients)
+    views = [] if roster.augmentation == Augmentation() else [roster.augmentation]
     kinds = [(type(part), [p.shape for p in part.parameters(False)]) for part in clients[0].modules()]
-    return digest(*settings, kinds, list(roster_of(clients).problems))
+    return digest(*settings, kinds, list(roster.problems), *views)

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from fedpriv.clients.outline import Outline
+from fedpriv.data.augmentation import Augmentation
 from fedpriv.engines.local import RoundNetwork, begin, seen_by_aggregator, simulate
 from fedpriv.errors import ConfigError, in_short
 from fedpriv.network.graph import Graph
@@ -149,6 +150,7 @@ class Draft:
         model: What is trained.
         loss: What is minimised.
         seed: Public seed of cohorts and links.
+        augmentation: Random views of examples, if there are any.
     """
 
     strategy: Strategy
@@ -160,6 +162,7 @@ class Draft:
     model: nn.Module
     loss: nn.Module
     seed: int = 0
+    augmentation: Augmentation | None = None
 
     def plan(self, privacy: Privacy | None = None) -> Plan:
         """Its plan, or that under another promise; see `make_plan`."""

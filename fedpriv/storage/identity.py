@@ -49,6 +49,8 @@ LATER: dict[tuple[str, ...], object] = {
     ("strategy", "optimizer_state"): "reset",
     ("data", "missing"): None,
     ("data", "indicators"): [],
+    ("data", "augment"): [],
+    ("data", "augmentation_multiplicity"): 1,
 }
 """Settings that came after the first version, each with the value at which a run is as it was before there was one."""
 

@@ -33,10 +33,13 @@ BACKENDS: dict[str, MakesBackend] = {
 }
 
 
-def candidates(model: nn.Module) -> list[BackendName]:
-    """Backends that may serve the model, the fastest first; `fedpriv.oracle.choosing` tries them."""
+def candidates(model: nn.Module, views: int = 1) -> list[BackendName]:
+    """Backends that may serve the model and so many views of an example, the fastest first.
+
+    `fedpriv.oracle.choosing` tries them.
+    """
     general: list[BackendName] = ["ghost", "vmap", "loop"]
-    return ["linear", *general] if LinearBackend.supports(model) else general
+    return ["linear", *general] if views == 1 and LinearBackend.supports(model) else general
 
 
 def choose(name: BackendName, model: nn.Module, loss: Loss, chunk: int | None = None) -> Backend:

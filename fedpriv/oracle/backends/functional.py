@@ -54,6 +54,10 @@ class Functional:
         """Loss of one example, passed as a batch of one: `[...], [...] -> []`."""
         return self.loss_alone(self.outputs(params, alone(x)), y)
 
+    def mean_loss(self, params: Mapping[str, Tensor], x: Nested, y: Nested) -> Tensor:
+        """Mean loss of the views of one example, each passed as a batch of one: `[views, ...], [views, ...] -> []`."""
+        return vmap(self.example_loss, in_dims=(None, 0, 0), randomness="different")(params, x, y).mean()
+
     def loss_alone(self, outputs: Any, y: Nested) -> Tensor:  # noqa: ANN401
         """Loss of one example, from the outputs for a batch of one and its target `[...]`."""
         return self.loss(outputs, alone(y)).reshape(())

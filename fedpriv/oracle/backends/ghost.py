@@ -42,40 +42,46 @@ class GhostBackend(PerExample):
         super().__init__(model, loss, min(chunk or _MOST, _MOST))
         self._keep: Callable[[Tensor], Tensor] = _as_it_is
 
-    def _fitting(self, params: Tensor, x: Nested, y: Nested, norm: NormName) -> int:
-        gradients = [found.settled(norm) for found in self._gradients(params, x, y)]
+    def _fitting(self, params: Tensor, x: Nested, y: Nested, norm: NormName, views: int) -> int:
+        gradients = [found.settled(norm) for found in self._gradients(params, x, y, views)]
         return in_cache(sum(found.numbers for found in gradients) * params.element_size())
 
-    def _gradients(self, params: Tensor, x: Nested, y: Nested) -> list[Gradients]:
-        if not (found := self._run(params, x, y)):
+    def _gradients(self, params: Tensor, x: Nested, y: Nested, views: int) -> list[Gradients]:
+        if not (found := self._run(params, x, y, views)):
             self._keep = Tensor.clone
-            found = self._run(params, x, y)
+            found = self._run(params, x, y, views)
         return found
 
-    def _run(self, params: Tensor, x: Nested, y: Nested) -> list[Gradients]:
+    def _run(self, params: Tensor, x: Nested, y: Nested, views: int) -> list[Gradients]:
         """The gradients; none if the model changed in place what was to be kept."""
         cells, unflatten, calls = _cells(x), self._functional.unflatten, list[Call]()
         alike, flat = all_alike(params), each(lambda values: values.flatten(0, 1), (x, y))
         shared, (x, of_each) = (params[0], flat) if alike else (params, (x, y))
         own = shared.expand(math.prod(cells), -1) if alike else shared.unsqueeze(1).expand(*cells, -1)
         leaves = {name: leaf.requires_grad_() for name, leaf in unflatten(own.detach()).items()}
+        levels = (1 if alike else 2) + (views > 1)
 
         def scores_or_loss(own: dict[str, Tensor], shared: dict[str, Tensor], x: Nested, y: Nested) -> ScoresOrLoss:
-            with Recording(own, shared, calls, 1 if alike else 2, self._keep):
+            with Recording(own, shared, calls, levels, self._keep):
                 return self._functional.scores_or_loss(own, x, y)
 
-        over_examples = vmap(scores_or_loss, in_dims=(0, None, 0, 0), randomness="different")
+        # views are further positions of an example, which share its copies of parameters
+        over_views = vmap(scores_or_loss, in_dims=(None, None, 0, 0), randomness="different")
+        of_example = scores_or_loss if views == 1 else over_views
+        over_examples = vmap(of_example, in_dims=(0, None, 0, 0), randomness="different")
         over = over_examples if alike else vmap(over_examples, randomness="different")
         with torch.enable_grad():
             # of what needs gradients only leaves and recorded outputs get one
             of_one = over(leaves, unflatten(shared.detach().requires_grad_()), x, of_each)
             scores, losses = cast("tuple[object, Tensor]", of_one)
             if isinstance(scores, Tensor):
-                losses = self._functional.losses(scores if alike else scores.flatten(0, 1), flat[1])
+                targets = flat[1] if views == 1 else each(lambda values: values.flatten(0, 1), flat[1])
+                losses = self._functional.losses(scores.flatten(0, levels - 1), targets)
             if any(call.input.changed or call.output.changed for call in calls):
                 return []
             inputs = [*leaves.values(), *(call.output.stored for call in calls)]
-            gradients = torch.autograd.grad(losses.sum(), inputs, allow_unused=True)
+            mean = losses.sum() if views == 1 else losses.sum() / views
+            gradients = torch.autograd.grad(mean, inputs, allow_unused=True)
         return _by_parameter(leaves, calls, gradients, cells)
 
 

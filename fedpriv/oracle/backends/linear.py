@@ -57,7 +57,12 @@ class LinearBackend:
     def clipped_sum(
         self, params: Tensor, batch: Batch, clip: Clip | None, anchor: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """See `Backend.clipped_sum`."""
+        """See `Backend.clipped_sum`.
+
+        Raises:
+            ConfigError: examples have several views: the gradient of their mean loss is no product.
+        """
+        _check_one_view(batch)
         deltas = self._deltas(params, batch)
         if anchor is not None:
             deltas = deltas - self._deltas(anchor, batch)
@@ -72,6 +77,7 @@ class LinearBackend:
 
     def largest_norm(self, params: Tensor, batch: Batch, norm: Clip) -> Tensor:
         """See `Backend.largest_norm`: infinite where a gradient is not finite, 0 for a client without examples."""
+        _check_one_view(batch)
         norms = self._gradient_norms(self._deltas(params, batch), batch, norm)
         norms = norms.nan_to_num(torch.inf, torch.inf).where(batch.mask, 0)
         return norms.amax(1) if norms.numel() else norms.new_zeros(len(norms))
@@ -135,6 +141,12 @@ class LinearBackend:
         """Which examples' gradients have an entry that is no finite number of their type, `[k, b]`."""
         largest = _inputs(batch).abs().amax(2).clamp_min(1 if self._has_bias else 0)
         return ~torch.isfinite(deltas.abs().amax(2) * largest)
+
+
+def _check_one_view(batch: Batch) -> None:
+    if batch.views > 1:
+        fix = f"the mean gradient of {batch.views} views is no product of two vectors: use auto or ghost"
+        raise ConfigError("compute.backend", "linear", fix)
 
 
 def _inputs(batch: Batch) -> Tensor:

@@ -59,12 +59,19 @@ class LoopBackend:
         for client in range(len(params)):
             for example in batch.mask[client].nonzero().flatten():
                 x, y = _cell((batch.inputs, batch.targets), client, int(example))
-                gradient = self._gradient(params[client], x, y)
+                gradient = self._mean(params[client], x, y, batch.views)
                 if anchor is not None:
-                    gradient = gradient - self._gradient(anchor[client], x, y)
+                    gradient = gradient - self._mean(anchor[client], x, y, batch.views)
                 if batch.weights is not None:
                     gradient = gradient * batch.weights[client, example]
                 yield client, gradient
+
+    def _mean(self, row: Tensor, x: Nested, y: Nested, views: int) -> Tensor:
+        """Mean gradient of the views of an example."""
+        if views == 1:
+            return self._gradient(row, x, y)
+        pairs = [each(lambda values, view=view: values[view], (x, y)) for view in range(views)]
+        return torch.stack([self._gradient(row, *pair) for pair in pairs]).mean(0)
 
     def _gradient(self, row: Tensor, x: Nested, y: Nested) -> Tensor:
         row = row.detach().clone().requires_grad_()

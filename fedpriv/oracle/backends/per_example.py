@@ -61,11 +61,11 @@ class PerExample(ABC):
         return self._functional.model
 
     @abstractmethod
-    def _gradients(self, params: Tensor, x: Nested, y: Nested) -> list[Gradients]:
-        """Each parameter's gradients at rows `[c, dim]`, of examples `[c, b, ...]`."""
+    def _gradients(self, params: Tensor, x: Nested, y: Nested, views: int) -> list[Gradients]:
+        """Each parameter's gradients at rows `[c, dim]`, of examples `[c, b, ...]`, or `[c, b, views, ...]`."""
 
     @abstractmethod
-    def _fitting(self, params: Tensor, x: Nested, y: Nested, norm: NormName) -> int:
+    def _fitting(self, params: Tensor, x: Nested, y: Nested, norm: NormName, views: int) -> int:
         """How many examples `[1, 1, ...]` with rows `[1, dim]` a CPU's cache holds what is kept of."""
 
     def clipped_sum(
@@ -117,11 +117,10 @@ class PerExample(ABC):
         for rows, cells in _cut(clients, examples, chunk, height):
             (x, y), mask = _piece((batch.inputs, batch.targets), rows, cells), batch.mask[rows, cells]
             with self._kernels:
-                gradients = self._gradients(params[rows], x, y)
+                gradients = self._gradients(params[rows], x, y, batch.views)
                 if anchor is not None:
-                    gradients = [
-                        g.minus(a) for g, a in zip(gradients, self._gradients(anchor[rows], x, y), strict=True)
-                    ]
+                    at_anchor = self._gradients(anchor[rows], x, y, batch.views)
+                    gradients = [g.minus(a) for g, a in zip(gradients, at_anchor, strict=True)]
             if batch.weights is not None:
                 gradients = [g.times(batch.weights[rows, cells]) for g in gradients]
             gradients = [g.settled(norm.norm) for g in gradients]
@@ -136,7 +135,7 @@ class PerExample(ABC):
             first = slice(0, 1)
             one = params[first], *_piece((batch.inputs, batch.targets), first, first)
             with self._kernels, torch.random.fork_rng(devices=[]):  # a trial draws nothing of the run's
-                self._fits[norm.norm] = self._fitting(*one, norm.norm)
+                self._fits[norm.norm] = self._fitting(*one, norm.norm, batch.views)
         return min(self._chunk or self._fits[norm.norm], self._fits[norm.norm])
 
     def _exact_sum(self, params: Tensor, batch: Batch, anchor: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -155,6 +154,7 @@ class PerExample(ABC):
 
     def _sums(self, params: Tensor, batch: Batch) -> Tensor:
         """Sum of each client's gradients, `[k, dim]`: one backward pass for all examples of a client."""
+        batch = batch.apart(params.dtype)
         sums = params.new_zeros(params.shape)
         both = unpad(batch)
         clients, examples = batch.mask.shape

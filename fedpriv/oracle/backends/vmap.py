@@ -24,12 +24,13 @@ class VmapBackend(PerExample):
             which suits its cache, and so it is by default; a GPU is faster with more.
     """
 
-    def _fitting(self, params: Tensor, x: Nested, y: Nested, norm: NormName) -> int:
+    def _fitting(self, params: Tensor, x: Nested, y: Nested, norm: NormName, views: int) -> int:
         return in_cache(params.shape[1] * params.element_size())
 
-    def _gradients(self, params: Tensor, x: Nested, y: Nested) -> list[Gradients]:
+    def _gradients(self, params: Tensor, x: Nested, y: Nested, views: int) -> list[Gradients]:
         cells = first(x).shape[:2]
-        of_examples = vmap(grad(self._functional.example_loss), in_dims=(None, 0, 0), randomness="different")
+        of_one = self._functional.example_loss if views == 1 else self._functional.mean_loss
+        of_examples = vmap(grad(of_one), in_dims=(None, 0, 0), randomness="different")
         if all_alike(params):
             # one vmap over [c * b, ...]
             x, y = each(lambda values: values.flatten(0, 1), (x, y))

@@ -1,0 +1,248 @@
+"""Data augmentation: random views of an example, whose mean gradient is clipped once.
+
+With K views an example's contribution is the clipped mean of K gradients, so that the sensitivity is that of one view.
+Source: De, Berrada, Hayes, Smith, Balle (2022), arXiv:2204.13650, augmentation multiplicity.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedpriv.checks import Count, Fraction, NonNegative, Probability, checked
+from fedpriv.errors import ConfigError, DataError, in_short
+from fedpriv.nested import Nested, each, first, leaves, structure
+from fedpriv.plugins import Entry, Registry
+from fedpriv.randomness.borrowed import global_generators
+
+Function = Callable[[Any], Any]
+"""Maps one example's input to a random view of it; draws from torch's, NumPy's or Python's global generator."""
+
+
+class Transform(ABC):
+    """A random change of inputs: row i of what it gives depends on row i of what it gets, and on nothing else."""
+
+    draws: int
+    """How many random numbers a view takes."""
+
+    @abstractmethod
+    def views(self, inputs: Nested, uniform: Tensor) -> Nested:
+        """A view of each row: `[n, ...] -> [n, ...]`.
+
+        Args:
+            inputs: The rows, read only.
+            uniform: Random numbers in [0, 1), `[n, draws]` in float64 on the inputs' device.
+        """
+
+
+@checked("augment")
+@dataclass(frozen=True)
+class Flip(Transform):
+    """Turn images left to right, `[n, c, h, w]`.
+
+    Args:
+        chance: Probability of it.
+    """
+
+    chance: Probability = 0.5
+    draws = 1
+
+    def views(self, inputs: Nested, uniform: Tensor) -> Nested:
+        """See `Transform`."""
+        images = _images(inputs, "flip")
+        return images.flip(3).where((uniform[:, 0] < self.chance)[:, None, None, None], images)
+
+
+@checked("augment")
+@dataclass(frozen=True)
+class Crop(Transform):
+    """Pad images with zeros on all sides and cut out the old size at a random place, `[n, c, h, w]`.
+
+    Args:
+        padding: Number of pixels on each side; an image moves by at most so many.
+    """
+
+    padding: Count
+    draws = 2
+
+    def views(self, inputs: Nested, uniform: Tensor) -> Nested:
+        """See `Transform`."""
+        images = _images(inputs, "crop")
+        places = (uniform * (2 * self.padding + 1)).long()  # top and left corner, [n, 2]
+        rows, columns = (
+            corner.unsqueeze(1) + torch.arange(length, device=images.device)
+            for corner, length in zip(places.T, images.shape[2:], strict=True)
+        )
+        padded = functional.pad(images, (self.padding,) * 4).movedim(1, 3)  # [n, h + 2p, w + 2p, c]
+        image = torch.arange(len(images), device=images.device)[:, None, None]
+        return padded[image, rows[:, :, None], columns[:, None]].movedim(3, 1)
+
+
+@checked("augment")
+@dataclass(frozen=True)
+class Affine(Transform):
+    """Turn, move, scale and shear images about their middle, `[n, c, h, w]`; what comes into view is 0.
+
+    Each amount is uniform between minus and plus its bound.
+
+    Args:
+        degrees: Largest turn.
+        shift: Largest move along each axis, in pixels.
+        scale: Largest relative change of size.
+        shear: Largest angle of shearing along the width, in degrees.
+    """
+
+    degrees: NonNegative = 0.0
+    shift: NonNegative = 0.0
+    scale: Fraction = 0.0
+    shear: NonNegative = 0.0
+    draws = 5
+
+    def views(self, inputs: Nested, uniform: Tensor) -> Nested:
+        """See `Transform`."""
+        images = _images(inputs, "affine")
+        height, width = images.shape[2:]
+        turn, slant, size, across, down = (2 * uniform.to(images) - 1).unbind(1)
+        turn, slant = turn * math.radians(self.degrees), (slant * math.radians(self.shear)).tan()
+        size = 1 / (1 + size * self.scale)
+        cos, sin = size * turn.cos(), size * turn.sin()
+        # from a pixel of the view to its source, in the units of grid_sample: half a width and half a height are 1
+        to_x = cos + sin * 0, -(sin - cos * slant) * (height / width), across * self.shift * 2 / width
+        to_y = sin * (width / height), cos + sin * slant, down * self.shift * 2 / height
+        maps = torch.stack([torch.stack(to_x, 1), torch.stack(to_y, 1)], 1)  # [n, 2, 3]
+        grid = functional.affine_grid(maps, list(images.shape), align_corners=False)
+        return functional.grid_sample(images, grid, align_corners=False)
+
+
+@dataclass(frozen=True)
+class Each(Transform):
+    """A function of one example's input, called for each view with the global generators seeded for it.
+
+    Args:
+        function: Such as a transform of `torchvision.transforms.v2`. It gets a copy on the processor.
+    """
+
+    function: Function
+    draws = 1
+
+    def views(self, inputs: Nested, uniform: Tensor) -> Nested:
+        """See `Transform`.
+
+        Raises:
+            DataError: a view has another shape, or the function fails.
+        """
+        device, rows, found = first(inputs).device, each(Tensor.cpu, inputs), list[Nested]()
+        with global_generators() as seed:
+            for at, number in enumerate((uniform[:, 0] * 2**53).long().tolist()):
+                seed(number)
+                found.append(self._view(each(lambda values, at=at: values[at].clone(), rows)))
+        return each(lambda *values: torch.stack(values).to(device), *found)
+
+    def _view(self, example: Nested) -> Nested:
+        try:
+            view = self.function(example)
+        except Exception as error:  # whatever a user's function raises
+            raise DataError(f"augmentation fails on an example ({in_short(error)}): repair the function") from error
+        if _form(view) != _form(example):
+            told = f"augmentation makes {_form(view)} of an example's {_form(example)}"
+            raise DataError(f"{told}: give views of the shape and type of the example, as the model and test data have")
+        return cast("Nested", view)
+
+
+@checked("augmentation")
+@dataclass(frozen=True)
+class Augmentation:
+    """Random views of each example of a client, new ones whenever it is drawn. Test data are never augmented.
+
+    Args:
+        transforms: Applied in order to an example's input: `Flip`, `Crop`, `Affine`, a `Transform` of your own, or a
+            function of one input, as those of `torchvision.transforms.v2` are, which draws from torch's, NumPy's or
+            Python's global generator. They must keep shape and type.
+        multiplicity: Number of views of each example; the mean of their gradients is clipped once. A batch takes so
+            many times as long.
+
+    Guarantee: an example changes its client's sum by at most the clip bound, as without augmentation, and the views of
+    no other example. Views follow from the run's secret seed, so that a resumed run has the same.
+
+    Raises:
+        ConfigError: an argument is of another kind.
+    """
+
+    transforms: Sequence[Transform | Function] = ()
+    multiplicity: Count = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "transforms", tuple(self.transforms))
+        for transform in self.transforms:
+            if not (isinstance(transform, Transform) or callable(transform)) or isinstance(transform, type):
+                fix = "give objects such as Flip(), or functions of one example's input"
+                raise ConfigError("augmentation.transforms", transform, fix)
+
+    @cached_property
+    def steps(self) -> tuple[Transform, ...]:
+        """The transforms, functions among them wrapped."""
+        return tuple(step if isinstance(step, Transform) else Each(step) for step in self.transforms)
+
+    @property
+    def draws(self) -> int:
+        """How many random numbers a view takes."""
+        return sum(step.draws for step in self.steps)
+
+    def views(self, inputs: Nested, uniform: Tensor) -> Nested:
+        """A view of each row, `[n, ...] -> [n, ...]`, by its random numbers `[n, draws]`."""
+        widths = [step.draws for step in self.steps]
+        for step, numbers in zip(self.steps, uniform.split(widths, 1) if widths else (), strict=True):
+            inputs = step.views(inputs, numbers)
+        return inputs
+
+    def try_out(self, inputs: Nested) -> None:
+        """Refuse transforms that do not fit inputs like these `[n, ...]`, of which only shapes and types are used.
+
+        Raises:
+            ConfigError: they fail on made-up numbers, or change their shape or type.
+        """
+        made_up = each(lambda like: torch.full_like(like[:1], 0.5 if like.is_floating_point() else 0), inputs)
+        names = ", ".join(type(step).__name__ for step in self.steps)
+        try:
+            found = self.views(made_up, torch.full((1, self.draws), 0.5, device=first(made_up).device).double())
+        except DataError as error:
+            raise ConfigError("augmentation.transforms", names, str(error)) from error
+        if _form(found) != _form(made_up):
+            fix = f"make {_form(found)} of {_form(made_up)}: views must have the shape and type of examples"
+            raise ConfigError("augmentation.transforms", names, fix)
+
+
+def _images(inputs: Nested, name: str) -> Tensor:
+    images = first(inputs)
+    if len(leaves(inputs)) != 1 or images.dim() != 4 or not images.is_floating_point():
+        told = f"takes images [c, h, w], and an input is {_form(inputs, 1)}"
+        raise ConfigError("augment", name, f"{told}: leave out data.flat, or use a function of your own")
+    return images
+
+
+def _form(value: object, skip: int = 0) -> str:
+    """Nesting, shapes and types."""
+    tree = cast("Nested", value)
+    shapes = [f"{tuple(part.shape[skip:])} {str(part.dtype).removeprefix('torch.')}" for part in leaves(tree)]
+    if len(shapes) == 1 and isinstance(value, Tensor):
+        return shapes[0]
+    return f"{structure(tree)} of {', '.join(shapes)}" if shapes else f"a {type(value).__name__} without tensors"
+
+
+AUGMENTATIONS = Registry(
+    {
+        "flip": Entry(Flip, "images left to right"),
+        "crop": Entry(Crop, "images padded with zeros and cut out again at a random place"),
+        "affine": Entry(Affine, "images turned, moved, scaled and sheared"),
+    },
+    (Transform,),
+    "fedpriv.augmentations",
+)
