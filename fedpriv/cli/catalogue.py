@@ -17,7 +17,14 @@ from fedpriv.checks import Bound, either
 from fedpriv.config.base import Choice, Plugin, Spelled, options_model
 from fedpriv.config.network import ActivitySection, MixingSection, TopologySection
 from fedpriv.config.problem import ConstraintSection, ObjectiveSection
-from fedpriv.config.schema import PARTITION_SECTIONS, AugmentSection, DataSection, LossSection, ModelSection, StrategySection
+from fedpriv.config.schema import (
+    PARTITION_SECTIONS,
+    AugmentSection,
+    DataSection,
+    LossSection,
+    ModelSection,
+    StrategySection,
+)
 from fedpriv.data.partition import PARTITIONS
 from fedpriv.engines import ENGINES
 from fedpriv.errors import ConfigError
