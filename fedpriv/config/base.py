@@ -238,8 +238,6 @@ def _unknown(name: str, names: Collection[str]) -> str:
 def _translate(error: ErrorDetails, given: Any, path: str) -> ConfigError:  # noqa: ANN401 - whatever YAML held
     context = error.get("ctx", {})
     cause = context.get("error")
-    if isinstance(cause, ConfigError):
-        return cause
     keys = [path] if path else []
     value = given
     more = {"unknown_field": "name", "union_tag_not_found": "discriminator", "union_tag_invalid": "discriminator"}.get(
@@ -248,6 +246,8 @@ def _translate(error: ErrorDetails, given: Any, path: str) -> ConfigError:  # no
     for key in (*error["loc"], *([context[more].strip("'")] if more else [])):
         if str(key).startswith("@"):
             continue  # the tag of a union that tells its forms by their looks
+        if isinstance(value, dict) and key not in value and key in value.values():
+            continue  # the tag of a union that tells its forms by a field
         try:
             value = value[key]
         except (LookupError, TypeError):
@@ -255,12 +255,20 @@ def _translate(error: ErrorDetails, given: Any, path: str) -> ConfigError:  # no
                 continue  # the tag of a union, which the user did not write
             value = cast("Any", None)
         keys.append(str(key))
+    if isinstance(cause, ConfigError):  # a schedule does not know which option it is
+        before, found, field = cause.field.rpartition(_SCHEDULE)
+        return cause if before or not found else ConfigError(".".join(keys) + field, cause.value, cause.fix)
     return ConfigError(".".join(keys) or "configuration", value, _fix(error, context))
+
+
+_SCHEDULE = "strategy.schedule"
 
 
 _FIXES = {
     **dict.fromkeys(("missing", "union_tag_not_found"), "is required"),
-    **dict.fromkeys(("model_type", "model_attributes_type", "dataclass_type"), "give a mapping, e.g. {name: value}"),
+    **dict.fromkeys(
+        ("model_type", "model_attributes_type", "dataclass_type", "dict_type"), "give a mapping, e.g. {name: value}"
+    ),
     **dict.fromkeys(("list_type", "tuple_type", "sequence_str"), "give a list, e.g. [value]"),
 }
 
