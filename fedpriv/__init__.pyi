@@ -49,6 +49,7 @@ from .problems.problem import Problem
 from .reports import sinks as sinks
 from .runs.compute import Compute
 from .runs.results import Result, RoundReport
+from .runs.total import total
 from .runs.train import train
 from .runs.training import Training
 from .strategies.adaptive_clipping import adaptive_clipping
@@ -171,5 +172,6 @@ __all__ = [
     "scaffold",
     "sinks",
     "svrg",
+    "total",
     "train",
 ]

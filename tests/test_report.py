@@ -184,8 +184,10 @@ def test_runs_side_by_side_tell_their_total(tmp_path: Path):
         assert line[heading.index("unit") :].startswith("sample ")
     differing, total = comparison.notes(runs)
     assert differing == "these epsilons do not compare: the runs differ in delta"
-    epsilon, delta = (float(number) for number in re.findall(r"(?:epsilon|delta)=(\S+)", total))
+    together, least, epsilon, delta = (float(number) for number in re.findall(r"(?:epsilon|delta)=([\d.e-]+)", total))
     sum_of_epsilons = sum(run.spent.epsilon for run in runs)
+    assert max(run.spent.epsilon for run in runs) < together < sum_of_epsilons
+    assert least == 1e-6
     assert sum_of_epsilons <= epsilon <= 1.001 * sum_of_epsilons
     assert 1.1e-5 <= delta <= 1.102e-5
 

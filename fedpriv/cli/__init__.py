@@ -1,4 +1,4 @@
-"""The command line: init, train, plan, resume, show, audit, key, topology, list, schema.
+"""The command line: init, train, plan, resume, show, account, audit, key, topology, list, schema.
 
 Each command imports what it uses when it is called, so that `fedpriv --help` and shell completion are fast.
 """
@@ -233,6 +233,26 @@ def audit(
     made = auditing.run(subject, overrides or [], folder, as_json=as_json)
     if made.status:
         raise typer.Exit(made.status)
+
+
+@app.command()
+def account(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs on the same data.")],
+    delta: Annotated[
+        float | None, typer.Option("--delta", help="Price at this delta; the smallest of the runs' own if left out.")
+    ] = None,
+    accountant: Annotated[
+        str | None, typer.Option("--accountant", help="Only this bound: gaussian, pld, rdp or pure.")
+    ] = None,
+    colluders: Annotated[int, typer.Option("--colluders", help="Clients that tell each other all they know.")] = 1,
+    group: Annotated[int, typer.Option("--group", help="Units that are protected together.")] = 10,
+    allow_plugins: AllowPlugins = False,
+    as_json: AsJson = False,
+) -> None:
+    """Price runs from their ledgers: together, at any delta, against each adversary and for each unit."""
+    from fedpriv.cli import accounting
+
+    accounting.tell(folders, as_json=as_json, delta=delta, accountant=accountant, colluders=colluders, group=group)
 
 
 @app.command()

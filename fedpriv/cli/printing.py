@@ -26,7 +26,12 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 def busy(rounds: int) -> Status:
     """A spinner while data are read and rounds are planned; shown on a terminal only."""
-    return err.status(f"reading data, planning {rounds} round{'s' * (rounds > 1)}")
+    return busy_with(f"reading data, planning {rounds} round{'s' * (rounds > 1)}")
+
+
+def busy_with(what: str) -> Status:
+    """A spinner; shown on a terminal only."""
+    return err.status(what)
 
 
 def print_rows(rows: dict[str, str], indent: int = 0) -> None:

@@ -23,10 +23,11 @@ from fedpriv.data.base import as_inputs
 from fedpriv.data.partition import known_sizes, notes
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.settings import SECURE_IS_GONE
+from fedpriv.published.recipe import Recipe
 from fedpriv.runs import advice
 from fedpriv.runs.forecasting import Forecast
 from fedpriv.runs.forecasting import forecast as of_draft
-from fedpriv.runs.planning import Draft
+from fedpriv.runs.planning import Draft, Plan
 from fedpriv.runs.training import Training
 from fedpriv.storage.folder import RunFolder
 
@@ -98,13 +99,7 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
     Raises:
         ConfigError: the run cannot work, or no noise reaches its target.
     """
-    seen = outline(config)
-    n_clients = len(seen.sizes)
-    network, promise, recipe = config.network.build(n_clients), config.promise(n_clients), config.recipe(n_clients)
-    problems, (model, loss) = config.problem.everyones(), make_model(config, seen)
-    check_measured(config, seen, model, loss)
-    started = recipe.strategy, promise, network, config.rounds, seen, problems, model, loss, config.seed or 0
-    draft = Draft(*started, augmentation=config.data.augmentation)
+    draft, recipe = _draft(config)
     entry = STRATEGIES.get(config.strategy.name)
     found = of_draft(
         draft,
@@ -114,8 +109,31 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
         claim=recipe.claimed(config.privacy.delta),
         formula=entry.variants.formula if entry else None,
     )
-    said = _notes(config) if promise.private else []
+    said = _notes(config) if draft.privacy.private else []
     return replace(found, warnings=(*found.warnings, *said))
+
+
+def planned(config: Config, seed: int) -> Plan:
+    """The releases of a run that was made with this configuration.
+
+    Args:
+        config: The run.
+        seed: Its public seed, of cohorts and links.
+
+    Raises:
+        FedprivError: its data, or its plugins, are not at hand.
+    """
+    return replace(_draft(config)[0], seed=seed).plan()
+
+
+def _draft(config: Config) -> tuple[Draft, Recipe]:
+    seen = outline(config)
+    n_clients = len(seen.sizes)
+    network, promise, recipe = config.network.build(n_clients), config.promise(n_clients), config.recipe(n_clients)
+    problems, (model, loss) = config.problem.everyones(), make_model(config, seen)
+    check_measured(config, seen, model, loss)
+    made = recipe.strategy, promise, network, config.rounds, seen, problems, model, loss, config.seed or 0
+    return Draft(*made, augmentation=config.data.augmentation), recipe
 
 
 def at_start(config: Config, training: Training) -> list[str]:

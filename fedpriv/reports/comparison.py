@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from fedpriv.errors import PrivacyError
 from fedpriv.measuring.health import told
 from fedpriv.measuring.metrics import headlines
 from fedpriv.privacy.accounting.spent import up
+from fedpriv.privacy.composition import compose
 from fedpriv.reports.report import Run
+from fedpriv.reports.spendings import Plan, spending_of
 
 _PROMISE = ("unit", "relation", "trust", "delta")
 
@@ -28,9 +31,9 @@ def aligned(cells: Sequence[Sequence[str]]) -> list[str]:
 def notes(runs: Sequence[Run]) -> list[str]:
     """Warnings about the comparison, and the epsilon of all runs together.
 
-    Guarantee: the total is an upper bound if the runs read the same clients' data, by basic composition: epsilons add
-    up, and so do deltas (Dwork and Roth, 2014, theorem B.1). It also holds where settings of later runs were chosen by
-    the results of earlier ones.
+    Guarantee: the total is an upper bound if the runs read the same clients' data (`composition.compose`). Where
+    settings of later runs were chosen by the results of earlier ones the sum holds: epsilons add up, and so do deltas
+    (Dwork and Roth, 2014, theorem B.1).
     """
     spent = [run.spent for run in runs if run.spent is not None]
     differing = [name for name in _PROMISE if len({getattr(one, name) for one in spent}) > 1]
@@ -44,11 +47,22 @@ def notes(runs: Sequence[Run]) -> list[str]:
     same = not {"unit", "relation", "trust"} & {*differing} and len({run.config["data"]["name"] for run in runs}) == 1
     if same and math.isfinite(total) and len(spent) == len(runs):
         delta = math.fsum(one.delta for one in spent)
+        adaptive = f"epsilon={up(total)} at delta={delta:.6g}"
         found.append(
-            f"if these runs read the same private data, they cost up to epsilon={up(total)} at delta={up(delta)} "
-            "together, and so does choosing the best of them"
+            f"if these runs read the same private data, they cost up to {_together(runs) or adaptive} together, and so "
+            f"does choosing the best of them; {adaptive} if results of earlier ones chose settings of later ones"
         )
     return found
+
+
+def _together(runs: Sequence[Run]) -> str:
+    """The price of all runs, tightly; empty where a plan that is charged is not on record."""
+    try:
+        spendings = [spending_of(run.files, Plan()) for run in runs]
+    except PrivacyError:
+        return ""
+    spent = compose(spendings, min(run.spent.delta for run in runs if run.spent is not None))
+    return f"epsilon={up(spent.epsilon)} at delta={up(spent.delta)}"
 
 
 def _columns(run: Run) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from fedpriv.privacy.accounting.accountant import Accountant, account
@@ -12,8 +11,13 @@ from fedpriv.privacy.record import Record
 from fedpriv.runs.planning import Plan
 from fedpriv.runs.results import Ended
 
-_EARLY: tuple[Ended, ...] = ("strategy", "nonfinite", "metric")
-_WHOLE_PLAN: tuple[Ended, ...] = (*_EARLY, "left")
+STOPPED_EARLY: tuple[Ended, ...] = ("strategy", "nonfinite", "metric")
+_WHOLE_PLAN: tuple[Ended, ...] = (*STOPPED_EARLY, "left")
+
+
+def rest_of(plan: Plan, finished: int) -> list[Record]:
+    """The releases of a plan after its first `finished` rounds; none where there is no promise."""
+    return [record for record in plan.records if record.round >= finished] if plan.privacy.private else []
 
 
 class Charging:
@@ -52,7 +56,7 @@ class Charging:
 
     def reported(self, ended: Ended, finished: int) -> float:
         """Quick upper bound on the epsilon of the rounds so far, for a report."""
-        return self.at_end(ended, finished).epsilon if ended in _EARLY else self._reported.so_far()
+        return self.at_end(ended, finished).epsilon if ended in STOPPED_EARLY else self._reported.so_far()
 
     def spent(self) -> Spent:
         """Tight upper bound on what has been spent so far."""
@@ -67,12 +71,16 @@ class Charging:
         If it stopped before its plan ended, the stop may depend on data, so the whole plan is charged. A stop that the
         budget forced does not depend on data.
         """
-        privacy = self._plan.privacy
-        if ended not in _WHOLE_PLAN or not privacy.private:
+        plan = self._plan
+        if len(charged := self.records(ended, finished)) == len(self._ledger.records):
             return replace(self.spent(), not_covered=self._not_covered)
-        rest: Sequence[Record] = [record for record in self._plan.records if record.round >= finished]
-        charged = account([*self._ledger.records, *rest], self._plan.n_clients, privacy.delta)
-        return replace(charged.at_most(privacy.epsilon), not_covered=self._not_covered)
+        spent = account(charged, plan.n_clients, plan.privacy.delta).at_most(plan.privacy.epsilon)
+        return replace(spent, not_covered=self._not_covered)
+
+    def records(self, ended: Ended, finished: int) -> tuple[Record, ...]:
+        """The releases that `at_end` charges."""
+        rest = rest_of(self._plan, finished) if ended in _WHOLE_PLAN else []
+        return (*self._ledger.records, *rest)
 
     def _accountant(self) -> Accountant:
         plan, privacy = self._plan, self._plan.privacy

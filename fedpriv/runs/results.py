@@ -26,6 +26,8 @@ from fedpriv.storage.saved import ROUND, checked
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from fedpriv.privacy.record import Record
+
 Ended = Literal["rounds", "strategy", "budget", "nonfinite", "metric", "left"]
 _ENDINGS: dict[Ended, str] = {
     "strategy": "the strategy said that it was done",
@@ -116,6 +118,7 @@ class Result:
         params: The model's trainable parameters, `[dim]`.
         node_params: Each node's trainable parameters, `[n, dim]`; n times `params` with a server.
         model: The model as a module, in eval mode.
+        charged: The releases behind `spent`: those of the ledger and, if the run stopped early, the rest of its plan.
     """
 
     strategy: str
@@ -137,6 +140,7 @@ class Result:
     params: Tensor
     node_params: Tensor
     model: nn.Module
+    charged: tuple[Record, ...] = ()
 
     @property
     def history(self) -> Any:  # noqa: ANN401 - pandas is not a dependency

@@ -311,6 +311,7 @@ class Training:
             if measures.apart(progress)
             else params.expand(len(self.population), -1),
             model=self._with(params),
+            charged=self._charging.records(self._ended(), progress.round),
         )
 
     def _parts(self) -> dict[str, Any]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from fedpriv.privacy.accounting import gaussian, rdp
-from fedpriv.privacy.accounting.events import History, covers
+from fedpriv.privacy.accounting.events import Event, History, covers
 
+BOUNDS = ("pure", "rdp", "gaussian", "pld")
+_SLOW = "pld"
+_GROUPS_TO, _FINITE = 200.0, 1e300  # beyond, a group's distribution is slow, and its epsilon of no use either way
 MOST_TIGHT = 64  # histories that get a privacy loss distribution; the others keep the quick bound, also an upper bound
 
 
@@ -27,7 +31,8 @@ def quick(history: History, delta: float) -> dict[str, float]:
 def tight(history: History, delta: float) -> dict[str, float]:
     """Epsilon by each bound that may be the smallest, by name, privacy loss distributions included."""
     bounds = quick(history, delta)
-    if math.isfinite(min(bounds.values())) and "gaussian" not in bounds:
+    hopeless = min(bounds.values()) > (_GROUPS_TO if any(event.group > 1 for event in history) else _FINITE)
+    if not hopeless and "gaussian" not in bounds:
         from fedpriv.privacy.accounting import pld
 
         bounds["pld"] = pld.epsilon(history, delta)
@@ -45,15 +50,54 @@ def largest(histories: Sequence[History], delta: float, enough: float = 0.0) -> 
     Returns:
         The largest epsilon; if all are at most ``enough``, any number between it and ``enough``.
     """
-    first = sorted(((min(quick(h, delta).values()), h) for h in histories), key=lambda pair: -pair[0])
-    result, seen = 0.0, list[History]()
+    return worst(histories, delta, enough)[0]
+
+
+def worst(
+    histories: Sequence[History], delta: float, enough: float = 0.0, only: str | None = None
+) -> tuple[float, str]:
+    """The largest epsilon of several histories, and the bound that gave it.
+
+    Args:
+        histories: The distinct histories.
+        delta: Delta of the guarantee.
+        enough: See `largest`.
+        only: The one bound to look at, e.g. `"rdp"`; infinite where it does not apply. None takes the smallest.
+
+    Returns:
+        Epsilon, and the bound's name; `"none"` where no bound is finite.
+    """
+    first = sorted(((_least(quick(h, delta), only), h) for h in histories), key=lambda pair: -pair[0][0])
+    result, seen = (0.0, only or "pure"), list[History]()
     for bound, history in first:
-        if bound <= max(result, enough):
+        if only not in (None, _SLOW):
+            return bound if math.isfinite(bound[0]) else (math.inf, "none")
+        if only is None and bound[0] <= max(result[0], enough):
             return max(result, bound)
         if not any(dominated(history, other) for other in seen):
-            result = max(result, bound if len(seen) >= MOST_TIGHT else min(tight(history, delta).values()))
+            quickly = only is None and len(seen) >= MOST_TIGHT
+            result = max(result, bound if quickly else _least(tight(history, delta), only))
             seen.append(history)
-    return result
+    return result if math.isfinite(result[0]) else (math.inf, "none")
+
+
+def _least(found: Mapping[str, float], only: str | None) -> tuple[float, str]:
+    """The smallest bound with its name, or one by name."""
+    if only is not None:
+        return found.get(only, math.inf), only
+    return min((epsilon, name) for name, epsilon in found.items())
+
+
+def ceiling(histories: Sequence[History]) -> History:
+    """A history that costs at least what each of these costs: one of them if it can be, else all of them at once."""
+    kept = list[History]()
+    for history in sorted(histories, key=lambda h: -sum(h.values())):
+        if not any(dominated(history, other) for other in kept):
+            kept = [*(other for other in kept if not dominated(other, history)), history]
+    whole: Counter[Event] = Counter()
+    for history in kept:
+        whole |= Counter(dict(history))
+    return whole
 
 
 def dominated(history: History, other: History) -> bool:

@@ -49,17 +49,29 @@ class Event(NamedTuple):
         noise: Noise scale over sensitivity.
         selection: How the client's examples (or the client) were sampled; see the table of this module.
         rate: Sampling rate in (0, 1]; 1 when ``selection`` is full.
+        group: How many units are protected together, each drawn by itself with ``rate``; see `accounting.groups`.
     """
 
     law: Law
     noise: float
     selection: Selection = "full"
     rate: float = 1.0
+    group: int = 1
 
     @property
     def composes_exactly(self) -> bool:
         """Unsampled Gaussian noise: any number of such events cost what one costs (Dong, Roth, Su, 2022)."""
         return self.law == "gaussian" and self.selection == "full"
+
+    @property
+    def shift(self) -> float:
+        """Largest change of the answer over its noise scale."""
+        return self.group / self.noise
+
+    @property
+    def drawn(self) -> float:
+        """Probability that any unit of the group is drawn."""
+        return self.rate if self.group == 1 else -math.expm1(self.group * math.log1p(-self.rate))
 
 
 EXACT = Event("none", 0.0)
@@ -163,10 +175,11 @@ def _selection(record: Record, law: Law) -> Selection:
 
 
 def covers(planned: Event, event: Event, slack: float = 0.0) -> bool:
-    """Whether an event is of the planned kind, with at least its noise and at most its sampling rate."""
+    """Whether an event is of the planned kind, with at least its noise, and at most its sampling rate and group."""
     return (
         planned.law == event.law
         and planned.selection == event.selection
+        and planned.group >= event.group
         and event.noise >= planned.noise * (1 - slack)
         and event.rate <= planned.rate
     )
@@ -186,10 +199,10 @@ def bucketed(history: History) -> dict[Event, int]:
 
 def rounded(history: History, ratio: float) -> dict[Event, int]:
     """Events alike but for less than this ratio between their noise, counted as the one with the least noise."""
-    groups: dict[tuple[str, str, float, int], list[Event]] = {}
+    groups: dict[tuple[str, str, float, int, int], list[Event]] = {}
     for event in history:
         cell = math.floor(math.log(event.noise) / math.log(ratio))
-        groups.setdefault((event.law, event.selection, event.rate, cell), []).append(event)
+        groups.setdefault((event.law, event.selection, event.rate, event.group, cell), []).append(event)
     result: Counter[Event] = Counter()
     for members in groups.values():
         result[min(members, key=lambda event: event.noise)] += sum(history[event] for event in members)

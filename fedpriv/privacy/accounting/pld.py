@@ -18,8 +18,9 @@ from dp_accounting.pld import privacy_loss_distribution as dpa
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
-from fedpriv.privacy.accounting import rdp
+from fedpriv.privacy.accounting import mixtures, rdp
 from fedpriv.privacy.accounting.events import Event, History, bucketed
+from fedpriv.privacy.accounting.profiles import log_profile, log_profile_back
 
 Array = NDArray[np.float64]
 SMALLEST_DELTA = 1e-9  # below, rounding in the Fourier transforms could reach the tail that delta measures
@@ -118,8 +119,8 @@ def _inflation(counts: Array, widths: Array, interval: float) -> float:
 
 def _reach(event: Event) -> float:
     """Largest loss that can matter; what lies beyond counts as an infinite loss."""
-    shift = 1 / event.noise
-    return rdp.amplify(shift if event.law == "laplace" else shift**2 / 2 + 9 * shift, event.rate)
+    shift = event.shift
+    return rdp.amplify(shift if event.law == "laplace" else shift**2 / 2 + 9 * shift, event.drawn)
 
 
 def _distribution(event: Event, interval: float) -> dpa.PrivacyLossDistribution:
@@ -139,27 +140,29 @@ def _distribution(event: Event, interval: float) -> dpa.PrivacyLossDistribution:
 
 
 def _sampled(event: Event, t: Array) -> tuple[Array, Array]:
-    """``H_t`` in both directions, from the curve of the unsampled event.
+    """``H_t`` in both directions, from the curve of the unsampled event; of a group, from that of those drawn.
 
     With the record in the first data set ``H_t = q delta_s(log(1 + (e^t - 1) / q))``; a replaced record is in both.
     With it only in the second, ``H_t = (1 - (1-q) e^t) delta_s(log(q e^t / (1 - (1-q) e^t)))``, zero from -log(1-q) on.
 
     Source: Balle, Barthe, Gaboardi 2018, theorem 8; the operator C_q of Dong, Roth, Su 2022.
     """
-    rate = event.rate
+    rate = event.drawn
     # log(1 + (e^t - 1) / q), written so that e^t cannot overflow
-    forward = rate * np.exp(rdp.log_profile(event, t + np.log(np.exp(-t) - np.expm1(-t) / rate)))
+    forward = rate * np.exp(log_profile(event, t + np.log(np.exp(-t) - np.expm1(-t) / rate)))
     inside = t[t < -math.log1p(-rate)]
     left = rate - (1 - rate) * np.expm1(inside)
-    backward = left * np.exp(rdp.log_profile(event, inside + math.log(rate) - np.log(left)))
+    backward = left * np.exp(log_profile_back(event, inside + math.log(rate) - np.log(left)))
     return forward, np.append(backward, 0.0)[: len(t)]
 
 
 def _replaced(event: Event, t: Array) -> Array:
     """``H_t`` of ``(1-q) N(0) + q N(1)`` against ``(1-q) N(0) + q N(-1)``.
 
-    The loss grows with x, so the sum over x is cut where the loss is t.
+    The loss grows with x, so the sum over x is cut where the loss is t. For groups see `mixtures`.
     """
+    if event.group > 1:
+        return np.exp(mixtures.log_replaced(event, t))
     sigma, rate = 2 * event.noise, event.rate
     # e^{x / sigma^2} solves a quadratic equation
     log_c = math.log(rate) - 1 / (2 * sigma**2)

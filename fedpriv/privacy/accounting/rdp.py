@@ -18,36 +18,13 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpriv.privacy.accounting import mixtures
 from fedpriv.privacy.accounting.events import MOST_LEVELS, Event, History, rounded
-from fedpriv.privacy.accounting.gaussian import log_delta
+from fedpriv.privacy.accounting.orders import ORDERS
+from fedpriv.privacy.accounting.profiles import log_profile, log_profile_back
 
 Array = NDArray[np.float64]
 
-ORDERS: Array = np.array(
-    [1.02, 1.03, 1.05, 1.07]
-    + [1 + k / 10 for k in range(1, 20)]
-    + [3 + k / 4 for k in range(32)]
-    + [
-        *range(11, 24),
-        *range(24, 64, 2),
-        64,
-        72,
-        80,
-        96,
-        112,
-        128,
-        160,
-        192,
-        256,
-        384,
-        512,
-        1024,
-        2048,
-        4096,
-        16384,
-        65536,
-    ]
-)
 _GROUPS = [(orders[0], orders[-1] + 1) for orders in np.array_split(np.arange(len(ORDERS)), 20)]
 _PARTS = [slice(int(first), int(last)) for first, last in _GROUPS]
 _MAX_NODES = 6000
@@ -120,7 +97,7 @@ def pure(event: Event) -> float:
         return 0.0
     if event.law != "laplace":
         return math.inf
-    return amplify(1 / event.noise, event.rate)
+    return amplify(event.shift, event.drawn)
 
 
 def amplify(epsilon: float, rate: float) -> float:
@@ -130,7 +107,7 @@ def amplify(epsilon: float, rate: float) -> float:
 
 def unsampled(event: Event) -> Array:
     """Rényi divergences of one event ``[orders]`` without its sampling."""
-    return _CURVES[event.law](np.asarray(event.noise))
+    return _CURVES[event.law](np.asarray(event.noise / event.group))
 
 
 def _laplace(noise: Array) -> Array:
@@ -165,17 +142,17 @@ _AMPLIFIED = {"gaussian", "zcdp", "laplace"}  # the grids below reach as far as 
 def _sampled(event: Event) -> Array:
     """Sampled events, from the curve of the unsampled one, by Gauss-Legendre in ``u``: its own epsilon."""
     u, log_weight = _grid(event)
-    log_rate = math.log(event.rate)
+    log_rate = math.log(event.drawn)
     curve = log_weight + log_rate + log_profile(event, u)
     # t = log(1 + q (e^u - 1)), dt = q e^{u - t} du: the direction in which the sampled record raises the density
-    t = np.logaddexp(math.log1p(-event.rate), log_rate + u)
+    t = np.logaddexp(math.log1p(-event.drawn), log_rate + u)
     forward = curve + log_rate + u - t
     back, backward = t, forward
     if event.selection == "poisson":  # the other direction has its own, smaller curve
-        back = -np.log1p(event.rate * np.expm1(-u))
-        backward = curve + log_rate - 2 * (u - back)
+        back = -np.log1p(event.drawn * np.expm1(-u))
+        backward = log_weight + 2 * log_rate + log_profile_back(event, u) - 2 * (u - back)
     result = np.full(ORDERS.shape, math.inf)
-    for part, end in _parts(u, 1 / event.noise, event.law != "laplace"):
+    for part, end in _parts(u, event.shift, event.law != "laplace"):
         order = ORDERS[part, None]
         terms = [(order - 1) * t[:end] + forward[:end], backward[:end] - order * back[:end]]
         log_excess = np.log(order * (order - 1)) + _log_sum(np.concatenate(terms, axis=1))
@@ -195,22 +172,10 @@ def _parts(nodes: Array, shift: float, unbounded: bool) -> Iterator[tuple[slice,
             yield part, int(np.searchsorted(nodes, end, side="right"))
 
 
-def log_profile(event: Event, u: Array) -> Array:
-    """Logarithm of delta at epsilon = ``u >= 0`` of the event without its sampling."""
-    if event.law == "gaussian":
-        return log_delta(1 / event.noise, u)
-    if event.law == "laplace":
-        with np.errstate(divide="ignore"):
-            return np.log(-np.expm1(np.minimum((u - 1 / event.noise) / 2, 0.0)))
-    order, rho = ORDERS[:, None], 1 / (2 * event.noise**2)
-    bound = (order - 1) * (order * rho - u + np.log1p(-1 / order)) - np.log(order)
-    return np.minimum(bound.min(0), 0.0)
-
-
 def _grid(event: Event) -> tuple[Array, Array]:
     """Nodes and log weights on which every order in reach is integrated."""
-    shift = 1 / event.noise
-    width = min(shift, 1.0) / 2
+    shift = event.shift
+    width = min(1 / event.noise, 1.0) / 2
     if event.law == "laplace":
         # large orders live within 1/order of the largest loss: halve the panels towards it
         ends = shift * (1 - 0.5 ** np.arange(0, 24))
@@ -224,17 +189,17 @@ def _grid(event: Event) -> tuple[Array, Array]:
 
 
 def _replaced(event: Event) -> Array:
-    """Poisson-sampled Gaussian, one record replaced: the pair of the module ``events``, by the trapezoidal rule."""
-    sigma, rate = 2 * event.noise, event.rate
+    """Poisson-sampled Gaussian, records replaced: the pair of the module ``mixtures``, by the trapezoidal rule."""
+    sigma, weights, k = 2 * event.noise, mixtures.all_draws(event), event.group
     step = min(sigma, sigma**2) / 4  # the integrand is analytic in a strip of half-width pi sigma^2
-    start = -1 - 10 * sigma
-    x = np.arange(start, min(ORDERS[-1] + 1 + 11 * sigma, start + _MAX_NODES * step), step)
-    log_q = _mixture(x, sigma, rate, -1.0)
-    loss = _mixture(x, sigma, rate, 1.0) - log_q
+    start = -k - 10 * sigma
+    x = np.arange(start, min((ORDERS[-1] + 1) * k + 11 * sigma, start + _MAX_NODES * step), step)
+    log_q = mixtures.log_density(weights, x, sigma, -1)
+    loss = mixtures.log_density(weights, x, sigma) - log_q
     log_mass = log_q + math.log(step) - math.log(sigma * math.sqrt(2 * math.pi))
     result = np.full(ORDERS.shape, math.inf)
-    # in units of the standard deviation squared, the peaks of the integrands lie at x = a, sigma wide
-    for part, end in _parts(x / sigma**2, 1 / sigma, unbounded=True):
+    # in units of the standard deviation squared, the peaks of the integrands lie at most at x = k a, sigma wide
+    for part, end in _parts(x * k / sigma**2, k / sigma, unbounded=True):
         order = ORDERS[part, None]
         terms = _log_excess(order, loss[:end]) + log_mass[:end]
         result[part] = (np.logaddexp(0.0, _log_sum(terms)) / (order - 1))[:, 0]
@@ -248,12 +213,6 @@ def _log_excess(order: Array, loss: Array) -> Array:
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         near = np.where(np.abs(power) < 1e-3, series, np.expm1(power) - order * np.expm1(loss))
         return np.where(power < 30, np.log(np.maximum(near, 0.0)), power)
-
-
-def _mixture(x: Array, sigma: float, rate: float, mean: float) -> Array:
-    """Log density of ``(1-rate) N(0) + rate N(mean)``, up to the constant that both share."""
-    outside = math.log1p(-rate) - x**2 / (2 * sigma**2)
-    return np.logaddexp(outside, math.log(rate) - (x - mean) ** 2 / (2 * sigma**2))
 
 
 def _log_sum(terms: Array) -> Array:

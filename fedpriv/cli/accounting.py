@@ -1,0 +1,73 @@
+"""Account for the folders of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.markup import escape
+
+from fedpriv.cli.printing import busy_with, out, print_json, print_rows
+from fedpriv.config import load_config
+from fedpriv.config.building import outline, planned
+from fedpriv.errors import FedprivError
+from fedpriv.reports.accounts import Account, account_for, unfinished
+from fedpriv.reports.spendings import Plan, ended_early, spending_of
+from fedpriv.runs.charging import rest_of
+from fedpriv.runs.run_files import RunFiles
+
+
+def tell(
+    folders: Sequence[Path],
+    *,
+    as_json: bool,
+    delta: float | None,
+    accountant: str | None,
+    colluders: int,
+    group: int,
+) -> None:
+    """Print what runs cost.
+
+    Raises:
+        FedprivError: a folder holds no run, its files are altered or incomplete, or the runs protect nothing in common.
+    """
+    files = [RunFiles.read(folder) for folder in folders]
+    with busy_with("counting"):
+        found = account_for(
+            [spending_of(one, _plan_of(one)) for one in files],
+            [0.0 if one.ledger.header.delta is None else one.ledger.header.delta for one in files],
+            delta=delta,
+            accountant=accountant,
+            colluders=colluders,
+            group=group,
+        )
+    notes = (*found.notes, *(unfinished(one.folder) for one in files if one.result is None))
+    if as_json:
+        print_json({**found.to_json(), "notes": notes})
+    else:
+        _print(found, notes)
+
+
+def _plan_of(files: RunFiles) -> Plan:
+    """What the configuration of a run tells, as far as it can be read here."""
+    if files.config is None:
+        return Plan()
+    try:
+        config = load_config(files.folder / "config.yaml")
+        sizes = outline(config).sizes
+        if not ended_early(files) or files.result is None or files.checkpoint is None:
+            return Plan(sizes=sizes)
+        plan = planned(config, files.checkpoint.randomness().seed)
+    except FedprivError:
+        return Plan()
+    return Plan(tuple(rest_of(plan, files.result["rounds"])), sizes)
+
+
+def _print(found: Account, notes: Sequence[str]) -> None:
+    print_rows(found.rows())
+    for line in found.table():
+        out.print(escape(line))
+    for line in found.remarks():
+        out.print(f"  {escape(line)}")
+    for note in notes:
+        out.print(f"[yellow]note:[/] {escape(note)}")

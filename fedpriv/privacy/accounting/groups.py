@@ -1,0 +1,40 @@
+"""What an answer costs a group of k units that change together, computed and not multiplied.
+
+==========================  ============================================================================================
+event                       of a group
+==========================  ============================================================================================
+not sampled                 k times the shift, exactly
+Poisson-sampled, Gaussian   the number of drawn units is binomial (`accounting.mixtures`), exactly
+Poisson-sampled, Laplace,   k times the shift, drawn with the probability that any unit is: at most that, by joint
+``add_remove``              convexity, and because a smaller shift costs less
+all others                  k times the shift, drawn with probability ``min(1, k q)``, for the same reasons
+==========================  ============================================================================================
+
+Under ``add_remove`` all of the group are there, or none is. Members may lie at one client or at several: nothing costs
+more than all of them at the client that pays most.
+"""
+
+from __future__ import annotations
+
+import math
+
+from fedpriv.privacy.accounting.events import Event
+
+
+def of_group(event: Event, k: int) -> Event:
+    """The event, for k units of those that it is about.
+
+    Args:
+        event: Of one unit.
+        k: Number of units, at least 1.
+    """
+    if k == 1 or event.law == "none" or math.isinf(event.noise):
+        return event
+    if event.selection == "full":
+        return event._replace(noise=event.noise / k)
+    if event.selection != "amplified" and event.law == "gaussian":
+        return event._replace(group=k)
+    any_drawn = min(1.0, k * event.rate)
+    if event.selection == "poisson":
+        any_drawn = event._replace(group=k).drawn
+    return Event(event.law, event.noise / k, event.selection if any_drawn < 1 else "full", any_drawn)

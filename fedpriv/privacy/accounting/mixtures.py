@@ -1,0 +1,133 @@
+"""Gaussian answers about a group of k units, each of which is drawn by itself with rate q.
+
+j of the k are drawn with weight ``w_j = Binomial(k, q)(j)``, and move the answer by at most j. In units of that:
+
+* ``add_remove``: all k are there or none is, ``sum_j w_j N(j)`` against ``N(0)`` (Choquette-Choo, Ganesh, Steinke,
+  Thakurta 2024, mixtures of Gaussians). The curves here are of the answers in which some are drawn, j from 1 on.
+* ``replace_one``: ``sum_j w_j N(j)`` against ``sum_j w_j N(-j)``. No shifts v_j, v'_j of norm j cost more: for a set A
+  with ``N(0)(A) = Phi(z)`` and t >= 0
+
+      P(A) - e^t Q(A) = w_0 (1 - e^t) Phi(z) + sum_j w_j [N(v_j)(A) - e^t N(v'_j)(A)]
+                     <= w_0 (1 - e^t) Phi(z) + sum_j w_j [Phi(z + j/s) - e^t Phi(z - j/s)]
+
+  by the lemma of Neyman and Pearson, with equality for a half line and shifts to both sides of it. For k = 1 this is
+  the pair of Lebeda, Regehr, Kamath and Steinke (2025).
+
+All likelihood ratios rise with x, so that each curve is that of half lines.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln, log_ndtr
+
+from fedpriv.privacy.accounting.events import Event
+
+Array = NDArray[np.float64]
+Weights = Sequence[tuple[int, float]]
+_ALL, _NEGLIGIBLE = 64, -50.0  # groups with a term for each j; log weight of the j that larger groups lump
+_STEPS = 80  # of the root finder, at most
+_NEAR = 1e-9  # relative: a curve is flat where its half line is best, so that it is wrong by the square of this
+_FINE, _STRIDE = 4096, 64
+
+
+def log_forward(event: Event, u: Array) -> Array:
+    """``log H_u(sum_j w_j N(j) || N(0))``, given that j is at least 1; ``u >= 0``."""
+    weights, s = some_drawn(event), event.noise
+    x = _crossing(u, _first_reach(weights, u, s), lambda x: _ratio(weights, x, s))
+    return _difference(_sum([w + log_ndtr((j - x) / s) for j, w in weights]), u + log_ndtr(-x / s))
+
+
+def log_backward(event: Event, u: Array) -> Array:
+    """``log H_u(N(0) || sum_j w_j N(j))``, given that j is at least 1; ``u >= 0``."""
+    weights, s = some_drawn(event), event.noise
+    x = _crossing(-u, _first_reach(weights, -u, s), lambda x: _ratio(weights, x, s))
+    return _difference(log_ndtr(x / s), u + _sum([w + log_ndtr((x - j) / s) for j, w in weights]))
+
+
+def log_replaced(event: Event, t: Array) -> Array:
+    """``log H_t(sum_j w_j N(j) || sum_j w_j N(-j))``, none drawn included; ``t >= 0``."""
+    weights, s = all_draws(event), 2 * event.noise
+
+    def loss(x: Array) -> tuple[Array, Array]:
+        (up, rise), (down, fall) = _ratio(weights, x, s), _ratio(weights, -x, s)
+        return up - down, rise + fall
+
+    # the denominator falls with x, and is at most what it is at 0
+    reach = _first_reach(weights[1:], t + _ratio(weights, np.zeros(1), s)[0], s)
+    x = _crossing(t, np.maximum(reach, 0.0), loss)
+    return _difference(
+        _sum([w + log_ndtr((j - x) / s) for j, w in weights]),
+        t + _sum([w + log_ndtr((-j - x) / s) for j, w in weights]),
+    )
+
+
+def some_drawn(event: Event) -> Weights:
+    """Each number of units that may be drawn, from 1, with its log weight given that some are."""
+    whole = -math.log(event.drawn)
+    return [(j, log_w + whole) for j, log_w in all_draws(event)[1:]]
+
+
+def all_draws(event: Event) -> Weights:
+    """Each number of units that may be drawn, from 0, with its log weight; rare large numbers count as all k."""
+    k, rate = event.group, event.rate
+    j = np.arange(k + 1)
+    log_w = gammaln(k + 1) - gammaln(j + 1) - gammaln(k - j + 1) + j * math.log(rate) + (k - j) * math.log1p(-rate)
+    last = k if k <= _ALL else max(int(np.flatnonzero(log_w > _NEGLIGIBLE)[-1]), 1)
+    found = list(zip(j[: last + 1].tolist(), log_w[: last + 1].tolist(), strict=True))
+    return found if last == k else [*found, (k, math.log(k) + float(log_w[last + 1 :].max()))]
+
+
+def log_density(weights: Weights, x: Array, s: float, sign: int = 1) -> Array:
+    """Log density of ``sum_j w_j N(sign j)``, up to the constant of every normal density of deviation s."""
+    return _sum([w - (x - sign * j) ** 2 / (2 * s**2) for j, w in weights])
+
+
+def _ratio(weights: Weights, x: Array, s: float) -> tuple[Array, Array]:
+    """Log density of ``sum_j w_j N(j)`` over that of ``N(0)``, and its slope."""
+    numbers, logs = np.array([j for j, _ in weights], dtype=float), np.array([w for _, w in weights])
+    terms = (logs - numbers**2 / (2 * s**2))[:, None] + numbers[:, None] * (x / s**2)
+    top = terms.max(0)
+    shares = np.exp(terms - top)
+    total = shares.sum(0)
+    return top + np.log(total), numbers @ shares / total / s**2
+
+
+def _first_reach(weights: Weights, loss: Array, s: float) -> Array:
+    """Where a single term reaches this loss: the sum has reached it by then."""
+    return np.min([((loss - w) * s**2 + j * j / 2) / j for j, w in weights], axis=0)
+
+
+def _crossing(loss: Array, right: Array, function: Callable[[Array], tuple[Array, Array]]) -> Array:
+    """Where an increasing function is ``loss``: Newton's method from the right, halving where that leads astray."""
+    low, high, x = np.full(right.shape, -math.inf), right, right
+    if len(loss) > _FINE:  # a fine grid: begin with what a coarse one has found
+        few = np.append(np.arange(0, len(loss) - 1, _STRIDE), len(loss) - 1)
+        rising = 1 if loss[-1] > loss[0] else -1
+        x = np.interp(rising * loss, rising * loss[few], _crossing(loss[few], right[few], function))
+    for _ in range(_STEPS):
+        value, slope = function(x)
+        low, high = np.where(value < loss, x, low), np.where(value < loss, high, x)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            guess = x - (value - loss) / slope
+            middle = np.where(np.isfinite(low), (low + high) / 2, guess)
+        following = np.where((guess > low) & (guess <= high), guess, middle)
+        if np.abs(following - x).max(initial=0.0) <= _NEAR * (1 + np.abs(x).max(initial=0.0)):
+            break
+        x = following
+    return x
+
+
+def _sum(logs: Sequence[Array]) -> Array:
+    terms = np.array(logs)
+    top = terms.max(0)
+    return top + np.log(np.exp(terms - top).sum(0))
+
+
+def _difference(upper: Array, lower: Array) -> Array:
+    with np.errstate(divide="ignore"):
+        return upper + np.log(-np.expm1(np.minimum(lower - upper, 0.0)))

@@ -1,0 +1,32 @@
+"""Privacy curves of one event without its sampling: the logarithm of delta at each epsilon ``u >= 0``."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpriv.privacy.accounting import mixtures
+from fedpriv.privacy.accounting.events import Event
+from fedpriv.privacy.accounting.gaussian import log_delta
+from fedpriv.privacy.accounting.orders import ORDERS
+
+Array = NDArray[np.float64]
+
+
+def log_profile(event: Event, u: Array) -> Array:
+    """Of the data with what was drawn against those without."""
+    if event.group > 1:
+        return mixtures.log_forward(event, u)
+    if event.law == "gaussian":
+        return log_delta(1 / event.noise, u)
+    if event.law == "laplace":
+        with np.errstate(divide="ignore"):
+            return np.log(-np.expm1(np.minimum((u - 1 / event.noise) / 2, 0.0)))
+    order, rho = ORDERS[:, None], 1 / (2 * event.noise**2)
+    bound = (order - 1) * (order * rho - u + np.log1p(-1 / order)) - np.log(order)
+    return np.minimum(bound.min(0), 0.0)
+
+
+def log_profile_back(event: Event, u: Array) -> Array:
+    """Of the data without what was drawn against those with it: the same, but for a group."""
+    return mixtures.log_backward(event, u) if event.group > 1 else log_profile(event, u)

@@ -1,0 +1,245 @@
+"""The epsilon of several runs together, for any delta, bound and group, from their ledgers alone.
+
+Runs compose as their answers do: the histories of a unit are added up, and the whole has one price, which is smaller
+than the sum of prices. That holds if the number of runs and their noise do not depend on the answers of earlier runs
+(they may be fixed beforehand, or follow from public data); otherwise the sum of epsilons and deltas holds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from fedpriv.errors import ConfigError, PrivacyError
+from fedpriv.privacy.accounting import bounds
+from fedpriv.privacy.accounting.accountant import check_target
+from fedpriv.privacy.accounting.events import Charge, History, charge_of, histories
+from fedpriv.privacy.accounting.groups import of_group
+from fedpriv.privacy.accounting.spent import Spent
+from fedpriv.privacy.record import PerClient, Record, Relation, Unit
+
+_MOST_SIZES = 1000  # clients whose groups are counted by their own sizes; of more, by the largest
+
+
+@dataclass(frozen=True)
+class Spending:
+    """What one run released.
+
+    Attributes:
+        name: For messages, e.g. its folder.
+        records: Its ledger and, if it is charged for more, the rest of its plan.
+        n_clients: Number of clients.
+        data: Text that is the same for runs whose clients hold the same examples; None if that is not known.
+        sizes: Public number of examples of each client; None if it is not known.
+        not_covered: What the run revealed besides.
+        noise: Text that is the same for runs that drew the same noise; None if that is not known.
+    """
+
+    name: str
+    records: Sequence[Record] = field(repr=False)
+    n_clients: int
+    data: str | None = None
+    sizes: tuple[int, ...] | None = None
+    not_covered: tuple[str, ...] = ()
+    noise: str | None = field(default=None, repr=False)
+
+    @property
+    def kinds(self) -> set[tuple[Unit, Relation, str]]:
+        """Unit, relation and what else is shared, of all records."""
+        return {(record.unit, record.relation, record.shared) for record in self.records}
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What several runs protect together.
+
+    Attributes:
+        unit: The smallest unit of any of them: who protects whole clients protects their examples.
+        relation: `"replace_one"` if any of them has it: to replace a unit is to remove one and to add another.
+        shared: All that neighbours of any of them share.
+        aligned: Whether client i is the same in all of them, with the same examples.
+    """
+
+    unit: Unit
+    relation: Relation
+    shared: str
+    aligned: bool
+
+
+def promise_of(runs: Sequence[Spending]) -> Promise:
+    """What runs protect together.
+
+    Raises:
+        ConfigError: there are no runs.
+        PrivacyError: a run protects several kinds of units, runs share noise, or their whole clients are not the same.
+    """
+    if not runs:
+        raise ConfigError("runs", [], "name at least one run")
+    _check_noise(runs)
+    kinds = set[tuple[Unit, Relation, str]]()
+    for run in runs:
+        if len(run.kinds) > 1:
+            raise PrivacyError(f"{run.name} protects different units or relations: {sorted(run.kinds)}")
+        kinds |= run.kinds
+    units, relations = {unit for unit, _, _ in kinds}, {relation for _, relation, _ in kinds}
+    shared = dict.fromkeys(part for _, _, text in sorted(kinds) for part in text.split(", ") if part)
+    relation: Relation = "replace_one" if "replace_one" in relations or len(units) > 1 else "add_remove"
+    aligned = len({(run.data, run.n_clients) for run in runs}) == 1 and (len(runs) == 1 or runs[0].data is not None)
+    unit: Unit = "sample" if "sample" in units or not units else "client"
+    if unit == "client" and not aligned and len({run.n_clients for run in runs}) > 1:
+        raise PrivacyError(
+            f"{', '.join(run.name for run in runs)} protect whole clients, but other ones: they have "
+            f"{', '.join(str(run.n_clients) for run in runs)} clients, so that one client's data may be several "
+            "clients' elsewhere. Account for them one by one"
+        )
+    return Promise(unit, relation, ", ".join(shared), aligned)
+
+
+def _check_noise(runs: Sequence[Spending]) -> None:
+    first = dict[str, str]()
+    for run in runs:
+        if run.noise is not None and first.setdefault(run.noise, run.name) != run.name:
+            raise PrivacyError(
+                f"{first[run.noise]} and {run.name} drew the same noise. If they are copies of one run, name one of "
+                "them; if their data differ, the difference of their answers has no noise, and no epsilon holds"
+            )
+
+
+def compose(runs: Sequence[Spending], delta: float, accountant: str | None = None) -> Spent:
+    """Epsilon of all runs together, each against whoever sees what its own `trust` allows.
+
+    Guarantee: an upper bound for every unit of their common promise, if the number of runs and their noise do not
+    depend on the answers of earlier ones. Where clients may be others in each run, it is for a unit that is at the
+    worst client of each.
+
+    Args:
+        runs: What they released.
+        delta: Failure probability in [0, 1) of all together.
+        accountant: The one bound to use, `"gaussian"`, `"pld"`, `"rdp"` or `"pure"`; None takes the smallest.
+
+    Raises:
+        ConfigError: an argument or a record is out of range.
+        PrivacyError: they protect nothing in common.
+    """
+    check_target(1, delta, 1.0)
+    check_accountant(accountant)
+    promise = promise_of(runs)
+    charges = [charges_of(run, run.records, promise) for run in runs]
+    n_clients = max(run.n_clients for run in runs)
+    groups = together(charges, [run.n_clients for run in runs], aligned=promise.aligned)
+    epsilon, name = bounds.worst([history for _, history in groups], delta, only=accountant)
+    per_client = [epsilon] * n_clients
+    for members, history in groups if len(groups) > 1 else ():
+        own = min(epsilon, bounds.worst([history], delta, only=accountant)[0])
+        for member in members:
+            per_client[member] = own
+    reasons = (
+        record.non_private or "an answer without noise"
+        for run in runs
+        for record in run.records
+        if record.mechanism == "none" or record.non_private is not None
+    )
+    return Spent(
+        epsilon,
+        delta,
+        promise.unit,
+        promise.relation + (f"({promise.shared})" if promise.shared else ""),
+        "+".join(dict.fromkeys(record.trust for run in runs for record in run.records)) or "local",
+        name,
+        tuple(per_client),
+        tuple(dict.fromkeys(reasons)),
+        tuple(dict.fromkeys(said for run in runs for said in run.not_covered)),
+    )
+
+
+def check_accountant(name: str | None) -> None:
+    """Refuse a bound that nobody knows.
+
+    Raises:
+        ConfigError: it is none of `BOUNDS`.
+    """
+    if name is not None and name not in bounds.BOUNDS:
+        raise ConfigError("accountant", name, f"choose {', '.join(bounds.BOUNDS)}, or leave it out for the smallest")
+
+
+def charges_of(
+    run: Spending, records: Iterable[Record], promise: Promise, group: int | Sequence[int] = 1
+) -> Counter[Charge]:
+    """What records of a run cost a unit of the promise, or a group of several.
+
+    Args:
+        run: The run.
+        records: Its records, or as an adversary prices them.
+        promise: What is protected.
+        group: Number of the run's own units that change together, or one number for each client.
+    """
+    counted: Counter[Charge] = Counter()
+    for record in records:
+        told = record if group == 1 else in_any_slot(record)
+        counted[charge_of(as_promised(told, promise), run.n_clients)] += 1
+    if group == 1:
+        return counted
+    alone = {(record.unit, record.trust.partition("+")[0]) for record in run.records} == {("client", "local")}
+    if alone and isinstance(group, int):  # each client has noise of its own: as many answers as there are clients
+        return Counter({charge: count * group for charge, count in counted.items()})
+    grouped: Counter[Charge] = Counter()
+    for charge, count in counted.items():
+        grouped[_of_group(charge, group, run.n_clients)] += count
+    return grouped
+
+
+def as_promised(record: Record, promise: Promise) -> Record:
+    """A record, priced for the promise's relation: half the noise over twice the sensitivity."""
+    if record.relation == promise.relation or record.mechanism == "none":
+        return record
+    return replace(record, relation=promise.relation, noise_multiplier=_halved(record.noise_multiplier))
+
+
+def in_any_slot(record: Record) -> Record:
+    """A record, priced for groups: members of several slots overlap in noise over time, so no draw amplifies."""
+    if record.time is None or record.sampling == "full":
+        return record
+    return replace(record, sampling="full", rate=1.0)
+
+
+def _halved(noise: PerClient) -> PerClient:
+    return tuple(each / 2 for each in noise) if isinstance(noise, tuple) else noise / 2
+
+
+def _of_group(charge: Charge, group: int | Sequence[int], n_clients: int) -> Charge:
+    if isinstance(group, int):
+        return Charge(charge.clients, tuple(of_group(event, group) for event in charge.events))
+    if len(set(group)) == 1 or n_clients > _MOST_SIZES:
+        return _of_group(charge, max(group), n_clients)
+    clients = range(n_clients) if charge.clients is None else charge.clients
+    events = charge.events * len(clients) if len(charge.events) == 1 else charge.events
+    return Charge(charge.clients, tuple(of_group(e, group[c]) for c, e in zip(clients, events, strict=True)))
+
+
+def together(
+    charges: Sequence[Counter[Charge]], n_clients: Sequence[int], *, aligned: bool
+) -> list[tuple[list[int], History]]:
+    """The distinct histories of units over all runs, each with its clients.
+
+    Args:
+        charges: Of each run.
+        n_clients: Of each run.
+        aligned: Whether client i is the same in all runs. If not, a unit is at the worst client of each.
+    """
+    if aligned:
+        whole: Counter[Charge] = Counter()
+        for each in charges:
+            whole.update(each)
+        return [*histories(whole, n_clients[0])]
+    worst: Counter[Charge] = Counter()
+    for each, n in zip(charges, n_clients, strict=True):
+        history = bounds.ceiling([found for _, found in histories(each, n)])
+        worst.update({Charge(None, (event,)): count for event, count in history.items()})
+    return [*histories(worst, max(n_clients))]
+
+
+def basic(spents: Sequence[Spent]) -> tuple[float, float]:
+    """Epsilon and delta of several runs by basic composition: both add up, also where later runs depend on earlier."""
+    return math.fsum(spent.epsilon for spent in spents), math.fsum(spent.delta for spent in spents)

@@ -1,0 +1,35 @@
+"""The epsilon of several runs on the same data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedpriv.errors import ConfigError
+from fedpriv.privacy.accounting.spent import Spent
+from fedpriv.privacy.composition import Spending, compose
+from fedpriv.runs.results import Result
+
+
+def total(results: Sequence[Result], *, delta: float | None = None, accountant: str | None = None) -> Spent:
+    """What several runs on the same data cost together, which is less than the sum of what each costs.
+
+    Guarantee: an upper bound for every unit that all of them protect, wherever it is in each run, against whoever sees
+    what `trust` of each allows. The number of runs and their noise must not depend on the results of earlier ones; if
+    they do, the sum of the epsilons and the sum of the deltas hold. Runs whose data have no unit in common cost less.
+
+    Args:
+        results: What `train` returned, for each run.
+        delta: Failure probability of all together; the smallest of the runs' own by default.
+        accountant: The one bound to use, `"gaussian"`, `"pld"`, `"rdp"` or `"pure"`; None takes the smallest.
+
+    Raises:
+        ConfigError: there are no results, or an argument is out of range.
+        PrivacyError: the runs protect whole clients, but other ones.
+    """
+    if not results:
+        raise ConfigError("results", [], "give the results of at least one run")
+    runs = [
+        Spending(f"run {number}", one.charged, len(one.spent.per_client), not_covered=one.spent.not_covered)
+        for number, one in enumerate(results, start=1)
+    ]
+    return compose(runs, min(one.spent.delta for one in results) if delta is None else delta, accountant)

@@ -1,0 +1,146 @@
+"""Who sees what: no bound is claimed that is smaller than what is proved."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from fedpriv.errors import ConfigError, LedgerError
+from fedpriv.privacy.accounting.pairwise import complete
+from fedpriv.privacy.adversaries import ADVERSARIES, COLLUDERS, MESSAGES, MODEL, NEIGHBOUR, SERVER, view
+from fedpriv.privacy.composition import Spending, compose
+from fedpriv.privacy.correlated import Factor, OverTime
+from fedpriv.privacy.matrix import matrix
+from fedpriv.privacy.pairwise import Pairs, Pairwise, RandomRegular
+from fedpriv.privacy.record import Record
+from fedpriv.privacy.settings import Central, Local, SecureAggregation
+
+DELTA, NOISE = 1e-5, 10.0
+BASE = Record(0, "gradient", 0, "gaussian", NOISE, "sample", "replace_one")
+
+
+def cells(trust: object, n_clients: int = 10, colluders: int = 1, group: int = 10, sizes=None, **changes):
+    record = replace(BASE, trust=str(trust), **changes)
+    found = matrix([Spending("run", [record], n_clients, "data", sizes)], DELTA, colluders=colluders, group=group)
+    who = {f"{colluders} {COLLUDERS}": COLLUDERS}
+    return {(who.get(cell.adversary, cell.adversary), cell.unit.split()[0]): cell for cell in found}
+
+
+def epsilon(noise: float, **changes) -> float:
+    return compose([Spending("run", [replace(BASE, noise_multiplier=noise, **changes)], 10)], DELTA).epsilon
+
+
+def test_every_trust_is_known_by_its_print_out():
+    trusts = [
+        Local(),
+        Central(),
+        Central(0.5),
+        SecureAggregation(3),
+        Pairwise(2, 1.0),
+        Pairwise(0, 1.0, RandomRegular(3)),
+    ]
+    for trust in trusts:
+        for text in (str(trust), f"{trust}+no_power_cut"):
+            for who in ADVERSARIES:
+                found = view([replace(BASE, trust=text)], 10, who, 1)
+                assert ("no power cut" in found.assumes) == text.endswith("cut")
+    with pytest.raises(LedgerError, match="their adversary is not known"):
+        view([replace(BASE, trust="shuffler")], 10, MODEL, 1)
+    with pytest.raises(LedgerError, match="their adversary is not known"):
+        view([BASE, replace(BASE, trust="central")], 10, MODEL, 1)
+
+
+def test_nobody_is_trusted():
+    found = cells(Local())
+    assert {cell.epsilon for (_, unit), cell in found.items() if unit == "sample"} == {epsilon(NOISE)}
+    for who, stronger in ((MESSAGES, ""), (SERVER, ""), *((who, MESSAGES) for who in (COLLUDERS, NEIGHBOUR, MODEL))):
+        assert found[who, "sample"].bound_of == stronger
+        assert found[who, "group"].epsilon == pytest.approx(epsilon(NOISE / 10))
+        assert math.isinf(found[who, "client"].epsilon) and "not on record" in found[who, "client"].assumes
+        assert not found[who, "sample"].simulated and found[who, "sample"].amplification == "none"
+
+
+def test_a_client_is_a_group_of_all_its_examples():
+    found = cells(Local(), n_clients=3, sizes=(4, 20, 7))[MESSAGES, "client"]
+    assert (found.epsilon, found.bound_of) == (pytest.approx(epsilon(NOISE / 20)), "all examples of a client")
+
+
+def test_whole_clients():
+    found = cells(Local(), unit="client")
+    assert found[MESSAGES, "client"].epsilon == found[MESSAGES, "sample"].epsilon == epsilon(NOISE)
+    assert found[MESSAGES, "sample"].bound_of == "the whole client"
+    # ten clients, each with noise of its own: not the sum of ten changes under one noise
+    assert found[MESSAGES, "group"].epsilon == pytest.approx(epsilon(NOISE / math.sqrt(10)))
+    summed = cells(SecureAggregation(10), unit="client")
+    assert summed[MESSAGES, "group"].epsilon == pytest.approx(epsilon(NOISE / 10))
+    # an example that changes replaces its client, which is to remove one and to add one
+    added = cells(Local(), unit="client", relation="add_remove")
+    assert added[MESSAGES, "sample"].epsilon == pytest.approx(epsilon(NOISE / 2))
+    assert added[MESSAGES, "client"].epsilon == pytest.approx(epsilon(NOISE))
+
+
+def test_a_trusted_server_is_no_adversary_and_what_it_receives_is_bare():
+    found = cells(Central())
+    for who in (SERVER, MESSAGES):
+        assert math.isinf(found[who, "sample"].epsilon) and "trusted" in found[who, "sample"].assumes
+    for who in (COLLUDERS, NEIGHBOUR, MODEL):
+        assert found[who, "sample"].epsilon == epsilon(NOISE)
+
+
+def test_secure_aggregation_lives_of_those_who_do_not_collude():
+    trust = SecureAggregation(4)
+    for colluders, left in ((1, 1.0), (6, 1.0), (7, 3 / 4), (9, 1 / 4), (12, 1 / 4)):
+        found = cells(trust, colluders=colluders)
+        assert found[COLLUDERS, "sample"].epsilon == pytest.approx(epsilon(NOISE * math.sqrt(left)))
+        assert found[SERVER, "sample"].epsilon == epsilon(NOISE)
+        assert found[COLLUDERS, "sample"].simulated
+    of_three = cells(trust, clients=(1, 2, 3, 4), colluders=2)  # a cohort
+    assert of_three[COLLUDERS, "sample"].epsilon == pytest.approx(epsilon(NOISE * math.sqrt(2 / 4)))
+    laplace = cells(trust, colluders=8, mechanism="laplace", norm="l1")
+    assert math.isinf(laplace[COLLUDERS, "sample"].epsilon)
+    assert laplace[SERVER, "sample"].epsilon == pytest.approx(epsilon(NOISE, mechanism="laplace", norm="l1"))
+
+
+def test_noise_of_pairs_is_priced_for_those_who_tell():
+    pairs = Pairs(2.0, 3, "complete")
+    found = {q: cells(Pairwise(3, 2.0), pairs=pairs, colluders=q) for q in (1, 3, 5)}
+    for q, table in found.items():
+        assert table[COLLUDERS, "sample"].epsilon == pytest.approx(epsilon(NOISE / math.sqrt(complete(10, 2.0, q))))
+        for who, tell in ((MESSAGES, 0), (SERVER, 0), (MODEL, 0), (NEIGHBOUR, 1)):
+            assert table[who, "sample"].epsilon == pytest.approx(epsilon(NOISE / math.sqrt(complete(10, 2.0, tell))))
+    assert found[1][COLLUDERS, "sample"].epsilon < found[5][COLLUDERS, "sample"].epsilon
+
+
+def test_too_many_sets_of_colluders_give_no_bound_but_the_declared_one():
+    edges = tuple(sorted((i, (i + 1) % 60) if i < 59 else (0, 59) for i in range(60)))  # a ring: no spectral bound
+    pairs = Pairs(2.0, 1, "ring", edges)
+    found = cells(Pairwise(1, 2.0), n_clients=60, pairs=pairs, colluders=20)
+    assert math.isinf(found[COLLUDERS, "sample"].epsilon)
+    assert "no bound is known" in found[COLLUDERS, "sample"].assumes
+    assert found[NEIGHBOUR, "sample"].epsilon >= found[MESSAGES, "sample"].epsilon > 0
+
+
+def test_amplification_is_in_words():
+    sampled = cells(Local(), sampling="poisson", rate=0.25, clients=(0, 1))[MESSAGES, "sample"]
+    assert sampled.amplification == (
+        "examples drawn in secret, each with probability 0.25; none for who takes part, for silence is seen"
+    )
+    drawn = cells(Central(0.1), unit="client", sampling="poisson", rate=0.1)[MODEL, "client"]
+    assert drawn.amplification == "clients drawn in secret, each with probability 0.1"
+
+
+def test_draws_within_a_slot_amplify_nothing_for_a_group_of_several_slots():
+    time = OverTime(Factor((0.5,)), 2)
+    found = cells(Local(), sampling="poisson", rate=0.1, time=time)
+    whole = cells(Local(), time=time)
+    assert found[MESSAGES, "sample"].epsilon < whole[MESSAGES, "sample"].epsilon
+    assert found[MESSAGES, "group"].epsilon == whole[MESSAGES, "group"].epsilon
+    assert "secret" not in found[MESSAGES, "group"].amplification
+
+
+def test_arguments_are_checked():
+    for wrong in ({"colluders": 0}, {"group": 0}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            cells(Local(), **wrong)
