@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv import plugins
+from fedpriv.audit.other_runs import named_data
 from fedpriv.audit.subject import Subject
 from fedpriv.config import Config, load_config
 from fedpriv.config.base import check
@@ -43,6 +44,7 @@ def of_config(config: Config, name: str, folder: Path | None = None) -> Subject:
         test=test,
         options=options,
         folder=folder,
+        data_name=named_data(config.model_dump(mode="json")),
     )
 
 

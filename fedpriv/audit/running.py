@@ -8,14 +8,20 @@ from fedpriv.audit.arithmetic import NAME as ARITHMETIC
 from fedpriv.audit.arithmetic import arithmetic
 from fedpriv.audit.books import NAME as BOOKS
 from fedpriv.audit.books import books
+from fedpriv.audit.door import NAME as DOOR
+from fedpriv.audit.door import door
 from fedpriv.audit.finding import Audit, Finding
 from fedpriv.audit.interaction import NAME as INTERACTION
 from fedpriv.audit.interaction import interaction
 from fedpriv.audit.noise import NAME as NOISE
 from fedpriv.audit.noise import noise
+from fedpriv.audit.other_runs import NAME as OTHER_RUNS
+from fedpriv.audit.other_runs import other_runs
 from fedpriv.audit.rows_of_data import NAME as DATA
 from fedpriv.audit.rows_of_data import rows_of_data
 from fedpriv.audit.subject import Data, Subject
+from fedpriv.audit.sums import NAME as SUMS
+from fedpriv.audit.sums import sums
 from fedpriv.errors import FedprivError
 
 Check = Callable[[Subject, Data], Finding]
@@ -23,8 +29,11 @@ CHECKS: Mapping[str, Check] = {
     DATA: rows_of_data,
     ARITHMETIC: arithmetic,
     INTERACTION: interaction,
+    DOOR: door,
+    SUMS: sums,
     NOISE: noise,
     BOOKS: books,
+    OTHER_RUNS: other_runs,
 }
 """Each looks at a run and its data, and says what it found."""
 

@@ -44,6 +44,8 @@ class Subject:
         compute: Backend, type of numbers, device.
         options: Further arguments of `Training`, which what is measured and when a run ends depend on.
         folder: The files of a run that was made; None if there are none.
+        runs: Where other runs may lie; None if there is no such folder.
+        data_name: What a configuration says of the data; None without one.
     """
 
     name: str
@@ -56,6 +58,8 @@ class Subject:
     compute: Compute = field(default_factory=Compute)
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     folder: Path | None = None
+    runs: Path | None = None
+    data_name: object = None
 
     @classmethod
     def of(

@@ -221,16 +221,19 @@ def audit(
     folder: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Write audit.json here; it is not private.")
     ] = None,
+    runs: Annotated[
+        Path | None, typer.Option("--runs", metavar="DIR", help="Folder with other runs, maybe on the same data.")
+    ] = None,
     allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
-    """Look for broken promises of a run or a strategy: data, clipping, noise, ledger.
+    """Look for broken promises of a run or a strategy: data, clipping, noise, ledger, what else leaves.
 
     The exit code is 0 if all held, 1 if something was found, and 2 if something could not be checked.
     """
     from fedpriv.cli import auditing
 
-    made = auditing.run(subject, overrides or [], folder, as_json=as_json)
+    made = auditing.run(subject, overrides or [], folder, runs, as_json=as_json)
     if made.status:
         raise typer.Exit(made.status)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.markup import escape
@@ -22,18 +23,19 @@ from fedpriv.storage.files import write_whole
 _COLOURS = {"held": "green", "found": "bold red", "not checked": "yellow"}
 
 
-def run(asked: str, settings: Sequence[str], folder: Path | None, *, as_json: bool) -> Audit:
+def run(asked: str, settings: Sequence[str], folder: Path | None, runs: Path | None, *, as_json: bool) -> Audit:
     """Make all checks.
 
     Args:
         asked: A configuration, the folder of a run, or `package.module:Name` of a strategy.
         settings: `section.field=value` each.
         folder: Where the audit is written; nowhere by default.
+        runs: Folder of other runs; that beside a run, or `runs`, if left out.
         as_json: Print one JSON object.
     """
     with warnings.catch_warnings(), err.status("auditing"):
         warnings.simplefilter("ignore", PromiseWarning)  # what weakens a promise is said by a run
-        made = audit(_subject(asked, settings), tell=lambda one: None if as_json else _tell(one))
+        made = audit(_subject(asked, settings, runs), tell=lambda one: None if as_json else _tell(one))
     told = strict_json.plain(made.to_json())
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -45,8 +47,14 @@ def run(asked: str, settings: Sequence[str], folder: Path | None, *, as_json: bo
     return made
 
 
-def _subject(asked: str, settings: Sequence[str]) -> Subject:
+def _subject(asked: str, settings: Sequence[str], runs: Path | None) -> Subject:
     path = Path(asked)
+    beside = path.resolve().parent if path.is_dir() else Path("runs")
+    found = runs or (beside if beside.is_dir() else None)
+    return replace(_named(path, asked, settings), runs=found)
+
+
+def _named(path: Path, asked: str, settings: Sequence[str]) -> Subject:
     if path.is_dir():
         if settings:
             raise ConfigError(

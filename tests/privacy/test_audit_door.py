@@ -1,0 +1,196 @@
+"""What leaves a run beside its recorded answers is found, whoever let it out; so is an aggregator that is no sum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from audit_worlds import SIZES, checked, subject
+from privacy_worlds import clients_of, digits_of
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+import fedpriv as fp
+from fedpriv.audit import Subject
+from fedpriv.audit.door import door
+from fedpriv.audit.sums import sums
+from fedpriv.strategies.base import Network, Strategy
+from fedpriv.strategies.fedavg import AddMeanUpdate, Served
+
+TEST = TensorDataset(*digits_of([sum(SIZES), 30])[1])
+
+
+@dataclass(frozen=True)
+class Stepping:
+    """A gradient step of a user's own; `more` may be what it should not be."""
+
+    more: Callable[[Any, Tensor], Tensor]
+
+    hears = ("model",)
+    says = ("update",)
+    memory = "none"
+    linear = True
+
+    def init(self, params: Tensor) -> None:
+        """Nothing is kept."""
+
+    def __call__(self, received: Tensor, state: None, oracle: Any) -> tuple[Tensor, None]:
+        return -0.5 * oracle.gradient(received) + self.more(oracle, received), state
+
+
+def nothing(oracle: Any, received: Tensor) -> Tensor:
+    return torch.zeros(())
+
+
+def mean_of_inputs(oracle: Any, received: Tensor) -> Tensor:
+    """Looks behind the oracle."""
+    population = getattr(oracle, "_population", None)  # there is none while a run is planned
+    return torch.zeros(()) if population is None else 1e-3 * population.examples_of(0)[0].mean()
+
+
+@dataclass(frozen=True)
+class Dual:
+    """Steps with a dual variable, of which `exact` ones follow from exact gradients."""
+
+    exact: bool
+
+    hears = ("model",)
+    says = ("update",)
+    memory = "private"
+    linear = True
+
+    def init(self, params: Tensor) -> Tensor:
+        return torch.zeros_like(params)
+
+    def __call__(self, received: Tensor, state: Tensor, oracle: Any) -> tuple[Tensor, Tensor]:
+        gradient = oracle.gradient(received)
+        state = state + 0.1 * (self.of_examples(oracle, gradient) if self.exact else gradient)
+        return -0.5 * (gradient + state), state
+
+    @staticmethod
+    def of_examples(oracle: Any, gradient: Tensor) -> Tensor:
+        population = getattr(oracle, "_population", None)
+        if population is None:
+            return gradient
+        return torch.cat([x.mean(0).repeat(10)[None] for x, _ in map(population.examples_of, range(3))])
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A state that ends the run."""
+
+    round: int
+    ends: int
+
+    @property
+    def done(self) -> bool:
+        return self.round >= self.ends
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Adds mean updates, and ends after so many rounds as `when` says."""
+
+    when: Callable[[], int]
+
+    hears = ("update",)
+    says = ("model",)
+    is_sum = True
+
+    def init(self, params: Tensor) -> tuple[Tensor, Ended]:
+        return params, Ended(0, 100)
+
+    def __call__(self, message: Tensor, network: Network, state: Ended) -> tuple[Tensor, Ended]:
+        return network.mean(message), Ended(state.round + 1, self.when())
+
+
+def audited(strategy: Strategy, **settings: Any) -> Any:
+    return checked(door, subject(strategy, more={"test": TEST}, **settings))
+
+
+def own(step: Any) -> Strategy:
+    return Strategy(step, fp.fedavg(0.5).aggregator)
+
+
+def test_what_comes_through_the_door_holds() -> None:
+    found = audited(own(Stepping(nothing)))
+    assert found.verdict == "held", found
+    assert "messages, models, metrics, result.json, ledger, TensorBoard of 4 rounds" in found.evidence
+    assert "of 4 recorded answers" in found.evidence
+
+
+def test_a_strategy_that_peeks_is_found() -> None:
+    found = audited(own(Stepping(mean_of_inputs)))
+    assert found.verdict == "found"
+    assert "these are others: messages, models, metrics, result.json, TensorBoard" in found.evidence
+
+
+def test_a_strategy_that_kept_the_data_is_found() -> None:
+    """It holds a reference to the tensors that it was made with."""
+    data = digits_of(SIZES)
+    step = Stepping(lambda oracle, received: 1e-3 * data[1][0].mean())
+    clients = clients_of(data)
+    made = Subject.of(clients, own(step), fp.Privacy(epsilon=3.0), rounds=20, test=TEST)
+    before = [x.clone() for x, _ in data]
+    assert checked(door, made).verdict == "found"
+    assert all(torch.equal(x, old) for (x, _), old in zip(data, before, strict=True))  # all is put back
+
+
+def test_a_dual_variable_without_noise_is_found() -> None:
+    assert audited(own(Dual(exact=False))).verdict == "held"
+    found = audited(own(Dual(exact=True)))
+    assert found.verdict == "found" and "messages" in found.evidence
+
+
+def test_a_rule_that_stops_by_data_is_found() -> None:
+    data = digits_of(SIZES)
+
+    def by_data() -> int:
+        return 2 if float(data[0][0].mean()) > 0.2 else 3
+
+    def made(when: Callable[[], int]) -> Any:
+        strategy = Strategy(Stepping(nothing), Ending(when))
+        return checked(door, Subject.of(clients_of(data), strategy, fp.Privacy(epsilon=3.0), rounds=20, test=TEST))
+
+    assert made(lambda: 2).verdict == "held"
+    found = made(by_data)
+    assert found.verdict == "found" and "the run ends after 3 rounds instead of 2: data decide when" in found.evidence
+
+
+def test_a_metric_on_training_data_is_found() -> None:
+    data = digits_of(SIZES)
+    options = {"metrics": {"own": lambda outputs, targets: float(data[0][0].mean())}}
+    made = Subject.of(clients_of(data), fp.fedavg(0.5), fp.Privacy(epsilon=3.0), rounds=20, test=TEST, options=options)
+    found = checked(door, made)
+    assert found.verdict == "found" and "others: metrics, result.json, TensorBoard" in found.evidence
+
+
+class Largest(AddMeanUpdate):
+    """Claims to be a sum, and takes the largest of single messages."""
+
+    def __call__(self, message: Tensor, network: Network, state: Served) -> tuple[Tensor, Served]:
+        return super().__call__(message.amax(0, keepdim=True).expand_as(message), network, state)
+
+
+class Gathering(AddMeanUpdate):
+    """Claims to be a sum, and asks for single messages."""
+
+    def __call__(self, message: Tensor, network: Network, state: Served) -> tuple[Tensor, Served]:
+        return super().__call__(network.gather(message), network, state)
+
+
+@pytest.mark.parametrize("trust", [fp.SecureAggregation(2), fp.Central()], ids=str)
+@pytest.mark.parametrize(
+    ("aggregator", "words"),
+    [(Largest(), "Largest is no function of sums"), (Gathering(), "Gathering looks at single messages")],
+)
+def test_an_aggregator_that_is_no_sum_is_found(trust: Any, aggregator: Any, words: str) -> None:
+    strategy = fp.fedavg(0.5)
+    assert checked(sums, subject(strategy, trust=trust)).verdict == "held"
+    found = checked(sums, subject(replace(strategy, aggregator=aggregator), trust=trust))
+    assert found.verdict == "found" and words in found.evidence
+    seen = checked(sums, subject(replace(strategy, aggregator=aggregator)))
+    assert seen.verdict == "held" and "shows every message" in seen.evidence

@@ -1,0 +1,88 @@
+"""Other runs on the same data, and runs that share noise, are found in their folder."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from privacy_worlds import clients_of, digits_of
+from typer.testing import CliRunner
+
+import fedpriv as fp
+from fedpriv.audit.asked import of_run
+from fedpriv.audit.finding import Finding
+from fedpriv.audit.other_runs import other_runs
+from fedpriv.cli import app
+from fedpriv.privacy.accounting.accountant import account
+from fedpriv.privacy.ledger_file import LedgerFile
+
+RUN = str(Path(__file__).parents[1] / "run.yaml")
+SHORT = ("data.partition.n_clients=3", "rounds=2")
+
+
+def train(folder: Path, *settings: str) -> Path:
+    found = CliRunner().invoke(app, ["train", RUN, *SHORT, *settings, "--out", str(folder)])
+    assert found.exit_code == 0, found.output
+    return folder
+
+
+def look(run: Path) -> Finding:
+    found = of_run(run)
+    return other_runs(replace(found, runs=run.parent), [])
+
+
+def tight(folders: Sequence[Path]) -> float:
+    records = [record for folder in folders for record in LedgerFile.read(folder / "ledger.jsonl").records]
+    return account(records, 3, 1e-5).epsilon
+
+
+def test_runs_on_the_same_data_cost_more_together(tmp_path: Path) -> None:
+    one = train(tmp_path / "one")
+    assert look(one).verdict == "held"
+    two = train(tmp_path / "two", "strategy.rho={scale: 2.0}", "data.seed=1")  # the same people, split otherwise
+    config = two / "config.yaml"
+    text = config.read_text()
+    config.write_text(text.replace("name: digits", "name: mnist"))
+    assert look(one).verdict == "held"
+    config.write_text(text)
+    found, together = look(one), tight([one, two])
+    assert found.verdict == "found" and "1 other runs have the same data" in found.evidence
+    assert 3 < together < 6
+    assert f"together epsilon={together:.4g}"[:20] in found.evidence and "composed" in found.evidence
+    train(tmp_path / "three", "data.partition.n_clients=4")
+    assert "added up, not" in look(one).evidence
+
+
+def test_runs_that_share_noise_are_found(tmp_path: Path) -> None:
+    seeded = ("seed=1", "secret_seed=5")
+    one = train(tmp_path / "one", *seeded)
+    shutil.copytree(one, tmp_path / "copy")
+    assert "same noise" not in look(one).evidence
+    train(tmp_path / "other settings", *seeded, "strategy.rho={scale: 2.0}")
+    assert "same noise" not in look(one).evidence  # noise follows from seed and settings
+    for name, sizes in (("here", (9, 12)), ("there", (9, 13))):
+        privacy, folder = fp.Privacy(noise_multiplier=1.0, sampling=fp.Poisson(0.5)), tmp_path / name
+        clients = clients_of([(x[:9], y[:9]) for x, y in digits_of(sizes[::-1])])
+        fp.train(clients, fp.fedavg(0.5), privacy, rounds=2, seed=1, secret_seed=5, folder=folder)
+    found = look(one)
+    assert found.verdict == "found" and "the difference of their answers has none" in found.evidence
+
+
+def test_a_run_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    one = train(tmp_path / "one")
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "ledger.jsonl").write_text("nothing\n")
+    found = look(one)
+    assert found.verdict == "not checked" and "1 runs cannot be read" in found.evidence
+
+
+@pytest.mark.parametrize("name", ["runs"])
+def test_the_command_looks_beside_a_run(name: str, tmp_path: Path) -> None:
+    one = train(tmp_path / name / "one")
+    train(tmp_path / name / "two", "strategy.rho={scale: 2.0}")
+    found = CliRunner().invoke(app, ["audit", str(one)])
+    assert found.exit_code == 1 and "other runs" in found.output
