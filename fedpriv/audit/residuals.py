@@ -58,22 +58,22 @@ class Residual:
 def residuals(transcript: Transcript) -> list[Residual]:
     """Of every release with noise."""
     noised = [heard for heard in transcript.heard if heard.record.mechanism != "none"]
-    return [_residual(heard, transcript.plan.n_clients) for heard in _uncorrelated(noised)]
+    return [_residual(heard, transcript.plan.n_clients) for heard in uncorrelated(noised)]
 
 
-def _uncorrelated(heard: Sequence[Heard]) -> Iterator[Heard]:
+def uncorrelated(heard: Sequence[Heard]) -> Iterator[Heard]:
     """Releases with the noise of the rounds before taken out, where rounds share some: C times what was heard."""
     for number, one in enumerate(heard):
         if one.record.time is None:
             yield one
             continue
         column = one.record.time.factor.column(number + 1)
-        noise, level = torch.zeros_like(one.released), torch.zeros_like(one.level)
-        for back, weight in enumerate(column.tolist()):
-            before = heard[number - back]
-            noise += weight * (before.released - before.exact)
-            level += weight * before.level
-        yield replace(one, released=one.exact + noise, level=level)
+        before = heard[number::-1]
+
+        def added(name: str, before: Sequence[Heard] = before, column: list[float] = column.tolist()) -> Tensor:
+            return sum((w * getattr(b, name) for w, b in zip(column, before, strict=True)), torch.zeros(()))
+
+        yield replace(one, released=added("released"), exact=added("exact"), level=added("level"))
 
 
 def _residual(heard: Heard, n_clients: int) -> Residual:
@@ -89,14 +89,14 @@ def _residual(heard: Heard, n_clients: int) -> Residual:
     if pairs is None:
         own = raw / heard.amount**0.5
         return Residual(record.round, record.query, clients, raw, own, names, Law("norm", 1.0), 3.0)
-    expected = _covariance(pairs, clients)
+    expected = covariance(pairs, clients)
     values, vectors = np.linalg.eigh(expected)
     own = (vectors.T @ raw) / np.sqrt(values)[:, None]
     names = ["the sum" if value < 1 + 1e-9 else f"direction {i} of the pairs" for i, value in enumerate(values)]
     return Residual(record.round, record.query, clients, raw, own, names, Law("norm", 1.0), 3.0, pairs, expected)
 
 
-def _covariance(pairs: Pairs, clients: Sequence[int]) -> Array:
+def covariance(pairs: Pairs, clients: Sequence[int]) -> Array:
     """Of the clients' noise, over the variance of a client's own."""
     found = np.eye(len(clients))
     edges = pairs.edges

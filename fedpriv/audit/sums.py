@@ -22,7 +22,8 @@ _SAME = 1e-6
 def sums(subject: Subject, data: Data) -> Finding:
     """Give the aggregator two sets of messages of one sum."""
     if not subject.privacy.trust.sums_only:
-        return Finding(NAME, "held", f"trust: {subject.privacy.trust} shows every message: each is noised by itself")
+        held = f"trust: {subject.privacy.trust} shows every message: each is noised by itself"
+        return Finding(NAME, "held", held, "nothing was tried: no sums are promised")
     try:
         one, other = (_made(subject, spread) for spread in (0.0, 100.0))
     except PrivacyError as error:
