@@ -67,13 +67,12 @@ def uncorrelated(heard: Sequence[Heard]) -> Iterator[Heard]:
         if one.record.time is None:
             yield one
             continue
-        column = one.record.time.factor.column(number + 1)
-        before = heard[number::-1]
-
-        def added(name: str, before: Sequence[Heard] = before, column: list[float] = column.tolist()) -> Tensor:
-            return sum((w * getattr(b, name) for w, b in zip(column, before, strict=True)), torch.zeros(()))
-
-        yield replace(one, released=added("released"), exact=added("exact"), level=added("level"))
+        column, before = one.record.time.factor.column(number + 1).tolist(), heard[number::-1]
+        released, exact, level = (
+            torch.stack([weight * part for weight, part in zip(column, parts, strict=True)]).sum(0)
+            for parts in zip(*((each.released, each.exact, each.level) for each in before), strict=True)
+        )
+        yield replace(one, released=released, exact=exact, level=level)
 
 
 def _residual(heard: Heard, n_clients: int) -> Residual:
