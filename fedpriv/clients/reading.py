@@ -174,8 +174,9 @@ def _check_one_shape(what: str, column: Sequence[Nested]) -> None:
         shapes = {tuple(part.shape[1:]) for part in parts}
         if len(shapes) > 1:
             raise DataError(
-                f"{what} of a client have shapes {sorted(shapes)[:3]}: bring all to one public shape. A collate_fn "
-                "that pads to the longest of a batch gets one example at a time: pad to a length that you choose"
+                f"{what} of a client have shapes {sorted(shapes)[:3]}: bring all to one public shape. Where lengths "
+                "differ, pad each to a length that you choose, in the data set or in a collate_fn (it gets one example "
+                "at a time, so that the longest of a batch changes no other), and give the model a mask"
             )
 
 
@@ -197,12 +198,19 @@ class _Pieces(Dataset[tuple[list[Pair], bool]]):
         before, places = States.now(), range(index * _PIECE, min((index + 1) * _PIECE, self.length))
         examples = [self.dataset[place] for place in places]
         if self.collate is default_collate:  # which treats them alone
-            return [pair_of(default_collate(examples), len(examples))], before.left
+            return _stacked(examples), before.left
         return [pair_of(self.collate([example]), 1) for example in examples], before.left
 
 
 def _as_it_is(piece: Any) -> Any:  # noqa: ANN401 - torch types it as a list
     return piece
+
+
+def _stacked(examples: list[Any]) -> list[Pair]:
+    try:
+        return [pair_of(default_collate(examples), len(examples))]
+    except RuntimeError:  # shapes that differ; where each alone can be read, they are named later
+        return [pair_of(default_collate([example]), 1) for example in examples]
 
 
 def pair_of(batch: object, count: int | None = None) -> Pair:
