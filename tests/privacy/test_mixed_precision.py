@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,8 +87,10 @@ def run(**settings: Any) -> fp.Training:
     compute = fp.Compute(**{"precision": "bfloat16", **settings.pop("compute", {})})
     data = [TensorDataset(*examples(i, 1.0)) for i in range(2)]
     clients = fp.make_clients(settings.pop("model", models()["vit"]), nn.CrossEntropyLoss(), data)
-    privacy = fp.Privacy(**{"epsilon": 5, **settings})
-    return fp.Training(clients, fp.fedavg(0.5), privacy, rounds=2, seed=1, secret_seed=1, compute=compute)
+    names = {field.name for field in fields(fp.Privacy)}
+    privacy = fp.Privacy(**{"epsilon": 5, **{name: settings.pop(name) for name in names & {*settings}}})
+    options = {"rounds": 2, "seed": 1, "secret_seed": 1, "compute": compute, **settings}
+    return fp.Training(clients, fp.fedavg(0.5), privacy, **options)
 
 
 def test_a_run_costs_what_it_costs_in_full_precision_and_goes_elsewhere():
@@ -95,6 +99,59 @@ def test_a_run_costs_what_it_costs_in_full_precision_and_goes_elsewhere():
     assert half.spent() == full.spent()
     assert half.result().params.dtype == torch.float32
     assert not torch.equal(half.result().params, full.result().params)
+
+
+BLOCKS = 3
+CYCLIC = {"sampling": fp.Cyclic(BLOCKS), "noise": fp.BSR(2)}
+
+
+@pytest.mark.parametrize("kind", ["mlp", "vit"])
+@pytest.mark.parametrize("backend", SERVING)
+def test_in_cyclic_batches_one_example_moves_the_answers_of_its_own_slot_alone(kind: str, backend: str):
+    """Neighbours with the same noise: what differs is what the example adds in its turns, and nothing anywhere else."""
+    clip, rounds = Clip(0.5), 2 * BLOCKS
+
+    def answers(place: int | None) -> Tensor:
+        x, y = examples(0, 1.0)
+        if place is not None:
+            x[place], y[place] = 30 * examples(9, 1.0)[0][0], 2
+        data = [TensorDataset(*examples(1, 1.0)), TensorDataset(x, y)]
+        clients = fp.make_clients(models()[kind], nn.CrossEntropyLoss(), data)
+        privacy = fp.Privacy(noise_multiplier=0.5, clip=clip, **CYCLIC)
+        compute = fp.Compute(backend, precision="bfloat16")
+        seeds = {"seed": 1, "secret_seed": 1}
+        training = fp.Training(clients, fp.fedavg(0.1), privacy, rounds=rounds, compute=compute, **seeds)
+        points, found = training.population.params.clone(), list[Tensor]()
+        for t in range(rounds):
+            training.oracle.begin_round(t, torch.arange(2))
+            found.append(training.oracle.gradient(points).double() * N / BLOCKS)  # sums, not means
+        return torch.stack(found)
+
+    before = answers(None)
+    for place in (0, 4, N - 1):
+        moved = answers(place) - before
+        turns = torch.arange(rounds) % BLOCKS == place % BLOCKS
+        assert not moved[~turns].any()
+        assert not moved[:, 0].any()
+        norms = clip.norms(moved[turns][:, 1])
+        assert 0.1 * clip.bound < float(norms.min()) <= float(norms.max()) <= 2 * clip.bound * (1 + 1e-5)
+
+
+def test_a_run_with_noise_that_cancels_over_rounds_goes_on_where_it_stopped(tmp_path: Path):
+    whole, full = run(**CYCLIC, rounds=6), run(**CYCLIC, rounds=6, compute={"precision": "full"})
+    list(whole), list(full)
+    assert whole.spent() == full.spent()
+    assert not torch.equal(whole.result().params, full.result().params)
+    options = {**CYCLIC, "rounds": 6, "folder": tmp_path, "checkpoint_every": 2}
+    stopped = run(**options)
+    for report in stopped:
+        if report.round == 3:
+            break
+    stopped.folder.close()
+    again = run(**options, resume=True)
+    list(again)
+    assert torch.equal(again.result().params, whole.result().params)
+    assert again.spent() == whole.spent()
 
 
 @pytest.mark.parametrize(
