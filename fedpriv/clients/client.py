@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomSampler
 
-from fedpriv.clients.layout import copied
+from fedpriv.clients.layout import copied, duplicate
 from fedpriv.clients.reading import Pair, length_of, read_all
 from fedpriv.data.augmentation import Augmentation
 from fedpriv.errors import ConfigError, DataError
@@ -122,5 +121,5 @@ def make_clients(
     Raises:
         DataError: a data set is empty or streams.
     """
-    one = copy.deepcopy(model)  # the user's own model is left alone
+    one = duplicate(model)  # the user's own model is left alone
     return [Client(copied(one), loss, DataLoader(d), problem=problem, augmentation=augmentation) for d in datasets]

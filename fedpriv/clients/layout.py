@@ -15,6 +15,8 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
+from fedpriv.errors import ConfigError, in_short
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -95,6 +97,22 @@ def _words(value: Tensor) -> Tensor:
     flat = value.contiguous().view(-1).view(torch.uint8)
     whole = flat.numel() % 8 == 0 and int(flat.storage_offset()) % 8 == 0
     return flat.view(torch.int64) if whole else flat
+
+
+def duplicate(model: nn.Module) -> nn.Module:
+    """A copy with everything of its own.
+
+    Raises:
+        ConfigError: torch cannot copy it.
+    """
+    try:
+        return copy.deepcopy(model)
+    except RuntimeError as error:
+        fix = (
+            f"cannot be copied ({in_short(error)}). Where nn.utils.weight_norm is the reason, call "
+            "nn.utils.remove_weight_norm and then nn.utils.parametrizations.weight_norm, which keeps the weights"
+        )
+        raise ConfigError("model", type(model).__name__, fix) from error
 
 
 def copied(model: nn.Module) -> nn.Module:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
@@ -266,4 +265,4 @@ def lazy_clients(
     numbers = [int(size) for size in (sizes.tolist() if isinstance(sizes, Tensor) else sizes)]
     if not numbers or min(numbers) < 1:
         raise ConfigError("lazy_clients.sizes", min(numbers, default=[]), "give each client's size, at least 1")
-    return LazyClients(copy.deepcopy(model), loss, load, numbers, workers, augmentation)
+    return LazyClients(duplicate(model), loss, load, numbers, workers, augmentation)

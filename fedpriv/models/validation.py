@@ -11,6 +11,7 @@ from math import gcd
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from fedpriv.errors import ConfigError
 
@@ -24,12 +25,16 @@ def validate_model(model: nn.Module) -> None:
     """Refuse models that no private run can use, as far as can be told without data; a run then tries the model out.
 
     These are models with normalisation over the batch, with running statistics or weights that a forward pass changes,
-    with complex parameters or sparse gradients, or without a trainable parameter. A BatchNorm in eval mode is a fixed
-    map of each example and is let through.
+    with parameters that are complex or have no shape yet, with gradients that are sparse or count words, or without a
+    trainable parameter. A BatchNorm in eval mode is a fixed map of each example and is let through.
 
     Raises:
         ConfigError: names the first such layer by its path, and the fix.
     """
+    for name, parameter in model.named_parameters():
+        if is_lazy(parameter):
+            fix = "has no shape yet: call the model once on an example before it is given to clients"
+            raise ConfigError(f"model.{name}", type(parameter).__name__, fix)
     for path, layer in model.named_modules():
         if reason := _why_unfit(layer):
             raise ConfigError(f"model.{path}" if path else "model", type(layer).__name__, reason)
@@ -87,6 +92,8 @@ def _why_unfit(layer: nn.Module) -> str | None:
         )
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
         return "it rescales the weights of what it looks up, which tells what the data hold; set max_norm=None"
+    if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.scale_grad_by_freq and layer.weight.requires_grad:
+        return "it divides gradients by how often others have the same word; set scale_grad_by_freq=False"
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse and layer.weight.requires_grad:
         return "its gradients are sparse, and rows of parameters are not; set sparse=False, which changes nothing else"
     return None

@@ -134,8 +134,9 @@ class _Rehearsal:
             return time.perf_counter() - begun
 
         alone, together = (min(seconds(slice(n)) for _ in range(2)) for n in (1, _AT_ONCE))
+        slower = max(_AT_ONCE * alone / together, 1)  # on a busy machine it may seem to be less
         return (
-            f"this model's gradients are computed one example at a time, about {_AT_ONCE * alone / together:.0f} times "
+            f"this model's gradients are computed one example at a time, about {slower:.0f} times "
             f"slower than in one pass: torch.func.vmap cannot batch it ({why}). compute.backend: loop says that you "
             "know"
         )

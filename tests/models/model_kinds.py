@@ -93,6 +93,21 @@ def attended_masked(layers: nn.ModuleList, x: Tensor, mask: Tensor) -> Tensor:
     return layers[0](x, x, x, key_padding_mask=~mask)[0].mean(1)
 
 
+def attended_across(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    return layers[0](x, x[:, :2, :3], x[:, :2, :2])[0].mean(1)
+
+
+def attended_by_flag(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    return layers[0](x, x, x, attn_mask=causal(), is_causal=True, need_weights=False)[0][:, -1]
+
+
+def attended_with_bias(layers: nn.ModuleList, x: Tensor, mask: Tensor) -> Tensor:
+    """A mask of numbers for each example and head, as relative positions need."""
+    scores = torch.zeros(mask.shape).masked_fill(~mask, -1e9).to(x)
+    each_head = scores.repeat_interleave(2, 0).unsqueeze(1).expand(-1, T, -1)
+    return layers[0](x, x, x, attn_mask=each_head)[0].mean(1)
+
+
 def causal() -> Tensor:
     return torch.ones(T, T, dtype=torch.bool).triu(1)
 
@@ -130,6 +145,10 @@ def means(layers: nn.ModuleList, x: Tensor) -> Tensor:
     return layers[0](x.mean(1))
 
 
+def twice(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    return layers[0](layers[0](x).tanh())
+
+
 def rematerialised(layers: nn.ModuleList, x: Tensor) -> Tensor:
     return checkpoint(lambda z: layers[0](z).tanh(), x, use_reentrant=False).mean(1)
 
@@ -142,6 +161,21 @@ def rotated(layers: nn.ModuleList, x: Tensor) -> Tensor:
 
 def picked(layers: nn.ModuleList, x: Tensor) -> Tensor:
     return layers[0](x) * layers[1](x).softmax(1).topk(1).values
+
+
+class OneOrder(nn.Module):
+    """Recurrent cells, step by step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.GRUCell(E, E), nn.RNNCell(E, E), nn.Linear(E, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = other = x.new_zeros(len(x), E)
+        for step in x.unbind(1):
+            state = self.first(step, state)
+            other = self.second(state, other)
+        return self.head(other)
 
 
 class Tied(nn.Module):
@@ -255,10 +289,29 @@ KINDS = {
     "complex numbers inside": Kind(of(rotated, linear)),
     "buffer": Kind(Sinusoids),
     "adapter beside a frozen layer": Kind(Adapted, inputs="flat"),
+    "a layer used twice": Kind(of(twice, linear), inputs="flat"),
+    "layer norm and rms norm": Kind(
+        of(lambda m, x: m[1](m[0](x)).mean(1), lambda: nn.LayerNorm(E), lambda: nn.RMSNorm(E))
+    ),
     # images
     "group norm": Kind(lambda: Residual(lambda: nn.GroupNorm(2, 4)), inputs="image"),
     "instance norm": Kind(lambda: Residual(lambda: nn.InstanceNorm2d(4, affine=True)), inputs="image"),
     "frozen batch norm in eval mode": Kind(lambda: Residual(frozen_batch_norm), inputs="image"),
+    "channel dropout": Kind(
+        of(lambda m, x: m[1](m[0](x)).amax((2, 3)), lambda: nn.Conv2d(2, E, 2), lambda: nn.Dropout2d(0.5)),
+        inputs="image",
+        random=True,
+    ),
+    "padding around, groups and strides": Kind(
+        of(
+            lambda m, x: m[0](x).tanh().mean((2, 3)),
+            lambda: nn.Conv2d(2, E, 3, stride=2, padding=1, groups=2, padding_mode="circular"),
+        ),
+        inputs="image",
+    ),
+    "padding to the same size": Kind(
+        of(lambda m, x: m[0](x).tanh().mean((2, 3)), lambda: nn.Conv2d(2, E, 2, padding="same")), inputs="image"
+    ),
     "u-net": Kind(Unet, inputs="image"),
     "three dimensions": Kind(of(lambda m, x: m[0](x).mean((2, 3, 4)), lambda: nn.Conv3d(1, E, 2)), inputs="volume"),
     "depthwise": Kind(
@@ -277,6 +330,10 @@ KINDS = {
     "lstm with projection": Kind(of(last_of_rnn, lambda: nn.LSTM(E, 6, proj_size=E, batch_first=True)), "vmap or loop"),
     "gru": Kind(of(last_of_rnn, lambda: nn.GRU(E, E, batch_first=True)), "vmap or loop"),
     "gru, packed": Kind(of(packed, lambda: nn.GRU(E, E, batch_first=True)), "loop", "tuple"),
+    "lstm, packed": Kind(
+        of(lambda m, x, mask: packed(m, x, mask)[-1], lambda: nn.LSTM(E, E, batch_first=True)), "loop", "tuple"
+    ),
+    "cells, step by step": Kind(OneOrder),
     "lstm cell": Kind(of(lambda m, x: m[0](x[:, 0])[0], lambda: nn.LSTMCell(E, E)), "loop"),
     "temporal convolution": Kind(of(lambda m, x: m[0](x.mT).tanh().mean(2), lambda: nn.Conv1d(E, E, 2, dilation=2))),
     # attention
@@ -286,6 +343,9 @@ KINDS = {
     "attention with bias_kv": Kind(of(attended, attention(add_bias_kv=True))),
     "attention with zeros": Kind(of(attended, attention(add_zero_attn=True))),
     "attention without bias, with dropout": Kind(of(attended, attention(bias=False, dropout=0.5)), random=True),
+    "attention across, other widths of keys and values": Kind(of(attended_across, attention(kdim=3, vdim=2))),
+    "attention, causal by flag": Kind(of(attended_by_flag, attention())),
+    "attention, a mask of numbers for each head": Kind(of(attended_with_bias, attention()), inputs="tuple"),
     "attention, padding mask": Kind(of(attended_masked, attention()), inputs="tuple"),
     "attention, causal": Kind(of(attended_causally, attention())),
     "transformer encoder": Kind(of(encoded, encoder(2))),
@@ -301,6 +361,9 @@ KINDS = {
     # words
     "embedding": Kind(of(of_words, lambda: nn.Embedding(WORDS, E, padding_idx=0)), inputs="words"),
     "bag of words": Kind(of(lambda m, words: m[0](words), lambda: nn.EmbeddingBag(WORDS, E)), inputs="words"),
+    "bag of words, largest": Kind(
+        of(lambda m, words: m[0](words), lambda: nn.EmbeddingBag(WORDS, E, mode="max")), inputs="words"
+    ),
     "tied weights": Kind(Tied, inputs="words"),
     "text with a mask, by name": Kind(
         of(of_text, lambda: nn.Embedding(WORDS, E, padding_idx=0), lambda: encoder()().layers[0]), inputs="dict"
@@ -310,6 +373,12 @@ KINDS = {
     "orthogonal weights": Kind(of(means, lambda: parametrizations.orthogonal(linear()))),
     "spectral norm": Kind(of(means, lambda: parametrizations.spectral_norm(linear())), "loop"),
     "spectral norm in eval mode": Kind(of(means, lambda: parametrizations.spectral_norm(linear()).eval())),
+    "spectral norm by hooks in eval mode": Kind(of(means, lambda: nn.utils.spectral_norm(linear()).eval())),
+    "spectral norm by hooks": Kind(of(means, lambda: nn.utils.spectral_norm(linear())), "loop"),
+    "random slopes": Kind(of(means, nn.RReLU), "loop", random=True),
+    "checkpointing, reentrant": Kind(
+        of(lambda m, x: checkpoint(lambda z: m[0](z).tanh(), x, use_reentrant=True).mean(1), linear), "loop"
+    ),
     "checkpointing": Kind(of(rematerialised, linear), "loop"),
     # other inputs and outputs than one tensor
     "nested inputs": Kind(of(of_nested, linear), inputs="nested"),

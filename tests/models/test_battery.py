@@ -25,6 +25,7 @@ from model_kinds import (
     encoded,
     encoder,
     inputs,
+    means,
     of_words,
 )
 from torch import Tensor, nn
@@ -152,6 +153,18 @@ def changed(model: nn.Module, **settings: Any) -> nn.Module:
     return model
 
 
+def by_parametrization(model: nn.Module) -> nn.Module:
+    before, x = model.layers[0].weight.detach().clone(), nn.utils.remove_weight_norm(model.layers[0])
+    nn.utils.parametrizations.weight_norm(x)
+    torch.testing.assert_close(x.weight.detach(), before)
+    return model
+
+
+def called_once(model: nn.Module) -> nn.Module:
+    model(torch.zeros(1, T, E))
+    return model
+
+
 def in_eval_mode(model: nn.Module) -> nn.Module:
     model.norm.eval()
     return model
@@ -187,6 +200,21 @@ REFUSED: dict[str, tuple[Kind, str, list[Callable[[nn.Module], nn.Module]]]] = {
         Kind(lambda: Mapped(of_words, nn.Embedding(WORDS, E, sparse=True)), inputs="words"),
         r"model\.layers\.0 = 'Embedding'.*set sparse=False",
         [lambda model: changed(model, sparse=False)],
+    ),
+    "embedding whose gradients count words": (
+        Kind(lambda: Mapped(of_words, nn.Embedding(WORDS, E, scale_grad_by_freq=True)), inputs="words"),
+        r"model\.layers\.0 = 'Embedding'.*set scale_grad_by_freq=False",
+        [lambda model: changed(model, scale_grad_by_freq=False)],
+    ),
+    "weight norm by hooks": (
+        Kind(lambda: Mapped(means, nn.utils.weight_norm(nn.Linear(E, E)))),
+        r"model = 'Mapped': cannot be copied.*nn\.utils\.remove_weight_norm and then nn\.utils\.parametrizations",
+        [by_parametrization],
+    ),
+    "layers without shapes": (
+        Kind(lambda: Mapped(means, nn.LazyLinear(E))),
+        r"model\.layers\.0\.weight = 'UninitializedParameter': has no shape yet: call the model once",
+        [called_once],
     ),
     "embedding that rescales itself": (
         Kind(lambda: Mapped(of_words, nn.Embedding(WORDS, E, max_norm=1.0).requires_grad_(False)), inputs="words"),
