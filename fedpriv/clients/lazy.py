@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 from fedpriv.checks import Count, checked
 from fedpriv.clients.client import Client, Loss
 from fedpriv.clients.examples import Examples, at_places, check_alike, with_types
-from fedpriv.clients.layout import Layout
+from fedpriv.clients.layout import Layout, duplicate
 from fedpriv.clients.reading import Pair, Read, Source, Unbatched, length_of, read_all
 from fedpriv.data.augmentation import Augmentation
 from fedpriv.devices import moved
