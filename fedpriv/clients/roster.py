@@ -138,7 +138,7 @@ class Listed:
             ConfigError: models differ.
         """
         rows = torch.empty(len(self.clients), layout.dim, device=device, dtype=dtype)
-        shared = constants(self.clients[0].model)
+        shared = constants(self.clients[0].model.to(device, dtype))
         for index, client in enumerate(self.clients):
             if Layout.of(client.model) != layout:
                 fix = "all models must be alike: the same parameters, the same of them frozen"

@@ -378,3 +378,13 @@ def test_each_example_has_a_mask_of_its_own_in_attention_with_dropout(backend: s
     mean = served.clipped_sum(row, whole, Clip(1e6))[0] / 64
     again = served.clipped_sum(row, whole, Clip(1e6))[0] / 64
     assert 0 < float((mean - again).norm()) < float((sums[0] - sums[1]).norm())
+
+
+def test_what_is_frozen_and_buffers_are_in_the_type_of_a_run() -> None:
+    """Else a run in float64, or on another device, mixes types and devices."""
+    kind = KINDS["adapter beside a frozen layer"]
+    model = kind.make()
+    model.register_buffer("places", torch.ones(2))
+    population = Population(clients(kind, model), dtype=torch.float64)
+    for one in (population.model, *(client.model for client in population.clients)):
+        assert {value.dtype for value in constants(one).values()} == {torch.float64}
