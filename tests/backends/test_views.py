@@ -11,6 +11,7 @@ import fedpriv as fp
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.population import Population
 from fedpriv.oracle.backends import BACKENDS
+from fedpriv.oracle.backends.in_threads import in_threads
 from fedpriv.oracle.choosing import choose_by_trial
 from fedpriv.privacy.clipping import Clip
 
@@ -102,6 +103,22 @@ def test_single_precision_agrees(name: str) -> None:
             BACKENDS[key](case.model, loss).clipped_sum(params, batch, Clip(0.3))[0] for key in ("loop", name)
         )
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["vmap", "ghost"])
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_change_no_bit(name: str, threads: int) -> None:
+    torch.manual_seed(5)
+    case, batch = next(case for case in CASES if case.name == "cnn"), several(clients=61, examples=5)
+    params, before = case.rows(61), torch.get_num_threads()
+    for clip in (Clip(0.3), None):
+        backend = in_threads(BACKENDS[name](case.model, case.loss, 50))  # so little at once that threads have work
+        try:
+            alone = backend.clipped_sum(params, batch, clip)[0]
+            torch.set_num_threads(threads)
+            assert torch.equal(backend.clipped_sum(params, batch, clip)[0], alone)
+        finally:
+            torch.set_num_threads(before)
 
 
 def test_linear_says_that_it_takes_one_view_and_auto_takes_another() -> None:

@@ -100,7 +100,7 @@ class PerExample(ABC):
 
         Bit for bit, whereas with other neighbours torch may round otherwise.
         """
-        examples = batch.mask.shape[1]
+        examples = batch.mask.shape[1] * (batch.views if clip is None else 1)  # exact sums take views one by one
         if clip is None:
             chunk, several = self._most(params), not at_hand(params) or examples <= 16
         else:

@@ -25,7 +25,7 @@ class VmapBackend(PerExample):
     """
 
     def _fitting(self, params: Tensor, x: Nested, y: Nested, norm: NormName, views: int) -> int:
-        return in_cache(params.shape[1] * params.element_size())
+        return max(in_cache(params.shape[1] * params.element_size()) // views, 1)
 
     def _gradients(self, params: Tensor, x: Nested, y: Nested, views: int) -> list[Gradients]:
         cells = first(x).shape[:2]
