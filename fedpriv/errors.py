@@ -4,7 +4,13 @@ from __future__ import annotations
 
 
 class FedprivError(Exception):
-    """Base class of all errors that fedpriv raises on purpose."""
+    """Base class of all errors that fedpriv raises on purpose.
+
+    Attributes:
+        told_elsewhere: Whether another process of the run tells the user of it.
+    """
+
+    told_elsewhere = False
 
 
 class PromiseWarning(UserWarning):
@@ -59,6 +65,10 @@ class BudgetExhausted(PrivacyError):
 
 class LedgerError(PrivacyError):
     """The ledger could not be written or does not fit the run."""
+
+
+class ProcessError(FedprivError):
+    """Another process of the run failed, or can no longer be reached."""
 
 
 def shown(value: object) -> str:

@@ -5,6 +5,7 @@ Each command imports what it uses when it is called, so that `fedpriv --help` an
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from fedpriv import __version__
-from fedpriv.cli import shipped
+from fedpriv.cli import processes, shipped
 from fedpriv.cli.options import AllowPlugins, AsJson, ConfigFile, Overrides, RunFolder
 
 
@@ -20,6 +21,7 @@ class _Commands(TyperGroup):
     """Errors that fedpriv raises on purpose are one line and exit code 2; anything else is a bug and shows itself."""
 
     def invoke(self, ctx: Any) -> object:  # noqa: ANN401 - typer brings its own click
+        from fedpriv.cli.processes import speaks
         from fedpriv.errors import FedprivError
 
         try:
@@ -29,12 +31,13 @@ class _Commands(TyperGroup):
         except BrokenPipeError:  # as in `fedpriv list | head`
             raise
         except FedprivError as error:
-            text = str(error)
+            text = str(error) if speaks(error) else ""
         except OSError as error:
             text = f"{error.filename or 'a file'} cannot be read or written ({error.strerror})"
         from fedpriv.cli.printing import print_error
 
-        print_error(text)
+        if text:
+            print_error(text)
         raise typer.Exit(2)
 
 
@@ -63,7 +66,13 @@ def main(
 
 def _again(folder: Path, *, allow_plugins: bool) -> str:
     """The command that goes on with a run."""
-    return f"fedpriv resume {folder}{' --allow-plugins' * allow_plugins}"
+    together = f" --processes {os.environ['WORLD_SIZE']}" if processes.launched() else ""
+    return f"fedpriv resume {folder}{together}{' --allow-plugins' * allow_plugins}"
+
+
+def _flags(**given: bool) -> list[str]:
+    """The options that are set, as they are typed."""
+    return [f"--{name.replace('_', '-')}" for name, wanted in given.items() if wanted]
 
 
 @app.command()
@@ -97,15 +106,22 @@ def train(
     fix_model: Annotated[
         bool, typer.Option("--fix-model", help="Replace BatchNorm and the like by GroupNorm.")
     ] = False,
+    number: processes.Number = None,
     allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
     """Train. All files of the run go to its folder."""
+    if number is not None:
+        flags = _flags(fix_model=fix_model, allow_plugins=allow_plugins, json=as_json)
+        where = [] if folder is None else ["--out", str(folder)]
+        processes.launch(number, ["train", str(config), *(overrides or []), *where, *flags])
     from fedpriv.cli import running
     from fedpriv.config import load_config
     from fedpriv.storage.folder import RunFolder
 
     settings = load_config(shipped.found(config), [*(overrides or []), *(["model.fix=true"] if fix_model else [])])
+    if not processes.leads():
+        return running.follow(settings)
     claimed = RunFolder.new(folder) if folder else RunFolder.numbered(Path("runs") / config.stem)
     running.run(settings, claimed, again=_again(claimed.path, allow_plugins=allow_plugins), as_json=as_json)
 
@@ -117,10 +133,14 @@ def resume(
         bool,
         typer.Option("--fresh-noise", help="Draw new noise for rounds past the checkpoint and pay for them again."),
     ] = False,
+    number: processes.Number = None,
     allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run that stopped, from its last checkpoint."""
+    if number is not None:
+        flags = _flags(fresh_noise=fresh_noise, allow_plugins=allow_plugins, json=as_json)
+        processes.launch(number, ["resume", str(run), *flags])
     from fedpriv.cli import running
     from fedpriv.config import load_config
     from fedpriv.errors import FedprivError
@@ -136,6 +156,8 @@ def resume(
     if (run / "result.json").exists():
         raise FedprivError(f"{run} is finished; look at it with: fedpriv show {run}")
     settings = load_config(run / "config.yaml")
+    if not processes.leads():
+        return running.follow(settings, resumed=True, fresh_noise=fresh_noise)
     again = _again(run, allow_plugins=allow_plugins)
     running.run(settings, RunFolder(run), again=again, resumed=True, fresh_noise=fresh_noise, as_json=as_json)
 

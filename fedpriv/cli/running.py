@@ -14,6 +14,7 @@ import typer
 from rich.markup import escape
 
 from fedpriv.cli.printing import busy, err, print_json, print_rows
+from fedpriv.cli.processes import as_launched
 from fedpriv.cli.signals import Signals
 from fedpriv.storage import strict_json
 
@@ -55,7 +56,7 @@ def run(
         warnings.simplefilter("ignore", PromiseWarning)  # said below, on the terminal
         training = _build(config, folder, resumed=resumed, fresh_noise=fresh_noise)
         err.print(
-            f"{training.strategy.name}: {len(training.population)} clients, {config.rounds} rounds, in {folder.path}"
+            f"{training.strategy.name}: {training.network.n_clients} clients, {config.rounds} rounds, in {folder.path}"
         )
         err.print(f"planned: {escape(str(training.plan.spent()))}")
         for warning in at_start(config, training):
@@ -74,6 +75,27 @@ def run(
         _report(training.linked(result), folder, as_json=as_json)
         if result.broken:
             raise typer.Exit(_BROKEN)
+
+
+def follow(config: Config, *, resumed: bool = False, fresh_noise: bool = False) -> None:
+    """Take part in a run that another process keeps and reports; arguments as of `run`.
+
+    Raises:
+        typer.Exit: a signal stopped the run, in any process.
+    """
+    from fedpriv.config import build
+    from fedpriv.errors import PromiseWarning
+
+    with Signals() as signals, warnings.catch_warnings():
+        warnings.simplefilter("ignore", PromiseWarning)
+        training = build(as_launched(config), resume=resumed, fresh_noise=fresh_noise)
+        _repeats(training)
+        with signals.patiently():
+            for _ in training:
+                if training.anywhere(signals.asked > 0):
+                    training.save()
+                    raise typer.Exit(signals.exit_code)
+        training.result()
 
 
 def _repeats(training: Training) -> list[str]:
@@ -98,7 +120,7 @@ def _build(config: Config, folder: RunFolder, *, resumed: bool, fresh_noise: boo
         if not resumed:
             folder.write("config.yaml", to_yaml(config).encode())
         with busy(config.rounds):
-            return build(config, folder, resume=resumed, fresh_noise=fresh_noise)
+            return build(as_launched(config), folder, resume=resumed, fresh_noise=fresh_noise)
     except BaseException:
         folder.abandon()
         raise
@@ -129,7 +151,7 @@ def _iterate(config: Config, training: Training, folder: Path, signals: Signals)
             for report in training:
                 for sink in writers:
                     sink.write(report)
-                if signals.asked:
+                if training.anywhere(signals.asked > 0):
                     for sink in writers:
                         sink.close()
                     training.save()

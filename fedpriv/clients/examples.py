@@ -56,6 +56,7 @@ class InMemory:
         clients: The clients; each one's loader is read once.
         device: Where the tensors go.
         dtype: Floating-point inputs and targets are converted to it.
+        numbers: Of the clients, for errors; from 0 on by default.
 
     Attributes:
         inputs: All clients' inputs, one client after another, `[n_examples, ...]`.
@@ -65,12 +66,19 @@ class InMemory:
         DataError: the data of a client cannot be used; names the client.
     """
 
-    def __init__(self, clients: Sequence[Client], device: torch.device, dtype: torch.dtype) -> None:
-        found = [_read(index, client) for index, client in enumerate(clients)]
+    def __init__(
+        self,
+        clients: Sequence[Client],
+        device: torch.device,
+        dtype: torch.dtype,
+        numbers: Sequence[int] | None = None,
+    ) -> None:
+        numbers = range(len(clients)) if numbers is None else numbers
+        found = [_read(number, client) for number, client in zip(numbers, clients, strict=True)]
         data = [read.pair for read in found]
         self._random = {row: client.loader for row, client in enumerate(clients) if found[row].random}
-        for index, pair in enumerate(data):
-            check_alike(index, pair, data[0])
+        for number, pair in zip(numbers, data, strict=True):
+            check_alike(number, pair, data[0], numbers[0])
         self.counts = torch.tensor([len(first(targets)) for _, targets in data])
         self._starts = torch.cat([torch.zeros(1, dtype=torch.long), self.counts.cumsum(0)])[:-1]
         both = each(lambda values: values.to(device), joined(data))
@@ -91,6 +99,32 @@ class InMemory:
 
     def expect(self, *cohorts: Tensor) -> None:
         """Nothing to do: all is there."""
+
+
+class Nothing:
+    """The examples of no client."""
+
+    def __init__(self) -> None:
+        self.counts = torch.zeros(0, dtype=torch.long)
+
+    def take(self, clients: Tensor, places: Tensor, at: Tensor | None = None) -> Pair:
+        """There is nothing to take.
+
+        Raises:
+            DataError: always.
+        """
+        raise DataError("there are no clients here, and so no examples")
+
+    @property
+    def random(self) -> bool:
+        """None is."""
+        return False
+
+    def source(self, client: int) -> Source | None:
+        """There is none."""
+
+    def expect(self, *cohorts: Tensor) -> None:
+        """Nothing to do."""
 
 
 def at_places(inputs: Nested, targets: Nested, at: Tensor, there: Tensor | None = None) -> Pair:
@@ -130,19 +164,43 @@ def _read(index: int, client: Client) -> Read:
         raise DataError(f"client {index}: {error}") from error
 
 
-def check_alike(client: int, pair: Pair, of_first: Pair) -> None:
-    """Refuse a client whose inputs or targets are of another shape or kind than client 0's.
+def kind_of(pair: Pair) -> str:
+    """How a client's inputs and targets are nested, and the shape of an example."""
+    return repr([(str(structure(part)), [_fact(tensor) for tensor in leaves(part)]) for part in pair])
+
+
+def _fact(tensor: Tensor) -> tuple[tuple[int, ...], bool]:
+    return tuple(tensor.shape[1:]), tensor.is_floating_point()
+
+
+def check_kinds(kinds: Sequence[str | None]) -> None:
+    """Refuse clients of several processes whose examples are not nested and shaped alike.
+
+    Args:
+        kinds: What `kind_of` says of each process's first client; None where there is none.
+
+    Raises:
+        DataError: they are not.
+    """
+    for process, kind in enumerate(kinds):
+        if kind not in (None, kinds[0]):
+            told = f"examples in process {process} are of another kind than in process 0 ({kind}, and {kinds[0]})"
+            raise DataError(f"{told}: bring all to one shape and type")
+
+
+def check_alike(client: int, pair: Pair, of_first: Pair, first_client: int = 0) -> None:
+    """Refuse a client whose inputs or targets are of another shape or kind than the first client's.
 
     Raises:
         DataError: they are; names the client.
     """
     for what, own, other in zip(("inputs", "targets"), pair, of_first, strict=True):
         if structure(own) != structure(other):
-            told = f"{what} of client {client} are not nested as client 0's"
+            told = f"{what} of client {client} are not nested as client {first_client}'s"
             raise DataError(f"{told}: give each example the same names and places")
         for mine, first_ones in zip(leaves(own), leaves(other), strict=True):
-            facts = [(tuple(t.shape[1:]), t.is_floating_point()) for t in (mine, first_ones)]
+            facts = [_fact(mine), _fact(first_ones)]
             if facts[0] != facts[1]:
                 told = f"{what} of shape {facts[0][0]} and type {mine.dtype}"
-                told = f"client {client} has {told}, and client 0 has {facts[1][0]} and {first_ones.dtype}"
+                told = f"client {client} has {told}, and client {first_client} has {facts[1][0]} and {first_ones.dtype}"
                 raise DataError(f"{told}: bring all to one shape and type")

@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -95,26 +95,33 @@ def _check_owners(
         _check_source(owners, np.concatenate([places for _, places in parts]), privacy, public)
 
 
-def check_test(population: Population, test: Dataset[Any] | None, privacy: Privacy) -> None:
+def contents(population: Population) -> list[list[bytes]]:
+    """A fingerprint of each example of each client here: equal contents have equal ones."""
+    return [_digests(*population.examples_of(client)) for client in range(len(population))]
+
+
+def check_test(population: Population, test: Dataset[Any], examples: Sequence[list[bytes]]) -> None:
     """Refuse a private run that is tested on a copy of its own training data.
+
+    Args:
+        population: Clients of the run, for the formats of numbers.
+        test: Public test data.
+        examples: The `contents` of all clients.
 
     Raises:
         PrivacyError: the test examples have the same contents as the training examples.
     """
-    if not privacy.private or test is None or size(test) != int(population.counts.sum()):
-        return
-    if Counter(_digests_of_test(population, test)) == Counter(_digests_of_clients(population)):
+    if Counter(_digests_of_test(population, test)) == Counter(chain.from_iterable(examples)):
         raise PrivacyError(
             f"the {size(test)} test examples are copies of the training examples, so every metric is an answer about "
             "them without noise: hold a part of the data out, or leave test data out"
         )
 
 
-def repeats(population: Population, test: Dataset[Any] | None) -> Repeats:
-    """Count training examples with equal input and target; reads the test data once."""
-    digests = _digests_of_clients(population)
-    owners = torch.arange(len(population)).repeat_interleave(population.counts).tolist()
-    counts, holders = Counter(digests), Counter(digest for digest, _ in {*zip(digests, owners, strict=True)})
+def repeats(population: Population, test: Dataset[Any] | None, examples: Sequence[list[bytes]]) -> Repeats:
+    """Count training examples with equal input and target; reads the test data once. Arguments: see `check_test`."""
+    digests = list(chain.from_iterable(examples))
+    counts, holders = Counter(digests), Counter(digest for own in examples for digest in {*own})
     tested = set(_digests_of_test(population, test)) if test is not None else set[bytes]()
     return Repeats(
         examples=sum(counts[digest] > 1 for digest in digests),
@@ -171,10 +178,6 @@ def _check_source(owners: Places, places: Places, privacy: Privacy, public: Sequ
             f"client {before[twice][0]} has an example twice ({int(twice.sum())} repeats in all), and unit: sample "
             "counts it once: list each index once, or protect whole clients (unit: client)"
         )
-
-
-def _digests_of_clients(population: Population) -> list[bytes]:
-    return [digest for client in range(len(population)) for digest in _digests(*population.examples_of(client))]
 
 
 def _digests_of_test(population: Population, test: Dataset[Any]) -> list[bytes]:

@@ -64,6 +64,12 @@ class Part:
         """Public sizes of the clients here, `[n_here]`."""
         return torch.tensor(np.asarray(self.all_sizes, dtype=np.int64))[self.ids]
 
+    def of(self, clients: Sequence[Client]) -> Sequence[Client]:
+        """Those of all clients that are here; the first one, for its model alone, where there are none."""
+        if len(self.numbers) == len(clients):
+            return clients
+        return [clients[number] for number in self.numbers] or clients[:1]
+
     def rows(self, cohort: Tensor) -> Tensor:
         """Which of the rows here are those of clients of an ascending cohort `[k]`, ascending."""
         return cohort if len(self.ids) == self.n_clients else self._found(cohort)[0]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.chosen import Chosen
 from fedpriv.clients.client import Client, Loss
-from fedpriv.clients.examples import Examples
+from fedpriv.clients.examples import Examples, Nothing, kind_of
 from fedpriv.clients.layout import Layout, copied
 from fedpriv.clients.part import Part
 from fedpriv.clients.reading import Pair
@@ -35,8 +35,8 @@ class Population:
     Rows are numbered from 0 here; `part.ids` has the clients' numbers in the run.
 
     Args:
-        clients: At least one client; all models must have the same trainable parameters by name and shape, and the
-            same frozen parameters and buffers by value.
+        clients: At least one client, also where `part` has none: its model then stands for all. All models must have
+            the same trainable parameters by name and shape, and the same frozen parameters and buffers by value.
         device: Where parameters and data live.
         dtype: Floating point type of parameters and inputs.
         chunk: Largest number of examples (padding included) in one batch; bounds the memory of a step.
@@ -65,8 +65,9 @@ class Population:
     ) -> None:
         if not clients:
             raise ConfigError("clients", [], "a population needs at least one client")
-        self.clients, self._roster, self.part = clients, roster_of(clients), part or Part.whole(clients)
-        if len(self.part.numbers) != len(clients):
+        self.clients, self.part = clients, part or Part.whole(clients)
+        self._roster = roster_of(clients, self.part.numbers or range(1))
+        if len(self.part.numbers) not in (len(clients), 0):
             raise ConfigError("part.numbers", self.part.numbers, f"give one for each of the {len(clients)} clients")
         self._check_fresh()
         self.chunk = chunk
@@ -76,8 +77,10 @@ class Population:
         self.params = self._roster.rows(self.layout, self.device, dtype)
         # what a forward pass leaves in its module stays out of the clients' own, which are handed out
         self.model: nn.Module = copied(clients[0].model)
-        self.examples: Examples = self._roster.examples(self.device, dtype)
-        self.views = self._views()
+        here: Examples = self._roster.examples(self.device, dtype) if len(self) else Nothing()
+        self.examples, self.views = here, None
+        if len(self):
+            self.views = self._views()
 
     @property
     def counts(self) -> Tensor:
@@ -90,8 +93,8 @@ class Population:
         return torch.cat([torch.zeros(1, dtype=torch.long), self.counts.cumsum(0)])[:-1]
 
     def __len__(self) -> int:
-        """Number of clients."""
-        return len(self.clients)
+        """Number of clients that are here."""
+        return len(self.part.numbers)
 
     @property
     def dim(self) -> int:
@@ -113,9 +116,9 @@ class Population:
         """Whether all examples stay in memory."""
         return len(self.looked_at) == len(self)
 
-    def start_alike(self) -> Tensor:
-        """Give all models the first client's parameters, which are returned, `[dim]`."""
-        start = self.params[0].clone()
+    def start_alike(self, start: Tensor | None = None) -> Tensor:
+        """Give all models these parameters `[dim]`, or the first client's, which are returned."""
+        start = self.params[0].clone() if start is None else start.to(self.params)
         if self.params.stride(0):
             self.params.copy_(start)
         return start
@@ -150,7 +153,7 @@ class Population:
         for index, price in enumerate(self._roster.outcomes()):
             if price is not None:
                 raise ConfigError(
-                    f"clients[{index}]",
+                    f"clients[{self.part.numbers[index]}]",
                     price,
                     "holds the result of an earlier run, whose epsilon this run would not count; make fresh clients. "
                     "To go on from a released model on purpose, copy its parameters and add up the prices",
@@ -167,6 +170,11 @@ class Population:
         owners = torch.searchsorted(self.starts, at, right=True) - 1
         found = self.examples.take(owners, (at - self.starts[owners]).unsqueeze(1))
         return each(lambda rows: rows.squeeze(1), found)
+
+    @property
+    def kind(self) -> str | None:
+        """How an example is nested and shaped; None where there is none."""
+        return kind_of(self.first_examples(1)) if len(self) else None
 
     def full_batches(self, cohort: Tensor) -> Iterator[Batch]:
         """All examples of the clients in `cohort [k]`, in batches of at most `chunk` examples.

@@ -79,9 +79,10 @@ class Roster(Protocol):
 
 @dataclass(frozen=True)
 class Listed:
-    """Clients that are there, each with a model and data of its own."""
+    """Clients that are there, each with a model and data of its own, and their numbers in the run."""
 
     clients: Sequence[Client]
+    numbers: Sequence[int]
 
     @property
     def problems(self) -> Sequence[Problem]:
@@ -129,7 +130,7 @@ class Listed:
 
     def examples(self, device: torch.device, dtype: torch.dtype) -> Examples:
         """All examples, in memory."""
-        return InMemory(self.clients, device, dtype)
+        return InMemory(self.clients, device, dtype, self.numbers)
 
     def rows(self, layout: Layout, device: torch.device, dtype: torch.dtype) -> Tensor:
         """See `Roster`. What is frozen, and buffers, are one for all from here on.
@@ -139,12 +140,12 @@ class Listed:
         """
         rows = torch.empty(len(self.clients), layout.dim, device=device, dtype=dtype)
         shared = constants(self.clients[0].model.to(device, dtype))
-        for index, client in enumerate(self.clients):
+        for index, number, client in zip(range(len(self.clients)), self.numbers, self.clients, strict=True):
             if Layout.of(client.model) != layout:
                 fix = "all models must be alike: the same parameters, the same of them frozen"
-                raise ConfigError(f"clients[{index}].model", type(client.model).__name__, fix)
+                raise ConfigError(f"clients[{number}].model", type(client.model).__name__, fix)
             client.model.to(device, dtype)
-            _check_same(index, constants(client.model), shared)
+            _check_same(number, constants(client.model), shared)
             share(client.model, shared)
             layout.bind(rows[index], client.model)
         return rows
@@ -160,9 +161,11 @@ class Listed:
             client.outcome_of = price
 
 
-def roster_of(clients: Sequence[Client]) -> Roster:
-    """What a run needs of these clients."""
-    return clients if isinstance(clients, LazyClients) else Listed(clients)
+def roster_of(clients: Sequence[Client], numbers: Sequence[int] | None = None) -> Roster:
+    """What a run needs of these clients, whose numbers in the run are from 0 on unless they are given."""
+    if isinstance(clients, LazyClients):
+        return clients
+    return Listed(clients, range(len(clients)) if numbers is None else numbers)
 
 
 def public_sizes(clients: Sequence[Client], privacy: Privacy) -> list[int]:

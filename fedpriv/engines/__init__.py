@@ -8,12 +8,17 @@ from typing import Literal
 
 from fedpriv.engines.keeping import InMemory, Keeping, OnDisk
 from fedpriv.engines.local import Round, simulate
+from fedpriv.engines.place import Here, Place
+from fedpriv.engines.processes import Processes
 
-EngineName = Literal["local"]
+EngineName = Literal["local", "processes"]
 StateName = Literal["memory", "disk"]
 
-ENGINES: dict[str, Callable[..., Iterator[Round]]] = {"local": simulate}
+ENGINES: dict[str, Callable[..., Iterator[Round]]] = {"local": simulate, "processes": simulate}
 """Each takes what `fedpriv.engines.local.simulate` takes, and yields each finished round."""
+
+PLACES: dict[EngineName, Callable[[float], Place]] = {"local": Here, "processes": Processes}
+"""Each takes a timeout in seconds, and says which of a run's clients are in this process."""
 
 KEEPING: dict[StateName, Callable[[Path | None], Keeping]] = {"memory": InMemory, "disk": OnDisk}
 """Each takes a run's folder, if there is one, and keeps what clients keep between rounds."""

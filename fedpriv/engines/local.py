@@ -246,8 +246,9 @@ def simulate(
     *,
     rounds: int,
     seen: Network | None = None,
+    stream: int = 0,
 ) -> Iterator[Round]:
-    """Run rounds in this process until `rounds` are done or the budget is.
+    """Run rounds of the clients in this process until `rounds` are done or the budget is.
 
     Args:
         strategy: The algorithm.
@@ -257,6 +258,7 @@ def simulate(
         randomness: The run's random streams (cohorts; dropout).
         rounds: Total number of rounds of the run.
         seen: The network as the aggregator may use it (`seen_by_aggregator`); `network` by default.
+        stream: Which of torch's random draws are this process's.
 
     Yields:
         Each finished round. The generator ends early when the next release would pass the target epsilon.
@@ -267,7 +269,7 @@ def simulate(
             return
         cohort = network.participants(index, randomness)
         try:
-            with own_draws(randomness.torch_seed("local", index), progress.received.device):
+            with own_draws(randomness.torch_seed("local", index, stream), progress.received.device):
                 progress = _next(strategy, oracle, network, seen or network, progress, cohort)
         except BudgetExhausted:
             return

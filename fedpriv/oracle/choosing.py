@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import time
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +45,17 @@ class Choice:
     name: str
     backend: Backend
     warnings: tuple[str, ...] = ()
+
+    @property
+    def told(self) -> tuple[str, tuple[str, ...]]:
+        """The name and the warnings."""
+        return self.name, self.warnings
+
+
+def chosen(name: str, population: Population, chunk: int | None = None, precision: str = "full") -> Backend:
+    """The backend of this name for the clients' model, untried; arguments as of `choose_by_trial`."""
+    model = Bfloat16(population.model) if precision == "bfloat16" else population.model
+    return choose(cast("BackendName", name), model, population.loss, chunk)
 
 
 def choose_by_trial(

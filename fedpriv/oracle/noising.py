@@ -12,7 +12,7 @@ from fedpriv.oracle.batches import Draws
 from fedpriv.oracle.questions import Question, Questions
 from fedpriv.oracle.sums import scaled
 from fedpriv.privacy.correlated import spread
-from fedpriv.privacy.ledger import Ledger, Release
+from fedpriv.privacy.ledger import Ledger, Release, Witness
 from fedpriv.privacy.mechanisms import EVERYBODY, add_noise
 from fedpriv.privacy.pair_noise import with_pair_noise
 from fedpriv.privacy.pairwise import excess
@@ -46,7 +46,7 @@ class Noising(Questions):
         sizes: Sequence[int],
         like: Tensor,
         draws: Draws,
-        ledger: Ledger,
+        ledger: Ledger | Witness,
         randomness: Randomness,
         total: Callable[[Tensor], Tensor],
     ) -> None:

@@ -21,7 +21,7 @@ from fedpriv.oracle.questions import Question
 from fedpriv.oracle.sums import Sums, check_depth, points_of, scaled
 from fedpriv.privacy.as_published import add_published_noise
 from fedpriv.privacy.clipping import Clip
-from fedpriv.privacy.ledger import Ledger, Release
+from fedpriv.privacy.ledger import Ledger, Release, Witness
 from fedpriv.privacy.pairwise import excess
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.settings import Privacy, Sampling
@@ -46,6 +46,8 @@ class PrivateOracle(Noising):
         randomness: The run's random streams.
         total: Adds up the rows of all places, `[k, dim] -> [1, dim]`, as `network.total` does, for what is a sum of all
             clients and for public facts. By default all rows are here.
+        largest: Largest of the numbers that all places have. A bound that a strategy computes from what its clients
+            received is none where nobody takes part.
     """
 
     def __init__(
@@ -53,13 +55,14 @@ class PrivateOracle(Noising):
         population: Population,
         sums: Sums,
         privacy: Privacy,
-        ledger: Ledger,
+        ledger: Ledger | Witness,
         randomness: Randomness,
         total: Callable[[Tensor], Tensor] = here,
+        largest: Callable[[float], float] = float,
     ) -> None:
         self._population, self._part = population, population.part
         draws = Draws(population, randomness, privacy.cohort_rate)
-        self._sums = sums
+        self._sums, self._largest = sums, largest
         check_depth(self._added(privacy), population.chunk)
         self._bounded: ConstraintSums | None = None
         super().__init__(privacy, self._part.all_sizes, population.params, draws, ledger, randomness, total)
@@ -69,7 +72,7 @@ class PrivateOracle(Noising):
         if privacy.unit == "client":
             return [1] * self._part.n_clients
         if not privacy.trust.sums_only:
-            return [int(self._population.counts.max())]
+            return [max(self._population.counts.tolist(), default=0)]
         sizes = torch.tensor(np.asarray(self._part.all_sizes, dtype=np.int64))
         return sizes.index_copy(0, self._part.ids, self._population.counts).tolist()
 
@@ -87,6 +90,10 @@ class PrivateOracle(Noising):
     def alike(self) -> bool:
         """Whether an answer is one for all participants: what is released is made of the sum over them."""
         return self.privacy.private and self.privacy.trust.sums_only and self.privacy.at == "gradient"
+
+    def gradient_difference(self, params: Tensor, anchor: Tensor, bound: float | None = None) -> Tensor:
+        """See `Questions`; the bound is one for all places."""
+        return super().gradient_difference(params, anchor, None if bound is None else self._largest(bound))
 
     @property
     def equality(self) -> Tensor:

@@ -40,6 +40,8 @@ def try_out(population: Population) -> None:
         ConfigError: names the layer or the function.
     """
     device = population.device
+    if not len(population):  # other processes have the examples
+        return
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         row, x, y = _usable(population)
         trial = Trial(population, row)
@@ -180,7 +182,7 @@ def _check_alone(trial: Trial, x: Nested, y: Nested) -> None:
 
 def _check_labels(trial: Trial, population: Population) -> None:
     """The real examples with the least and the largest label: one that is no class would fail, or count as nothing."""
-    clients, (_, sample) = population.looked_at, population.first_examples(1)
+    clients, (_, sample), numbers = population.looked_at, population.first_examples(1), population.part.numbers
     if not isinstance(sample, Tensor) or sample.is_floating_point() or sample.dim() != 1:
         return
     labels = {client: first(population.examples_of(client)[1]) for client in clients}
@@ -195,10 +197,10 @@ def _check_labels(trial: Trial, population: Population) -> None:
             raise
         except Exception as error:  # whatever a user's model or loss raises
             fix = "number the classes from 0, or change the model's number of outputs"
-            told = f"client {client} has label {label}, which model and loss do not take"
+            told = f"client {numbers[client]} has label {label}, which model and loss do not take"
             raise DataError(f"{told} ({in_short(error)}): {fix}") from error
         if label < 0 and ((label == _PASSED_OVER and not loss.any()) or not torch.isfinite(loss).all()):
-            told = f"client {client} has label {label}, which the loss passes over"
+            told = f"client {numbers[client]} has label {label}, which the loss passes over"
             raise DataError(f"{told}: number the classes from 0, drop what has none")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -58,6 +58,31 @@ class Guard(Protocol):
         ...
 
 
+class Together(Protocol):
+    """The processes that open every release at the same time, each with rows of its own: one of them writes."""
+
+    def enter(self, record: Record, write: Callable[[Record], None]) -> None:
+        """Have the record written, by the one process that does; return when it is, in all of them.
+
+        Args:
+            record: The record, with the checksum of the rows that are here.
+            write: Writes it; called in one process alone, with a checksum of all rows.
+
+        Raises:
+            BudgetExhausted: the release would overspend.
+            PrivacyError: it is refused, or not the same release in all processes.
+        """
+        ...
+
+
+class Alone:
+    """One process opens all releases."""
+
+    def enter(self, record: Record, write: Callable[[Record], None]) -> None:
+        """See `Together`."""
+        write(record)
+
+
 def _anybody() -> None:
     """A ledger that nobody else writes."""
 
@@ -77,6 +102,7 @@ class Ledger:
 
     Attributes:
         may_write: Called before a record is written; raises if another run has taken over the file.
+        together: The processes that open releases with this one.
 
     Raises:
         LedgerError: the file exists (use `Ledger.resume`) or cannot be written.
@@ -91,6 +117,7 @@ class Ledger:
         seal_key: bytes = b"",
     ) -> None:
         self._guard, self.may_write = guard, _anybody
+        self.together: Together = Alone()
         self._digest_key, self._seal_key = digest_key, seal_key
         self._path, self._file, self._packed = path, None, True
         self._head: str | None = None
@@ -134,7 +161,11 @@ class Ledger:
         """
         record, value = release.record, release._value
         if self._path is not None:
-            record = replace(record, digest=self._digest(value))
+            record = replace(record, digest=_digest(value, self._digest_key))
+        self.together.enter(record, self._enter)
+        return value
+
+    def _enter(self, record: Record) -> None:
         if self._replay:
             self._check_replay(record)
             _, self._head = self._replay.pop(0)
@@ -145,7 +176,6 @@ class Ledger:
                 self._append(record)
         self._records.append(record)
         self._noises |= _noise_of(record)
-        return value
 
     def _refuse_old_noise(self, record: Record) -> None:
         if _noise_of(record) & self._noises:
@@ -154,10 +184,6 @@ class Ledger:
                 "difference would have none. Go on with the next round, resume with fresh noise (--fresh-noise), or "
                 "start a new run"
             )
-
-    def _digest(self, value: Tensor) -> str:
-        data = value.detach().contiguous().cpu().numpy().data
-        return hashlib.blake2b(data, digest_size=8, key=self._digest_key).hexdigest()
 
     def sync(self) -> None:
         """Wait until the records so far are on the physical disk (fsync), where they survive a power cut.
@@ -226,7 +252,7 @@ class Ledger:
                 "so what was spent is unknown. Restore the file; without it the run has no epsilon"
             )
         ledger = Ledger.__new__(Ledger)
-        ledger._guard, ledger._path, ledger.may_write = guard, path, _anybody
+        ledger._guard, ledger._path, ledger.may_write, ledger.together = guard, path, _anybody, Alone()
         ledger._digest_key, ledger._seal_key, ledger._packed = digest_key, seal_key, found.packed
         try:
             ledger._file = files.Appender(path, keep=files.read(path).rfind(b"\n") + 1)
@@ -241,6 +267,49 @@ class Ledger:
         for record in records:
             guard.admit(record)
         return ledger
+
+
+class Witness:
+    """What opens releases in a process beside the one that writes the ledger. It keeps no records.
+
+    Args:
+        together: The processes.
+        digest_key: Of the ledger; None where that is kept in memory, without checksums.
+    """
+
+    mark, replays = Mark(0, None), False
+
+    def __init__(self, together: Together, digest_key: bytes | None) -> None:
+        self._together, self._digest_key = together, digest_key
+
+    @property
+    def records(self) -> Sequence[Record]:
+        """Are elsewhere.
+
+        Raises:
+            LedgerError: always: an epsilon that was counted here would be too small.
+        """
+        raise LedgerError("the ledger is in process 0 of this run: ask it there for records and epsilon")
+
+    def open(self, release: Release) -> Tensor:
+        """Hand out the value once its record is written; errors are those of `Ledger.open`."""
+        record, value = release.record, release._value
+        if self._digest_key is not None:
+            record = replace(record, digest=_digest(value, self._digest_key))
+        self._together.enter(record, _elsewhere)
+        return value
+
+    def sync(self) -> None:
+        """Nothing is written here."""
+
+
+def _elsewhere(_: Record) -> None:
+    raise LedgerError("only process 0 of a run writes its ledger")
+
+
+def _digest(value: Tensor, key: bytes) -> str:
+    data = value.detach().contiguous().cpu().numpy().data
+    return hashlib.blake2b(data, digest_size=8, key=key).hexdigest()
 
 
 def _not_written(path: Path | None, error: OSError) -> LedgerError:

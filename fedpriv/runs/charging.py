@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fedpriv.privacy.accounting.accountant import Accountant, account
 from fedpriv.privacy.accounting.spent import Spent
-from fedpriv.privacy.ledger import Ledger
+from fedpriv.privacy.ledger import Ledger, Witness
 from fedpriv.privacy.record import Record
 from fedpriv.runs.planning import Plan
 from fedpriv.runs.results import Ended
@@ -36,7 +36,7 @@ class Charging:
         self.guard = self._reported = self._accountant()
         self._spent: tuple[int, Spent] | None = None
 
-    def follow(self, ledger: Ledger) -> None:
+    def follow(self, ledger: Ledger | Witness) -> None:
         """Count the records of this ledger, which was opened with `guard`."""
         self._ledger, self._counted = ledger, 0
         # a repeated round is reported with the epsilon that it had, though the guard counts all that was released

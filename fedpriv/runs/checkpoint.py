@@ -37,6 +37,7 @@ class Checkpoint:
         stopping: How long the metric of `stop` has not improved; see `fedpriv.measuring.stopping.Stopping`.
         chunk: See `fedpriv.runs.compute.Compute`; None in files of earlier versions.
         state: See there. On disk, `progress` says which rows of the files beside this one are the clients'.
+        processes: Number of processes that the run had.
     """
 
     progress: dict[str, Any]
@@ -53,6 +54,7 @@ class Checkpoint:
     stopping: dict[str, float] = field(default_factory=dict[str, float])
     chunk: int | None = None
     state: StateName = "memory"
+    processes: int = 1
 
     @property
     def round(self) -> int:

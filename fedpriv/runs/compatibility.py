@@ -7,13 +7,16 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor, nn
 
-from fedpriv.clients.client import Loss
+from fedpriv.clients.client import Client, Loss
+from fedpriv.clients.lazy import LazyClients
 from fedpriv.engines.local import RoundNetwork, begin, simulate
 from fedpriv.errors import ConfigError
+from fedpriv.network.local import Star
 from fedpriv.oracle.backends import choose
 from fedpriv.oracle.backends.precision import check_bfloat16
 from fedpriv.oracle.made_up import MadeUpOracle
 from fedpriv.privacy.clipping import Clip
+from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.pairwise import Pairwise
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.settings import Central, Privacy
@@ -94,6 +97,56 @@ def check_compute(
     if network.everyone and not privacy.draws_senders:
         fix = "every client takes part in every round, which needs all state in memory; leave it out, or draw cohorts"
         raise ConfigError("compute.state", state, fix)
+
+
+def check_shared(
+    size: int,
+    compute: Compute,
+    clients: Sequence[Client],
+    network: RoundNetwork,
+    asked: Collection[str],
+    *,
+    optimum: float | None,
+) -> None:
+    """Refuse what several processes cannot do yet.
+
+    Args:
+        size: Number of processes.
+        compute: Where clients' state is kept.
+        clients: All clients of the run.
+        network: Who hears whom.
+        asked: Names of the questions that the strategy asks.
+        optimum: Smallest value of the objective, if the gap to it is to be reported.
+
+    Raises:
+        ConfigError: names the setting.
+    """
+    if size == 1:
+        return
+    alone = "train in one process (leave out --processes, or compute.engine: local)"
+    if compute.state != "memory":
+        raise ConfigError("compute.state", compute.state, f"is for one process: take memory, or {alone}")
+    if not isinstance(network, Star):
+        raise ConfigError("network", type(network).__name__, f"only a star can be shared by processes so far: {alone}")
+    if isinstance(clients, LazyClients):
+        fix = f"clients that are read when they are drawn are for one process: take make_clients, or {alone}"
+        raise ConfigError("clients", "lazy_clients", fix)
+    if optimum is not None:
+        fix = f"the gap to it is computed on the data of all clients in one process: leave it out, or {alone}"
+        raise ConfigError("log.optimum", optimum, fix)
+    if whole := sorted({"exact", "statistic:constraints", "lagrangian_gradient"} & {*asked}):
+        raise ConfigError("compute.engine", "processes", f"the strategy asks for {whole[0]}: {alone}")
+
+
+def check_processes(saved: int, size: int, ledger: Ledger, *, fresh_noise: bool) -> None:
+    """Refuse to repeat answers with another number of processes: sums would be rounded otherwise.
+
+    Raises:
+        ConfigError: there are answers to repeat.
+    """
+    if saved != size and ledger.replays and not fresh_noise:
+        fix = f"the run stopped within rounds that {saved} began, and only so many repeat them to the last digit: give"
+        raise ConfigError("processes", size, f"{fix} --processes {saved}, or --fresh-noise")
 
 
 def check_pairs(privacy: Privacy, trust: Pairwise, n_clients: int) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import torch
 
-from fedpriv.checks import Bound, Count, checked
+from fedpriv.checks import Bound, Count, Positive, checked
 from fedpriv.engines import EngineName, StateName
 from fedpriv.errors import ConfigError, in_short
 from fedpriv.oracle.backends import BackendName
@@ -37,7 +37,9 @@ class Compute:
             resumed run keeps what it began with, for with another number sums are rounded otherwise.
         threads: Number of CPU threads of torch; None leaves it unchanged. Very large numbers end the process. Several
             threads compute several clients at once, which changes no bit where there are clients enough for all.
-        engine: Where clients' rows live: `"local"`, all in this process.
+        engine: Where clients are: `"local"`, all in this process, or `"processes"`, some of them in each of those
+            that torchrun starts (`fedpriv train CONFIG --processes 2`), which must trust each other.
+        timeout: Seconds after which a process that waits for another one gives up.
         state: Where what clients keep between rounds is kept: in `"memory"`, or on `"disk"`, of which a round reads and
             writes the rows of its cohort only. The numbers are the same.
 
@@ -51,6 +53,7 @@ class Compute:
     chunk: Count | None = None
     threads: Threads | None = None
     engine: EngineName = "local"
+    timeout: Positive = 600.0
     state: StateName = "memory"
     precision: PrecisionName = "full"
 

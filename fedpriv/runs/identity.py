@@ -109,6 +109,20 @@ def restored(saved: Checkpoint, first: Progress, folder: Path | None) -> Progres
         raise FedprivError(f"{folder} {_OTHER_VERSION}") from error
 
 
+def check_models(models: Sequence[str]) -> None:
+    """Refuse processes whose models differ in layers, frozen parameters or buffers.
+
+    Args:
+        models: Each process's digest of its model.
+
+    Raises:
+        FedprivError: they do.
+    """
+    if len({*models}) > 1:
+        fix = "make the same in each (torch.manual_seed), or load it from a file"
+        raise FedprivError(f"processes of this run have models with other frozen values or buffers: {fix}")
+
+
 def of_settings(clients: Sequence[Client], *settings: Any) -> str:  # noqa: ANN401 - settings of every kind
     """Digest of these settings and of the clients' models and problems, in this order, but not of their data."""
     roster = roster_of(clients)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fedpriv.errors import ConfigError
-from fedpriv.privacy.ledger import Guard, Ledger
+from fedpriv.privacy.ledger import Guard, Ledger, Witness
 from fedpriv.privacy.ledger_file import facts_of_pairs, facts_of_time
 from fedpriv.privacy.pricing import pairs_of
 from fedpriv.randomness.streams import Randomness
@@ -97,7 +97,7 @@ class Keeper:
         """Whether to write a checkpoint after `finished` rounds; `last` is the end of the run."""
         return self.folder is not None and (last or finished % self._every == 0)
 
-    def save(self, checkpoint: Checkpoint, ledger: Ledger) -> None:
+    def save(self, checkpoint: Checkpoint, ledger: Ledger | Witness) -> None:
         """Write a checkpoint, once the ledger's records before it are safely on the disk."""
         if self.folder is not None:
             self.folder.check()

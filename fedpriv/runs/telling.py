@@ -6,9 +6,9 @@ import inspect
 import warnings
 from collections.abc import Sequence
 
+from torch import nn
+
 from fedpriv import models
-from fedpriv.clients import loaders
-from fedpriv.clients.client import Client
 from fedpriv.errors import PromiseWarning
 from fedpriv.runs.planning import Plan
 
@@ -20,14 +20,14 @@ _TOLD = "a secret_seed is given: whoever knows it can subtract the noise; leave 
 
 
 def weaknesses(
-    plan: Plan, sizes: Sequence[int], clients: Sequence[Client], *, optimum: float | None, secret_seed: int | None
+    plan: Plan, sizes: Sequence[int], model: nn.Module, *, optimum: float | None, secret_seed: int | None
 ) -> list[str]:
-    """Warnings about what weakens a run's privacy, and about loader settings that are not used.
+    """Warnings about what weakens a run's privacy.
 
     Args:
         plan: The run's plan.
         sizes: Public number of examples of each client.
-        clients: The data owners.
+        model: What is trained.
         optimum: Smallest value of the objective, if it is given.
         secret_seed: Seed of the noise, if it is given.
     """
@@ -35,8 +35,8 @@ def weaknesses(
     if plan.privacy.private:
         found += [_GAP] if optimum is not None else []
         found += [_TOLD] if secret_seed is not None else []
-        found += models.shipped(clients[0].model)
-    return found + loaders.ignored(clients)
+        found += models.shipped(model)
+    return found
 
 
 def warn(text: str) -> None:

@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 from fedpriv.clients import ownership
 from fedpriv.clients.client import Loss
 from fedpriv.clients.population import Population
+from fedpriv.data.base import size
 from fedpriv.errors import ConfigError
 from fedpriv.measuring.client_tests import ClientTests, Tests, by_client, checked_names, known_of, together
 from fedpriv.measuring.evaluator import Evaluator
@@ -58,6 +59,11 @@ class Public:
             raise ConfigError("metrics", own.names, "there are no test data to compute them on: give some")
         return Public(test, of_clients, own, stop, checked_names(names, n_clients))
 
+    @staticmethod
+    def nothing() -> Public:
+        """Nothing is tested: in a process that does not report."""
+        return Public(None, {}, OwnMetrics({}), None, ())
+
     @property
     def everything(self) -> Dataset[Any] | None:
         """All public examples."""
@@ -71,10 +77,18 @@ class Public:
         """What tests the clients' models, each on its own test set; None where they have none."""
         return ClientTests(evaluate, self.of_clients) if evaluate is not None and self.of_clients else None
 
-    def check(self, population: Population, privacy: Privacy) -> None:
+    def as_many(self, examples: int, privacy: Privacy) -> bool:
+        """Whether there are as many test examples as training examples, which may then be the same."""
+        return privacy.private and any(size(tested) == examples for tested in self._tested)
+
+    def check(self, population: Population, examples: Sequence[list[bytes]]) -> None:
         """Refuse copies of the training examples; see `ownership.check_test`."""
-        for tested in (self.test, together(None, self.of_clients)):
-            ownership.check_test(population, tested, privacy)
+        for tested in self._tested:
+            ownership.check_test(population, tested, examples)
+
+    @property
+    def _tested(self) -> list[Dataset[Any]]:
+        return [tested for tested in (self.test, together(None, self.of_clients)) if tested is not None]
 
     def stopping(self, evaluate: Evaluator | None, start: Tensor, stored: Mapping[str, float]) -> Stopping:
         """How long the metric of `stop` has not improved: so far, by what a checkpoint `stored`."""

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,32 +17,37 @@ from torch.utils.data import Dataset
 
 from fedpriv import models
 from fedpriv.checks import Count, checked
-from fedpriv.clients import ownership
+from fedpriv.clients import loaders, ownership
 from fedpriv.clients.client import Client
+from fedpriv.clients.examples import check_kinds
 from fedpriv.clients.layout import Layout, changed_constants, frozen, totals
+from fedpriv.clients.part import Part
 from fedpriv.clients.population import Population
 from fedpriv.clients.roster import public_sizes, roster_of
-from fedpriv.engines import ENGINES, KEEPING
-from fedpriv.engines.local import RoundNetwork, adopt, begin, seen_by_aggregator
+from fedpriv.engines import ENGINES, KEEPING, PLACES
+from fedpriv.engines.local import Progress, RoundNetwork, adopt, begin, seen_by_aggregator
 from fedpriv.errors import ConfigError, FedprivError, PrivacyError
 from fedpriv.measuring import measures
 from fedpriv.measuring.health import Health, StopOn
 from fedpriv.measuring.measures import Measures
 from fedpriv.measuring.own import Own
-from fedpriv.measuring.stopping import Stop
+from fedpriv.measuring.stopping import Stop, Stopping
 from fedpriv.network.local import Star
 from fedpriv.oracle.backends.in_threads import in_threads
-from fedpriv.oracle.choosing import choose_by_trial
+from fedpriv.oracle.choosing import choose_by_trial, chosen
 from fedpriv.oracle.private import PrivateOracle
 from fedpriv.oracle.sums import Sums
 from fedpriv.oracle.trial import try_out
 from fedpriv.privacy.accounting.spent import Spent, up
 from fedpriv.privacy.chain import linked
+from fedpriv.privacy.ledger import Ledger, Witness
 from fedpriv.privacy.settings import Privacy
+from fedpriv.randomness.streams import Randomness
 from fedpriv.runs import compatibility
 from fedpriv.runs.charging import Charging
+from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.compute import Compute
-from fedpriv.runs.identity import Identity, of_settings, restored
+from fedpriv.runs.identity import Identity, check_models, of_settings, restored
 from fedpriv.runs.planning import Plan, make_plan, with_neighbours
 from fedpriv.runs.reporting import Reporting
 from fedpriv.runs.results import Ended, Result, RoundReport
@@ -91,79 +97,119 @@ class Training:
         client_names: Sequence[str] | None = None,
     ) -> None:
         compute = compute or Compute()
-        if not clients:
-            raise ConfigError("clients", [], "a run needs at least one client")
-        models.validate_model(clients[0].model)
-        roster, sizes, device = roster_of(clients), public_sizes(clients, privacy), compute.start()
-        problems = list({id(problem): problem for problem in roster.problems}.values())
-        privacy = with_neighbours(privacy, problems, sizes_declared=roster.sizes_declared)
-        self.strategy, self.rounds, self.network = strategy, rounds, network or Star(len(clients))
+        place = self._place = PLACES[compute.engine](compute.timeout)
+        with place.together():
+            if not clients:
+                raise ConfigError("clients", [], "a run needs at least one client")
+            models.validate_model(clients[0].model)
+            roster, sizes = roster_of(clients), public_sizes(clients, privacy)
+            device = place.device(compute.start())
+            problems = list({id(problem): problem for problem in roster.problems}.values())
+            privacy = with_neighbours(privacy, problems, sizes_declared=roster.sizes_declared)
+            self.strategy, self.rounds, self.network = strategy, rounds, network or Star(len(clients))
 
-        # where it is kept, and how far it had come
-        self._keeper = Keeper(folder, checkpoint_every)
-        saved = self._keeper.last(device) if resume else None
-        compatibility.check_compute(compute, strategy, self.network, privacy, clients[0].model, clients[0].loss)
-        if saved is not None:
-            compute.check_goes_on(saved.state)
-        self.health = Health(stop_on, {} if saved is None else saved.first_nonfinite)
+            # where it is kept, and how far it had come
+            self._keeper = Keeper(folder if place.leads else None, checkpoint_every)
+            saved = place.told(lambda: self._keeper.last(device)) if resume else None
+            compatibility.check_compute(compute, strategy, self.network, privacy, clients[0].model, clients[0].loss)
+            if saved is not None:
+                compute.check_goes_on(saved.state)
+            self.health = Health(stop_on, {} if saved is None else saved.first_nonfinite)
 
-        # who it is
-        same = of_settings(clients, settings, seed, strategy, privacy, rounds, self.network, sizes, compute.numbers)
-        if saved is None:
-            restart = None
-            self._identity = Identity.new(same, clients, seed=seed, secret_seed=secret_seed, private=privacy.private)
-        else:
-            self._identity = Identity.resumed(same, saved, self._keeper.path, secret_seed=secret_seed)
-            restart = restored(saved, begin(strategy, torch.zeros(1, 1).expand(len(clients), 1)), self._keeper.path)
-        if saved is not None and fresh_noise:
-            self._identity = self._identity.with_fresh_noise()
-        streams = self._identity.randomness
+            # who it is
+            same = of_settings(clients, settings, seed, strategy, privacy, rounds, self.network, sizes, compute.numbers)
+            if saved is None:
+                restart, private, seeds = None, privacy.private, {"seed": seed, "secret_seed": secret_seed}
+                identity = place.told(lambda: Identity.new(same, clients, private=private, **seeds))
+            else:
+                identity = Identity.resumed(same, saved, self._keeper.path, secret_seed=secret_seed)
+                restart = restored(saved, begin(strategy, torch.zeros(1, 1).expand(len(clients), 1)), self._keeper.path)
+            if saved is not None and fresh_noise:
+                identity = place.told(identity.with_fresh_noise)
+            streams = identity.randomness
 
-        # what it will release
-        self.plan: Plan = make_plan(strategy, privacy, sizes, self.network, rounds=rounds, randomness=streams)
-        compatibility.check_problem(strategy, problems, privacy, self.plan.asked, compare=compare)
-        compatibility.check_fresh(self.plan.privacy, fresh_noise)
+            # what it will release
+            plan = {"rounds": rounds, "randomness": streams}
+            self.plan: Plan = place.told(lambda: make_plan(strategy, privacy, sizes, self.network, **plan))
+            asked = self.plan.asked
+            compatibility.check_problem(strategy, problems, privacy, asked, compare=compare)
+            compatibility.check_fresh(self.plan.privacy, fresh_noise)
+            compatibility.check_shared(place.size, compute, clients, self.network, asked, optimum=optimum)
 
-        # whose data it reads, and what is measured of its models
-        public = Public.made(test, client_tests, metrics, stop, client_names, len(clients))
-        ownership.check_clients(clients, public.everything, privacy)
-        begun_with = None if saved is None else saved.chunk
-        chunk = compute.examples_at_once(device, Layout.of(clients[0].model).dim, begun_with)
-        self.population = Population(clients, device, getattr(torch, compute.dtype), chunk)
-        model, loss, self._test = self.population.model, self.population.loss, public.test
-        evaluate = public.evaluator(model, loss, batched=compute.backend != "loop")
-        public.check(self.population, privacy)
-        start = self.population.start_alike()
-        try_out(self.population)
-        chosen = choose_by_trial(compute.backend, self.population, chunk, compute.precision)
-        compatibility.check_batched(problems, model, chosen.warnings)
-        if evaluate is not None:
-            evaluate.try_out(start)
-        self._stopping = public.stopping(evaluate, start, {} if saved is None else saved.stopping)
-        central, of_clients = start if compare else None, public.client_tests(evaluate)
-        self.measures = Measures(self.population, strategy, evaluate, optimum, central, of_clients, public.names)
-        self._identity, self._constants = self._identity.with_model(model, saved, self._keeper.path), totals(model)
-        self.warnings = weaknesses(self.plan, sizes, clients, optimum=optimum, secret_seed=secret_seed)
-        self.warnings += chosen.warnings
+            # whose data it reads, and what is measured of its models
+            told = test, client_tests, metrics, stop, client_names
+            public = Public.made(*told, len(clients)) if place.leads else Public.nothing()
+            ownership.check_clients(clients, public.everything, privacy)
+            begun_with = None if saved is None else saved.chunk
+            chunk = compute.examples_at_once(device, Layout.of(clients[0].model).dim, begun_with)
+            part = self._part = place.part(Part.whole(clients))
+            own = part.of(clients)
+            self.population = Population(own, device, getattr(torch, compute.dtype), chunk, part)
+            check_kinds(place.all(self.population.kind))
+            model, loss, self._test = self.population.model, self.population.loss, public.test
+            evaluate = public.evaluator(model, loss, batched=compute.backend != "loop")
+            self._check_test(public, privacy)
+            start = self.population.start_alike(place.told(self.population.start_alike))
+            try_out(self.population)
+            of_model = compute.backend, self.population, chunk, compute.precision
+            backend, slow = place.told(lambda: choose_by_trial(*of_model).told)
+            compatibility.check_batched(problems, model, slow)
+            if evaluate is not None:
+                evaluate.try_out(start)
+            stored = {} if saved is None else saved.stopping
+            self._stopping = place.told(lambda: public.stopping(evaluate, start, stored))
+            central, of_clients = start if compare else None, public.client_tests(evaluate)
+            self.measures = Measures(self.population, strategy, evaluate, optimum, central, of_clients, public.names)
+            self._identity, self._constants = identity.with_model(model, saved, self._keeper.path), totals(model)
+            check_models(place.all(self._identity.model))
+            self.warnings = weaknesses(self.plan, sizes, clients[0].model, optimum=optimum, secret_seed=secret_seed)
+            self.warnings += [*dict.fromkeys(chain.from_iterable(place.all(loaders.ignored(own)))), *slow]
 
-        # what it costs, and the only door to the data
-        told = optimum is not None and privacy.private
-        self._charging = Charging(self.plan, ("the optimality gap, exact",) if told else ())
-        self._sums = Sums(in_threads(chosen.backend), len(clients), device)
-        self.ledger = self._keeper.ledger(self._charging.guard, self.plan, streams, saved, fresh_noise=fresh_noise)
-        self._charging.follow(self.ledger)
-        self.oracle = PrivateOracle(self.population, self._sums, self.plan.privacy, self.ledger, streams)
+            # what it costs, and the only door to the data
+            told = optimum is not None and privacy.private
+            self._charging = Charging(self.plan, ("the optimality gap, exact",) if told else ())
+            self._sums = Sums(in_threads(chosen(backend, *of_model[1:])), len(self.population), device)
+            self.ledger = self._opened(streams, saved, fresh_noise=fresh_noise)
+            of_run = self.plan.privacy, self.ledger, streams
+            self.oracle = PrivateOracle(self.population, self._sums, *of_run, place.total, place.largest)
 
-        # where it stands, and how it goes on
-        self._engine = ENGINES[compute.engine]
-        self._state, self._keeping = compute.state, KEEPING[compute.state](self._keeper.path)
-        self.progress = self._keeping.begin(strategy, start.expand(len(clients), -1), restart)
-        self._seconds, self._mark, self._over = 0.0 if saved is None else saved.seconds, self.ledger.mark, False
-        self._reporting = Reporting(self.measures, evaluate_every, self._keeper.rows(self.progress.round))
-        if saved is None or fresh_noise:
-            self.save()
-        for weakness in self.warnings:
-            warn(weakness)
+            # where it stands, and how it goes on
+            self._engine, self._seen = ENGINES[compute.engine], place.network(self.network, part)
+            self._state, self._keeping = compute.state, KEEPING[compute.state](self._keeper.path)
+            mine = None if restart is None else place.share(restart, part)
+            self.progress = self._keeping.begin(strategy, start.expand(len(own), -1), mine)
+            self._seconds, self._mark, self._over = 0.0 if saved is None else saved.seconds, self.ledger.mark, False
+            before = place.told(lambda: self._keeper.rows(self.progress.round))
+            self._reporting = Reporting(self.measures, evaluate_every, before)
+            if saved is None or fresh_noise:
+                self.save()
+            for weakness in self.warnings if place.leads else ():
+                warn(weakness)
+
+    def _check_test(self, public: Public, privacy: Privacy) -> None:
+        """Refuse copies of the training examples of all processes."""
+        place, population = self._place, self.population
+        count = sum(place.all(int(population.counts.sum())))
+        if place.told(lambda: public.as_many(count, privacy)):
+            public.check(population, self._contents())
+
+    def _contents(self) -> list[list[bytes]]:
+        """Fingerprints of every client's examples."""
+        return list(chain.from_iterable(self._place.all(ownership.contents(self.population))))
+
+    def _opened(self, streams: Randomness, saved: Checkpoint | None, *, fresh_noise: bool) -> Ledger | Witness:
+        """The ledger where it is written, and elsewhere what waits for it."""
+        place, keeper, charging, plan = self._place, self._keeper, self._charging, self.plan
+        on_disk = place.told(lambda: keeper.path is not None)
+        begun = 1 if saved is None else saved.processes
+
+        def write() -> Ledger:
+            ledger = keeper.ledger(charging.guard, plan, streams, saved, fresh_noise=fresh_noise)
+            compatibility.check_processes(begun, place.size, ledger, fresh_noise=fresh_noise)
+            charging.follow(ledger)
+            return ledger
+
+        return place.ledger(write, streams.digest_key() if on_disk else None)
 
     def __iter__(self) -> Iterator[RoundReport]:
         """Train, round by round.
@@ -174,16 +220,16 @@ class Training:
         """
         if self._over:
             raise FedprivError("this run is over; make a new Training with fresh clients for another one")
-        start = time.monotonic() - self._seconds
-        seen = seen_by_aggregator(self.network, self.plan.privacy)
-        started = self.strategy, self.oracle, self.network, self.progress, self._identity.randomness
-        rounds = self._engine(*started, rounds=self.rounds, seen=seen)
+        start, place = time.monotonic() - self._seconds, self._place
+        seen = seen_by_aggregator(self._seen, self.plan.privacy)
+        started = self.strategy, self.oracle, self._seen, self.progress, self._identity.randomness
+        rounds = self._engine(*started, rounds=self.rounds, seen=seen, stream=place.stream)
         self._keeper.check()
         for done in () if self.health.stops or self._stopping.stops else rounds:
-            self._sync()
-            self._charging.catch_up()
-            self.progress, self._mark = done.progress, self.ledger.mark
-            report = self._report()
+            self.progress = done.progress
+            self._check_constants()
+            models = place.rows(done.progress.models, self._part)
+            report, self.health, self._stopping = place.told(lambda models=models: self._told(models))
             self._seconds = time.monotonic() - start
             yield report
             # only now, so that whoever writes reports down never misses one that a checkpoint counts as done
@@ -192,27 +238,32 @@ class Training:
             if self.health.stops or self._stopping.stops:
                 break
             self._keeper.check()  # while a report was read another one may have taken the folder
-        self._sync()
+        self._check_constants()
+        place.told(self._sync)
         self._over = True
-        adopt(self.population, self.progress, str(self._charged()))
+        adopt(self.population, self.progress, place.told(lambda: str(self._charged())))
 
     def _sync(self) -> None:
-        """Before anything that was made of a round's answers leaves this process: reports, checkpoints, models."""
+        """Before anything that was made of a round's answers leaves the run: reports, checkpoints, models."""
         self._keeper.check()
         if self.plan.privacy.durable:
             self.ledger.sync()
-        self._check_constants()
 
     def _check_constants(self) -> None:
         """The trial's few examples may not show that a forward pass changes what is released as it is."""
         names = changed_constants(self.population.model, self._constants) if self.plan.privacy.private else []
-        if names:
-            fix = "a forward pass on private data changed it, and it would be released as it is; change a copy instead"
-            raise PrivacyError(f"model.{names[0]} is frozen, or a buffer, and is not what it was: {fix}")
+        fix = "a forward pass on private data changed it, and it would be released as it is; change a copy instead"
+        with self._place.together():
+            if names:
+                raise PrivacyError(f"model.{names[0]} is frozen, or a buffer, and is not what it was: {fix}")
 
-    def _report(self) -> RoundReport:
-        """What is told of the round that was just finished."""
-        progress, finished, before = self.progress, self.progress.round, self.health
+    def _told(self, models: Tensor) -> tuple[RoundReport, Health, Stopping]:
+        """What is told of the round that was just finished, with these models of all clients."""
+        self._sync()
+        self._charging.catch_up()
+        self._mark = self.ledger.mark
+        progress, before = replace(self.progress, models=models), self.health
+        finished = progress.round
         self.health = before.after(finished, {"model": progress.models})
         metrics = self._reporting.metrics(progress, last=self._ended() != "left")
         self.health, self._stopping = self.health.after(finished, metrics), self._stopping.after(metrics)
@@ -223,16 +274,20 @@ class Training:
             warn(warning)
         self._reporting.rows.append({"round": finished, "epsilon": epsilon, "releases": releases, **metrics})
         saves = self._keeper.is_due(finished, last=ended != "left")
-        return RoundReport(finished, self.rounds, metrics, epsilon, target, releases, saves, head, warning)
+        report = RoundReport(finished, self.rounds, metrics, epsilon, target, releases, saves, head, warning)
+        return report, self.health, self._stopping
 
     def save(self) -> None:
         """Write a checkpoint of the last finished round now (with a folder)."""
+        progress = self._place.whole(self.progress, self._part)
+        self._place.told(lambda: self._save(progress))
+
+    def _save(self, progress: Progress) -> None:
         first = dict(self.health.first)
-        whole = self._identity.checkpoint(self.progress, self._mark, self._seconds, first)
+        whole = self._identity.checkpoint(progress, self._mark, self._seconds, first)
         self._keeping.sync()
-        stopping = self._stopping.stored()
-        saved = replace(whole, chunk=self.population.chunk, state=self._state, stopping=stopping)
-        self._keeper.save(saved, self.ledger)
+        speed = {"chunk": self.population.chunk, "state": self._state, "processes": self._place.size}
+        self._keeper.save(replace(whole, stopping=self._stopping.stored(), **speed), self.ledger)
         self._keeping.saved(self.progress)
 
     @property
@@ -243,15 +298,20 @@ class Training:
     @property
     def broken_examples(self) -> Tensor:
         """Number of gradients that were not finite, of each client, `[n_clients]`. Exact, so not private."""
-        return self._sums.broken_examples
+        return torch.cat([*self._place.all(self._sums.broken_examples)])
 
     def repeats(self) -> ownership.Repeats:
         """How many training examples equal others, or test examples. Exact, so not private."""
-        return ownership.repeats(self.population, self._test)
+        contents = self._contents()
+        return self._place.told(lambda: ownership.repeats(self.population, self._test, contents))
 
     def spent(self) -> Spent:
         """Tight upper bound on what has been spent so far."""
-        return self._charging.spent()
+        return self._place.told(self._charging.spent)
+
+    def anywhere(self, here: bool) -> bool:
+        """Whether something is so in any process of the run."""
+        return self._place.largest(float(here)) > 0
 
     def _ended(self) -> Ended:
         """Why there are no more rounds, as far as is known."""
@@ -278,7 +338,13 @@ class Training:
             PrivacyError: a forward pass changed a frozen parameter or a buffer.
         """
         self._check_constants()
-        progress, privacy, params = self.progress, self.plan.privacy, measures.reported(self.progress)
+        models = self._place.rows(self.progress.models, self._part)
+        found = self._place.told(lambda: self._result(replace(self.progress, models=models)))
+        return replace(found, model=self._with(found.params))
+
+    def _result(self, progress: Progress) -> Result:
+        """The result but for its model, whose class may be one that cannot be sent to other processes."""
+        privacy, params = self.plan.privacy, measures.reported(progress)
         metrics, nodes = self._reporting.at_the_end(progress)
         return Result(
             strategy=self.strategy.name,
@@ -309,8 +375,8 @@ class Training:
             params=params.clone(),
             node_params=progress.models.clone()
             if measures.apart(progress)
-            else params.expand(len(self.population), -1),
-            model=self._with(params),
+            else params.expand(self._part.n_clients, -1),
+            model=nn.Module(),
             charged=self._charging.records(self._ended(), progress.round),
         )
 

@@ -35,7 +35,7 @@ def digest(*settings: object) -> str:
 
 
 _AT_ONCE = 4096  # parts of a value that are described in one piece of text
-SPEED = frozenset({"backend", "device", "chunk", "threads", "engine", "state"})
+SPEED = frozenset({"backend", "device", "chunk", "threads", "engine", "state", "timeout"})
 
 
 LATER: dict[tuple[str, ...], object] = {

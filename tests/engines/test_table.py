@@ -19,7 +19,15 @@ from fedpriv.strategies.state import in_common, named, restored, rows_of, with_r
 
 
 def by_bytes(
-    strategy: Any, oracle: Any, network: Any, progress: Progress, randomness: Any, *, rounds: int, seen: Any
+    strategy: Any,
+    oracle: Any,
+    network: Any,
+    progress: Progress,
+    randomness: Any,
+    *,
+    rounds: int,
+    seen: Any,
+    stream: int,
 ) -> Iterator[Round]:
     """Call, messages and state pass as bytes."""
     for index in range(progress.round, rounds):

@@ -1,0 +1,85 @@
+"""`--processes N`: the same command in several processes of this machine, as torchrun starts them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from fedpriv.config import Config
+    from fedpriv.errors import FedprivError
+
+Number = Annotated[
+    int | None,
+    typer.Option(
+        "--processes",
+        metavar="N",
+        min=1,
+        help="Share the clients among N processes of this machine, as torchrun --nproc_per_node N does.",
+    ),
+]
+_LOOPBACK = {"linux": "lo", "darwin": "lo0"}
+
+
+def launched() -> bool:
+    """Whether torchrun, or `launch`, started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def leads() -> bool:
+    """Whether this process has the run's folder and the terminal."""
+    return not launched() or os.environ.get("RANK") == "0"
+
+
+def as_launched(config: Config) -> Config:
+    """The configuration with the engine that fits how this process was started."""
+    if not launched():
+        return config
+    return config.model_copy(update={"compute": replace(config.compute, engine="processes")})
+
+
+def speaks(error: FedprivError) -> bool:
+    """Whether this process tells the user of an error that may be one of all processes."""
+    if not launched():
+        return True
+    from fedpriv.engines.processes.group import first_to_tell
+
+    return not error.told_elsewhere and first_to_tell(default=leads())
+
+
+def launch(size: int, arguments: Sequence[str]) -> NoReturn:
+    """Run fedpriv with these arguments in so many processes of this machine, and exit as they do.
+
+    Raises:
+        typer.Exit: always.
+    """
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # what happened is said once, below
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(cores // size, 1)))
+    if sys.platform in _LOOPBACK:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK[sys.platform])  # nobody else need reach them
+    config = LaunchConfig(1, 1, size, run_id=str(uuid.uuid4()), rdzv_backend="c10d", rdzv_endpoint="localhost:0")
+    config.max_restarts = 0
+    try:
+        elastic_launch(config, sys.executable)("-m", "fedpriv", *arguments)
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        if failure.exitcode < 0:
+            from fedpriv.cli.printing import print_error
+
+            print_error(f"process {rank} was killed (signal {-failure.exitcode}), which ends the run")
+        raise typer.Exit(failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode) from None
+    except SignalException as error:
+        raise typer.Exit(128 + error.sigval) from None
+    raise typer.Exit

@@ -1,0 +1,113 @@
+"""Small runs that one process makes, and several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import fedpriv as fp
+from fedpriv.config import load_config
+from fedpriv.models import SoftmaxRegression
+from fedpriv.privacy.record import Record
+from fedpriv.strategies.base import Strategy
+from fedpriv.strategies.state import named
+
+SIZES, ROUNDS = (9, 4, 12, 6, 7), 4
+BARE = Path(__file__).parents[1] / "run.yaml"
+PRIVACY: dict[str, dict[str, Any]] = {
+    "batches": {"sampling": fp.Poisson(0.5)},
+    "fixed batches": {"sampling": fp.FixedSize(4)},
+    "clients": {"unit": "client", "at": "message"},
+    "sums": {"trust": fp.SecureAggregation(min_honest=2)},
+    "client sums": {"unit": "client", "at": "message", "trust": fp.SecureAggregation(min_honest=2)},
+    "curator": {"unit": "client", "at": "message", "trust": fp.Central(cohort_rate=0.6)},
+    "curator of examples": {"trust": fp.Central()},
+    "pairs": {"trust": fp.Pairwise(colluders=1, ratio=2.0)},
+}
+COHORTS: dict[str, Any] = {"star": None, "fixed": fp.FixedCohort(3), "poisson": fp.PoissonCohort(0.6)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run, in words that can be sent."""
+
+    options: str
+    privacy: str = "batches"
+    cohort: str = "star"
+    rounds: int = ROUNDS
+    dtype: str = "float64"
+    noise: Mapping[str, Any] = field(default_factory=lambda: {"noise_multiplier": 0.3})
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.options}, {self.privacy}, {self.cohort}"
+
+
+@cache
+def strategy_of(options: str, rounds: int) -> Strategy:
+    privacy = ["privacy={epsilon_bar: .5}"] if "variant: published" in options else []
+    return load_config(BARE, [f"strategy={{{options}}}", f"rounds={rounds}", *privacy]).recipe().strategy
+
+
+def clients() -> list[fp.Client]:
+    draw = torch.Generator().manual_seed(4)
+    data = [TensorDataset(torch.rand(m, 3, generator=draw), torch.randint(3, (m,), generator=draw)) for m in SIZES]
+    return fp.make_clients(SoftmaxRegression(3, 3), nn.CrossEntropyLoss(), data)
+
+
+def test_data() -> TensorDataset:
+    draw = torch.Generator().manual_seed(5)
+    return TensorDataset(torch.rand(11, 3, generator=draw), torch.randint(3, (11,), generator=draw))
+
+
+def training(case: Case, engine: str, **more: Any) -> fp.Training:
+    compute = fp.Compute(engine=engine, dtype=case.dtype, device="cpu", timeout=60.0)  # pyright: ignore
+    privacy = fp.Privacy(clip=fp.Clip(1.0), **case.noise, **PRIVACY[case.privacy])
+    network = fp.Star(len(SIZES), COHORTS[case.cohort])
+    options = {"test": test_data(), "rounds": case.rounds, "seed": 5, "secret_seed": 6, "network": network}
+    strategy = strategy_of(case.options, case.rounds)
+    return fp.Training(clients(), strategy, privacy, compute=compute, **{**options, **case.more, **more})
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run gave, in one process."""
+
+    state: dict[str, Any]
+    records: list[Record] | None
+    reports: tuple[dict[str, Any], ...]
+    epsilon: float
+    ended: str
+    adopted: list[torch.Tensor]
+    variance: torch.Tensor | None
+
+
+def outcome(case: Case, engine: str = "processes") -> Outcome:
+    """Train to the end."""
+    return finished(training(case, engine))
+
+
+def finished(run: fp.Training) -> Outcome:
+    for _ in run:
+        pass
+    result, place = run.result(), run._place
+    progress = place.whole(run.progress, run._part)
+    state = {"received": progress.received, "models": progress.models, "params": result.params}
+    state |= {f"local.{name}": leaf for name, leaf in named(progress.local).items()}
+    state |= {f"server.{name}": leaf for name, leaf in named(progress.server).items()}
+    state |= {f"output.{name}": leaf for name, leaf in named(progress.output).items()}
+    state["sent"] = progress.numbers_sent
+    records = list(run.ledger.records) if place.leads else None
+    adopted = [parameter.detach().clone() for parameter in run.population.clients[0].model.parameters()]
+    at_gradient = run.plan.privacy.private and run.plan.privacy.at == "gradient"
+    parts = place.all(run.oracle.noise_variance if at_gradient else torch.zeros(0))
+    # where all participants have one answer, all processes have its variance
+    variance = parts[0] if run.oracle.alike else torch.cat([*parts])
+    return Outcome(state, records, result.reports, run.spent().epsilon, result.ended, adopted, variance)

@@ -1,0 +1,155 @@
+"""What goes wrong in one process ends the run in all, with a reason; what they cannot do is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import runs
+import torch
+from runs import Case, outcome
+from test_same_run import FEDAVG, assert_same, in_one
+from torch.utils.data import Dataset, TensorDataset
+from workers import Workers
+
+import fedpriv as fp
+from fedpriv.engines import PLACES
+from fedpriv.privacy.record import Record
+
+CASE = Case(FEDAVG)
+
+
+class Broken(Dataset[Any]):
+    """Cannot be read."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        raise fp.DataError("the disk is gone")
+
+
+def with_data(numbers: tuple[int, ...], given: Dataset[Any] | None) -> str:
+    """Set a run up whose clients of these numbers have these data, by default examples of another shape.
+
+    Says what was raised, and who tells the user.
+    """
+    clients = runs.clients()
+    for number in numbers:
+        example = clients[number]
+        data = TensorDataset(torch.rand(7, 5), torch.randint(3, (7,))) if given is None else given
+        clients[number] = fp.Client(example.model, example.loss, torch.utils.data.DataLoader(data))
+    try:
+        compute = fp.Compute(engine="processes", dtype="float64", timeout=60.0)
+        fp.Training(clients, fp.fedavg(0.5), fp.Privacy(noise_multiplier=1.0), rounds=1, compute=compute)
+    except fp.FedprivError as error:
+        return f"{'silent' if error.told_elsewhere else 'told'}: {error}"
+    return "nothing was raised"
+
+
+def test_what_one_process_cannot_read_fails_in_all_and_is_told_once(workers: Workers) -> None:
+    first, second, third = workers.of(3, with_data, (4,), Broken())
+    assert first.startswith("told: process 1: client 4")
+    assert "the disk is gone" in first
+    assert second.startswith("silent: client 4")
+    assert third.startswith("silent: process 1: client 4")
+
+
+def test_examples_of_another_shape_in_another_process_are_refused(workers: Workers) -> None:
+    for text in workers.of(2, with_data, (3, 4), None):
+        assert "examples in process 1 are of another kind than in process 0" in text
+
+
+def test_a_budget_ends_the_run_in_all_processes_alike(workers: Workers) -> None:
+    case = replace(CASE, rounds=6, noise={"noise_multiplier": 2.0, "epsilon": 2.0})
+    found = workers.of(3, outcome, case)
+    assert found[0].ended == "budget"
+    assert 0 < len(found[0].records or ()) < 6
+    assert_same(found[0], in_one(case), 1e-9)
+    assert [other.ended for other in found] == ["budget"] * 3
+
+
+def priced_differently(rank_of: int) -> str:
+    """Open a release whose record is another one in one of the processes."""
+    place = PLACES["processes"](60.0)
+    rank = place.all(0).index(0) if place.size == 1 else place.stream
+    factor = 0.5 if rank == rank_of else 1.0
+    record = Record(0, "gradient", 0, "gaussian", factor, "sample", "replace_one")
+    written = list[Record]()
+    try:
+        place.enter(record, written.append)  # pyright: ignore
+    except fp.PrivacyError as error:
+        return f"{len(written)} written: {error}"
+    return "nothing was raised"
+
+
+def test_a_release_that_is_priced_differently_is_written_nowhere(workers: Workers) -> None:
+    for text in workers.of(2, priced_differently, 1):
+        assert text.startswith("0 written: round 0, gradient: processes ask different questions")
+
+
+def refused(what: str) -> str:
+    import networkx as nx
+
+    more: dict[str, Any] = {"compute": fp.Compute(engine="processes", timeout=60.0)}
+    strategy: Any = fp.fedavg(0.5)
+    if what == "a graph":
+        more["network"], strategy = fp.Graph(nx.cycle_graph(5)), fp.decentralized_sgd()
+    if what == "state on disk":
+        more["compute"] = fp.Compute(engine="processes", timeout=60.0, state="disk")
+        more["network"], strategy = fp.Star(5, fp.FixedCohort(2)), fp.inexact_admm()
+    if what == "an optimum":
+        more["optimum"] = 0.1
+    clients: Any = runs.clients()
+    if what == "lazy clients":
+        model, loss = clients[0].model, clients[0].loss
+        data = [client.loader.dataset for client in clients]
+        clients = fp.lazy_clients(model, loss, data.__getitem__, runs.SIZES)
+    if what == "constraints":
+        problem = fp.Problem(constraints=(fp.LossAtMost(0.5),))
+        data = [client.loader.dataset for client in clients]
+        clients = fp.make_clients(clients[0].model, clients[0].loss, data, problem)
+        strategy = fp.private_al(2, beta=0.5)
+    try:
+        fp.Training(clients, strategy, fp.Privacy(noise_multiplier=1.0), rounds=2, **more)
+    except fp.ConfigError as error:
+        return str(error)
+    return "nothing was raised"
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("a graph", "only a star can be shared"),
+        ("state on disk", "compute.state = 'disk'"),
+        ("an optimum", "log.optimum = 0.1"),
+        ("lazy clients", "clients = 'lazy_clients'"),
+        ("constraints", "the strategy asks for lagrangian_gradient"),
+    ],
+)
+def test_what_several_processes_cannot_do_is_refused_at_the_door(workers: Workers, what: str, words: str) -> None:
+    for text in workers.of(2, refused, what):
+        assert words in text
+        assert "one process" in text
+
+
+def test_processes_need_torchrun() -> None:
+    compute = fp.Compute(engine="processes")
+    with pytest.raises(fp.ConfigError, match=r"compute\.engine = 'processes': .*--processes 2"):
+        fp.Training(runs.clients(), fp.fedavg(0.5), fp.Privacy(noise_multiplier=1.0), rounds=1, compute=compute)
+
+
+def records_here(case: Case) -> str:
+    run = runs.training(case, "processes")
+    try:
+        return f"{len(run.ledger.records)} records"
+    except fp.errors.LedgerError as error:
+        return str(error)
+
+
+def test_no_epsilon_is_counted_where_the_ledger_is_not(workers: Workers) -> None:
+    assert workers.of(2, records_here, CASE) == [
+        "0 records",
+        "the ledger is in process 0 of this run: ask it there for records and epsilon",
+    ]

@@ -1,0 +1,76 @@
+"""A run of several processes is the run of one: models, state, metrics, noise and ledger."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from runs import Case, Outcome, outcome
+from workers import Workers
+
+STRATEGIES = (
+    "name: fedavg, learning_rate: .5",
+    "name: fedavg, learning_rate: .5, local_steps: 2, server_momentum: .9, weighting: clients, average: 1",
+    "name: fedavg, learning_rate: .5, adaptive_clip: {initial: .3}",
+    "name: fedprox, learning_rate: .5, proximal: .1",
+    "name: fedopt, learning_rate: .5, server: yogi, tau: .01",
+    "name: scaffold, learning_rate: .5, local_steps: 2, control_rate: .5",
+    "name: iadmm_prox",
+    "name: iadmm_prox, eta: {scale: 2, power: 0}, feasible: {kind: box, bound: 3}, average: 1",
+    "name: iadmm_trust",
+    "name: iadmm_output",
+    "name: dp_gd",
+    "name: dp_gd, learning_rate: 1, momentum: .9, report: average, average: 4, regularizer: {box: {bound: 2}}",
+    "name: dp_gd, report: random, seed: 3",
+    "name: dp_svrg, epoch_length: 3",
+    "name: dp_svrg_plus_plus, epoch_length: 1, learning_rate: .1, regularizer: {simplex: {}}",
+    "name: dp_accmd, radius: 2",
+)
+FEDAVG = STRATEGIES[0]
+CASES = [
+    *(Case(options, cohort=cohort) for options in STRATEGIES for cohort in ("star", "fixed", "poisson")),
+    *(
+        Case(FEDAVG, privacy, cohort)
+        for privacy in ("fixed batches", "clients", "sums", "client sums", "pairs")
+        for cohort in ("star", "fixed")
+    ),
+    *(Case(FEDAVG, privacy) for privacy in ("curator", "curator of examples")),
+]
+
+
+_IN_ONE = dict[str, Outcome]()
+
+
+def in_one(case: Case) -> Outcome:
+    if repr(case) not in _IN_ONE:
+        _IN_ONE[repr(case)] = outcome(case, "local")
+    return _IN_ONE[repr(case)]
+
+
+def assert_same(found: Outcome, wanted: Outcome, tolerance: float) -> None:
+    assert found.records == wanted.records
+    assert (found.epsilon, found.ended) == (wanted.epsilon, wanted.ended)
+    assert found.state.keys() == wanted.state.keys()
+    for name, value in wanted.state.items():
+        one, other = torch.as_tensor(found.state[name]).double(), torch.as_tensor(value).double()
+        both = torch.broadcast_tensors(one, other)  # rows that are all one may stand as one
+        torch.testing.assert_close(*both, rtol=tolerance, atol=tolerance, msg=lambda text, name=name: f"{name}: {text}")
+    for one, other in zip(found.reports, wanted.reports, strict=True):
+        assert one.keys() == other.keys()
+        assert all(math.isclose(one[name], other[name], rel_tol=tolerance, abs_tol=tolerance) for name in one)
+    torch.testing.assert_close(found.variance, wanted.variance, rtol=tolerance, atol=0)
+    for one, other in zip(found.adopted, wanted.adopted, strict=True):
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_run_of_several_processes_is_that_of_one(workers: Workers, case: Case, size: int) -> None:
+    found = workers.of(size, outcome, case)
+    assert_same(found[0], in_one(case), 1e-9)
+    for other in found[1:]:
+        assert other.records is None
+        assert other.epsilon == found[0].epsilon
+        assert torch.equal(other.state["params"], found[0].state["params"])
+        assert other.reports == found[0].reports
