@@ -11,7 +11,7 @@ OUT ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-slow test-faults fuzz mutants check format format-check lint types layers docs coverage bench bench-scaling bench-runs bench-more clean
+.PHONY: help venv demo test test-distributed test-slow test-faults fuzz mutants check format format-check lint types layers docs coverage bench bench-scaling bench-runs bench-more clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,7 +39,10 @@ demo: venv ## train on scikit-learn's digits; prints accuracy, epsilon and where
 	$(BIN)/fedpriv train configs/digits_iadmm.yaml --out $(OUT)
 
 test: venv ## run the tests, but for those that take minutes
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not slow'
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not slow and not distributed'
+
+test-distributed: venv ## runs of several processes: every kind, on one, two and three; killed, hung, and gone on with
+	$(BIN)/python -m pytest tests/processes
 
 test-slow: venv ## run the tests that take minutes
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m slow
@@ -75,7 +78,7 @@ docs: venv ## build the documentation into site/, warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 coverage: venv ## the tests, with at least 95 % of fedpriv/privacy covered
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not slow' --cov --cov-report=
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not slow and not distributed' --cov --cov-report=
 	$(BIN)/coverage report --include='fedpriv/privacy/*' --fail-under=95
 
 bench: venv ## the table of speed: each line a ratio of contenders that take turns (TABLE=file writes it, under 10 minutes)

@@ -129,8 +129,9 @@ class Training:
             streams = identity.randomness
 
             # what it will release
-            plan = {"rounds": rounds, "randomness": streams}
-            self.plan: Plan = place.told(lambda: make_plan(strategy, privacy, sizes, self.network, **plan))
+            self.plan: Plan = place.told(
+                lambda: make_plan(strategy, privacy, sizes, self.network, rounds=rounds, randomness=streams)
+            )
             asked = self.plan.asked
             compatibility.check_problem(strategy, problems, privacy, asked, compare=compare)
             compatibility.check_fresh(self.plan.privacy, fresh_noise)

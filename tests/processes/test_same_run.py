@@ -42,6 +42,11 @@ CASES = [
 _IN_ONE = dict[str, Outcome]()
 
 
+def test_rounding_of_short_numbers_is_all_that_differs(workers: Workers) -> None:
+    case = Case(FEDAVG, "sums", dtype="float32")
+    assert_same(workers.of(2, outcome, case)[0], in_one(case), 1e-6)
+
+
 def in_one(case: Case) -> Outcome:
     if repr(case) not in _IN_ONE:
         _IN_ONE[repr(case)] = outcome(case, "local")
@@ -64,8 +69,22 @@ def assert_same(found: Outcome, wanted: Outcome, tolerance: float) -> None:
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize("case", CASES, ids=str)
+QUICK = {  # what all changes are tried with; `make test-distributed` has the rest
+    *(f"{STRATEGIES[place]}, batches, {cohort}" for place, cohort in ((0, "star"), (5, "fixed"), (6, "star"))),
+    *(f"{STRATEGIES[place]}, batches, {cohort}" for place, cohort in ((13, "poisson"), (15, "star"))),
+    *(f"{FEDAVG}, {privacy}, star" for privacy in ("clients", "curator", "pairs")),
+    f"{FEDAVG}, sums, fixed",
+}
+
+
+def marks(case: Case, size: int) -> list[pytest.MarkDecorator]:
+    return [] if size == 2 and str(case) in QUICK else [pytest.mark.distributed]
+
+
+@pytest.mark.parametrize(
+    ("case", "size"),
+    [pytest.param(case, size, marks=marks(case, size), id=f"{case}-{size}") for case in CASES for size in (1, 2, 3)],
+)
 def test_a_run_of_several_processes_is_that_of_one(workers: Workers, case: Case, size: int) -> None:
     found = workers.of(size, outcome, case)
     assert_same(found[0], in_one(case), 1e-9)

@@ -40,7 +40,7 @@ class Processes:
 
     def device(self, found: torch.device) -> torch.device:
         """A GPU of its own for each process of a machine, where the settings name no number."""
-        if found.type != "cuda" or found.index is not None:
+        if str(found) != "cuda":
             return found
         own = torch.device("cuda", local_rank() % torch.cuda.device_count())
         torch.cuda.set_device(own)

@@ -17,12 +17,14 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import Store
+from torch.distributed.rendezvous import rendezvous
 
 from fedpriv.errors import ConfigError, FedprivError, ProcessError, in_short
 
 T = TypeVar("T")
 _INLINE = 2**16  # bytes of what is told with the news that it was made
-_STORES: list[dist.Store] = []  # where processes that this module brought together leave notes for each other
+_STORES: list[Store] = []  # where processes that this module brought together leave notes for each other
 _TOLD = "(the other processes of the run were told)"
 Failure = tuple[int, str]
 """Rank and words."""
@@ -185,12 +187,12 @@ def joined(timeout: float) -> Group:
     wait = timedelta(seconds=timeout)
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
     if dist.is_initialized():
-        return Group(dist.new_group(timeout=wait, backend=backend), timeout)
+        return Group(cast("dist.ProcessGroup", dist.new_group(timeout=wait, backend=backend)), timeout)
     if not dist.is_torchelastic_launched():
         fix = "is for processes that torchrun starts: fedpriv train CONFIG --processes 2, or torchrun -m fedpriv train"
         raise ConfigError("compute.engine", "processes", fix)
     try:
-        store, rank, size = next(iter(dist.rendezvous("env://", timeout=wait)))
+        store, rank, size = next(iter(rendezvous("env://", timeout=wait)))
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
     except (RuntimeError, ValueError) as error:
         fix = "start all of them, on machines that reach each other"

@@ -1,0 +1,155 @@
+"""`fedpriv train --processes 2`: the run of one process, also after one of the two was killed, hung or stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedpriv.privacy.ledger_file import LedgerFile
+
+BARE = Path(__file__).parents[1] / "run.yaml"
+QUICK = ["strategy={name: fedavg, learning_rate: 0.5}", "secret_seed=3", "log.tensorboard=false", "compute.threads=1"]
+LONG = [*QUICK, "rounds=60", "log.checkpoint_every=7"]
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "fedpriv", *words]
+
+
+def fedpriv(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*words), capture_output=True, text=True, timeout=300)
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    models = [torch.load(folder / "model.pt", weights_only=True) for folder in (one, other)]
+    for name, wanted in models[0].items():
+        torch.testing.assert_close(models[1][name], wanted, rtol=1e-6, atol=1e-6)
+    told = [
+        [(r.round, r.query, r.clients, r.noise_multiplier) for r in LedgerFile.read(folder / "ledger.jsonl").records]
+        for folder in (one, other)
+    ]
+    assert told[0] == told[1]
+
+
+def test_it_is_the_run_of_one_process(tmp_path: Path) -> None:
+    for number, more in (("one", []), ("two", ["--processes", "2"])):
+        found = fedpriv("train", str(BARE), *QUICK, "rounds=6", "--out", str(tmp_path / number), *more)
+        assert found.returncode == 0, found.stderr
+        assert found.stderr.count("planned: epsilon") == 1
+        assert found.stdout.count("test accuracy") == 1
+    assert_same_run(tmp_path / "one", tmp_path / "two")
+    shown = fedpriv("show", str(tmp_path / "two"))
+    assert shown.returncode == 0, shown.stderr
+
+
+def test_an_error_is_one_line(tmp_path: Path) -> None:
+    network = "network={topology: ring}"
+    strategy = "strategy={name: decentralized_sgd}"
+    found = fedpriv("train", str(BARE), strategy, network, "--processes", "2", "--out", str(tmp_path / "a"))
+    assert found.returncode == 2
+    assert found.stderr.splitlines()[-1].startswith("error: network = 'Graph': only a star can be shared")
+    assert found.stderr.count("error:") == 1
+    assert "Traceback" not in found.stderr
+    assert not (tmp_path / "a").exists()
+
+
+class Started:
+    """A run of two processes in the background."""
+
+    def __init__(self, folder: Path, *more: str) -> None:
+        self.folder = folder
+        words = command("train", str(BARE), *LONG, *more, "--out", str(folder), "--processes", "2")
+        self.launcher = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def until(self, rounds: int) -> None:
+        deadline = time.monotonic() + 200
+        while time.monotonic() < deadline:
+            path = self.folder / "metrics.jsonl"
+            if path.exists() and path.read_bytes().count(b"\n") >= rounds:
+                return
+            assert self.launcher.poll() is None, self.launcher.communicate()[1]
+            time.sleep(0.02)
+        raise AssertionError("the run makes no rounds")
+
+    def rank(self, number: int) -> int:
+        """Process id of a rank."""
+        children = Path(f"/proc/{self.launcher.pid}/task/{self.launcher.pid}/children").read_text().split()
+        for child in map(int, children):
+            if f"\0RANK={number}\0".encode() in b"\0" + Path(f"/proc/{child}/environ").read_bytes():
+                return child
+        raise AssertionError(f"no rank {number} among {children}")
+
+    def ended(self) -> tuple[int, str]:
+        _, told = self.launcher.communicate(timeout=200)
+        return self.launcher.returncode, told
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    assert fedpriv("train", str(BARE), *LONG, "--out", str(folder)).returncode == 0
+    return folder
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_run_goes_on_after_one_process_was_killed(tmp_path: Path, whole: Path, number: int) -> None:
+    run = Started(tmp_path / "run")
+    run.until(20)
+    os.kill(run.rank(number), signal.SIGKILL)
+    code, told = run.ended()
+    assert code != 0
+    assert "Traceback" not in told
+    assert f"process {number} was killed (signal 9)" in told
+    again = fedpriv("resume", str(run.folder), "--processes", "2")
+    assert again.returncode == 0, again.stderr
+    assert_same_run(whole, run.folder)
+
+
+@pytest.mark.distributed
+def test_a_process_that_hangs_ends_the_run_with_one_line(tmp_path: Path, whole: Path) -> None:
+    run = Started(tmp_path / "run", "compute.timeout=4")
+    run.until(20)
+    hung = run.rank(1)
+    os.kill(hung, signal.SIGSTOP)
+    try:
+        code, told = run.ended()
+    finally:
+        resume_if_there(hung)
+    assert code == 2
+    lines = [line for line in told.splitlines() if "error" in line.lower()]
+    assert len(lines) == 1, told
+    assert "process 0 of 2 lost another one, which ended or gave no answer for 4 s" in lines[0]
+    assert fedpriv("resume", str(run.folder), "--processes", "2").returncode == 0
+    assert_same_run(whole, run.folder)
+
+
+def resume_if_there(process: int) -> None:
+    try:
+        os.kill(process, signal.SIGCONT)
+    except ProcessLookupError:
+        return
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("to", [lambda run: run.launcher.pid, lambda run: run.rank(1)], ids=["all", "one"])
+def test_a_run_that_is_asked_to_stop_goes_on_in_one_process(
+    tmp_path: Path, whole: Path, to: Callable[[Started], int]
+) -> None:
+    run = Started(tmp_path / "run")
+    run.until(20)
+    os.kill(to(run), signal.SIGTERM)
+    code, told = run.ended()
+    assert code in (143, 130)
+    assert f"go on with: fedpriv resume {run.folder} --processes 2" in told
+    again = fedpriv("resume", str(run.folder))
+    assert again.returncode == 0, again.stderr
+    assert_same_run(whole, run.folder)
