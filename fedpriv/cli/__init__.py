@@ -1,4 +1,4 @@
-"""The command line: init, train, plan, resume, show, account, audit, key, topology, list, schema.
+"""The command line: init, train, plan, resume, show, account, audit, claims, key, topology, list, schema.
 
 Each command imports what it uses when it is called, so that `fedpriv --help` and shell completion are fast.
 """
@@ -278,6 +278,34 @@ def account(
     from fedpriv.cli import accounting
 
     accounting.tell(folders, as_json=as_json, delta=delta, accountant=accountant, colluders=colluders, group=group)
+
+
+@app.command()
+def claims(
+    name: Annotated[str, typer.Argument(metavar="PAPER", help="A method, e.g. iadmm; a wrong one lists all.")],
+    options: Annotated[
+        list[str] | None, typer.Argument(metavar="[SETTING=VALUE]...", help="e.g. rounds=1000 delta=1e-6")
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option("--out", metavar="PNG", help="Draw both epsilons against rounds to this file.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the epsilon that a paper states with what its noise costs, and with the noise that it would need."""
+    from fedpriv.cli.printing import print_json, print_rows
+    from fedpriv.config.files import override
+    from fedpriv.reports.claims import check, draw
+
+    given: dict[str, Any] = {}
+    for option in options or []:
+        given = override(given, option)
+    found, drawn = check(name, given), {} if picture is None else {"picture": str(picture)}
+    if picture is not None:
+        draw(found, picture)
+    if as_json:
+        print_json({**found.to_json(), **drawn})
+    else:
+        print_rows({**found.rows(), **drawn})
 
 
 @app.command()

@@ -74,6 +74,17 @@ def calibrate(plan: Sequence[Record], n_clients: int, epsilon: float, delta: flo
     return _tight_factor(lambda f: bounds.largest([_scaled(h, f) for h in paid], delta), start, goal, slope)
 
 
+def enough(history: History, epsilon: float, delta: float) -> float:
+    """A factor for the noise of a history that meets a target, by the quick bounds: somewhat more than is needed.
+
+    Raises:
+        ConfigError: the target is out of range, or no noise of this kind can meet it.
+    """
+    check_target(1, delta, epsilon)
+    _check_reachable([history], delta)
+    return _quick_factor(lambda factor: min(bounds.quick(_scaled(history, factor), delta).values()), epsilon)
+
+
 def delta_warning(delta: float, n: int) -> str | None:
     """Warn about a delta so large that publishing one unit's data outright would meet the guarantee.
 
