@@ -11,6 +11,7 @@ import torch
 
 ROOT = Path(__file__).parents[1] / "benchmarks"
 RUNS = {
+    "speed/accounting.py": ["--rounds", "20", "--planned", "5"],
     "speed/anatomy.py": ["--smoke", "--markdown", "OUT/anatomy.md"],
     "speed/table.py": ["--smoke", "--markdown", "OUT/table.md"],
     "speed/scaling.py": ["--smoke", "--markdown", "OUT/scaling.md", "--picture", "OUT/scaling.png"],

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError
+from fedpriv.errors import BudgetExhausted, ConfigError
 from fedpriv.privacy.accounting import bounds, gaussian, rdp
-from fedpriv.privacy.accounting.continuity import Continuity
+from fedpriv.privacy.accounting.bill import Bill
 from fedpriv.privacy.accounting.events import Charge, Event, charge_of, histories
 from fedpriv.privacy.accounting.reserve import Foresight, PlannedReserve
 from fedpriv.privacy.accounting.spent import Spent, up
 from fedpriv.privacy.accounting.tally import Tally, Totals, price_of
 
 if TYPE_CHECKING:
-    from fedpriv.privacy.record import Record, Relation, Unit
+    from fedpriv.privacy.record import Record
 
 _EXACT_LEVELS = 256
 _COARSE = math.log(1.01)
@@ -55,12 +55,8 @@ class Accountant:
         check_target(n_clients, delta, 1.0 if epsilon_limit is None else epsilon_limit)
         self._n_clients, self._delta, self._limit = n_clients, delta, epsilon_limit
         self._tally = Tally(n_clients, delta)
-        self._charges: Counter[Charge] = Counter()
-        self._facts: tuple[Unit, Relation, str] | None = None
-        self._trusts: dict[str, None] = {}
-        self._reasons: dict[str, None] = {}
+        self._bill, self._rounds = Bill(n_clients), 0
         self._levels: set[Event] = set()
-        self._rounds, self._continuity = 0, Continuity()
         self._plan = PlannedReserve((record, charge_of(record, n_clients)) for record in plan)
         self._foresight = Foresight()
         self._recent: deque[Charge] = deque(maxlen=_RECENT)
@@ -77,29 +73,17 @@ class Accountant:
             PrivacyError: the record protects another unit or relation than the ones before it, or its noise is
                 correlated with that of rounds that are missing.
         """
-        facts = (record.unit, record.relation, record.shared)
-        if self._facts not in (None, facts):
-            raise PrivacyError(
-                f"round {record.round}, {record.query}: this ledger protects (unit, relation, shared) = "
-                f"{self._facts}, the record {facts}. Epsilons of different kinds do not add up; account them in "
-                "separate ledgers"
-            )
-        self._continuity.check(record)
-        charge = charge_of(record, self._n_clients)
+        charge = self._bill.check(record)
         price = self._price(charge.events)
         if self._limit is not None and not self._fits(record, charge, self._tally.after(charge.clients, price)):
             raise self._refusal(record, charge)
         self._tally.take(charge.clients, price)
-        self._continuity.take(record)
-        self._facts, self._rounds = facts, max(self._rounds, record.round + 1)
-        self._charges[charge] += 1
-        self._trusts[record.trust] = None
+        self._bill.take(record, charge)
+        self._rounds = max(self._rounds, record.round + 1)
         self._plan.take(record, charge)
         self._foresight.take(charge)
         if charge not in self._recent:
             self._recent.append(charge)
-        if any(event.law == "none" for event in charge.events):
-            self._reasons[record.non_private or "an answer without noise"] = None
 
     def epsilon(self) -> NDArray[np.float64]:
         """Quick upper bound on each client's epsilon, ``[n_clients]``."""
@@ -117,20 +101,7 @@ class Accountant:
 
     def spent(self) -> Spent:
         """Tight upper bound on what has been spent, with the conditions under which it holds."""
-        quick = self.epsilon()
-        priced = dict[int, tuple[float, str]]()
-        groups = sorted(histories(self._charges, self._n_clients), key=lambda group: -quick[group[0][0]])
-        for rank, (members, history) in enumerate(groups):
-            found = (bounds.tight if rank < bounds.MOST_TIGHT else bounds.quick)(history, self._delta)
-            name = min(found, key=lambda key: found[key])
-            priced |= dict.fromkeys(members, (found[name], name))
-        per_client = tuple(priced[client][0] for client in range(self._n_clients))
-        epsilon = max(per_client)
-        winner = "none" if math.isinf(epsilon) else priced[per_client.index(epsilon)][1]
-        unit, relation, shared = self._facts or ("sample", "replace_one", "")
-        relation += f"({shared})" if shared else ""
-        trust = "+".join(self._trusts) or "local"
-        return Spent(epsilon, self._delta, unit, relation, trust, winner, per_client, tuple(self._reasons))
+        return self._bill.spent(self._delta)
 
     def _price(self, events: Sequence[Event]) -> Totals:
         """Quick prices; past a few hundred levels, sampled events are rounded to 1 % less noise."""
@@ -152,7 +123,7 @@ class Accountant:
         if self._plan.covers(record, charge) and self._plan.fits(self._tight_fit):
             return True
         return self._foresight.covers(charge) or self._foresight.look(
-            charge, self._recent, lambda extra: self._tight_fit(self._charges + extra)
+            charge, self._recent, lambda extra: self._tight_fit(self._bill.charges + extra)
         )
 
     def _largest(self, charges: Counter[Charge]) -> float:
@@ -164,7 +135,7 @@ class Accountant:
         return bounds.largest(found, self._delta, self._limit) <= self._limit
 
     def _refusal(self, record: Record, charge: Charge) -> BudgetExhausted:
-        epsilon = self._largest(self._charges + Counter({charge: 1}))
+        epsilon = self._largest(self._bill.charges + Counter({charge: 1}))
         would = "infinite" if math.isinf(epsilon) else f"{up(epsilon)} by the tightest bound known here"
         return BudgetExhausted(
             f"round {record.round}, {record.query}: the target is epsilon={self._limit} at delta={self._delta}, and "
@@ -201,7 +172,8 @@ def account(records: Sequence[Record], n_clients: int, delta: float) -> Spent:
         ConfigError: a record or an argument is out of range.
         PrivacyError: the records protect different units or relations.
     """
-    accountant = Accountant(n_clients, delta)
+    check_target(n_clients, delta, 1.0)
+    bill = Bill(n_clients)
     for record in records:
-        accountant.admit(record)
-    return accountant.spent()
+        bill.take(record, bill.check(record))
+    return bill.spent(delta)
