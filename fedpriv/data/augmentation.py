@@ -115,7 +115,7 @@ class Affine(Transform):
         size = 1 / (1 + size * self.scale)
         cos, sin = size * turn.cos(), size * turn.sin()
         # from a pixel of the view to its source, in the units of grid_sample: half a width and half a height are 1
-        to_x = cos + sin * 0, -(sin - cos * slant) * (height / width), across * self.shift * 2 / width
+        to_x = cos, (cos * slant - sin) * (height / width), across * self.shift * 2 / width
         to_y = sin * (width / height), cos + sin * slant, down * self.shift * 2 / height
         maps = torch.stack([torch.stack(to_x, 1), torch.stack(to_y, 1)], 1)  # [n, 2, 3]
         grid = functional.affine_grid(maps, list(images.shape), align_corners=False)
