@@ -24,6 +24,12 @@ made = fedavg(0.5)
 '''
 
 
+@pytest.fixture(autouse=True)
+def few_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is typed is tested here; how well guesses do has tests of its own."""
+    monkeypatch.setattr("fedpriv.audit.canaries.REPLICAS", 4)
+
+
 def audit(*given: str) -> tuple[int, str]:
     found = CliRunner().invoke(app, ["audit", *given], catch_exceptions=False)
     return found.exit_code, found.stdout
@@ -36,6 +42,7 @@ def test_a_configuration_holds(tmp_path: Path) -> None:
     assert {one["verdict"] for one in told["findings"]} == {"held"}
     assert all(one["power"] for one in told["findings"])
     assert json.loads((tmp_path / "out" / "audit.json").read_text()) == told
+    assert (tmp_path / "out" / "audit.png").read_bytes().startswith(b"\x89PNG")
     assert told["note"] == SECRET and "not private" in told["note"]
 
 

@@ -8,6 +8,8 @@ from fedpriv.audit.arithmetic import NAME as ARITHMETIC
 from fedpriv.audit.arithmetic import arithmetic
 from fedpriv.audit.books import NAME as BOOKS
 from fedpriv.audit.books import books
+from fedpriv.audit.canaries import NAME as CANARIES
+from fedpriv.audit.canaries import canaries
 from fedpriv.audit.door import NAME as DOOR
 from fedpriv.audit.door import door
 from fedpriv.audit.finding import Audit, Finding
@@ -34,6 +36,7 @@ CHECKS: Mapping[str, Check] = {
     NOISE: noise,
     BOOKS: books,
     OTHER_RUNS: other_runs,
+    CANARIES: canaries,
 }
 """Each looks at a run and its data, and says what it found."""
 

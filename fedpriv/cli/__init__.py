@@ -241,7 +241,8 @@ def audit(
     ],
     overrides: Overrides = None,
     folder: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Write audit.json here; it is not private.")
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Write audit.json and audit.png here; they are not private."),
     ] = None,
     runs: Annotated[
         Path | None, typer.Option("--runs", metavar="DIR", help="Folder with other runs, maybe on the same data.")

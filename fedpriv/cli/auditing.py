@@ -12,6 +12,7 @@ from rich.markup import escape
 from fedpriv.audit import Audit, Finding, Subject
 from fedpriv.audit.asked import of_config, of_run, of_strategy
 from fedpriv.audit.finding import SECRET
+from fedpriv.audit.picture import draw
 from fedpriv.audit.running import audit
 from fedpriv.cli import shipped
 from fedpriv.cli.printing import err, out, print_json
@@ -40,6 +41,7 @@ def run(asked: str, settings: Sequence[str], folder: Path | None, runs: Path | N
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / "audit.json", strict_json.dumps(told, indent=2).encode())
+        draw(made, folder / "audit.png")
     if as_json:
         print_json(told)
     else:

@@ -1,0 +1,181 @@
+"""Check 9: an attacker who sees all releases guesses which canaries took part.
+
+A canary is one unit whose gradient is as long as the clip allows, along a coordinate of its own; by a secret coin it
+points there or away (relation replace_one), or is there or not (add_remove). A toy run of canaries alone goes through
+the same strategy, oracle, clip, noise and ledger as the real one. The statistic is the likelihood ratio of all that was
+released, whitened where rounds or pairs share noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from fedpriv.audit.bounds import Array, Bounds, Marks, largest_mu, of_scores
+from fedpriv.audit.finding import Finding
+from fedpriv.audit.heard import Heard
+from fedpriv.audit.listening import Transcript, listen
+from fedpriv.audit.residuals import covariance, uncorrelated
+from fedpriv.audit.subject import Data, Subject
+from fedpriv.clients.client import make_clients
+from fedpriv.models import Loss
+from fedpriv.privacy.accounting.accountant import account
+from fedpriv.privacy.accounting.gaussian import ratio_of
+from fedpriv.privacy.accounting.spent import up
+
+NAME = "canaries"
+CONFIDENCE = 0.95
+_SURE = 1 - 1e-4  # with which a bound above the promise is a finding
+_CANARIES, REPLICAS, _ROUNDS = 1000, 40, 20
+_LONG = 10.0  # a canary's gradient over the clip bound
+_LOSS = Loss(lambda outputs, targets: outputs[:, 0])
+
+
+@dataclass(frozen=True)
+class Game:
+    """Scores of canaries, larger for those that seem to have taken part, and the truth.
+
+    Attributes:
+        scores: `[m]`.
+        took_part: `[m]`.
+        promised: Epsilon of the toy run by its ledger.
+        delta: Its delta.
+        normal: Whether scores are normal: Gaussian noise, and no secret draws.
+    """
+
+    scores: Array
+    took_part: Marks
+    promised: float
+    delta: float
+    normal: bool
+
+    def bounds(self, confidence: float = CONFIDENCE) -> Bounds:
+        """What the guesses prove."""
+        return of_scores(self.scores, self.took_part, self.delta, confidence, normal=self.normal)
+
+
+def canaries(subject: Subject, data: Data) -> Finding:
+    """Play the game in one run of many canaries, and in many runs of one."""
+    noise = subject.plan().privacy.noise_multiplier
+    subject = replace(subject, privacy=replace(subject.privacy, noise_multiplier=noise, epsilon=None))
+    rounds = min(subject.rounds, _ROUNDS)
+    single = [play(subject, 1, rounds) for _ in range(REPLICAS)]
+    games = {"replicated runs": together(single)}
+    if subject.privacy.unit == "sample":
+        games = {"one run": play(subject, max(_CANARIES // len(data), 1), rounds), **games}
+    one = next(iter(games.values()))
+    broken, said = list[str](), list[str]()
+    for name, game in games.items():
+        sure, found = game.bounds(_SURE), game.bounds()
+        worst = max(sure.clopper_pearson, sure.one_run, sure.of_mu)
+        if worst > game.promised:
+            broken.append(f"{name}: guesses prove epsilon above {worst:.3g}, and {up(game.promised)} was promised")
+        said.append(f"by {len(game.scores)} canaries of {name} {_told(found)}")
+    evidence = (
+        f"epsilon of {rounds} rounds is, at 95 % confidence, at least {'; '.join(said)}; promised {up(one.promised)}"
+    )
+    numbers = {"promised": one.promised, "delta": one.delta}
+    for name, game in games.items():
+        numbers |= {f"{name}: {key}": value for key, value in game.bounds()._asdict().items()}
+    return Finding(NAME, "found" if broken else "held", "; ".join([*broken, evidence]), _power(one), numbers)
+
+
+def _told(found: Bounds) -> str:
+    parts = [f"{found.clopper_pearson:.2f} (Clopper-Pearson)", f"{found.one_run:.2f} (one-run guesses)"]
+    parts += [f"{found.of_mu:.2f} (normal scores, mu {found.mu:.2f})"] if found.mu else []
+    return ", ".join(parts)
+
+
+def _power(game: Game) -> str:
+    """What deficit of noise the bounds could have shown."""
+    perfect = Game(game.took_part.astype(float), game.took_part, game.promised, game.delta, normal=False).bounds(_SURE)
+    ceiling = max(perfect.clopper_pearson, perfect.one_run)
+    said = f"without assumptions no more than epsilon {ceiling:.1f} could be proved by so many canaries"
+    if not game.normal:
+        return said
+    draw, part, took_part = np.random.default_rng(0).standard_normal(len(game.scores)), 1.0, game.took_part
+    mu = ratio_of(game.promised, game.delta)
+    while part > 0.05 and largest_mu((draw + mu / part)[took_part], draw[~took_part], _SURE) <= mu:
+        part -= 0.05
+    return f"{said}; with normal scores noise below about {part:.2f} of the claim would be found"
+
+
+def together(games: Sequence[Game]) -> Game:
+    """All canaries of independent runs, as one game: each canary is in one of them only."""
+    scores, took_part = (np.concatenate([getattr(game, name) for game in games]) for name in ("scores", "took_part"))
+    return replace(games[0], scores=scores, took_part=took_part)
+
+
+def play(subject: Subject, each: int, rounds: int) -> Game:
+    """One toy run with `each` canaries at every client.
+
+    Raises:
+        ConfigError: the strategy cannot run on the toy.
+    """
+    count, privacy = len(subject.clients), subject.privacy
+    coins = np.random.default_rng().random((count, each)) < 0.5
+    toy = _toy(subject, coins)
+    transcript = listen(toy, toy.data(), rounds)
+    records = [heard.record for heard in transcript.heard]
+    promised = account(records, count, privacy.delta).epsilon
+    normal = privacy.mechanism.name == "gaussian" and all(record.sampling == "full" for record in records)
+    scores = _scores(transcript, count, each)
+    order = np.random.default_rng().permutation(scores.size)
+    return Game(scores.ravel()[order], coins.ravel()[order], promised, privacy.delta, normal)
+
+
+def _toy(subject: Subject, coins: NDArray[np.bool_]) -> Subject:
+    """A run of canaries: a linear loss, whose gradient for an example is its input."""
+    count, each = coins.shape
+    long = _LONG * subject.privacy.clip.bound
+    away = -long if subject.privacy.relation == "replace_one" else 0.0
+    rows = torch.zeros(count, each, count * each, dtype=torch.float64)
+    for client in range(count):
+        for place in range(each):
+            rows[client, place, client * each + place] = long if coins[client, place] else away
+    model = nn.Sequential(nn.Linear(count * each, 1, bias=False))
+    nn.init.zeros_(model[0].weight)
+    data = [TensorDataset(x, torch.arange(each) % 2) for x in rows]
+    clients = make_clients(model, _LOSS, data)
+    for client, like in zip(clients, subject.clients, strict=True):
+        client.problem = like.problem
+    toy: dict[str, Any] = {"clients": clients, "test": None, "options": {}, "folder": None}
+    return replace(subject, **toy)
+
+
+def _scores(transcript: Transcript, count: int, each: int) -> Array:
+    """The likelihood ratio of each canary, `[count, each]`."""
+    scores, started = np.zeros((count, each)), transcript.heard
+    for heard in uncorrelated(started):
+        whose = heard.whose(count)
+        width = heard.released.shape[1]
+        if width != count * each:  # an answer that is no gradient, such as constraint values
+            continue
+        for row, client in enumerate(whose):
+            for owner in range(count) if client < 0 else [client]:
+                own = slice(owner * each, (owner + 1) * each)
+                scores[owner] += _ratio(heard, whose, row, own)
+    return scores
+
+
+def _ratio(heard: Heard, whose: Sequence[int], row: int, own: slice) -> Array:
+    """Logarithm of the likelihood ratio of a row's coordinates, for canaries of the size that they have here."""
+    scale, size = float(heard.level[row].median()), float(heard.exact[row, own].abs().max())
+    away = 0.0 if heard.record.relation == "add_remove" else -size
+    if heard.record.mechanism == "laplace":
+        seen = heard.released[row, own]
+        return ((seen - away).abs() - (seen - size).abs()).div(scale).cpu().numpy()
+    rows: Tensor = heard.released[:, own]
+    if heard.record.pairs is not None and len(whose) > 1:
+        weights = torch.from_numpy(np.linalg.inv(covariance(heard.record.pairs, whose)))[row]
+    else:
+        weights = torch.eye(len(rows), dtype=torch.float64)[row]
+    seen = (weights[:, None] * rows.double().cpu()).sum(0) / scale**2
+    return (seen * (size - away)).numpy()

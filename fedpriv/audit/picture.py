@@ -1,0 +1,89 @@
+"""An audit as a picture: what each check found, the noise against its claim, and what guesses prove of epsilon."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedpriv.audit.canaries import NAME as CANARIES
+from fedpriv.audit.finding import Audit, Finding
+from fedpriv.audit.noise import NAME as NOISE
+from fedpriv.storage.files import write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Okabe and Ito's colours, and a sign: nothing is said by colour alone
+_COLOURS = {"held": "#009E73", "found": "#D55E00", "not checked": "#E69F00"}
+_SIGNS = {"held": "+", "found": "X", "not checked": "?"}
+_GREY, _BLUE = "#5F6368", "#0072B2"
+
+
+def draw(audit: Audit, path: Path) -> None:
+    """Draw an audit to a PNG file. The picture is as private as the data: not at all."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 7.5), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    above, below = figure.subfigures(2, 1, height_ratios=(3, 2))
+    _list(above.subplots(), audit)
+    known = {finding.name: finding for finding in audit.findings}
+    left, right = below.subplots(1, 2)
+    _draw_noise(left, known.get(NOISE))
+    _draw_bounds(right, known.get(CANARIES))
+    figure.suptitle(f"audit of {audit.subject} (not private: made from the data without noise)", fontsize=10)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    write_whole(path, picture.getvalue())
+
+
+def _list(axes: Axes, audit: Audit) -> None:
+    axes.set_axis_off()
+    axes.set_ylim(len(audit.findings) - 0.5, -0.5)
+    axes.set_xlim(0, 1)
+    for row, finding in enumerate(audit.findings):
+        colour = _COLOURS[finding.verdict]
+        axes.text(0, row, f"{_SIGNS[finding.verdict]} {finding.verdict}", color=colour, fontweight="bold", va="center")
+        axes.text(0.14, row, finding.name, fontweight="bold", va="center")
+        told = "\n".join(textwrap.wrap(finding.evidence, 105)[:3])
+        axes.text(0.26, row, told, fontsize=7, color=_GREY, va="center")
+
+
+def _draw_noise(axes: Axes, finding: Finding | None) -> None:
+    axes.set_title("deviation of the noise over the ledger's", fontsize=9, loc="left")
+    axes.axvline(1, color=_GREY, linewidth=1, linestyle="--")
+    axes.set_yticks([])
+    if finding is None or "ratio" not in finding.numbers:
+        axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color=_GREY)
+        return
+    ratio, error = finding.numbers["ratio"], 3 * finding.numbers["deviation_of_ratio"]
+    axes.errorbar([ratio], [0], xerr=[error], fmt="o", color=_COLOURS[finding.verdict], capsize=4)
+    axes.annotate(f"{ratio:.4f}, 3 deviations either way", (ratio, 0), (0, 10), textcoords="offset points", ha="center")
+    reach = max(abs(ratio - 1) + error, 0.02) * 1.3
+    axes.set_xlim(1 - reach, 1 + reach)
+
+
+def _draw_bounds(axes: Axes, finding: Finding | None) -> None:
+    axes.set_title("epsilon: what guesses prove at 95 %", fontsize=9, loc="left")
+    promised = None if finding is None else finding.numbers.get("promised")
+    if finding is None or promised is None:
+        axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color=_GREY)
+        axes.set_yticks([])
+        return
+    named = {"clopper_pearson": "Clopper-Pearson", "one_run": "one-run guesses", "of_mu": "normal scores (mu)"}
+    bars = [
+        (f"{title}, {game}", finding.numbers[f"{game}: {key}"])
+        for game in ("one run", "replicated runs")
+        for key, title in named.items()
+        if f"{game}: {key}" in finding.numbers
+    ]
+    axes.barh([name for name, _ in bars], [value for _, value in bars], color=_BLUE, height=0.6)
+    axes.axvline(promised, color=_COLOURS[finding.verdict], linewidth=2)
+    axes.annotate(
+        f"promised {promised:.3g}", (promised, 0), (-4, 0), textcoords="offset points", ha="right", fontsize=8
+    )
+    axes.invert_yaxis()
+    axes.tick_params(labelsize=7)

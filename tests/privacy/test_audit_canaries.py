@@ -1,0 +1,138 @@
+"""Lower bounds on epsilon are valid on runs that are right, and exceed what is promised on those that are not."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from audit_worlds import checked, subject
+from scipy import stats
+from test_audit_finds import Less
+
+import fedpriv as fp
+from fedpriv.audit import Subject
+from fedpriv.audit.bounds import clopper_pearson, largest_mu, of_scores, one_run
+from fedpriv.audit.canaries import CONFIDENCE, Game, canaries, play
+from fedpriv.privacy.accounting.gaussian import epsilon_of
+
+DELTA = 1e-5
+
+
+def test_ceilings_are_those_of_the_literature() -> None:
+    """At perfect separation; by the formulas that the module names."""
+    for n, wanted in ((100, 3.3), (500, 4.9), (1000, 5.6), (10_000, 7.9)):
+        assert clopper_pearson(n, n, 0, n, DELTA, 0.95) == pytest.approx(wanted, abs=0.06)
+    for guesses, wanted in ((50, 2.78), (250, 4.40), (500, 5.09), (2500, 6.59)):
+        assert one_run(guesses, guesses, 2 * guesses, DELTA, 0.95) == pytest.approx(wanted, abs=0.01)
+    # without delta the chance of n right guesses is (e^eps / (1 + e^eps))^n
+    p = 0.05 ** (1 / 80)
+    assert one_run(80, 80, 80, 0.0, 0.95) == pytest.approx(math.log(p / (1 - p)), rel=1e-6)
+
+
+def test_guesses_by_chance_prove_nothing() -> None:
+    assert one_run(50, 100, 100, DELTA, 0.95) == 0
+    assert one_run(0, 0, 100, DELTA, 0.95) == 0
+    assert clopper_pearson(50, 100, 50, 100, DELTA, 0.95) == 0
+    assert clopper_pearson(0, 100, 0, 100, DELTA, 0.95) == 0
+
+
+def gaussian_scores(mu: float, count: int, draw: np.random.Generator) -> tuple[Any, Any]:
+    """Of the Gaussian mechanism itself."""
+    took_part = draw.random(count) < 0.5
+    return draw.standard_normal(count) + mu * took_part, took_part
+
+
+@pytest.mark.parametrize("mu", [0.25, 1.0])
+def test_bounds_exceed_epsilon_in_at_most_five_of_a_hundred_games(mu: float) -> None:
+    """300 games of the mechanism itself; a library's bound was wrong in all of its games at mu 0.25."""
+    draw, epsilon, wrong = np.random.default_rng(0), epsilon_of(mu, DELTA), np.zeros(3)
+    for _ in range(300):
+        found = of_scores(*gaussian_scores(mu, 200, draw), DELTA, CONFIDENCE, normal=True)
+        wrong += np.array([found.clopper_pearson, found.one_run, found.of_mu]) > epsilon
+    for count in wrong:
+        assert stats.binomtest(int(count), 300, 1 - CONFIDENCE, alternative="greater").pvalue > 0.01, wrong
+    assert wrong[2] > 0  # the interval of mu is exact, not wide
+
+
+def test_more_is_seen_with_more_canaries() -> None:
+    draw = np.random.default_rng(0)
+    found = [largest_mu(*split(gaussian_scores(1.0, n, draw)), CONFIDENCE) for n in (50, 500, 5000)]
+    assert found == sorted(found) and 0.85 < found[-1] < 1.02
+    many = of_scores(*gaussian_scores(1.0, 10_000, draw), DELTA, CONFIDENCE, normal=True)
+    assert 1.5 < many.clopper_pearson < many.one_run < many.of_mu < epsilon_of(1.0, DELTA)
+
+
+def split(game: tuple[Any, Any]) -> tuple[Any, Any]:
+    scores, took_part = game
+    return scores[took_part], scores[~took_part]
+
+
+def noisy(made: Subject) -> Subject:
+    """The run with its noise known, as the check plays it."""
+    noise = made.plan().privacy.noise_multiplier
+    return replace(made, privacy=replace(made.privacy, noise_multiplier=noise, epsilon=None))
+
+
+PROMISES: dict[str, dict[str, Any]] = {
+    "local": {},
+    "add_remove": {"relation": "add_remove"},
+    "laplace": {"mechanism": fp.Laplace(), "clip": fp.Clip(1.0, "l1")},
+    "messages": {"unit": "client", "at": "message"},
+    "secure aggregation": {"trust": fp.SecureAggregation(2)},
+    "pairs": {"trust": fp.Pairwise(0, 3.0)},
+    "poisson": {"sampling": fp.Poisson(0.3)},
+    "over time": {"noise": fp.BSR(4)},
+}
+
+
+@pytest.mark.parametrize("promise", PROMISES)
+def test_the_statistic_is_as_good_as_theory_lets_it_be(promise: str) -> None:
+    """Canaries of a right run: normal scores of the ledger's own mu, where noise is Gaussian and nothing is drawn."""
+    made = noisy(subject(fp.fedavg(0.5), rounds=6, **PROMISES[promise]))
+    each = 1 if promise == "messages" else 200
+    games = [play(made, each, 6) for _ in range(10 if each == 1 else 1)]
+    scores, took_part = (np.concatenate([getattr(game, name) for game in games]) for name in ("scores", "took_part"))
+    assert max(of_scores(scores, took_part, DELTA, 0.9999, normal=games[0].normal)) <= games[0].promised
+    assert games[0].normal == (promise not in ("laplace", "poisson"))
+    mu = theory(games[0])
+    inside, outside = scores[took_part], scores[~took_part]
+    apart = (inside.mean() - outside.mean()) / math.sqrt((inside.var() + outside.var()) / 2)
+    error = math.sqrt(4 / len(scores) + mu**2 / (2 * len(scores)))
+    if games[0].normal:
+        assert apart == pytest.approx(mu, abs=4 * error)
+    else:
+        assert apart > 0.3 * mu - 4 * error
+
+
+def theory(game: Game) -> float:
+    """The mu that the promised epsilon stands for."""
+    from fedpriv.privacy.accounting.gaussian import ratio_of
+
+    return ratio_of(game.promised, game.delta)
+
+
+def test_half_the_noise_is_found_by_guessing() -> None:
+    made = subject(fp.fedavg(0.5), rounds=6)
+    right, wrong = (
+        checked(canaries, made),
+        checked(canaries, subject(fp.fedavg(0.5), rounds=6, mechanism=Less(part=0.5))),
+    )
+    assert right.verdict == "held" and "promised 3" in right.evidence, right
+    assert wrong.verdict == "found" and "one run: guesses prove epsilon above" in wrong.evidence, wrong
+    assert right.numbers["one run: mu"] < right.numbers["promised"] < wrong.numbers["one run: of_mu"]
+    assert "normal scores" in right.power and "noise below about 0." in right.power
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("promise", ["local", "laplace", "secure aggregation"])
+def test_bounds_hold_over_three_hundred_right_runs(promise: str) -> None:
+    made, wrong = noisy(subject(fp.fedavg(0.5), rounds=3, **PROMISES[promise])), np.zeros(3)
+    for _ in range(300):
+        game = play(made, 40, 3)
+        found = game.bounds()
+        wrong += np.array([found.clopper_pearson, found.one_run, found.of_mu]) > game.promised
+    for count in wrong:
+        assert stats.binomtest(int(count), 300, 1 - CONFIDENCE, alternative="greater").pvalue > 0.01, wrong
