@@ -140,10 +140,10 @@ def _toy(subject: Subject, coins: NDArray[np.bool_]) -> Subject:
     for client in range(count):
         for place in range(each):
             rows[client, place, client * each + place] = long if coins[client, place] else away
-    model = nn.Sequential(nn.Linear(count * each, 1, bias=False))
-    nn.init.zeros_(model[0].weight)
+    layer = nn.Linear(count * each, 1, bias=False)
+    nn.init.zeros_(layer.weight)
     data = [TensorDataset(x, torch.arange(each) % 2) for x in rows]
-    clients = make_clients(model, _LOSS, data)
+    clients = make_clients(nn.Sequential(layer), _LOSS, data)
     for client, like in zip(clients, subject.clients, strict=True):
         client.problem = like.problem
     toy: dict[str, Any] = {"clients": clients, "test": None, "options": {}, "folder": None}

@@ -28,12 +28,11 @@ def draw(audit: Audit, path: Path) -> None:
 
     figure = Figure(figsize=(9, 7.5), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
-    above, below = figure.subfigures(2, 1, height_ratios=(3, 2))
-    _list(above.subplots(), audit)
+    grid = figure.add_gridspec(2, 2, height_ratios=(3, 2))
+    _list(figure.add_subplot(grid[0, :]), audit)
     known = {finding.name: finding for finding in audit.findings}
-    left, right = below.subplots(1, 2)
-    _draw_noise(left, known.get(NOISE))
-    _draw_bounds(right, known.get(CANARIES))
+    _draw_noise(figure.add_subplot(grid[1, 0]), known.get(NOISE))
+    _draw_bounds(figure.add_subplot(grid[1, 1]), known.get(CANARIES))
     figure.suptitle(f"audit of {audit.subject} (not private: made from the data without noise)", fontsize=10)
     picture = io.BytesIO()
     figure.savefig(picture, format="png")

@@ -26,7 +26,8 @@ def rows_of_data(subject: Subject, data: Data) -> Finding:
         ownership.check_clients(subject.clients, subject.test, subject.privacy)
     except PrivacyError as error:
         broken.append(str(error))
-    found = ownership.repeats(subject.population(data), subject.test)
+    population = subject.population(data)
+    found = ownership.repeats(population, subject.test, ownership.contents(population))
     total = sum(len(first(inputs)) for inputs, _ in data)
     for count, what in (
         (found.examples, f"training examples equal another one ({found.apart} of them one of another client)"),
