@@ -60,7 +60,7 @@ def _draw_noise(axes: Axes, finding: Finding | None) -> None:
         return
     ratio, error = finding.numbers["ratio"], 3 * finding.numbers["deviation_of_ratio"]
     axes.errorbar([ratio], [0], xerr=[error], fmt="o", color=_COLOURS[finding.verdict], capsize=4)
-    axes.annotate(f"{ratio:.4f}, 3 deviations either way", (ratio, 0), (0, 10), textcoords="offset points", ha="center")
+    axes.annotate(f"{ratio:.4f}", (ratio, 0), (0, 10), textcoords="offset points", ha="center", fontsize=8)
     reach = max(abs(ratio - 1) + error, 0.02) * 1.3
     axes.set_xlim(1 - reach, 1 + reach)
 
