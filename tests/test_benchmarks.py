@@ -17,6 +17,7 @@ RUNS = {
     "speed/scaling.py": ["--smoke", "--markdown", "OUT/scaling.md", "--picture", "OUT/scaling.png"],
     "speed/million.py": ["--smoke", "--rounds", "3", "--markdown", "OUT/million.md"],
     "speed/cores.py": ["--smoke", "--rounds", "1", "--markdown", "OUT/cores.md"],
+    "speed/processes.py": ["--smoke", "--rounds", "1", "--turns", "1", "--markdown", "OUT/processes.md"],
     "speed/device.py": ["--smoke", "--rounds", "1", "--markdown", "OUT/device.md"],
     "speed/durability.py": ["--clients", "3", "--rounds", "2", "--folder", "OUT"],
     "speed/nodes.py": ["--only", "6"],
@@ -88,7 +89,7 @@ def data(tmp_path_factory):
     return folder
 
 
-SLOW = {"reproduce/mnist_tracking.py"}  # starts a process that trains
+SLOW = {"reproduce/mnist_tracking.py", "speed/processes.py"}  # start processes that train
 
 
 @pytest.mark.parametrize("script", [pytest.param(s, marks=[pytest.mark.slow] if s in SLOW else []) for s in RUNS])

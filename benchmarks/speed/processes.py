@@ -1,0 +1,101 @@
+"""What a second process is worth: rounds of 100 clients with 60 images of MNIST's shape each and a CNN.
+
+    python benchmarks/speed/processes.py [--processes 2] [--rounds 5] [--turns 3] [--markdown FILE]
+
+A run in one process and one that several share, each process with one thread, take turns as programs of their own. The
+first round warms up. `ratio` is that of seconds on the wall, so nothing else may run; `work` that of the processor time
+of the one process and of the busiest of the several, which other programs disturb less: what free cores would give.
+`apart` is what processes other than the busiest idle, part of its time. `--smoke` runs tiny sizes: its numbers mean
+nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rows import SMOKE, Effort
+
+CLIENTS, IMAGES = 100, 60
+KINDS: dict[str, dict[str, Any]] = {"sample level": {}, "client level": {"unit": "client"}}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--processes", type=int, default=2, help="so many against one")
+    parser.add_argument("--rounds", type=int, default=5, help="of each run, after one that warms up")
+    parser.add_argument("--turns", type=int, default=3, help="how often each is run")
+    parser.add_argument("--markdown", type=Path, help="write the table to a file, too")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes")
+    parser.add_argument("--kind", help=argparse.SUPPRESS)
+    told = parser.parse_args()
+    if told.kind:
+        train(told.kind, told.rounds, SMOKE if told.smoke else Effort())
+        return
+    columns = "round", "s, one process", f"s, {told.processes} processes", "ratio", "work", "apart"
+    lines = [f"| {' | '.join(columns)} |", "| --- " * len(columns) + "|"]
+    print("\n".join(lines))
+    for kind in KINDS:
+        lines.append(line(kind, told))
+        print(lines[-1], flush=True)
+    if told.markdown:
+        told.markdown.write_text("\n".join(lines) + "\n")
+
+
+def line(kind: str, told: argparse.Namespace) -> str:
+    """One line of the table."""
+    found = [[measured(size, kind, told) for size in (1, told.processes)] for _ in range(told.turns)]
+    one, several = ([turn[place] for turn in found] for place in (0, 1))
+    walls = [median(max(wall for wall, _ in run) for run in runs) for runs in (one, several)]
+    busiest = [median(max(busy for _, busy in run) for run in runs) for runs in (one, several)]
+    idle = median(1 - min(busy for _, busy in run) / max(busy for _, busy in run) for run in several)
+    values = *(f"{wall:.2f}" for wall in walls), *(f"{a / b:.2f}" for a, b in (walls, busiest)), f"{idle:.0%}"
+    return f"| {' | '.join((kind, *values))} |"
+
+
+def measured(size: int, kind: str, told: argparse.Namespace) -> list[tuple[float, float]]:
+    """Seconds on the wall and of the processor for a round, of each process."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(size)] if size > 1 else []
+    words = [__file__, "--kind", kind, "--rounds", str(told.rounds), *(["--smoke"] * told.smoke)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *launcher, *words]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return [tuple(json.loads(text)) for text in done.stdout.splitlines() if text.startswith("[")]
+
+
+def train(kind: str, rounds: int, effort: Effort) -> None:
+    """A run in this process, or this process's part of one: prints the cost of a round, medians."""
+    import torch
+    from cores import Cost
+    from torch import nn
+    from torch.utils.data import TensorDataset
+
+    import fedpriv as fp
+    from fedpriv.models import MnistCNN
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    clients, images = effort.of(CLIENTS), effort.of(IMAGES)
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(clients * images, 1, 28, 28, generator=draw), torch.arange(clients * images) % 10
+    data = [TensorDataset(*pair) for pair in zip(x.split(images), y.split(images), strict=True)]
+    everyone = fp.make_clients(MnistCNN(), nn.CrossEntropyLoss(), data)
+    privacy = fp.Privacy(noise_multiplier=1.0, **KINDS[kind])
+    engine = "processes" if "TORCHELASTIC_RUN_ID" in os.environ else "local"
+    compute = fp.Compute(device="cpu", engine=engine)
+    before, costs = Cost.now(), list[Cost]()
+    for _ in fp.Training(everyone, fp.fedavg(0.1), privacy, rounds=1 + rounds, compute=compute):
+        costs.append(Cost.now().since(before))
+        before = Cost.now()
+    parts = [median(getattr(cost, name) for cost in costs[1:]) for name in ("wall", "busy")]
+    print(json.dumps(parts), flush=True)
+
+
+if __name__ == "__main__":
+    main()
