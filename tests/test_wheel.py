@@ -61,7 +61,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def commands() -> list[str]:
-    """The README's, with what they need between them: a crash before `resume`, a second run before the account of both."""
+    """The README's, with what they need between them: a crash before `resume`, a second run before `account`."""
     blocks = re.findall(r"^```console\n(.*?)^```$", (ROOT / "README.md").read_text(), flags=re.MULTILINE | re.DOTALL)
     lines = [line[2:].split(" >")[0] for line in "".join(blocks).splitlines() if line.startswith("$ fedpriv ")]
     assert len(lines) >= 8
