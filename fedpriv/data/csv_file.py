@@ -106,7 +106,8 @@ def _table(path: str, columns: Sequence[str]) -> Table:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
             rows = list(reader.DictReader(file, restval="", restkey=""))
     except (OSError, UnicodeDecodeError, reader.Error) as error:
-        raise DataError(f"{path} cannot be read ({error}): give a comma-separated file in UTF-8") from error
+        fix = "give a comma-separated file in UTF-8, or for one file a client a folder or a pattern, sites/*.csv"
+        raise DataError(f"{path} cannot be read ({error}): {fix}") from error
     if not rows:
         raise DataError(f"{path} has no rows: give a heading line and at least one example")
     check_columns(path, columns, list(rows[0]))

@@ -52,7 +52,8 @@ def partition(
         raise ConfigError("partition.kind", kind, fix)
     if kind == "by_writer" and (writers is None or len(writers) != len(labels)):
         given = None if writers is None else len(writers)
-        fix = f"by_writer needs the writer of each of the {len(labels)} examples; femnist has them"
+        who = "data.client names a column of them (csv, hf), and femnist has them"
+        fix = f"by_writer needs the writer of each of the {len(labels)} examples: {who}"
         raise ConfigError("partition.writers", given, fix)
     facts = {"n_examples": len(labels), "labels": labels, "writers": writers}
     context = {**facts, "n_clients": n_clients, "generator": generator}

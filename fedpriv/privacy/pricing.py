@@ -9,6 +9,7 @@ from dataclasses import replace
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting.pairwise import exposure
 from fedpriv.privacy.clipping import ROUNDING, Clip
+from fedpriv.privacy.correlated import INDEPENDENT, OverTime
 from fedpriv.privacy.pairwise import Pairs, Pairwise
 from fedpriv.privacy.record import PerClient, Record
 from fedpriv.privacy.schedules import LEAST_SHARE
@@ -73,7 +74,7 @@ class Pricing:
             raise ConfigError("privacy.schedule", share, fix)
         multiplier = privacy.noise_multiplier / share
         if privacy.over_time is not None:
-            check_alone(query, index)
+            check_alone(query, index, privacy.over_time)
         pairs = self._pairs_of(query)
         multiplier *= math.sqrt(1.0 if pairs is None else exposure(pairs, clients, len(self._sizes)))
         alike = privacy.trust.sums_only or (pairs is not None and pairs.ratio > 0)
@@ -129,8 +130,8 @@ class Pricing:
         )
 
 
-def check_alone(query: str, index: int) -> None:
-    """Refuse a question that noise over time does not cover.
+def check_alone(query: str, index: int, noise: OverTime) -> None:
+    """Refuse a question that noise over time, or cyclic batches, do not cover.
 
     Raises:
         ConfigError: it is not the only gradient or message of its round.
@@ -138,7 +139,10 @@ def check_alone(query: str, index: int) -> None:
     if query not in _OF_A_ROUND or (index > 0 and query != "message"):  # local steps come before a message
         asked = query if index == 0 else f"{query}, answer {index + 1} of a round"
         fix = "noise that is correlated between rounds, and cyclic batches, cover one gradient or message a round"
-        raise ConfigError("privacy.noise", asked, f"{fix}: use a strategy that asks no more, or independent noise")
+        independent = noise.factor == INDEPENDENT
+        other = "poisson batches" if independent else "independent noise"
+        setting = "privacy.sampling" if independent else "privacy.noise"
+        raise ConfigError(setting, asked, f"{fix}: use a strategy that asks no more, or {other}")
 
 
 def pairs_of(privacy: Privacy, n_clients: int) -> Pairs | None:

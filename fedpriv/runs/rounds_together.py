@@ -31,11 +31,16 @@ def with_matrix(privacy: Privacy, network: RoundNetwork, rounds: int) -> Privacy
     """
     noise = privacy.noise
     slots = privacy.unit == "sample" and isinstance(privacy.sampling, Cyclic)
-    if not privacy.private or isinstance(noise, OverTime) or (isinstance(noise, Independent) and not slots):
+    if not privacy.private or (isinstance(noise, Independent) and not slots):
         return privacy
     check_participation(privacy, network)
     check_noise(privacy)
     separation = _separation(privacy, network)
+    if isinstance(noise, OverTime):  # of a plan, or made by hand
+        if noise.separation != separation:
+            fix = f"units take part in one of {separation} rounds; give BSR, Banded or BLT, and the matrix follows"
+            raise ConfigError("privacy.noise", f"one of {noise.separation} rounds", fix)
+        return privacy
     factor = INDEPENDENT if isinstance(noise, Independent) else noise.factor(rounds, separation)
     return replace(privacy, noise=OverTime(factor, separation))
 

@@ -415,6 +415,12 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "two questions": ({}, {"strategy": fp.fedavg(0.5, local_steps=2)}, "privacy.noise"),
     "differences": ({}, {"strategy": fp.svrg(0.1, epoch_length=2)}, "privacy.noise"),
     "scaffold": ({}, {"strategy": fp.scaffold(0.1, local_steps=2)}, "privacy.noise"),
+    "a separation of one's own": ({"noise": OverTime(Factor((0.5,)), 8)}, {}, "privacy.noise"),
+    "a matrix of one's own, random cohort": (
+        {"noise": OverTime(Factor(), 1), **CLIENT},
+        {"network": fp.Star(4, fp.PoissonCohort(0.5))},
+        "network.cohort",
+    ),
     "no privacy": ({"at": "none"}, {}, "privacy.noise"),
 }
 
@@ -429,9 +435,11 @@ def test_what_has_no_price_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["two questions", "differences", "random cohort", "laplace"])
 def test_cyclic_batches_are_refused_where_they_have_no_price_also_without_a_matrix(name: str) -> None:
-    privacy, options, _ = REFUSED[name]
-    with pytest.raises(ConfigError):
+    privacy, options, field = REFUSED[name]
+    with pytest.raises(ConfigError) as error:
         training_of(replace(PRIVACY, noise=fp.Independent(), **privacy), **options)
+    # nobody asked for noise over time: what does not fit are the batches
+    assert error.value.field == field.replace("privacy.noise", "privacy.sampling")
 
 
 def test_fresh_noise_in_the_middle_is_refused(tmp_path: Path) -> None:
