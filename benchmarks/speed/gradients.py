@@ -35,7 +35,7 @@ def ours(model: nn.Module, batch: Batch, clip: Clip | None) -> tuple[Callable[[]
     backend = choose("auto", model, LOSS)
     row = torch.cat([p.detach().flatten() for p in model.parameters()])
     params = row.repeat(len(batch.inputs), 1)
-    return lambda: backend.clipped_sum(params, batch, clip), type(backend).__name__
+    return lambda: backend.clipped_sum(params, batch, clip), type(backend).__name__.removesuffix("Backend").lower()
 
 
 def clipped(model: Callable[[], nn.Module], batch: int, effort: Effort) -> Found:
