@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
 
 
 @pytest.mark.parametrize(("case", "name"), SERVED)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     seed=st.integers(0, 2**31),
     size=st.integers(0, 4),

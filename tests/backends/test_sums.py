@@ -62,7 +62,7 @@ def clipped_sum(values: Tensor, backend: str, chunk: int) -> float:
     return float(sums.gradients(batches, torch.arange(1), rows, clip=Clip(1.0)))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     n=st.sampled_from([1, 1000, 16_384, 60_000]),
     order=st.sampled_from(list(ORDERS)),

@@ -41,7 +41,7 @@ def test_a_row_by_hand(tmp_path: Path):
     assert table(tmp_path, "south,25,yes,ill\n", bias=False).train[0][0].tolist() == [-0.5, 0, 1]
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=5))
 def test_nothing_is_measured_on_the_data(tmp_path: Path, others: list[float]):
     """A row is encoded alike whatever the others are, and stays within the public bounds."""

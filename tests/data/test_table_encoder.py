@@ -64,7 +64,7 @@ def test_a_listed_value_is_not_missing():
 AGES = st.one_of(st.sampled_from(GAPS), st.integers(-50, 200).map(str))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(AGES, min_size=1, max_size=6), AGES)
 def test_a_row_depends_on_no_other(others: list[str], age: str):
     rules = {"missing": {"age": 40}, "indicators": ["age"]}

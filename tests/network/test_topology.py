@@ -91,7 +91,7 @@ def test_sparse_and_dense_spectra_agree() -> None:
     st.integers(0, 1000),
     st.sampled_from(["metropolis", "lazy_metropolis", "max_degree"]),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_weights_of_any_connected_graph_are_valid(n: int, p: float, seed: int, name: str) -> None:
     graph = topology.erdos_renyi(n, p, seed)
     if nx.is_connected(graph):

@@ -162,7 +162,7 @@ kinds = st.sampled_from(
 )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(kinds, max_size=6), kinds, st.randoms(use_true_random=False))
 def test_epsilon_only_grows_and_ignores_the_order(records: list[Record], one: Record, random: Any) -> None:
     accountant = Accountant(2, DELTA)

@@ -42,7 +42,7 @@ events = (
     )
     | st.builds(Event, st.just("gaussian"), st.floats(0.3, 20), st.just("poisson_replace"), st.floats(1e-3, 0.5))
 )
-few = settings(max_examples=12, deadline=None)
+few = settings(max_examples=12)
 
 
 def rdp_epsilon(history: dict[Event, int]) -> float:

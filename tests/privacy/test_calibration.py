@@ -54,7 +54,7 @@ def test_calibration_meets_the_target_and_wastes_at_most_a_thousandth(name: str,
     assert account(scaled(plan, factor * (1 - 1.1e-3)), 3, DELTA).epsilon > epsilon
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.floats(0.01, 50), st.lists(st.floats(0.1, 10), min_size=1, max_size=5))
 def test_gaussian_closed_form(epsilon: float, shares: list[float]) -> None:
     plan = [record(k, noise_multiplier=1 / share) for k, share in enumerate(shares)]

@@ -71,14 +71,14 @@ def _any(draw: st.DrawFn) -> Triple:
     return Factor(tuple(band)), draw(st.integers(1, 8)), draw(st.integers(1, 5))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(_decreasing() | _within())
 def test_exact_for_decreasing_columns_and_for_bands_within_the_separation(case: Triple) -> None:
     factor, rounds, separation = case
     assert sensitivity(*case) ** 2 == pytest.approx(brute(matrix_of(factor.column(rounds)), separation), rel=1e-10)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(_any())
 def test_never_below_for_any_band(case: Triple) -> None:
     factor, rounds, separation = case
@@ -86,7 +86,7 @@ def test_never_below_for_any_band(case: Triple) -> None:
     assert found >= brute(matrix_of(factor.column(rounds)), separation) * (1 - 1e-12)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(_decreasing() | _within() | _any())
 def test_a_prefix_costs_what_the_leading_block_costs(case: Triple) -> None:
     factor, rounds, separation = case
@@ -96,7 +96,7 @@ def test_a_prefix_costs_what_the_leading_block_costs(case: Triple) -> None:
     assert math.sqrt(told) == pytest.approx(sensitivity(*case), rel=1e-12)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(_any(), st.integers(0, 2**32 - 1))
 def test_no_change_of_one_unit_moves_the_answers_further(case: Triple, seed: int) -> None:
     factor, rounds, separation = case

@@ -52,7 +52,7 @@ def test_blocks_are_the_published_ones(key: bytes, block: int) -> None:
     assert found.numpy().astype("<i8").tobytes().hex() == PUBLISHED[key, block]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.binary(min_size=32, max_size=32), min_size=1, max_size=5), st.integers(1, 200))
 def test_words_are_the_ciphers(keys: list[bytes], size: int) -> None:
     found = chacha.words(as_keys(*keys), size)

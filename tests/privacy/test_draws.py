@@ -103,7 +103,7 @@ def test_each_clients_draws_come_from_the_stream_that_has_its_name(sampling: Sam
     assert seen == ({True} if rate == 1 else {True, False})
 
 
-@tried(max_examples=200, deadline=None)
+@tried(max_examples=200)
 @given(lengths=st.lists(st.integers(0, 40), max_size=12), chunk=st.integers(1, 50))
 def test_blocks_hold_every_chosen_example_once_with_little_padding(lengths: list[int], chunk: int) -> None:
     places = [np.arange(length) * 3 + row for row, length in enumerate(lengths)]

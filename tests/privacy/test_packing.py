@@ -25,7 +25,7 @@ N = 10_000
 HALF = tuple(np.random.default_rng(0).random(N).__lt__(0.5).nonzero()[0].tolist())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     clients=st.one_of(
         st.sets(st.integers(0, 10**6), max_size=300).map(sorted),
