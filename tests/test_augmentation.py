@@ -75,7 +75,11 @@ def run(clients, *, local_steps: int = 1, privacy: fp.Privacy | None = None, rou
         return fp.train(clients, strategy, privacy, rounds=rounds, seed=0, secret_seed=1, **options)
 
 
-@pytest.mark.parametrize("transforms", [EVERYTHING, (noisy,), (v2.RandomCrop(6, padding=2), fp.Flip())], ids=repr)
+@pytest.mark.parametrize(
+    "transforms",
+    [EVERYTHING, (noisy,), (v2.RandomCrop(6, padding=2), fp.Flip())],
+    ids=["built in", "function", "torchvision"],
+)
 @pytest.mark.parametrize("multiplicity", [1, 3])
 def test_views_are_new_in_each_answer_and_the_same_when_it_is_repeated(transforms, multiplicity: int) -> None:
     people = population(Augmentation(transforms, multiplicity))
@@ -220,7 +224,9 @@ def test_runs_agree_whatever_computes_them(backend: str, privacy: str) -> None:
     torch.testing.assert_close(found[0].params, found[1].params, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("augmentation", [Augmentation(EVERYTHING, 2), Augmentation([noisy], 2), None], ids=str)
+@pytest.mark.parametrize(
+    "augmentation", [Augmentation(EVERYTHING, 2), Augmentation([noisy], 2), None], ids=["built in", "function", "none"]
+)
 def test_a_resumed_run_has_the_same_views(augmentation, tmp_path: Path) -> None:
     def training(folder: Path, *, resume: bool = False) -> fp.Training:
         data = [Turned(0), Turned(8)] if augmentation is None else tables()
@@ -293,7 +299,7 @@ def test_affine_changes_do_what_they_say() -> None:
     torch.testing.assert_close(turned, oblong, rtol=0, atol=1e-5)  # a square stays one, in an oblong image too
 
 
-@pytest.mark.parametrize("transform", [*EVERYTHING, Each(noisy)], ids=repr)
+@pytest.mark.parametrize("transform", [*EVERYTHING, Each(noisy)], ids=lambda one: type(one).__name__)
 def test_a_row_of_views_depends_on_its_own_row_only(transform: Transform) -> None:
     uniform = torch.rand(6, transform.draws, generator=torch.Generator().manual_seed(1)).double()
     together = transform.views(X[:6], uniform)

@@ -104,6 +104,7 @@ def check_shared(
     compute: Compute,
     clients: Sequence[Client],
     network: RoundNetwork,
+    privacy: Privacy,
     asked: Collection[str],
     *,
     optimum: float | None,
@@ -115,6 +116,7 @@ def check_shared(
         compute: Where clients' state is kept.
         clients: All clients of the run.
         network: Who hears whom.
+        privacy: The promise.
         asked: Names of the questions that the strategy asks.
         optimum: Smallest value of the objective, if the gap to it is to be reported.
 
@@ -131,6 +133,9 @@ def check_shared(
     if isinstance(clients, LazyClients):
         fix = f"clients that are read when they are drawn are for one process: take make_clients, or {alone}"
         raise ConfigError("clients", "lazy_clients", fix)
+    if privacy.published is not None:
+        fix = f"a paper's noise may depend on the data of all clients, which no process has: {alone}"
+        raise ConfigError("strategy.variant", "published", fix)
     if optimum is not None:
         fix = f"the gap to it is computed on the data of all clients in one process: leave it out, or {alone}"
         raise ConfigError("log.optimum", optimum, fix)

@@ -135,7 +135,7 @@ class Training:
             asked = self.plan.asked
             compatibility.check_problem(strategy, problems, privacy, asked, compare=compare)
             compatibility.check_fresh(self.plan.privacy, fresh_noise)
-            compatibility.check_shared(place.size, compute, clients, self.network, asked, optimum=optimum)
+            compatibility.check_shared(place.size, compute, clients, self.network, privacy, asked, optimum=optimum)
 
             # whose data it reads, and what is measured of its models
             told = test, client_tests, metrics, stop, client_names

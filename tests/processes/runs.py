@@ -29,9 +29,23 @@ PRIVACY: dict[str, dict[str, Any]] = {
     "client sums": {"unit": "client", "at": "message", "trust": fp.SecureAggregation(min_honest=2)},
     "curator": {"unit": "client", "at": "message", "trust": fp.Central(cohort_rate=0.6)},
     "curator of examples": {"trust": fp.Central()},
+    "over time": {"sampling": fp.Cyclic(3), "noise": fp.BSR(3)},
+    "sums over time": {"sampling": fp.Cyclic(3), "noise": fp.BLT(2), "trust": fp.SecureAggregation(min_honest=2)},
+    "drawn slots": {"sampling": fp.Cyclic(2, 0.6), "noise": fp.BSR(2)},
+    "turns of clients": {
+        "unit": "client",
+        "at": "message",
+        "noise": fp.BSR(2),
+        "trust": fp.SecureAggregation(min_honest=2),
+    },
     "pairs": {"trust": fp.Pairwise(colluders=1, ratio=2.0)},
 }
-COHORTS: dict[str, Any] = {"star": None, "fixed": fp.FixedCohort(3), "poisson": fp.PoissonCohort(0.6)}
+COHORTS: dict[str, Any] = {
+    "star": None,
+    "fixed": fp.FixedCohort(3),
+    "poisson": fp.PoissonCohort(0.6),
+    "turns": fp.CyclicCohort(2),
+}
 
 
 @dataclass(frozen=True)

@@ -94,8 +94,11 @@ def refused(what: str) -> str:
 
     more: dict[str, Any] = {"compute": fp.Compute(engine="processes", timeout=60.0)}
     strategy: Any = fp.fedavg(0.5)
+    promise = fp.Privacy(noise_multiplier=1.0)
     if what == "a graph":
         more["network"], strategy = fp.Graph(nx.cycle_graph(5)), fp.decentralized_sgd()
+    if what == "a paper's noise":
+        strategy, promise = fp.inexact_admm(), fp.Privacy(published=fp.Published(epsilon_bar=0.05))
     if what == "state on disk":
         more["compute"] = fp.Compute(engine="processes", timeout=60.0, state="disk")
         more["network"], strategy = fp.Star(5, fp.FixedCohort(2)), fp.inexact_admm()
@@ -112,7 +115,7 @@ def refused(what: str) -> str:
         clients = fp.make_clients(clients[0].model, clients[0].loss, data, problem)
         strategy = fp.private_al(2, beta=0.5)
     try:
-        fp.Training(clients, strategy, fp.Privacy(noise_multiplier=1.0), rounds=2, **more)
+        fp.Training(clients, strategy, promise, rounds=2, **more)
     except fp.ConfigError as error:
         return str(error)
     return "nothing was raised"
@@ -123,6 +126,7 @@ def refused(what: str) -> str:
     [
         ("a graph", "only a star can be shared"),
         ("state on disk", "compute.state = 'disk'"),
+        ("a paper's noise", "strategy.variant = 'published'"),
         ("an optimum", "log.optimum = 0.1"),
         ("lazy clients", "clients = 'lazy_clients'"),
         ("constraints", "the strategy asks for lagrangian_gradient"),

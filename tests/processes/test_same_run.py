@@ -36,6 +36,8 @@ CASES = [
         for cohort in ("star", "fixed")
     ),
     *(Case(FEDAVG, privacy) for privacy in ("curator", "curator of examples")),
+    *(Case(FEDAVG, privacy) for privacy in ("over time", "sums over time", "drawn slots")),
+    Case(FEDAVG, "turns of clients", "turns"),
 ]
 
 
@@ -72,7 +74,7 @@ def assert_same(found: Outcome, wanted: Outcome, tolerance: float) -> None:
 QUICK = {  # what all changes are tried with; `make test-distributed` has the rest
     *(f"{STRATEGIES[place]}, batches, {cohort}" for place, cohort in ((0, "star"), (5, "fixed"), (6, "star"))),
     *(f"{STRATEGIES[place]}, batches, {cohort}" for place, cohort in ((13, "poisson"), (15, "star"))),
-    *(f"{FEDAVG}, {privacy}, star" for privacy in ("clients", "curator", "pairs")),
+    *(f"{FEDAVG}, {privacy}, star" for privacy in ("clients", "curator", "pairs", "over time")),
     f"{FEDAVG}, sums, fixed",
 }
 
