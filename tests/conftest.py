@@ -12,7 +12,7 @@ from hypothesis import settings
 # tests run in parallel processes: more threads than that only get in each other's way
 torch.set_num_threads(1)
 # nothing is timed: a busy machine is no failure
-settings.register_profile("untimed")
+settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 

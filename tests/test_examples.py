@@ -20,7 +20,11 @@ SIZES = (9, 14, 3, 14)
 class OneByOne:
     """A list of each client's own examples, which are fetched one after another."""
 
-    def __init__(self, clients: Sequence[Client], device: torch.device, dtype: torch.dtype) -> None:
+    random = False
+
+    def __init__(
+        self, clients: Sequence[Client], device: torch.device, dtype: torch.dtype, numbers: Sequence[int] | None = None
+    ) -> None:
         self._own = [[(x.to(dtype), y) for x, y in zip(*client.examples(), strict=True)] for client in clients]
         self.counts, self.asked = torch.tensor([len(own) for own in self._own]), 0
 
@@ -31,6 +35,9 @@ class OneByOne:
         found = (torch.stack(column).unflatten(0, places.shape) for column in zip(*chosen, strict=True))
         inputs, targets = found
         return inputs, targets
+
+    def source(self, client: int) -> None:
+        pass
 
     def expect(self, *cohorts: Tensor) -> None:
         pass

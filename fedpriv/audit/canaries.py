@@ -8,7 +8,8 @@ released, whitened where rounds or pairs share noise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -66,7 +67,8 @@ def canaries(subject: Subject, data: Data) -> Finding:
     noise = subject.plan().privacy.noise_multiplier
     subject = replace(subject, privacy=replace(subject.privacy, noise_multiplier=noise, epsilon=None))
     rounds = min(subject.rounds, _ROUNDS)
-    single = [play(subject, 1, rounds) for _ in range(REPLICAS)]
+    reached = reach(subject, 1, rounds)
+    single = [play(subject, 1, rounds, reached) for _ in range(REPLICAS)]
     games = {"replicated runs": together(single)}
     if subject.privacy.unit == "sample":
         games = {"one run": play(subject, max(_CANARIES // len(data), 1), rounds), **games}
@@ -113,8 +115,8 @@ def together(games: Sequence[Game]) -> Game:
     return replace(games[0], scores=scores, took_part=took_part)
 
 
-def play(subject: Subject, each: int, rounds: int) -> Game:
-    """One toy run with `each` canaries at every client.
+def play(subject: Subject, each: int, rounds: int, reached: Mapping[str, float] | None = None) -> Game:
+    """One toy run with `each` canaries at every client; see `reach`.
 
     Raises:
         ConfigError: the strategy cannot run on the toy.
@@ -126,7 +128,7 @@ def play(subject: Subject, each: int, rounds: int) -> Game:
     records = [heard.record for heard in transcript.heard]
     promised = account(records, count, privacy.delta).epsilon
     normal = privacy.mechanism.name == "gaussian" and all(record.sampling == "full" for record in records)
-    scores = _scores(transcript, count, each)
+    scores = _scores(transcript, count, each, reach(subject, each, rounds) if reached is None else reached)
     order = np.random.default_rng().permutation(scores.size)
     return Game(scores.ravel()[order], coins.ravel()[order], promised, privacy.delta, normal)
 
@@ -150,14 +152,27 @@ def _toy(subject: Subject, coins: NDArray[np.bool_]) -> Subject:
     return replace(subject, **toy)
 
 
-def _scores(transcript: Transcript, count: int, each: int) -> Array:
+def reach(subject: Subject, each: int, rounds: int) -> dict[str, float]:
+    """How far, and which way, a canary moves an answer, by the name of the answer.
+
+    Who knows the algorithm knows it: it is heard in a run in which every canary takes part, so that the score of a
+    canary that is not there is the same function of what was released.
+    """
+    toy, found = _toy(subject, np.ones((len(subject.clients), each), dtype=bool)), dict[str, float]()
+    for heard in listen(toy, toy.data(), rounds).heard:
+        size = math.copysign(float(heard.exact.abs().max()), float(heard.exact.sum()))
+        found[heard.record.query] = max(found.get(heard.record.query, 0.0), size, key=abs)
+    return found
+
+
+def _scores(transcript: Transcript, count: int, each: int, reached: Mapping[str, float]) -> Array:
     """The likelihood ratio of each canary, `[count, each]`."""
-    scores, started = np.zeros((count, each)), transcript.heard
-    for heard in uncorrelated(started):
+    scores, answers = np.zeros((count, each)), list[Heard]()
+    for heard in transcript.heard:
+        if heard.exact.shape[1] == count * each:  # constraint values are no gradients
+            answers.append(replace(heard, exact=torch.full_like(heard.exact, reached[heard.record.query])))
+    for heard in uncorrelated(answers):
         whose = heard.whose(count)
-        width = heard.released.shape[1]
-        if width != count * each:  # an answer that is no gradient, such as constraint values
-            continue
         for row, client in enumerate(whose):
             for owner in range(count) if client < 0 else [client]:
                 own = slice(owner * each, (owner + 1) * each)
@@ -166,8 +181,8 @@ def _scores(transcript: Transcript, count: int, each: int) -> Array:
 
 
 def _ratio(heard: Heard, whose: Sequence[int], row: int, own: slice) -> Array:
-    """Logarithm of the likelihood ratio of a row's coordinates, for canaries of the size that they have here."""
-    scale, size = float(heard.level[row].median()), float(heard.exact[row, own].abs().max())
+    """Logarithm of the likelihood ratio of a row's coordinates, but for a constant."""
+    scale, size = float(heard.level[row].median()), float(heard.exact[row, 0])
     away = 0.0 if heard.record.relation == "add_remove" else -size
     if heard.record.mechanism == "laplace":
         seen = heard.released[row, own]

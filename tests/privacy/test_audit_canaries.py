@@ -15,7 +15,7 @@ from test_audit_finds import Less
 import fedpriv as fp
 from fedpriv.audit import Subject
 from fedpriv.audit.bounds import clopper_pearson, largest_mu, of_scores, one_run
-from fedpriv.audit.canaries import CONFIDENCE, Game, canaries, play
+from fedpriv.audit.canaries import CONFIDENCE, Game, canaries, play, reach
 from fedpriv.privacy.accounting.gaussian import epsilon_of
 
 DELTA = 1e-5
@@ -81,6 +81,7 @@ PROMISES: dict[str, dict[str, Any]] = {
     "add_remove": {"relation": "add_remove"},
     "laplace": {"mechanism": fp.Laplace(), "clip": fp.Clip(1.0, "l1")},
     "messages": {"unit": "client", "at": "message"},
+    "messages, there or not": {"unit": "client", "at": "message", "relation": "add_remove"},
     "secure aggregation": {"trust": fp.SecureAggregation(2)},
     "pairs": {"trust": fp.Pairwise(0, 3.0)},
     "poisson": {"sampling": fp.Poisson(0.3)},
@@ -92,8 +93,9 @@ PROMISES: dict[str, dict[str, Any]] = {
 def test_the_statistic_is_as_good_as_theory_lets_it_be(promise: str) -> None:
     """Canaries of a right run: normal scores of the ledger's own mu, where noise is Gaussian and nothing is drawn."""
     made = noisy(subject(fp.fedavg(0.5), rounds=6, **PROMISES[promise]))
-    each = 1 if promise == "messages" else 200
-    games = [play(made, each, 6) for _ in range(10 if each == 1 else 1)]
+    each = 1 if promise.startswith("messages") else 200
+    reached = reach(made, each, 6)
+    games = [play(made, each, 6, reached) for _ in range(60 if each == 1 else 1)]
     scores, took_part = (np.concatenate([getattr(game, name) for game in games]) for name in ("scores", "took_part"))
     assert max(of_scores(scores, took_part, DELTA, 0.9999, normal=games[0].normal)) <= games[0].promised
     assert games[0].normal == (promise not in ("laplace", "poisson"))
@@ -105,6 +107,14 @@ def test_the_statistic_is_as_good_as_theory_lets_it_be(promise: str) -> None:
         assert apart == pytest.approx(mu, abs=4 * error)
     else:
         assert apart > 0.3 * mu - 4 * error
+
+
+def test_a_canary_that_is_not_there_looks_like_no_other() -> None:
+    """Its score is the same function of what was released: without a signal it is as often positive as negative."""
+    made = noisy(subject(fp.fedavg(0.5), rounds=3, relation="add_remove", epsilon=1e-3))
+    games = [play(made, 1, 3) for _ in range(40)]
+    absent = np.concatenate([game.scores[~game.took_part] for game in games])
+    assert (absent != 0).all() and stats.binomtest(int((absent > 0).sum()), len(absent)).pvalue > 1e-5
 
 
 def theory(game: Game) -> float:
