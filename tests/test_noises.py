@@ -87,6 +87,15 @@ def test_what_cancels_is_suggested_where_draws_are_seen():
     assert again.suggested is None or "bsr" in again.suggested
 
 
+def test_noise_of_pairs_may_cancel_over_time_too():
+    """Factors of pairs and of time multiply: what is compared is what it is without pairs."""
+    alone, paired = (choices(draft(trust=trust)) for trust in (fp.Local(), fp.Pairwise(1, 3.0)))
+    assert alone.keys() == paired.keys()
+    assert sum("time" in words for words in paired) == 3
+    for words, choice in paired.items():
+        assert choice.left == pytest.approx(alone[words].left, rel=1e-3)
+
+
 @pytest.mark.parametrize(("trust", "secret"), [(fp.Central(), True), (fp.SecureAggregation(9), False)])
 def test_whole_clients_take_turns(trust, secret):
     cohort, whole = fp.Star(N, fp.CyclicCohort(4)), {"unit": "client", "at": "message", "trust": trust}

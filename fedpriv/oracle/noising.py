@@ -14,8 +14,8 @@ from fedpriv.oracle.sums import scaled
 from fedpriv.privacy.correlated import spread
 from fedpriv.privacy.ledger import Ledger, Release, Witness
 from fedpriv.privacy.mechanisms import EVERYBODY, add_noise
-from fedpriv.privacy.pair_noise import with_pair_noise
-from fedpriv.privacy.pairwise import excess
+from fedpriv.privacy.pair_noise import of_answer, with_pair_noise
+from fedpriv.privacy.pairwise import Pairs, excess
 from fedpriv.privacy.past_noise import PastNoise
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.settings import Cyclic, Privacy
@@ -73,13 +73,27 @@ class Noising(Questions):
         clients, at = self._clients, (self._round, self._index)
         record, scales = self._pricing.price(*at, question.name, clients, factors, question.clip, question.share)
         self._scales, self._pairs = scales, record.pairs
-        if record.pairs is not None:
+        shared = None
+        if record.pairs is not None and self._past is not None:
+            shared = self._shared(record, record.pairs, rows)
+        elif record.pairs is not None:
             every = self._among_all(rows)
             hidden = with_pair_noise(every, scales, record.pairs, record, self._randomness, clients)
             rows = self._among_here(hidden)
         own = [clients[place] for place in self._here.tolist()]
         noise = self.privacy.mechanism, self._with_turn(record), self._randomness
-        return self._open(add_noise(rows, self._of_here(scales), *noise, own, past=self._past))
+        return self._open(add_noise(rows, self._of_here(scales), *noise, own, past=self._past, shared=shared))
+
+    def _shared(self, record: Record, pairs: Pairs, rows: Tensor) -> Callable[[int], Tensor] | None:
+        """Noise of the pairs in any round, for the rows that are here, over the deviation of a client's own."""
+        if pairs.ratio == 0 or self.n_clients < 2:
+            return None
+
+        def drawn(round_index: int) -> Tensor:
+            at = round_index, record.index, self._clients, rows.shape[1]
+            return self._among_here(of_answer(pairs, self._randomness, *at)).to(rows.device)
+
+        return drawn
 
     def _noised_sum(self, question: Question, rows: Tensor, largest: float) -> Tensor:
         """Release the sum of rows whose sensitivity is at most that of one contribution times `largest`.

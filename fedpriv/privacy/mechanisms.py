@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -124,6 +124,7 @@ def add_noise(
     clients: Sequence[int],
     amount: float = 1.0,
     past: PastNoise | None = None,
+    shared: Callable[[int], Tensor] | None = None,
 ) -> Release:
     """Add noise to sums of bounded sensitivity.
 
@@ -136,6 +137,8 @@ def add_noise(
         clients: Index of each row's client in the run, or `EVERYBODY` for a sum over clients.
         amount: Sum of this many copies of the noise; see `Mechanism.draw`.
         past: Makes noise of the unit noise of this round and those before it, where rounds have no noise of their own.
+        shared: With `past`: unit noise of a round beside each row's own, by the round, `[k, dim]` in float64 and where
+            the rows are. One filter is for both: noise that cancels in a round's sum has the same one at all its ends.
 
     Returns:
         The noised rows, in float64, as a `Release` that only a ledger opens.
@@ -172,10 +175,12 @@ def add_noise(
             raise PrivacyError(f"{mechanism.name} noise of shape {tuple(unit.shape)}: draw one row for each key")
         return unit if unit.device == bounded.device else moved(bounded.device, unit)[0]
 
+    def filtered(keys: Tensor, rows: slice, round_index: int, beside: Tensor | None) -> Tensor:
+        unit = drawn(keys, rows) if beside is None else drawn(keys, rows).add_(beside[rows])
+        return unit if past is None else past.filtered(unit, rows, round_index)
+
     def add(rows: slice) -> None:
-        unit = drawn(keys, rows)
-        if past is not None:
-            unit = past.filtered(unit, rows, record.round)
+        unit = filtered(keys, rows, record.round, now)
         scale, grid = facts[rows].split(1, 1)
         exact = (unit * scale).add_(bounded[rows])
         noised[rows] = exact.div_(grid).round_().mul_(grid)
@@ -185,9 +190,11 @@ def add_noise(
         for earlier in past.missing(record.round, count, dim, bounded.device):
             before = randomness.keys("noise", earlier, record.index, clients)
             (before,) = moved(bounded.device, before) if there else (before,)
+            beside = None if shared is None else shared(earlier)
             for rows in pieces:
-                past.filtered(drawn(before, rows), rows, earlier)
+                filtered(before, rows, earlier, beside)
             past.finish(earlier)
+    now = None if shared is None else shared(record.round)
     if bounded.device.type == "cpu":
         threads.each(lambda _, rows: add(rows), pieces)
     else:

@@ -38,12 +38,24 @@ def with_pair_noise(
     if pairs.ratio == 0 or len(clients) < 2:
         return rows
     (scale,) = set(scales)  # both ends of a pair add the same
-    at, dim, deviation = (record.round, record.index), rows.shape[1], pairs.ratio * scale
-    if pairs.edges is None or len(within(pairs.edges, tuple(clients))) > len(clients) * (1 + len(clients) / _EVEN):
-        noise = spread(randomness, *at, clients, pairs.edges, dim, deviation)
-    else:
-        noise = of_pairs(randomness, *at, clients, pairs.edges, dim).mul_(deviation)
+    noise = of_answer(pairs, randomness, record.round, record.index, clients, rows.shape[1], scale)
     return noise.to(rows.device).add_(rows)
+
+
+def of_answer(
+    pairs: Pairs,
+    randomness: Randomness,
+    round_index: int,
+    index: int,
+    clients: Sequence[int],
+    dim: int,
+    scale: float = 1.0,
+) -> Tensor:
+    """Noise of all pairs among these clients, `[k, dim]` in float64, where each client's own has deviation `scale`."""
+    at, deviation = (round_index, index), pairs.ratio * scale
+    if pairs.edges is None or len(within(pairs.edges, tuple(clients))) > len(clients) * (1 + len(clients) / _EVEN):
+        return spread(randomness, *at, clients, pairs.edges, dim, deviation)
+    return of_pairs(randomness, *at, clients, pairs.edges, dim).mul_(deviation)
 
 
 def of_pairs(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.accounting.pairwise import exposure
 from fedpriv.privacy.clipping import ROUNDING, Clip
 from fedpriv.privacy.correlated import INDEPENDENT, OverTime
@@ -63,6 +63,7 @@ class Pricing:
 
         Raises:
             ConfigError: there is no noise multiplier yet, or a share is out of range.
+            PrivacyError: noise of pairs cancels over time, and not all clients take part.
         """
         privacy = self._privacy
         if privacy.noise_multiplier is None:
@@ -76,6 +77,11 @@ class Pricing:
         if privacy.over_time is not None:
             check_alone(query, index, privacy.over_time)
         pairs = self._pairs_of(query)
+        if pairs is not None and privacy.over_time is not None and len(clients) < len(self._sizes):
+            raise PrivacyError(
+                f"round {round_index} has {len(clients)} of {len(self._sizes)} clients: noise of pairs that cancels "
+                "over time has a price only if all take part in every round"
+            )
         multiplier *= math.sqrt(1.0 if pairs is None else exposure(pairs, clients, len(self._sizes)))
         alike = privacy.trust.sums_only or (pairs is not None and pairs.ratio > 0)
         largest = max(factors, default=1.0)

@@ -9,7 +9,6 @@ from fedpriv.engines.local import RoundNetwork
 from fedpriv.errors import ConfigError
 from fedpriv.network.local import Star
 from fedpriv.privacy.correlated import INDEPENDENT, OverTime
-from fedpriv.privacy.pairwise import Pairwise
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.schedules import Uniform
 from fedpriv.privacy.settings import Cyclic, FullBatch, Independent, Privacy
@@ -94,11 +93,6 @@ def check_noise(privacy: Privacy) -> None:
     if privacy.mechanism.name != "gaussian":
         fix = "noise over time and cyclic batches are priced for Gaussian noise: use mechanism: gaussian"
         raise ConfigError("privacy.mechanism", privacy.mechanism.name, fix)
-    if isinstance(privacy.trust, Pairwise):
-        fix = (
-            "noise over time that also cancels between pairs has no price here: use another trust, or independent noise"
-        )
-        raise ConfigError("privacy.trust", str(privacy.trust), fix)
     if privacy.schedule != Uniform():
         fix = "with noise over time every round has the same noise, and the matrix shares the budget: leave it out"
         raise ConfigError("privacy.schedule", str(privacy.schedule), fix)

@@ -86,6 +86,7 @@ PROMISES: dict[str, dict[str, Any]] = {
     "pairs": {"trust": fp.Pairwise(0, 3.0)},
     "poisson": {"sampling": fp.Poisson(0.3)},
     "over time": {"noise": fp.BSR(4)},
+    "pairs over time": {"trust": fp.Pairwise(0, 3.0), "noise": fp.BSR(4), "sampling": fp.Cyclic(2)},
 }
 
 

@@ -404,7 +404,6 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "poisson": ({"sampling": fp.Poisson(0.1)}, {}, "privacy.sampling"),
     "fixed size": ({"sampling": fp.FixedSize(2)}, {}, "privacy.sampling"),
     "laplace": ({"mechanism": fp.Laplace(), "clip": fp.Clip(1.0, "l1")}, {}, "privacy.mechanism"),
-    "pairs": ({"trust": fp.Pairwise(1, 3.0)}, {}, "privacy.trust"),
     "schedule": ({"schedule": fp.Geometric(0.9)}, {}, "privacy.schedule"),
     "secret cohort": ({**CLIENT, "trust": fp.Central(0.5)}, {}, "privacy.trust.cohort_rate"),
     "random cohort": ({}, {"network": fp.Star(4, fp.FixedCohort(2))}, "network.cohort"),

@@ -39,6 +39,11 @@ PRIVACY: dict[str, dict[str, Any]] = {
         "trust": fp.SecureAggregation(min_honest=2),
     },
     "pairs": {"trust": fp.Pairwise(colluders=1, ratio=2.0)},
+    "pairs over time": {
+        "trust": fp.Pairwise(colluders=1, ratio=2.0),
+        "sampling": fp.Cyclic(3),
+        "noise": fp.BLT(2),
+    },
 }
 COHORTS: dict[str, Any] = {
     "star": None,

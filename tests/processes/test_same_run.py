@@ -36,7 +36,7 @@ CASES = [
         for cohort in ("star", "fixed")
     ),
     *(Case(FEDAVG, privacy) for privacy in ("curator", "curator of examples")),
-    *(Case(FEDAVG, privacy) for privacy in ("over time", "sums over time", "drawn slots")),
+    *(Case(FEDAVG, privacy) for privacy in ("over time", "sums over time", "drawn slots", "pairs over time")),
     Case(FEDAVG, "turns of clients", "turns"),
 ]
 

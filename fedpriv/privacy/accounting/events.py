@@ -116,7 +116,7 @@ def charge_of(record: Record, n_clients: int) -> Charge:
 def _effective(record: Record, noises: tuple[float, ...], n_clients: int) -> tuple[float, ...]:
     """The independent noise that would cost as much, where noise cancels between pairs of clients or over time."""
     if record.time is not None:
-        return _over_time(record, record.time, noises)
+        noises = _over_time(record, record.time, noises)
     if record.pairs is None:
         return noises
     if record.mechanism != "gaussian":
@@ -128,8 +128,8 @@ def _effective(record: Record, noises: tuple[float, ...], n_clients: int) -> tup
 
 def _over_time(record: Record, time: OverTime, noises: tuple[float, ...]) -> tuple[float, ...]:
     """Of all rounds so far: the squares of these ratios add up to that of the rounds together."""
-    alone = record.pairs is None and record.clients is None and record.sampling in ("full", "poisson")
-    if record.mechanism != "gaussian" or not alone:
+    fixed = record.clients is None and record.sampling in ("full", "poisson")
+    if record.mechanism != "gaussian" or not fixed:
         needs = "it is Gaussian, from all clients, of all or Poisson draws"
         fix = f"noise that is correlated between rounds has a price only if {needs}"
         raise ConfigError("record.time", record.mechanism, fix)
