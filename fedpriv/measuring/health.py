@@ -45,7 +45,7 @@ class Health:
 
     def after(self, round_number: int, found: Mapping[str, Tensor | float]) -> Health:
         """The state after a round, from its models `[n, dim]` (named `"model"`) or metrics."""
-        broken = [name for name in _WATCHED if name in found and not _is_finite(found[name])]
+        broken = [name for name in _WATCHED if name in found and not is_finite(found[name])]
         return replace(self, first={**dict.fromkeys(broken, round_number), **self.first})
 
     @property
@@ -85,8 +85,11 @@ def told(first: Mapping[str, int]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} in round {first[name]}" for name in _WATCHED if name in first)
 
 
-def _is_finite(values: Tensor | float) -> bool:
-    """In one pass where all is well: a NaN or an infinity shows in the sum, and so may finite numbers that overflow."""
+def is_finite(values: Tensor | float) -> bool:
+    """Whether all values are.
+
+    In one pass where they are: a NaN or an infinity shows in the sum, and so may finite numbers that overflow.
+    """
     found = _distinct(torch.as_tensor(values))
     return bool(torch.isfinite(found.sum())) or bool(torch.isfinite(found).all())
 

@@ -98,7 +98,7 @@ class Graph:
         if changes and self._make is None:
             fix = "a matrix of your own suits a graph that never changes; name a rule, e.g. metropolis"
             raise ConfigError("network.mixing", "a fixed matrix", fix)
-        self._outages, self._steps = tuple(outages), mixing_steps
+        self._outages, self.mixing_steps = tuple(outages), mixing_steps
         self._everyone = torch.arange(self.n_clients)
         self._cohort, self._round_links, self.numbers_sent = self._everyone, 2 * self.graph.number_of_edges(), 0
         self._matrix: Tensor | None = None
@@ -109,7 +109,12 @@ class Graph:
         """Everything that decides who sends to whom in each round."""
         matrix = self.weights.tocoo()
         weights = matrix.coords, matrix.data, self._make
-        return self.graph, *weights, self.activity, self._outages, self._steps
+        return self.graph, *weights, self.activity, self._outages, self.mixing_steps
+
+    @property
+    def current(self) -> Weights:
+        """The round's W of the active nodes, one mixing step, `[k, k]`."""
+        return self._current
 
     @property
     def everyone(self) -> bool:
@@ -139,10 +144,10 @@ class Graph:
     def expected_rows(self) -> float:
         """Average number of rows sent in a round, without outages."""
         if isinstance(self.activity, Always):
-            return 2.0 * self.graph.number_of_edges() * self._steps
+            return 2.0 * self.graph.number_of_edges() * self.mixing_steps
         drawn = self.activity.typical(self.graph)
         both_ways = [links.number_of_edges() * (1 if links.is_directed() else 2) for links in drawn]
-        return float(np.mean(both_ways)) * self._steps
+        return float(np.mean(both_ways)) * self.mixing_steps
 
     def participants(self, round_index: int, randomness: Randomness) -> Tensor:
         """Draw the round's links; the active nodes, sorted, `[k]`."""
@@ -165,13 +170,17 @@ class Graph:
             return rows
         matrix = self._matrix
         if matrix is None or matrix.dtype != rows.dtype or matrix.device != rows.device:
-            matrix = self._matrix = _to_torch(self._current, rows, self._steps)[0]
-        self.numbers_sent += self._round_links * self._steps * rows.shape[1]
+            matrix = self._matrix = to_torch(self._current, rows, self.mixing_steps)[0]
+        self.numbers_sent += self.numbers_in(rows)
         if matrix.layout == torch.strided:
             return matrix @ rows  # its power, ready
-        for _ in range(self._steps):
+        for _ in range(self.mixing_steps):
             rows = matrix @ rows
         return rows
+
+    def numbers_in(self, rows: Tensor) -> int:
+        """Numbers that all active nodes send when rows of this width are mixed."""
+        return self._round_links * self.mixing_steps * rows.shape[1]
 
     def fill(self, rows: Tensor, others: Tensor) -> Tensor:
         """The active nodes' rows, and those of `others` for the rest: `[k, dim], [n, dim] -> [n, dim]`."""
@@ -195,7 +204,7 @@ class Graph:
         """All nodes are here."""
         if len(cohort) in (0, self.n_clients):
             return cohort
-        self._matrix, self._cohort = _to_torch(self._current, like, self._steps, cohort)
+        self._matrix, self._cohort = to_torch(self._current, like, self.mixing_steps, cohort)
         return self._cohort
 
     def facts(self) -> Facts:
@@ -212,11 +221,11 @@ class Graph:
 
     def _contraction(self) -> float:
         if isinstance(self.activity, Always):
-            return (1 - self.spectral_gap) ** self._steps
+            return (1 - self.spectral_gap) ** self.mixing_steps
         total, rounds = np.zeros((self.n_clients, self.n_clients)), list(self.activity.typical(self.graph))
         for links in rounds:
             active = sorted(links)
-            matrix = np.linalg.matrix_power(self._weights_of(links).toarray(), self._steps)
+            matrix = np.linalg.matrix_power(self._weights_of(links).toarray(), self.mixing_steps)
             total[np.ix_(active, active)] += matrix.T @ matrix - np.eye(len(active))
         expected = np.eye(self.n_clients) + total / len(rounds)
         return float(np.sqrt(max(0.0, np.linalg.eigvalsh(expected - 1 / self.n_clients).max())))
@@ -240,16 +249,21 @@ def of_peers(network: Star | Graph) -> Graph:
     return network
 
 
-def _to_torch(weights: Weights, like: Tensor, steps: int, *others: Tensor) -> list[Tensor]:
-    """Dense to the power `steps` where that is small, else one sparse step; with other tensors, in one copy."""
-    n = weights.shape[0]  # pyright: ignore[reportOptionalSubscript] - scipy is not typed
-    if n < _SPARSE_FROM or weights.nnz > n * n / 4:
-        power = torch.from_numpy(np.linalg.matrix_power(weights.toarray(), steps))
+def to_torch(weights: Weights, like: Tensor, steps: int, *others: Tensor) -> list[Tensor]:
+    """Weights, of type and device of `like`, and other tensors, in one copy.
+
+    Small ones, `[k, k]` or, for one step, `[k, j]`, are dense and to the power `steps`; others sparse, and one step.
+    """
+    size: tuple[int, int] = weights.shape  # pyright: ignore[reportAssignmentType] - scipy is not typed
+    entries = size[0] * size[1]
+    if entries < _SPARSE_FROM**2 or weights.nnz > entries / 4:
+        dense = weights.toarray()
+        power = torch.from_numpy(np.linalg.matrix_power(dense, steps) if steps > 1 else dense)
         return moved(like.device, power.to(like.dtype), *others)
     coo = sparse.coo_array(weights)
     places, values = torch.from_numpy(np.stack(coo.coords).astype(np.int64)), torch.from_numpy(coo.data)
     places, values, *rest = moved(like.device, places, values.to(like.dtype), *others)
-    return [torch.sparse_coo_tensor(places, values, (n, n), check_invariants=True).coalesce(), *rest]
+    return [torch.sparse_coo_tensor(places, values, size, check_invariants=True).coalesce(), *rest]
 
 
 @parts.register(Graph)

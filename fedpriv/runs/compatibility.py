@@ -11,6 +11,7 @@ from fedpriv.clients.client import Client, Loss
 from fedpriv.clients.lazy import LazyClients
 from fedpriv.engines.local import RoundNetwork, begin, simulate
 from fedpriv.errors import ConfigError
+from fedpriv.network.graph import Graph
 from fedpriv.network.local import Star
 from fedpriv.oracle.backends import choose
 from fedpriv.oracle.backends.precision import check_bfloat16
@@ -128,8 +129,9 @@ def check_shared(
     alone = "train in one process (leave out --processes, or compute.engine: local)"
     if compute.state != "memory":
         raise ConfigError("compute.state", compute.state, f"is for one process: take memory, or {alone}")
-    if not isinstance(network, Star):
-        raise ConfigError("network", type(network).__name__, f"only a star can be shared by processes so far: {alone}")
+    if not isinstance(network, Star | Graph):
+        fix = f"only a star or a graph can be shared by processes: {alone}"
+        raise ConfigError("network", type(network).__name__, fix)
     if isinstance(clients, LazyClients):
         fix = f"clients that are read when they are drawn are for one process: take make_clients, or {alone}"
         raise ConfigError("clients", "lazy_clients", fix)

@@ -27,10 +27,14 @@ class Reporting:
         self.rows: list[dict[str, Any]] = list(before)
         self._seen: tuple[int, int | None, dict[str, float], dict[str, Any]] | None = None
 
+    def is_due(self, finished: int, *, last: bool) -> bool:
+        """Whether models are evaluated after `finished` rounds; `last` is the end of the run."""
+        return last or finished % self._every == 0
+
     def metrics(self, progress: Progress, *, last: bool) -> dict[str, float]:
         """Metrics for the report of a round, from public or released values; the last round is always evaluated."""
         found: dict[str, float] = {}
-        if last or progress.round % self._every == 0:
+        if self.is_due(progress.round, last=last):
             one, nodes = self._measure(progress, measures.AT_THE_END if last else None)
             found = {**one, **measures.flat(nodes), **self._measures.of_run(progress)}
         return found | self._measures.strategy.shown(progress.server)

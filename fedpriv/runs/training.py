@@ -28,7 +28,7 @@ from fedpriv.engines import ENGINES, KEEPING, PLACES
 from fedpriv.engines.local import Progress, RoundNetwork, adopt, begin, seen_by_aggregator
 from fedpriv.errors import ConfigError, FedprivError, PrivacyError
 from fedpriv.measuring import measures
-from fedpriv.measuring.health import Health, StopOn
+from fedpriv.measuring.health import Health, StopOn, is_finite
 from fedpriv.measuring.measures import Measures
 from fedpriv.measuring.own import Own
 from fedpriv.measuring.stopping import Stop, Stopping
@@ -229,7 +229,7 @@ class Training:
         for done in () if self.health.stops or self._stopping.stops else rounds:
             self.progress = done.progress
             self._check_constants()
-            models = place.rows(done.progress.models, self._part)
+            models = self._reported_models()
             report, self.health, self._stopping = place.told(lambda models=models: self._told(models))
             self._seconds = time.monotonic() - start
             yield report
@@ -258,8 +258,15 @@ class Training:
             if names:
                 raise PrivacyError(f"model.{names[0]} is frozen, or a buffer, and is not what it was: {fix}")
 
+    def _reported_models(self) -> Tensor:
+        """Models of all clients where a report needs them, in the process that writes it; else those here."""
+        models, last = self.progress.models, self._ended() != "left"
+        if self._reporting.is_due(self.progress.round, last=last) or self.anywhere(not is_finite(models)):
+            return self._place.rows(models, self._part)
+        return models
+
     def _told(self, models: Tensor) -> tuple[RoundReport, Health, Stopping]:
-        """What is told of the round that was just finished, with these models of all clients."""
+        """What is told of the round that was just finished, with these models; see `_reported_models`."""
         self._sync()
         self._charging.catch_up()
         self._mark = self.ledger.mark

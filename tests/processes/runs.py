@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -15,11 +16,12 @@ from torch.utils.data import TensorDataset
 import fedpriv as fp
 from fedpriv.config import load_config
 from fedpriv.models import SoftmaxRegression
+from fedpriv.network.mixing import lazy_metropolis
 from fedpriv.privacy.record import Record
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.state import named
 
-SIZES, ROUNDS = (9, 4, 12, 6, 7), 4
+SIZES, ROUNDS = (9, 4, 12, 6, 7, 5, 8), 4
 BARE = Path(__file__).parents[1] / "run.yaml"
 PRIVACY: dict[str, dict[str, Any]] = {
     "batches": {"sampling": fp.Poisson(0.5)},
@@ -45,11 +47,20 @@ PRIVACY: dict[str, dict[str, Any]] = {
         "noise": fp.BLT(2),
     },
 }
-COHORTS: dict[str, Any] = {
-    "star": None,
-    "fixed": fp.FixedCohort(3),
-    "poisson": fp.PoissonCohort(0.6),
-    "turns": fp.CyclicCohort(2),
+NETWORKS: dict[str, Callable[[], Any]] = {
+    "star": lambda: fp.Star(5),
+    "fixed": lambda: fp.Star(5, fp.FixedCohort(3)),
+    "poisson": lambda: fp.Star(5, fp.PoissonCohort(0.6)),
+    "turns": lambda: fp.Star(5, fp.CyclicCohort(2)),
+    "ring": lambda: fp.Graph(nx.cycle_graph(5)),
+    "line of seven": lambda: fp.Graph(nx.path_graph(7), mixing_steps=3),
+    "random nodes": lambda: fp.Graph(nx.complete_graph(5), activity=fp.RandomNodes(0.5)),
+    "random edges": lambda: fp.Graph(nx.cycle_graph(7), activity=fp.RandomEdges(2)),
+    "random links": lambda: fp.Graph(nx.cycle_graph(5), activity=fp.RandomLinks(0.5), mixing_steps=2),
+    "one peer": lambda: fp.Graph(nx.complete_graph(7), activity=fp.OnePeerExponential()),
+    "outages": lambda: fp.Graph(nx.complete_graph(5), outages=[fp.Outage(3, 0, 2), fp.Outage(4, 1, 3)]),
+    "everybody is away": lambda: fp.Graph(nx.path_graph(5), outages=[fp.Outage(node, 1, 2) for node in range(5)]),
+    "own matrix": lambda: fp.Graph(nx.path_graph(5), lazy_metropolis(nx.path_graph(5)).toarray()),
 }
 
 
@@ -59,14 +70,14 @@ class Case:
 
     options: str
     privacy: str = "batches"
-    cohort: str = "star"
+    network: str = "star"
     rounds: int = ROUNDS
     dtype: str = "float64"
     noise: Mapping[str, Any] = field(default_factory=lambda: {"noise_multiplier": 0.3})
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"{self.options}, {self.privacy}, {self.cohort}"
+        return f"{self.options}, {self.privacy}, {self.network}"
 
 
 @cache
@@ -75,9 +86,9 @@ def strategy_of(options: str, rounds: int) -> Strategy:
     return load_config(BARE, [f"strategy={{{options}}}", f"rounds={rounds}", *privacy]).recipe().strategy
 
 
-def clients() -> list[fp.Client]:
-    draw = torch.Generator().manual_seed(4)
-    data = [TensorDataset(torch.rand(m, 3, generator=draw), torch.randint(3, (m,), generator=draw)) for m in SIZES]
+def clients(count: int = 5) -> list[fp.Client]:
+    draw, sizes = torch.Generator().manual_seed(4), SIZES[:count]
+    data = [TensorDataset(torch.rand(m, 3, generator=draw), torch.randint(3, (m,), generator=draw)) for m in sizes]
     return fp.make_clients(SoftmaxRegression(3, 3), nn.CrossEntropyLoss(), data)
 
 
@@ -89,10 +100,12 @@ def test_data() -> TensorDataset:
 def training(case: Case, engine: str, **more: Any) -> fp.Training:
     compute = fp.Compute(engine=engine, dtype=case.dtype, device="cpu", timeout=60.0)  # pyright: ignore
     privacy = fp.Privacy(clip=fp.Clip(1.0), **case.noise, **PRIVACY[case.privacy])
-    network = fp.Star(len(SIZES), COHORTS[case.cohort])
+    network = NETWORKS[case.network]()
     options = {"test": test_data(), "rounds": case.rounds, "seed": 5, "secret_seed": 6, "network": network}
     strategy = strategy_of(case.options, case.rounds)
-    return fp.Training(clients(), strategy, privacy, compute=compute, **{**options, **case.more, **more})
+    return fp.Training(
+        clients(network.n_clients), strategy, privacy, compute=compute, **{**options, **case.more, **more}
+    )
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from workers import Failed, Workers
 
 import fedpriv as fp
 
-CASE = Case("name: scaffold, learning_rate: .5, local_steps: 2", cohort="fixed", rounds=6)
+CASE = Case("name: scaffold, learning_rate: .5, local_steps: 2", network="fixed", rounds=6)
 EVERY = {"checkpoint_every": 2}
 
 

@@ -6,8 +6,10 @@ import math
 
 import pytest
 import torch
-from runs import Case, Outcome, outcome
+from runs import NETWORKS, Case, Outcome, outcome
 from workers import Workers
+
+import fedpriv as fp
 
 STRATEGIES = (
     "name: fedavg, learning_rate: .5",
@@ -28,8 +30,19 @@ STRATEGIES = (
     "name: dp_accmd, radius: 2",
 )
 FEDAVG = STRATEGIES[0]
+OF_NODES = (
+    "name: decentralized_sgd",
+    "name: decentralized_sgd, optimizer: {adam: {noise_floor: 1}}, average: 1",
+    "name: gradient_tracking",
+    "name: gradient_tracking, gradient_at: mixed, average: {decay: .5}",
+    "name: gradient_tracking_pair, average: 1",
+    "name: dual_averaging",
+    "name: dual_averaging, weight_power: 0, gamma: 2, gamma_power: .5, inactive: literal",
+)
+GOSSIP = OF_NODES[2]
+GRAPHS = ("ring", "line of seven", "random nodes", "random edges")
 CASES = [
-    *(Case(options, cohort=cohort) for options in STRATEGIES for cohort in ("star", "fixed", "poisson")),
+    *(Case(options, network=cohort) for options in STRATEGIES for cohort in ("star", "fixed", "poisson")),
     *(
         Case(FEDAVG, privacy, cohort)
         for privacy in ("fixed batches", "clients", "sums", "client sums", "pairs")
@@ -38,6 +51,15 @@ CASES = [
     *(Case(FEDAVG, privacy) for privacy in ("curator", "curator of examples")),
     *(Case(FEDAVG, privacy) for privacy in ("over time", "sums over time", "drawn slots", "pairs over time")),
     Case(FEDAVG, "turns of clients", "turns"),
+    *(Case(options, network=network) for options in OF_NODES for network in ("star", "fixed", *GRAPHS)),
+    *(
+        Case(GOSSIP, network=name)
+        for name in NETWORKS
+        if name not in GRAPHS and not isinstance(NETWORKS[name](), fp.Star)
+    ),
+    *(Case(GOSSIP, privacy, "random edges") for privacy in ("fixed batches", "pairs")),
+    *(Case(GOSSIP, privacy, "ring") for privacy in ("over time", "drawn slots", "pairs")),
+    *(Case(OF_NODES[5], privacy, "random nodes") for privacy in ("clients", "pairs")),
 ]
 
 
@@ -45,8 +67,8 @@ _IN_ONE = dict[str, Outcome]()
 
 
 def test_rounding_of_short_numbers_is_all_that_differs(workers: Workers) -> None:
-    case = Case(FEDAVG, "sums", dtype="float32")
-    assert_same(workers.of(2, outcome, case)[0], in_one(case), 1e-6)
+    for case in (Case(FEDAVG, "sums", dtype="float32"), Case(GOSSIP, network="line of seven", dtype="float32")):
+        assert_same(workers.of(2, outcome, case)[0], in_one(case), 1e-6)
 
 
 def in_one(case: Case) -> Outcome:
@@ -75,6 +97,7 @@ QUICK = {  # what all changes are tried with; `make test-distributed` has the re
     *(f"{STRATEGIES[place]}, batches, {cohort}" for place, cohort in ((0, "star"), (5, "fixed"), (6, "star"))),
     *(f"{STRATEGIES[place]}, batches, {cohort}" for place, cohort in ((13, "poisson"), (15, "star"))),
     *(f"{FEDAVG}, {privacy}, star" for privacy in ("clients", "curator", "pairs", "over time")),
+    *(f"{OF_NODES[place]}, batches, {network}" for place, network in ((2, "line of seven"), (5, "random nodes"))),
     f"{FEDAVG}, sums, fixed",
 }
 

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from itertools import pairwise
 from typing import TypeVar
 
 import torch
@@ -13,10 +14,12 @@ from torch import Tensor
 
 from fedpriv.clients.part import Part
 from fedpriv.engines.local import Progress, RoundNetwork
+from fedpriv.engines.processes.graph import SharedGraph
 from fedpriv.engines.processes.group import Group, joined, local_rank
 from fedpriv.engines.processes.rows import gathered, gathered_rows, of_part
 from fedpriv.engines.processes.star import SharedStar
 from fedpriv.errors import BudgetExhausted, ConfigError, FedprivError, PrivacyError, ProcessError
+from fedpriv.network.graph import Graph
 from fedpriv.network.local import Star, sum_of
 from fedpriv.privacy.ledger import Ledger, Witness
 from fedpriv.privacy.record import Record
@@ -48,24 +51,20 @@ class Processes:
 
     def part(self, whole: Part) -> Part:
         """Consecutive clients, two or more for each process that has any, the first ones one more than the last."""
-        n_clients = whole.n_clients
-        working = max(min(self.size, n_clients // 2), 1)
-        each, more = divmod(n_clients, working)
-        rank = min(self._group.rank, working)
-        start = rank * each + min(rank, more)
-        count = (each + (rank < more)) if rank < working else 0
-        return replace(whole, numbers=range(start, start + count))
+        return replace(whole, numbers=shares(whole.n_clients, self.size)[self._group.rank])
 
     def network(self, whole: RoundNetwork, part: Part) -> RoundNetwork:
         """The network as it is seen from here.
 
         Raises:
-            ConfigError: it is no star.
+            ConfigError: it is neither a star nor a graph.
         """
-        if not isinstance(whole, Star):
-            fix = "only a star can be shared by processes so far: train in one process"
-            raise ConfigError("network", type(whole).__name__, fix)
-        return SharedStar(whole, part, self._group)
+        if isinstance(whole, Star):
+            return SharedStar(whole, part, self._group)
+        if isinstance(whole, Graph):
+            return SharedGraph(whole, part, shares(whole.n_clients, self.size), self._group)
+        fix = "only a star or a graph can be shared by processes: train in one process"
+        raise ConfigError("network", type(whole).__name__, fix)
 
     def total(self, rows: Tensor) -> Tensor:
         """See `Place`."""
@@ -138,3 +137,15 @@ class Processes:
             self._group.number(_FAILED)
             raise
         self._group.number(_DONE)
+
+
+def shares(n_clients: int, size: int) -> list[range]:
+    """The clients of each of `size` processes.
+
+    >>> shares(7, 3), shares(5, 3)
+    ([range(0, 3), range(3, 5), range(5, 7)], [range(0, 3), range(3, 5), range(5, 5)])
+    """
+    working = max(min(size, n_clients // 2), 1)
+    each, more = divmod(n_clients, working)
+    ends = [min(rank, working) * each + min(rank, more) for rank in range(size + 1)]
+    return [range(start, stop) for start, stop in pairwise(ends)]

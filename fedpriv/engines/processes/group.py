@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
@@ -43,7 +43,8 @@ class Group:
     def __init__(self, handle: dist.ProcessGroup | None, timeout: float) -> None:
         self._handle, self._timeout = handle, timeout
         self.rank, self.size = dist.get_rank(handle), dist.get_world_size(handle)
-        self._first = dist.get_global_rank(handle, 0) if handle is not None else 0
+        world = range(self.size) if handle is None else dist.get_process_group_ranks(handle)
+        self._ranks, self._first = list(world), world[0]
 
     def sum(self, values: Tensor) -> Tensor:
         """Sum of everybody's tensors, which have one shape; the same in all processes, to the last bit."""
@@ -58,6 +59,25 @@ class Group:
         with self._waiting():
             dist.all_reduce(found, operation, self._handle)
         return found
+
+    @contextmanager
+    def swapping(self, send: Mapping[int, Tensor], receive: Mapping[int, Tensor]) -> Generator[None]:
+        """Send tensors to other processes by rank, and fill those that come from others: done when the context ends.
+
+        Only processes that have something for each other take part, and each knows of what shape it is.
+        """
+        both = ((dist.irecv, receive), (dist.isend, send))
+        calls = [
+            dist.P2POp(call, tensor, self._ranks[rank], self._handle)
+            for call, tensors in both
+            for rank, tensor in tensors.items()
+        ]
+        with self._waiting():
+            works = dist.batch_isend_irecv(calls) if calls else []
+        yield
+        with self._waiting():
+            for work in works:
+                work.wait()
 
     def all_bytes(self, own: bytes) -> list[bytes]:
         """Everybody's bytes, of one length."""

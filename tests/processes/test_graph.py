@@ -1,0 +1,116 @@
+"""What crosses between processes that share a graph, and that it is enough."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import networkx as nx
+import pytest
+import runs
+import torch
+from runs import Case, Outcome, finished, training
+from test_same_run import GOSSIP, assert_same, in_one
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+from workers import Workers
+
+import fedpriv as fp
+from fedpriv.clients.part import Part
+from fedpriv.engines import PLACES
+from fedpriv.randomness.streams import Randomness
+
+GRAPHS: dict[str, Any] = {
+    "small": lambda: fp.Graph(nx.path_graph(12), mixing_steps=2),
+    "sparse": lambda: fp.Graph(nx.connected_watts_strogatz_graph(1200, 4, 0.05, seed=0)),
+    "some nodes": lambda: fp.Graph(nx.random_regular_graph(4, 600, seed=0), activity=fp.RandomNodes(0.3)),
+    "directed": lambda: fp.Graph(nx.complete_graph(20), activity=fp.OnePeerExponential()),
+}
+
+
+def mixed(name: str, rounds: int, engine: str) -> tuple[list[Tensor], list[int]]:
+    """Rows of all nodes after each round, and how many rows this process heard from others in a mixing step."""
+    place, network = PLACES[engine](60.0), GRAPHS[name]()
+    part = place.part(Part(range(network.n_clients), [1] * network.n_clients, 1))
+    shared = place.network(network, part)
+    rows = torch.randn(network.n_clients, 5, generator=torch.Generator().manual_seed(1)).double()[part.ids]
+    found, heard = list[Tensor](), list[int]()
+    for index in range(rounds):
+        cohort = shared.participants(index, Randomness(3))
+        some = shared.here(cohort, rows)
+        rows = shared.fill(shared.mix(rows[some]), rows)
+        found.append(torch.cat([*place.all(rows)]))
+        found.append(torch.tensor(shared.numbers_sent))
+        if engine == "processes":
+            heard.append(sum(shared._border.heard.values()))
+    return found, heard
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_rows_are_mixed_as_in_one_process(workers: Workers, name: str) -> None:
+    wanted, _ = mixed(name, 3, "local")
+    for size in (2, 3):
+        for found, _ in workers.of(size, mixed, name, 3, "processes"):
+            for one, other in zip(found, wanted, strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_only_neighbours_over_a_border_are_heard(workers: Workers) -> None:
+    assert [heard for _, heard in workers.of(3, mixed, "small", 1, "processes")] == [[1], [2], [1]]
+    links = GRAPHS["sparse"]().graph
+    across = [{b if inside(a) else a for a, b in links.edges if inside(a) != inside(b)} for inside in (lower, upper)]
+    assert [heard for _, heard in workers.of(2, mixed, "sparse", 1, "processes")] == [[len(nodes)] for nodes in across]
+    assert len(across[0]) < 200
+
+
+def lower(node: int) -> bool:
+    return node < 600
+
+
+def upper(node: int) -> bool:
+    return node >= 600
+
+
+def test_models_meet_only_for_a_report(workers: Workers) -> None:
+    case = Case(GOSSIP, network="ring", rounds=5, more={"evaluate_every": 3})
+    assert_same(workers.of(2, outcome_and_meetings, case)[0][0], in_one(case), 1e-9)
+    assert [meetings for _, meetings in workers.of(2, outcome_and_meetings, case)] == [3, 3]  # rounds 3, 5, the result
+
+
+def outcome_and_meetings(case: Case) -> tuple[Outcome, int]:
+    run = training(case, "processes")
+    counted = Counted(run._place)
+    run._place = counted
+    return finished(run), counted.meetings
+
+
+class Counted:
+    """A place that counts how often rows of clients were brought together."""
+
+    def __init__(self, place: Any) -> None:
+        self._place, self.meetings = place, 0
+
+    def rows(self, rows: Tensor, part: Part) -> Tensor:
+        self.meetings += 1
+        return self._place.rows(rows, part)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._place, name)
+
+
+def ended_where_one_node_overflows(engine: str) -> tuple[str, int, bool]:
+    """How and when a run ends of which the last node's model overflows in the first round; whether those here did."""
+    data = [TensorDataset(torch.full((4, 3), 1e25 if node == 6 else 0.5), torch.arange(4) % 3) for node in range(7)]
+    clients = fp.make_clients(runs.SoftmaxRegression(3, 3), nn.CrossEntropyLoss(), data)
+    exact, compute = fp.Privacy(at="none"), fp.Compute(engine=engine, timeout=60.0)  # pyright: ignore
+    more = {"network": fp.Graph(nx.path_graph(7)), "evaluate_every": 3, "compute": compute, "seed": 0}
+    run = fp.Training(clients, fp.decentralized_sgd(1e20), exact, rounds=4, **more)  # pyright: ignore
+    for _ in run:
+        pass
+    result = run.result()
+    return result.ended, result.rounds, bool(torch.isfinite(run.progress.models).all())
+
+
+def test_a_model_that_is_not_finite_in_one_process_ends_the_run_in_all(workers: Workers) -> None:
+    assert ended_where_one_node_overflows("local") == ("nonfinite", 1, False)
+    found = workers.of(3, ended_where_one_node_overflows, "processes")
+    assert found == [("nonfinite", 1, True), ("nonfinite", 1, True), ("nonfinite", 1, False)]
