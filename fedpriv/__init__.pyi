@@ -26,6 +26,7 @@ from .measuring.stopping import Stop
 from .network.activity import OnePeerExponential, Outage, RandomEdges, RandomLinks, RandomNodes
 from .network.graph import Graph
 from .network.local import CyclicCohort, Everyone, FixedCohort, PoissonCohort, Star
+from .privacy.budget import Budget
 from .privacy.clipping import Clip
 from .privacy.matrices import BLT, BSR, Banded
 from .privacy.mechanisms import Gaussian, Laplace
@@ -83,6 +84,7 @@ __all__ = [
     "Ball",
     "Banded",
     "Box",
+    "Budget",
     "BudgetExhausted",
     "Central",
     "ClassLossAtMost",

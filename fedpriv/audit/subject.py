@@ -140,5 +140,10 @@ class Subject:
         """A run on these examples."""
         settings: dict[str, Any] = {"test": self.test, "compute": self.compute, **self.options, **more}
         return Training(
-            self.with_data(data), self.strategy, self.privacy, rounds=self.rounds, network=self.network, **settings
+            self.with_data(data),
+            self.strategy,
+            replace(self.privacy, budget=None),
+            rounds=self.rounds,
+            network=self.network,
+            **settings,
         )

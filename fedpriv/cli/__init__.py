@@ -1,4 +1,4 @@
-"""The command line: init, train, plan, resume, show, account, audit, claims, key, topology, list, schema.
+"""The command line: init, train, plan, resume, show, account, budget, audit, claims, key, topology, list, schema.
 
 Each command imports what it uses when it is called, so that `fedpriv --help` and shell completion are fast.
 """
@@ -279,6 +279,39 @@ def account(
     from fedpriv.cli import accounting
 
     accounting.tell(folders, as_json=as_json, delta=delta, accountant=accountant, colluders=colluders, group=group)
+
+
+@app.command()
+def budget(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The budget; with --epsilon it is made.")],
+    epsilon: Annotated[
+        float | None, typer.Option("--epsilon", help="Make a budget: most that all runs on the data may cost.")
+    ] = None,
+    delta: Annotated[float, typer.Option("--delta", help="At this delta.")] = 1e-5,
+    unit: Annotated[str, typer.Option("--unit", help="What is protected: sample or client.")] = "sample",
+    relation: Annotated[
+        str, typer.Option("--relation", help="Which data sets are neighbours: replace_one or add_remove.")
+    ] = "replace_one",
+    shared: Annotated[
+        str, typer.Option("--shared", help="What else neighbours may have in common, e.g. 'sizes public'.")
+    ] = "",
+    data: Annotated[str, typer.Option("--data", help="Name of the data set; that of the file if left out.")] = "",
+    accountant: Annotated[
+        str | None,
+        typer.Option("--accountant", help="Price by this bound alone; gaussian and pure also allow adaptive choices."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make the lifetime budget of a data set, or show what was spent of it by which runs, and what is left.
+
+    A run whose configuration names it (privacy.budget) reserves its whole plan first, or is refused.
+    """
+    from fedpriv.cli import budgeting
+
+    if epsilon is not None:
+        terms = {"unit": unit, "relation": relation, "shared": shared, "data": data, "accountant": accountant}
+        budgeting.create(file, epsilon=epsilon, delta=delta, **terms)
+    budgeting.tell(file, as_json=as_json)
 
 
 @app.command()

@@ -62,7 +62,10 @@ class NoiseChoice(Choice):
 
 
 class PrivacySection(Section):
-    """The promise: the run's total `epsilon`, or its `noise_multiplier`; `epsilon_bar` is for published variants."""
+    """The promise: the run's total `epsilon`, or its `noise_multiplier`; `epsilon_bar` is for published variants.
+
+    `budget` names the file of the data's lifetime budget (`fedpriv budget`), which refuses a run that would overspend.
+    """
 
     epsilon: settings.Amount | None = None
     noise_multiplier: settings.Amount | None = None
@@ -80,6 +83,7 @@ class PrivacySection(Section):
     statistics: Annotated[settings.Statistics, Spelled(named_fields(settings.Statistics))] = settings.Statistics()
     durable: bool = True
     noise: NoiseChoice = NoiseChoice()
+    budget: str | None = None
 
     @model_validator(mode="before")
     @classmethod

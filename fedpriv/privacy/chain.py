@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 START = 64 * "0"
 _FIELDS = re.compile(rb',"chain":"([0-9a-f]{64})","seal":"([0-9a-f]{32})"\}\Z')
+_BARE = re.compile(rb',"chain":"([0-9a-f]{64})"\}\Z')
 _CLOCK = "seconds"  # how long a run took: the only thing that its repetition may change
 
 
@@ -58,6 +59,20 @@ def unlink(line: bytes, before: str) -> tuple[bytes, Link] | None:
         return None
     one = Link(found[1].decode(), found[2].decode())
     return (line[: found.start()] + b"}", one) if one.chain == _hash(before, line[: found.start()]) else None
+
+
+def chained(text: str, before: str) -> tuple[str, str]:
+    """As `link`, without a seal: for files whose writers share no secret."""
+    chain = _hash(before, text[:-1].encode())
+    return f'{text[:-1]},"chain":"{chain}"}}', chain
+
+
+def unchained(line: bytes, before: str) -> tuple[bytes, str] | None:
+    """The object in a line of `chained`, and its `chain`; None if that is missing or wrong."""
+    found = _BARE.search(line)
+    if found is None or found[1].decode() != _hash(before, line[: found.start()]):
+        return None
+    return line[: found.start()] + b"}", found[1].decode()
 
 
 def linked(facts: Mapping[str, Any], before: str, key: bytes) -> dict[str, Any]:

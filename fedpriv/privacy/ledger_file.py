@@ -42,6 +42,7 @@ class Header:
         planned: Number of releases that were planned.
         secrets: The pairs of clients that share a secret, where there is noise of pairs, and not of all of them.
         factor: The matrix of noise that is correlated between rounds, where there is any.
+        budget: The `id` of the lifetime budget that the run draws on, where it has one.
     """
 
     fedpriv_ledger: int
@@ -51,6 +52,7 @@ class Header:
     planned: int | None = None
     secrets: Edges | None = None
     factor: Factor | None = None
+    budget: str | None = None
 
 
 _HEADER = TypeAdapter(Header)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import InitVar, dataclass, field
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from fedpriv.checks import Bound, Count, Fraction, Positive, Probability, Ratio, checked
@@ -17,7 +18,7 @@ from fedpriv.privacy.mechanisms import LAWS, Gaussian, Mechanism
 from fedpriv.privacy.pairwise import PairRatio, Pairwise
 from fedpriv.privacy.record import Relation, Unit
 from fedpriv.privacy.schedules import Schedule, Uniform
-from fedpriv.storage.identity import ADDED
+from fedpriv.storage.identity import ADDED, ASIDE
 
 SECURE_IS_GONE = "has no effect any more: noise is cryptographic in every run, and secret unless secret_seed is given"
 At = Literal["gradient", "message", "none"]
@@ -204,6 +205,8 @@ class Privacy:
         noise: Whether noise is `Independent()` between rounds, or partly cancels over them: `BSR(band)`,
             `Banded(band)`, `BLT(buffers)`. Gaussian noise, one question a round, no batches or cohorts but all or
             cyclic ones.
+        budget: Path of the lifetime budget of these data (`fedpriv budget`), from which the run reserves its whole plan
+            before it releases anything, or is refused.
         shared: What else neighbouring data sets have in common, printed beside `relation`; a run fills it in.
         secure: Deprecated, no effect: noise is always cryptographic, and secret unless a `secret_seed` is given.
 
@@ -227,6 +230,7 @@ class Privacy:
     shared: str = ""
     durable: bool = True
     noise: Noise = field(default=Independent(), metadata=ADDED)
+    budget: str | Path | None = field(default=None, metadata=ASIDE)
     secure: InitVar[bool | None] = None
 
     def __post_init__(self, secure: bool | None) -> None:

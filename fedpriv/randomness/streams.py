@@ -138,6 +138,11 @@ class Randomness:
         name = f"{self.run}/seals".encode()
         return hashlib.blake2b(name, digest_size=32, key=self._secret, person=b"fedpriv seals").digest()
 
+    def noise_name(self) -> str:
+        """A public name of this noise, 32 hexadecimal digits: runs with another one draw other noise."""
+        name = f"{self.run}/{self.attempt}/noise".encode()
+        return hashlib.blake2b(name, digest_size=16, key=self._secret, person=b"fedpriv names").hexdigest()
+
     def torch_seed(self, purpose: PublicPurpose | SecretPurpose, round_index: int = 0, client: int = 0) -> int:
         """A 63-bit seed for torch's generators (initial weights, dropout). Not for noise."""
         return int.from_bytes(self._key(purpose, round_index, 0, client)[:8], "little") >> 1

@@ -57,7 +57,14 @@ class Keeper:
         return [{**row, "epsilon": float(row["epsilon"])} for row in rows if row["round"] <= finished]
 
     def ledger(
-        self, guard: Guard, plan: Plan, randomness: Randomness, saved: Checkpoint | None, *, fresh_noise: bool
+        self,
+        guard: Guard,
+        plan: Plan,
+        randomness: Randomness,
+        saved: Checkpoint | None,
+        *,
+        fresh_noise: bool,
+        budget: str | None = None,
     ) -> Ledger:
         """The run's ledger: a new one, or that of a stopped run, whose answers after the checkpoint are repeated.
 
@@ -67,6 +74,7 @@ class Keeper:
             randomness: The run's random streams.
             saved: The checkpoint to go on from; None for a new run.
             fresh_noise: See `Ledger.resume`.
+            budget: The `id` of the budget that the run draws on, if it has one.
 
         Raises:
             LedgerError: the ledger in the folder belongs to another run or is damaged, or a new one cannot be written.
@@ -76,7 +84,7 @@ class Keeper:
         folder, digests, seals = self.folder.path, randomness.digest_key(), randomness.seal_key()
         path = folder / "ledger.jsonl"
         if saved is None:
-            ledger = Ledger(guard, path, _header(plan, config_in(folder)), digests, seals)
+            ledger = Ledger(guard, path, _header(plan, config_in(folder), budget), digests, seals)
         else:
             integrity.check_resumed(folder, plan, seals)
             keys = {"digest_key": digests, "seal_key": seals}
@@ -110,9 +118,9 @@ class Keeper:
         return self.folder.path
 
 
-def _header(plan: Plan, config: dict[str, Any] | None) -> dict[str, Any]:
+def _header(plan: Plan, config: dict[str, Any] | None, budget: str | None) -> dict[str, Any]:
     """The first line of a ledger: public facts that identify its run."""
-    named = {} if config is None else {"config": of_config(config)}
+    named = ({} if config is None else {"config": of_config(config)}) | ({} if budget is None else {"budget": budget})
     paired = facts_of_pairs(pairs_of(plan.privacy, plan.n_clients))
     known = {**paired, **facts_of_time(plan.privacy.over_time), **named}
     return {"n_clients": plan.n_clients, "delta": plan.privacy.delta, **known, "planned": len(plan.records)}

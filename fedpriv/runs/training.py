@@ -50,6 +50,7 @@ from fedpriv.runs.compute import Compute
 from fedpriv.runs.identity import Identity, check_models, of_settings, restored
 from fedpriv.runs.planning import Plan, make_plan, with_neighbours
 from fedpriv.runs.reporting import Reporting
+from fedpriv.runs.reserving import Reserving
 from fedpriv.runs.results import Ended, Result, RoundReport
 from fedpriv.runs.resuming import Keeper
 from fedpriv.runs.telling import warn, weaknesses
@@ -137,6 +138,14 @@ class Training:
             compatibility.check_fresh(self.plan.privacy, fresh_noise)
             compatibility.check_shared(place.size, compute, clients, self.network, privacy, asked, optimum=optimum)
 
+            # whether the data's budget allows that
+            uncovered = ("the optimality gap, exact",) if optimum is not None and privacy.private else ()
+            begun_at = None if saved is None else saved.round
+            of_plan = self.plan, streams, self._keeper.path, begun_at, uncovered
+            self._reserving = Reserving.of(*of_plan) if place.leads else None
+            if self._reserving is not None:
+                self._reserving.check()
+
             # whose data it reads, and what is measured of its models
             told = test, client_tests, metrics, stop, client_names
             public = Public.made(*told, len(clients)) if place.leads else Public.nothing()
@@ -167,8 +176,7 @@ class Training:
             self.warnings += [*dict.fromkeys(chain.from_iterable(place.all(loaders.ignored(own)))), *slow]
 
             # what it costs, and the only door to the data
-            told = optimum is not None and privacy.private
-            self._charging = Charging(self.plan, ("the optimality gap, exact",) if told else ())
+            self._charging = Charging(self.plan, uncovered)
             self._sums = Sums(in_threads(chosen(backend, *of_model[1:])), len(self.population), device)
             self.ledger = self._opened(streams, saved, fresh_noise=fresh_noise)
             of_run = self.plan.privacy, self.ledger, streams
@@ -184,6 +192,7 @@ class Training:
             self._reporting = Reporting(self.measures, evaluate_every, before)
             if saved is None or fresh_noise:
                 self.save()
+            place.told(lambda: None if self._reserving is None else self._reserving.reserve())
             for weakness in self.warnings if place.leads else ():
                 warn(weakness)
 
@@ -201,11 +210,14 @@ class Training:
     def _opened(self, streams: Randomness, saved: Checkpoint | None, *, fresh_noise: bool) -> Ledger | Witness:
         """The ledger where it is written, and elsewhere what waits for it."""
         place, keeper, charging, plan = self._place, self._keeper, self._charging, self.plan
+        reserving = self._reserving
         on_disk = place.told(lambda: keeper.path is not None)
         begun = 1 if saved is None else saved.processes
 
         def write() -> Ledger:
-            ledger = keeper.ledger(charging.guard, plan, streams, saved, fresh_noise=fresh_noise)
+            guard = charging.guard if reserving is None else reserving.guard(charging.guard)
+            budget = None if reserving is None else reserving.budget.terms.id
+            ledger = keeper.ledger(guard, plan, streams, saved, fresh_noise=fresh_noise, budget=budget)
             compatibility.check_processes(begun, place.size, ledger, fresh_noise=fresh_noise)
             charging.follow(ledger)
             return ledger
@@ -242,6 +254,7 @@ class Training:
         self._check_constants()
         place.told(self._sync)
         self._over = True
+        place.told(self._close)
         adopt(self.population, self.progress, place.told(lambda: str(self._charged())))
 
     def _sync(self) -> None:
@@ -249,6 +262,11 @@ class Training:
         self._keeper.check()
         if self.plan.privacy.durable:
             self.ledger.sync()
+
+    def _close(self) -> None:
+        """Tell the budget that the run has ended."""
+        if self._reserving is not None:
+            self._reserving.close(self._ended(), self.ledger.records)
 
     def _check_constants(self) -> None:
         """The trial's few examples may not show that a forward pass changes what is released as it is."""

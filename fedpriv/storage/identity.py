@@ -58,6 +58,9 @@ LATER: dict[tuple[str, ...], object] = {
 ADDED: Mapping[str, bool] = {"added": True}
 """Metadata of a dataclass's field that came after the first version: at its default it changes no digest."""
 
+ASIDE: Mapping[str, bool] = {"aside": True}
+"""Metadata of a dataclass's field that says nothing of what is computed, such as where a file lies: in no digest."""
+
 MOVED = {
     f"fedpriv.strategies.{now}.{name}": f"fedpriv.strategies.{was}.{name}"
     for name, was, now in (
@@ -72,12 +75,14 @@ MOVED = {
 
 
 def of_config(config: Mapping[str, Any]) -> str:
-    """SHA-256 of a configuration without what may change between stop and resume: logging and speed.
+    """SHA-256 of a configuration without what may change between stop and resume: logging, speed, where the budget is.
 
     Nor does a later setting change it, where it changes nothing: runs of earlier versions can be resumed.
     """
     compute = {name: value for name, value in (config.get("compute") or {}).items() if name not in SPEED}
     kept = {str(name): value for name, value in config.items() if name != "log"} | {"compute": compute}
+    if isinstance(privacy := kept.get("privacy"), Mapping):
+        kept["privacy"] = {name: value for name, value in privacy.items() if name != "budget"}
     for path, unchanged in LATER.items():
         kept = _without(kept, path, unchanged)
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
@@ -124,7 +129,8 @@ def parts(value: object) -> tuple[object, ...]:
     """The contents of a value, as text or further values. Register types that hold more state than settings."""
     if is_dataclass(value):
         held = [(field, getattr(value, field.name)) for field in fields(value)]
-        return tuple(part for field, part in held if not ("added" in field.metadata and part == field.default))
+        kept = [(field, part) for field, part in held if "aside" not in field.metadata]
+        return tuple(part for field, part in kept if not ("added" in field.metadata and part == field.default))
     try:
         made = value.__reduce_ex__(4)
     except (TypeError, PicklingError):  # a lock or an open file: a resource, not a setting
