@@ -16,7 +16,7 @@ from fedpriv.clients.outline import Outline
 from fedpriv.clients.ownership import check_datasets
 from fedpriv.config.files import fingerprint
 from fedpriv.config.measured import check_measured, check_owners, metrics_of, named_in_log
-from fedpriv.config.schema import Config
+from fedpriv.config.schema import Config, DataSection
 from fedpriv.config.strategies import STRATEGIES
 from fedpriv.data import DATASETS, Split, labels_of
 from fedpriv.data.base import as_inputs
@@ -207,7 +207,12 @@ def make_model(config: Config, seen: Outline) -> tuple[nn.Module, nn.Module]:
 
 def divide(config: Config, split: Split) -> list[Subset[Any]]:
     """Each client's examples."""
-    wanted, labels = config.data.partition, labels_of(split.train)
+    return divided(config.data, split)
+
+
+def divided(section: DataSection, split: Split) -> list[Subset[Any]]:
+    """The examples of each owner, as the section of data says."""
+    wanted, labels = section.partition, labels_of(split.train)
     generator, options = torch.Generator().manual_seed(wanted.seed), wanted.options
     try:
         shares = data.partition(wanted.kind, labels, wanted.n_clients, generator, writers=split.writers, **options)

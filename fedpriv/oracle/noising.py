@@ -7,19 +7,19 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from fedpriv.errors import PrivacyError
+from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.oracle.batches import Draws
 from fedpriv.oracle.questions import Question, Questions
 from fedpriv.oracle.sums import scaled
 from fedpriv.privacy.correlated import spread
 from fedpriv.privacy.ledger import Ledger, Release, Witness
 from fedpriv.privacy.mechanisms import EVERYBODY, add_noise
-from fedpriv.privacy.pair_noise import of_answer, with_pair_noise
+from fedpriv.privacy.pair_noise import of_answer, with_noise_of_own_pairs, with_pair_noise
 from fedpriv.privacy.pairwise import Pairs, excess
 from fedpriv.privacy.past_noise import PastNoise
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.settings import Cyclic, Privacy
-from fedpriv.randomness.streams import Randomness
+from fedpriv.randomness.streams import PairSecrets, Randomness
 
 
 def here(rows: Tensor) -> Tensor:
@@ -38,6 +38,8 @@ class Noising(Questions):
         ledger: Records each release before its value is handed out.
         randomness: The run's random streams.
         total: Adds up the rows of all places, `[k, dim] -> [1, dim]`.
+        secrets: What the one client that is here has agreed with the others; None where one process draws the noise of
+            all pairs.
     """
 
     def __init__(
@@ -49,9 +51,14 @@ class Noising(Questions):
         ledger: Ledger | Witness,
         randomness: Randomness,
         total: Callable[[Tensor], Tensor],
+        secrets: PairSecrets | None = None,
     ) -> None:
         self.ledger, self._randomness, self._draws, self._total = ledger, randomness, draws, total
+        self._secrets = secrets
         self._answered, self._answered_rows = -1, 0
+        if secrets is not None and privacy.over_time is not None:
+            fix = "noise that pairs have agreed on is new in every round: use independent noise"
+            raise ConfigError("privacy.noise", "over time", fix)
         self._past = None if privacy.over_time is None else PastNoise(privacy.over_time.factor)
         super().__init__(privacy, sizes, like)
 
@@ -73,14 +80,17 @@ class Noising(Questions):
         clients, at = self._clients, (self._round, self._index)
         record, scales = self._pricing.price(*at, question.name, clients, factors, question.clip, question.share)
         self._scales, self._pairs = scales, record.pairs
+        own = [clients[place] for place in self._here.tolist()]
         shared = None
         if record.pairs is not None and self._past is not None:
             shared = self._shared(record, record.pairs, rows)
+        elif record.pairs is not None and self._secrets is not None:
+            noise = scales, record.pairs, record, self._randomness, clients
+            rows = with_noise_of_own_pairs(rows, *noise, own, self._secrets)
         elif record.pairs is not None:
             every = self._among_all(rows)
             hidden = with_pair_noise(every, scales, record.pairs, record, self._randomness, clients)
             rows = self._among_here(hidden)
-        own = [clients[place] for place in self._here.tolist()]
         noise = self.privacy.mechanism, self._with_turn(record), self._randomness
         return self._open(add_noise(rows, self._of_here(scales), *noise, own, past=self._past, shared=shared))
 

@@ -25,7 +25,7 @@ from fedpriv.privacy.ledger import Ledger, Release, Witness
 from fedpriv.privacy.pairwise import excess
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.settings import Privacy, Sampling
-from fedpriv.randomness.streams import Randomness
+from fedpriv.randomness.streams import PairSecrets, Randomness
 
 _NUMBERS = 2**23
 """Numbers in rows of clients that are added up at once where only their sum is released."""
@@ -59,13 +59,14 @@ class PrivateOracle(Noising):
         randomness: Randomness,
         total: Callable[[Tensor], Tensor] = here,
         largest: Callable[[float], float] = float,
+        secrets: PairSecrets | None = None,
     ) -> None:
         self._population, self._part = population, population.part
         draws = Draws(population, randomness, privacy.cohort_rate)
         self._sums, self._largest = sums, largest
         check_depth(self._added(privacy), population.chunk)
         self._bounded: ConstraintSums | None = None
-        super().__init__(privacy, self._part.all_sizes, population.params, draws, ledger, randomness, total)
+        super().__init__(privacy, self._part.all_sizes, population.params, draws, ledger, randomness, total, secrets)
 
     def _added(self, privacy: Privacy) -> list[int]:
         """How many clipped rows each client adds to one sum."""

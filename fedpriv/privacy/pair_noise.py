@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
@@ -106,6 +107,41 @@ def of_one_client(
         draw = normal(randomness.pair_stream(client, other, round_index, index, secrets), dim)
         total += draw if client < other else -draw
     return total
+
+
+def with_noise_of_own_pairs(
+    rows: Tensor,
+    scales: Sequence[float],
+    pairs: Pairs,
+    record: Record,
+    randomness: Randomness,
+    clients: Sequence[int],
+    own: Sequence[int],
+    secrets: PairSecrets,
+) -> Tensor:
+    """`with_pair_noise` where a client is alone: its row `[1, dim]` and the noise of its pairs.
+
+    Both ends draw alike, whatever attempt either of them is at.
+
+    Args:
+        rows: Its bounded row; `[0, dim]` where it takes no part.
+        scales: As there, of all participants.
+        pairs: As there.
+        record: As there.
+        randomness: As there.
+        clients: Population index of each participant.
+        own: Its own, where it takes part.
+        secrets: What it has agreed with the others.
+    """
+    (scale,), found = set(scales) if pairs.ratio else {0.0}, rows.double()
+    for client in own if pairs.ratio else ():
+        others = {*clients} - {client}
+        if pairs.edges is not None:
+            others &= {a + b - client for a, b in pairs.edges if client in (a, b)}
+        named = replace(randomness, attempt=0)
+        noise = of_one_client(named, record.round, record.index, client, sorted(others), rows.shape[1], secrets)
+        found = found + noise.mul_(pairs.ratio * scale).to(rows.device)
+    return found
 
 
 def spread(

@@ -148,6 +148,17 @@ class Pairwise:
 
 
 @dataclass(frozen=True)
+class Agreed(Pairwise):
+    """`Pairwise` between organisations: each pair has a secret that nobody else can compute.
+
+    No setting of a configuration: a site makes it of `Pairwise` where it draws noise of pairs from agreed keys.
+    """
+
+    def __str__(self) -> str:
+        return f"pairwise(colluders={self.colluders}, ratio={self.ratio:g}, {self.secrets}, X25519)"
+
+
+@dataclass(frozen=True)
 class Pairs:
     """What a record says of noise that cancels between pairs: all that its price follows from.
 

@@ -18,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, uint8
 
+from fedpriv.storage import strict_json
+
 
 def digest(*settings: object) -> str:
     """A digest of settings, 32 hexadecimal digits.
@@ -85,7 +87,7 @@ def of_config(config: Mapping[str, Any]) -> str:
         kept["privacy"] = {name: value for name, value in privacy.items() if name != "budget"}
     for path, unchanged in LATER.items():
         kept = _without(kept, path, unchanged)
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(strict_json.plain(kept), sort_keys=True).encode()).hexdigest()
 
 
 def _without(section: Mapping[str, Any], path: Sequence[str], value: object) -> dict[str, Any]:

@@ -1,0 +1,44 @@
+"""What a site tells everybody: its name, its public number of examples, and its public key."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+from pydantic import Field
+
+from fedpriv.checks import Count
+from fedpriv.config.base import Section
+from fedpriv.randomness.agreement import fingerprint_of
+
+KIND = "x25519:"
+
+
+class Card(Section):
+    """The public facts of a site.
+
+    Attributes:
+        name: A lower-case letter, then such letters, digits, `-` and `_`.
+        size: Number of examples that others are told.
+        size_declared: Whether that number does not depend on the true one.
+        public_key: Public half of the site's X25519 key: `x25519:` and 64 hexadecimal digits.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,39}$")]
+    size: Count
+    size_declared: bool
+    public_key: Annotated[str, Field(pattern=r"^x25519:[0-9a-f]{64}$")]
+
+    @property
+    def key(self) -> bytes:
+        """The public key, 32 bytes."""
+        return bytes.fromhex(self.public_key.removeprefix(KIND))
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the public key: what owners compare by another way."""
+        return fingerprint_of(self.key)
+
+    def dumps(self) -> str:
+        """The card as one line of JSON."""
+        return json.dumps(self.model_dump(mode="json"))

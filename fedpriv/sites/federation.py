@@ -1,0 +1,205 @@
+"""The server of a federation: it asks sites, adds up what they say, and keeps nothing but what was released."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from fedpriv.engines.local import Progress, server_half
+from fedpriv.errors import FedprivError
+from fedpriv.measuring.evaluator import Evaluator
+from fedpriv.network.local import Star, sum_of
+from fedpriv.privacy.accounting.accountant import account
+from fedpriv.privacy.accounting.spent import Spent
+from fedpriv.sites.messages import Malformed, Question, pack, unpack_reply
+from fedpriv.sites.plan import Proposal
+from fedpriv.sites.terms import Terms
+from fedpriv.storage.folder import RunFolder
+from fedpriv.strategies.base import Strategy
+
+_TRIES = 2  # a reply that got lost is asked for again: the site says the same
+_HUGE = 1e6  # times the largest number that was sent: nobody's answer to it
+_STATE = "server.pt"
+
+
+class Transport(Protocol):
+    """Carries questions to sites, and brings their replies."""
+
+    def ask(self, questions: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        """The replies of those sites, by number, that answered in time."""
+        ...
+
+
+class Answered(Star):
+    """A star on which some of a round's participants do not answer: means are over those who do."""
+
+    def only(self, cohort: Tensor) -> None:
+        """Whose messages there are, sorted, `[k]`."""
+        self._share, self._drawn = len(cohort) / len(self._drawn), cohort
+
+    def mean(self, rows: Tensor) -> Tensor:
+        """See `Star`; divided by the expected number of participants times the share of them that answered."""
+        return self.scatter(sum_of(rows) / (self.cohort.expected(self.n_clients) * self._share))
+
+
+@dataclass(frozen=True)
+class SiteRound:
+    """A round of a federation.
+
+    Attributes:
+        round: Number of finished rounds.
+        rounds: Number of planned rounds.
+        answered: Names of the sites whose messages were used.
+        absent: Why others were not: a code of theirs, `no_reply` or `malformed`.
+        metrics: Of the model, on public test data.
+    """
+
+    round: int
+    rounds: int
+    answered: tuple[str, ...]
+    absent: Mapping[str, str] = field(default_factory=dict[str, str])
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+class Federation:
+    """The server's side of a plan.
+
+    It trusts no site to be well: who does not answer, or says what is no message, is absent from a round, which goes on
+    without it where the strategy allows.
+
+    Args:
+        proposal: The plan.
+        transport: Reaches the sites.
+        folder: Where the server's state is kept, all of it released; a federation that stopped goes on from there.
+        test: Public test data.
+
+    Attributes:
+        ended: Why there are no more rounds; None while there are.
+
+    Raises:
+        ConfigError: the plan is refused.
+        FedprivError: the folder is another federation's, or in use.
+    """
+
+    def __init__(
+        self, proposal: Proposal, transport: Transport, folder: str | Path, test: Dataset[Any] | None = None
+    ) -> None:
+        self.terms = terms = Terms.of(proposal)
+        self._transport, self._folder = transport, RunFolder(Path(folder))
+        self._network = Answered(len(terms.cards), terms.network.cohort)
+        self._evaluate = None if test is None else Evaluator(terms.model, terms.loss, test)
+        self._over: dict[int, str] = {}
+        self.progress, self.ended = self._begun(terms.begin()), None
+
+    @property
+    def model(self) -> Tensor:
+        """The newest model, `[dim]`: computed from releases only."""
+        return self.progress.models.mean(0)
+
+    @property
+    def strategy(self) -> Strategy:
+        """The algorithm."""
+        return self.terms.strategy
+
+    def spent(self) -> Spent:
+        """At most what each site has spent on the rounds so far: none answers more than its plan says."""
+        plan = self.terms.plan
+        told = [record for record in plan.records if record.round < self.progress.round]
+        return account(told, plan.n_clients, plan.privacy.delta)
+
+    def __iter__(self) -> Iterator[SiteRound]:
+        """Train, round by round, until the plan or the sites' budgets end."""
+        terms, names = self.terms, [card.name for card in self.terms.cards]
+        for index in range(self.progress.round, terms.rounds):
+            if self.strategy.is_done(self.progress.server):
+                self.ended = "strategy"
+                return
+            rows, absent = self._asked(index)
+            told = {names[site]: why for site, why in sorted(absent.items())}
+            if not rows or (absent and terms.needs_everyone):
+                self.ended = f"absent: {', '.join(f'{name} ({why})' for name, why in told.items())}"
+                return
+            if not self._next(rows):
+                self.ended = "nonfinite"
+                return
+            metrics = {} if self._evaluate is None else self._evaluate(self.model)
+            self._save()
+            yield SiteRound(index + 1, terms.rounds, tuple(names[site] for site in sorted(rows)), told, metrics)
+        self.ended = "rounds"
+
+    def close(self) -> None:
+        """Let another process use the folder."""
+        self._folder.close()
+
+    def _asked(self, index: int) -> tuple[dict[int, Tensor], dict[int, str]]:
+        """What each site says in a round, `[m]`, and why others say nothing."""
+        terms, heard = self.terms, self.progress.received
+        cohort = self._network.participants(index, terms.public).tolist()
+        absent = {site: self._over[site] for site in cohort if site in self._over}
+        todo = {site: pack(Question(terms.hash, index, heard[site].float())) for site in cohort if site not in absent}
+        rows: dict[int, Tensor] = {}
+        for _ in range(_TRIES):
+            for site, reply in (self._transport.ask(todo) if todo else {}).items():
+                if site in todo:
+                    del todo[site]
+                    self._heard(index, site, reply, rows, absent)
+        return rows, absent | dict.fromkeys(todo, "no_reply")
+
+    def _heard(self, index: int, site: int, data: bytes, rows: dict[int, Tensor], absent: dict[int, str]) -> None:
+        largest = _HUGE * (1 + float(self.progress.received.abs().max()))
+        try:
+            reply = unpack_reply(data, self.terms.widths[1])
+        except Malformed:
+            absent[site] = "malformed"
+            return
+        if reply.message is None:
+            absent[site] = str(reply.code)
+            if reply.code == "over_budget":
+                self._over[site] = "over_budget"
+        elif (reply.plan, reply.round) != (self.terms.hash, index) or float(reply.message.abs().max()) > largest:
+            absent[site] = "malformed"
+        else:
+            rows[site] = reply.message
+
+    def _next(self, rows: Mapping[int, Tensor]) -> bool:
+        """Go on with these messages; whether the new model is finite."""
+        before, answered = self.progress, sorted(rows)
+        self._network.only(torch.tensor(answered))
+        message = torch.stack([rows[site] for site in answered]).to(before.received.dtype)
+        reply = server_half(self.strategy, self._network, message, before.reply)
+        if not bool(torch.isfinite(reply.models).all() and torch.isfinite(reply.received).all()):
+            return False
+        parts = {"received": reply.received, "server": reply.server, "output": reply.output, "models": reply.models}
+        self.progress = replace(before, round=before.round + 1, **parts)
+        return True
+
+    def _save(self) -> None:
+        content = io.BytesIO()
+        stored = {name: part for name, part in self.progress.stored().items() if name != "local"}
+        torch.save({"plan": self.terms.hash, "over": json.dumps(sorted(self._over)), **stored}, content)
+        self._folder.write(_STATE, content.getvalue())
+
+    def _begun(self, first: Progress) -> Progress:
+        """Where the federation stands; sites alone have the state of local steps."""
+        path = self._folder.path / _STATE
+        if not path.exists():
+            return first
+        try:
+            stored = torch.load(path, weights_only=True)
+            plan, over = stored.pop("plan"), json.loads(stored.pop("over"))
+            found = first.restored({**first.stored(), **stored})
+        except (RuntimeError, KeyError, TypeError, ValueError, EOFError, UnpicklingError) as error:
+            raise FedprivError(f"{path} cannot be read; choose another folder") from error
+        if plan != self.terms.hash:
+            raise FedprivError(f"{path} is of another federation; choose another folder")
+        self._over = dict.fromkeys(over, "over_budget")
+        return found

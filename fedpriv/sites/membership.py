@@ -1,0 +1,212 @@
+"""One federation as a site takes part in it: its data, its noise, its ledger and its state."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from fedpriv import models
+from fedpriv.clients import ownership
+from fedpriv.clients.client import Client
+from fedpriv.clients.layout import changed_constants, totals
+from fedpriv.clients.outline import Outline
+from fedpriv.clients.part import Part
+from fedpriv.clients.population import Population
+from fedpriv.clients.roster import public_sizes
+from fedpriv.config.building import divided
+from fedpriv.config.schema import DataSection
+from fedpriv.data import Split, load
+from fedpriv.engines.local import Call, client_half, own_draws
+from fedpriv.errors import ConfigError, DataError, PrivacyError
+from fedpriv.oracle.choosing import choose_by_trial
+from fedpriv.oracle.private import PrivateOracle
+from fedpriv.oracle.sums import Sums
+from fedpriv.oracle.trial import try_out
+from fedpriv.privacy.ledger import Guard, Ledger
+from fedpriv.privacy.ledger_file import LedgerFile, facts_of_pairs
+from fedpriv.privacy.pairwise import Agreed
+from fedpriv.privacy.pricing import pairs_of
+from fedpriv.privacy.record import Record
+from fedpriv.randomness.agreement import AgreedSecrets
+from fedpriv.randomness.streams import Randomness
+from fedpriv.runs import compatibility
+from fedpriv.sites.guard import SiteGuard, of_one
+from fedpriv.sites.messages import Code, Question, Reply, pack
+from fedpriv.sites.plan import Proposal
+from fedpriv.sites.site_folder import Kept, SiteFolder
+from fedpriv.sites.terms import Terms
+from fedpriv.strategies.state import named, restored
+
+
+def own_data(section: DataSection, client: int) -> tuple[Dataset[Any], Split]:
+    """A site's examples, and the data set that they are from.
+
+    Raises:
+        ConfigError: the partition has no such client.
+        DataError: they are missing or broken.
+    """
+    split = load(section.name, **section.options)
+    parts = divided(section, split)
+    if client >= len(parts):
+        raise ConfigError("site.client", client, f"the partition has clients 0 to {len(parts) - 1}")
+    return parts[client], split
+
+
+class Membership:
+    """One federation, as one site takes part in it.
+
+    A site that was stopped goes on with fresh noise of its own, so that a question that it was asked before it stopped
+    has no second answer with the same noise; rounds on record are over.
+
+    Args:
+        folder: The site's.
+        proposal: The plan.
+        terms: What it means.
+
+    Raises:
+        ConfigError: the plan has no such site, or does not fit its data.
+        DataError: its data cannot be used.
+        PrivacyError: its earlier federations protect something else, or have spent its budget.
+    """
+
+    def __init__(self, folder: SiteFolder, proposal: Proposal, terms: Terms) -> None:
+        self._folder, self._proposal, self.terms = folder, proposal, terms
+        self.number = number_of(folder, proposal)
+        self._population = self._made(terms)
+        backend = choose_by_trial("auto", self._population).backend
+        self._constants = totals(self._population.model)
+        self._randomness = Randomness(terms.seed, folder.secret_seed, secrets.randbits(62), terms.hash)
+        guard = self._guard()
+        self._ledger = self._opened(guard)
+        self.accountant = guard.accountant
+        sums = Sums(backend, 1, torch.device("cpu"))
+        of_run = terms.plan.privacy, self._ledger, self._randomness
+        self._oracle = PrivateOracle(self._population, sums, *of_run, _of_own, secrets=self._secrets())
+        kept, first = folder.kept(proposal), terms.strategy.local_step.init(terms.start[None])
+        self._local = first if kept.local is None else restored(first, kept.local)
+
+    def answer(self, question: Question) -> Reply | bytes:
+        """What the site says: a new reply, the same bytes as before to the same question, or a refusal.
+
+        Raises:
+            BudgetExhausted: it would pass the site's budget.
+            PrivacyError: it is not what the plan announced.
+        """
+        at, kept = question.round, self._folder.kept(self._proposal)
+        if len(question.heard) != self.terms.widths[0]:
+            return self._refusal(question, "malformed")
+        if at == kept.round:
+            return kept.reply if _digest(question) == kept.question else self._refusal(question, "other_point")
+        if (
+            at <= max([-1, *(record.round for record in self._ledger.records)])
+            or not kept.round < at < self.terms.rounds
+        ):
+            return self._refusal(question, "other_round")
+        if self.number not in self.terms.cohort(at):
+            return self._refusal(question, "not_in_cohort")
+        return self._step(question)
+
+    def _step(self, question: Question) -> bytes:
+        """Take part in a round: charge, compute, keep what is said, and only then say it."""
+        terms, at = self.terms, question.round
+        call = Call(at, terms.cohort(at), question.heard[None], terms.common[at])
+        with own_draws(self._randomness.torch_seed("local", at, self.number), torch.device("cpu")):
+            message, local = client_half(terms.strategy, self._oracle, call, self._local)
+        if changed_constants(self._population.model, self._constants):
+            raise PrivacyError("a forward pass changed a frozen parameter or a buffer")
+        reply = pack(Reply(terms.hash, at, message[0].float(), None))
+        self._ledger.sync()
+        records = len(self._ledger.records)
+        self._folder.keep(self._proposal, Kept(at, _digest(question), reply, named(local), records))
+        self._local = local
+        return reply
+
+    def _refusal(self, question: Question, code: Code) -> Reply:
+        return Reply(self.terms.hash, question.round, None, code)
+
+    def _made(self, terms: Terms) -> Population:
+        """The site's examples and the model, checked as in a run of one process."""
+        settings, privacy, card = self._folder.settings, terms.plan.privacy, terms.cards[self.number]
+        dataset, split = own_data(settings.data, settings.client)
+        found, wanted = Outline.of([dataset], split.n_classes), self._proposal.outline
+        if replace(found, sizes=()) != replace(wanted, sizes=()):
+            told = f"{found.input_shape}, {found.n_classes} classes"
+            fix = f"examples of the plan are {wanted.input_shape}, {wanted.n_classes} classes"
+            raise ConfigError("site.data", told, fix)
+        models.validate_model(terms.model)
+        (problem,) = terms.config.problem.everyones()
+        declared = card.size if card.size_declared else None
+        client = Client(terms.model, terms.loss, DataLoader(dataset), declared, problem)
+        if card.size != client.public_size:
+            raise DataError("the site has not as many examples as its card says; make a new one: fedpriv site card")
+        public_sizes([client], privacy)
+        ownership.check_clients([client], None, privacy)
+        part = Part([self.number], terms.sizes, len(terms.cards))
+        population = Population([client], part=part)
+        compatibility.check_problem(terms.strategy, [problem], privacy, terms.plan.asked, compare=False)
+        try_out(population)
+        return population
+
+    def _secrets(self) -> AgreedSecrets | None:
+        if not isinstance(self.terms.plan.privacy.trust, Agreed):
+            return None
+        public = {number: card.key for number, card in enumerate(self.terms.cards)}
+        return AgreedSecrets(self.number, self._folder.private_key, public, bytes.fromhex(self.terms.hash))
+
+    def _guard(self) -> SiteGuard:
+        budget = self._folder.settings.budget
+        before = earlier(self._folder, self._proposal)
+        return SiteGuard(self.terms, self.number, budget.epsilon, budget.delta, before)
+
+    def _opened(self, guard: Guard) -> Ledger:
+        folder, path = self._folder, self._folder.ledger(self._proposal)
+        keys = {"digest_key": self._randomness.digest_key(), "seal_key": self._randomness.seal_key()}
+        if path.exists():
+            kept = folder.kept(self._proposal).records
+            ledger = Ledger.resume(path, guard, kept, fresh_noise=True, **keys)
+        else:
+            plan = self.terms.plan
+            paired = facts_of_pairs(pairs_of(plan.privacy, plan.n_clients))
+            header = {"n_clients": plan.n_clients, "delta": plan.privacy.delta, **paired, "planned": len(plan.records)}
+            folder.run(self._proposal)
+            ledger = Ledger(guard, path, header, **keys)
+        ledger.may_write = folder.check
+        return ledger
+
+
+def number_of(folder: SiteFolder, proposal: Proposal) -> int:
+    """A site's number in a plan, where it is known by its key.
+
+    Raises:
+        ConfigError: it is not there, or under another name.
+    """
+    cards = proposal.cards
+    found = [number for number, card in enumerate(cards) if card.key == folder.public_key]
+    if not found or cards[found[0]].name != folder.settings.name:
+        raise ConfigError("plan.sites", folder.settings.name, "the plan does not have this site's name and key")
+    return found[0]
+
+
+def earlier(folder: SiteFolder, proposal: Proposal) -> Iterator[Record]:
+    """What a site has released in other federations, each record its own part."""
+    for other in folder.accepted:
+        path = folder.ledger(other)
+        if other.hash != proposal.hash and path.exists():
+            number, n_sites = number_of(folder, other), len(other.cards)
+            yield from (of_one(record, number, n_sites) for record in LedgerFile.read(path).records)
+
+
+def _of_own(rows: Tensor) -> Tensor:
+    """Public facts of others, `[1, n]`, that a site needs for nothing: its own stand for them."""
+    return torch.full_like(rows, float(rows.sum()))
+
+
+def _digest(question: Question) -> str:
+    return hashlib.sha256(pack(question)).hexdigest()

@@ -1,0 +1,125 @@
+"""Questions and replies as bytes: one row of numbers in the safetensors format, which is read without running code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from fedpriv.errors import FedprivError
+
+Code = Literal[
+    "malformed",
+    "other_plan",
+    "other_round",
+    "other_point",
+    "not_in_cohort",
+    "not_as_planned",
+    "over_budget",
+    "failed",
+]
+"""Why a site does not answer. Nothing else is told: the text of an error may hold data."""
+_OVERHEAD = 4096  # bytes of names and numbers beside a row
+_FACTS = {"plan", "round", "code"}
+
+
+class Malformed(FedprivError):
+    """Bytes that are no message of the expected kind."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a server asks of a site.
+
+    Attributes:
+        plan: Hash of the plan.
+        round: The round, from 0.
+        heard: What the site receives in this round, `[h]`.
+    """
+
+    plan: str
+    round: int
+    heard: Tensor
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a site says.
+
+    Attributes:
+        plan: Hash of the plan.
+        round: The round of the question.
+        message: What its local step sends, `[m]`, private; None if it refuses.
+        code: Why it refuses; None if it does not.
+    """
+
+    plan: str
+    round: int
+    message: Tensor | None
+    code: Code | None
+
+
+def pack(message: Question | Reply) -> bytes:
+    """The bytes of a message, the same for the same message."""
+    row = message.heard if isinstance(message, Question) else message.message
+    code = None if isinstance(message, Question) else message.code
+    facts = {"plan": message.plan, "round": message.round, "code": code}
+    tensors = {} if row is None else {"row": row.detach().cpu().contiguous()}
+    return save(tensors, {"fedpriv": json.dumps(facts, sort_keys=True)})
+
+
+def unpack_question(data: bytes) -> Question:
+    """Read a question.
+
+    Raises:
+        Malformed: the bytes are none.
+    """
+    plan, at, code, row = _unpacked(data)
+    if row is None or code is not None:
+        raise Malformed("a question has a row and no code")
+    return Question(plan, at, row)
+
+
+def unpack_reply(data: bytes, width: int) -> Reply:
+    """Read a reply of `width` numbers, or a refusal.
+
+    Raises:
+        Malformed: the bytes are neither.
+    """
+    if len(data) > 4 * width + _OVERHEAD:
+        raise Malformed("too long")
+    plan, at, code, row = _unpacked(data)
+    known = next((one for one in get_args(Code) if one == code), None)
+    if (row is None) == (code is None) or code != known or (row is not None and len(row) != width):
+        raise Malformed("a reply has a row of its width, or a known code")
+    return Reply(plan, at, row, known)
+
+
+def _unpacked(data: bytes) -> tuple[str, int, str | None, Tensor | None]:
+    try:
+        tensors, facts = load(data), _facts(data)
+    except (SafetensorError, ValueError, RecursionError, KeyError, TypeError) as error:
+        raise Malformed("not a message") from error
+    plan, at, code, row = facts["plan"], facts["round"], facts["code"], tensors.get("row")
+    if not (isinstance(plan, str) and type(at) is int and at >= 0 and (code is None or isinstance(code, str))):
+        raise Malformed("facts of another kind")
+    if {*tensors} - {"row"} or (row is not None and (row.dim() != 1 or row.dtype != torch.float32)):
+        raise Malformed("numbers of another shape or type")
+    if row is not None and not bool(torch.isfinite(row).all()):
+        raise Malformed("numbers that are not finite")
+    return plan, at, code, row
+
+
+def _facts(data: bytes) -> Mapping[str, object]:
+    """What stands beside the row; safetensors checked the header before."""
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    facts = json.loads(header["__metadata__"]["fedpriv"])
+    if not isinstance(facts, dict) or {*facts} != _FACTS:
+        raise Malformed("other facts")
+    return facts

@@ -1,0 +1,48 @@
+"""Which settings are refused between organisations: those that are true in one process only."""
+
+from __future__ import annotations
+
+from fedpriv.config import Config
+from fedpriv.errors import ConfigError
+from fedpriv.privacy.pairwise import Pairwise
+from fedpriv.privacy.settings import Cyclic, Independent, Local
+
+
+def check_settings(config: Config, n_sites: int) -> None:
+    """Refuse a configuration whose promise would not hold between so many organisations, or that names files.
+
+    Raises:
+        ConfigError: names the setting.
+    """
+    privacy = config.promise(n_sites)
+    trust = privacy.trust
+    if not privacy.private:
+        raise ConfigError("privacy.at", privacy.at, "a site gives private answers only: give a target epsilon")
+    if not isinstance(trust, (Local, Pairwise)):
+        fix = "the server would see single rows with a part of the noise: use local or pairwise between organisations"
+        raise ConfigError("privacy.trust", str(trust), fix)
+    if not isinstance(privacy.noise, Independent) or isinstance(privacy.sampling, Cyclic):
+        fix = "a round that a site misses would leave it without a price: use independent noise and other batches"
+        raise ConfigError("privacy.noise", "over time", fix)
+    if privacy.statistics.ratio:
+        fix = "values of constraints have noise of their own between organisations: leave it out"
+        raise ConfigError("privacy.statistics.ratio", privacy.statistics.ratio, fix)
+    if not privacy.durable:
+        raise ConfigError("privacy.durable", False, "a site's ledger is on its disk before it answers: leave it out")
+    if config.network.topology.name != "star":
+        raise ConfigError("network.topology", config.network.topology.name, "a server and its sites are a star")
+    _check_files(config)
+
+
+def _check_files(config: Config) -> None:
+    if config.secret_seed is not None:
+        raise ConfigError("secret_seed", "(given)", "every site has its own, which it makes itself: leave it out")
+    if config.model.weights is not None:
+        fix = "a plan has no files, and names none on the machines of others: start from a seed"
+        raise ConfigError("model.weights", "(file)", fix)
+    if config.problem.server is not None:
+        raise ConfigError("problem.server", "(some)", "the server has no data of its own here: leave it out")
+    if config.data.augment:
+        raise ConfigError(
+            "data.augment", "(some)", "random views are not there yet between organisations: leave it out"
+        )

@@ -1,0 +1,155 @@
+"""A site: it has data, a secret seed and a budget, and decides itself which questions it answers."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+
+from fedpriv.data.base import size
+from fedpriv.errors import BudgetExhausted, ConfigError
+from fedpriv.privacy.accounting.spent import Spent
+from fedpriv.sites.card import KIND, Card
+from fedpriv.sites.guard import NotAsPlanned
+from fedpriv.sites.membership import Membership, number_of, own_data
+from fedpriv.sites.messages import Code, Malformed, Reply, pack, unpack_question
+from fedpriv.sites.plan import Proposal
+from fedpriv.sites.site_folder import SiteFolder, SiteSettings
+from fedpriv.sites.terms import Terms
+
+_LOG = logging.getLogger(__name__)
+_ROUNDED = 1 + 1e-6
+
+
+class Site:
+    """One organisation, in a folder of its own that nobody else can read.
+
+    Guarantee: all that leaves is its card, replies that are its recorded releases (or computed from them and from what
+    it was sent), and refusals that are one of a few words. All releases together are within its budget.
+
+    Args:
+        folder: A folder that `create` has made.
+
+    Raises:
+        FedprivError: there is no site, or another process runs it.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = SiteFolder(Path(folder))
+        self._one_at_a_time = threading.Lock()
+        self._members: dict[str, Membership] = {}
+
+    @classmethod
+    def create(cls, folder: str | Path, settings: str | Path) -> Site:
+        """Make a site, with a secret seed and a key that nobody else has.
+
+        Args:
+            folder: Its folder, new or empty.
+            settings: YAML file with `name`, `data`, `budget: {epsilon, delta}`, and maybe `client` and `public_size`.
+
+        Raises:
+            ConfigError: a setting cannot be used.
+            DataError: the data are missing or broken.
+        """
+        read = SiteSettings.read(Path(settings))
+        found = own_data(read.data, read.client)[0]
+        made = SiteFolder.new(Path(folder), read)
+        count = size(found) if read.public_size is None else read.public_size
+        key, declared = f"{KIND}{made.public_key.hex()}", read.public_size is not None
+        made.tell(Card(name=read.name, size=count, size_declared=declared, public_key=key))
+        made.close()
+        return cls(folder)
+
+    @cached_property
+    def card(self) -> Card:
+        """What others are told."""
+        return Card.model_validate_json((self._folder.path / "card.json").read_bytes())
+
+    def consider(self, text: str) -> tuple[Proposal, Terms]:
+        """What a plan asks of this site; nothing is accepted.
+
+        Raises:
+            ConfigError: it is no plan, does not have this site, is refused between organisations, or costs more than
+                it says.
+        """
+        proposal = Proposal.read(text)
+        card = proposal.cards[number_of(self._folder, proposal)]
+        if card != self.card:
+            raise ConfigError("plan.sites", card.name, "the plan has another card of this site")
+        terms = Terms.of(proposal)
+        said, costs = terms.plan.privacy.epsilon, terms.plan.spent().epsilon
+        if said is not None and costs > said * _ROUNDED:
+            raise ConfigError("plan.privacy.epsilon", said, f"its noise costs {costs:.4g}: do not accept it")
+        return proposal, terms
+
+    def join(self, text: str, accept: str) -> Proposal:
+        """Accept a plan: its settings, its price, and everybody's keys. Its questions are answered from now on.
+
+        Args:
+            text: The plan.
+            accept: Its fingerprint, as all owners have compared it by another way.
+
+        Raises:
+            ConfigError: it is another plan, or is refused.
+            DataError: the site's data do not fit it.
+        """
+        proposal, terms = self.consider(text)
+        if "".join(accept.split()) not in (proposal.hash[:32], proposal.hash):
+            fix = "is not the fingerprint of this plan: compare it with the other owners, not with the server"
+            raise ConfigError("accept", accept, fix)
+        found = Membership(self._folder, proposal, terms)
+        self._folder.accept(proposal)
+        self._members[proposal.hash] = found
+        return proposal
+
+    def answer(self, question: bytes) -> bytes:
+        """The reply to a question; a refusal where it is none that this site answers.
+
+        Asked twice the same, it says the same, and pays once.
+        """
+        with self._one_at_a_time:
+            return self._answered(question)
+
+    def _answered(self, question: bytes) -> bytes:
+        plan, at = "", 0
+        try:
+            asked = unpack_question(question)
+            plan, at = asked.plan, asked.round
+            if plan not in self.plans:
+                return _refusal("", at, "other_plan")
+            reply = self._member(plan).answer(asked)
+            return reply if isinstance(reply, bytes) else pack(reply)
+        except BudgetExhausted:
+            return _refusal(plan, at, "over_budget")
+        except NotAsPlanned:
+            return _refusal(plan, at, "not_as_planned")
+        except Malformed:
+            return _refusal(plan, at, "malformed")
+        except Exception:  # whatever it is: its text may hold data, so it stays here
+            _LOG.exception("a question was not answered")
+            return _refusal(plan, at, "failed")
+
+    def spent(self, plan: str) -> Spent:
+        """What this site has spent so far, in the federation with this hash and in those before it."""
+        return self._member(plan).accountant.spent()
+
+    @property
+    def plans(self) -> Mapping[str, Proposal]:
+        """The plans that this site has accepted, by their hash."""
+        return {found.hash: found for found in self._folder.accepted}
+
+    def _member(self, plan: str) -> Membership:
+        if plan not in self._members:
+            found = self.plans[plan]
+            self._members[plan] = Membership(self._folder, found, Terms.of(found))
+        return self._members[plan]
+
+    def close(self) -> None:
+        """Let another process run the site."""
+        self._folder.close()
+
+
+def _refusal(plan: str, at: int, code: Code) -> bytes:
+    return pack(Reply(plan, at, None, code))

@@ -1,0 +1,215 @@
+"""A site's folder: settings, secret seed, private key, and for each federation its plan, ledger, state and last reply.
+
+Only its owner can read it. Never bring back an older copy: a site that forgets what it has spent spends it again.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Annotated, Any
+
+import torch
+import yaml
+from pydantic import Field, model_validator
+
+from fedpriv.checks import Count, Fraction, Positive, Whole
+from fedpriv.config.base import Section, check
+from fedpriv.config.schema import DataSection
+from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.randomness.agreement import new_key, public_key
+from fedpriv.randomness.streams import new_secret
+from fedpriv.sites.card import Card
+from fedpriv.sites.plan import Proposal
+from fedpriv.storage import files, strict_yaml
+from fedpriv.storage.folder import RunFolder
+
+_SETTINGS, _SEED, _KEY, CARD = "site.yaml", "secret_seed", "private_key", "card.json"
+_PLAN, _STATE, LEDGER = "plan.yaml", "state.pt", "ledger.jsonl"
+_WHOLE: dict[str, Any] = {"kind": "iid", "n_clients": 1}
+
+
+class Budget(Section):
+    """The most that a site spends, in all federations together.
+
+    Attributes:
+        epsilon: So much.
+        delta: At this failure probability.
+    """
+
+    epsilon: Positive
+    delta: Fraction = 1e-5
+
+
+class SiteSettings(Section):
+    """What a site's owner decides.
+
+    Attributes:
+        name: The site's.
+        data: A section of data as configurations have it; without `partition` all of it is the site's.
+        client: Which of the partition's clients the site is.
+        public_size: The number of examples that others are told; None tells the true one.
+        budget: The most that it spends.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,39}$")]
+    data: DataSection
+    client: Whole = 0
+    public_size: Count | None = None
+    budget: Budget
+
+    @model_validator(mode="before")
+    @classmethod
+    def _all_of_it(cls, given: object) -> object:
+        if isinstance(given, dict) and isinstance(data := given.get("data"), dict) and "partition" not in data:
+            return {**given, "data": {**data, "partition": _WHOLE}}
+        return given
+
+    @classmethod
+    def read(cls, path: Path) -> SiteSettings:
+        """Read a site's settings from a YAML file.
+
+        Raises:
+            ConfigError: the file or a setting cannot be used.
+        """
+        try:
+            given = strict_yaml.read(path.read_text(encoding="utf-8"), str(path))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError("site", str(path), f"cannot be read ({error})") from None
+        return check(cls, given, "site")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a site keeps of a federation between rounds: as private as its data.
+
+    Attributes:
+        round: The last round that it answered; -1 before the first.
+        question: Digest of what it was asked then.
+        reply: What it said, to be said again.
+        local: State of its local step by name; None before the first round.
+        records: Number of records in its ledger.
+    """
+
+    round: int = -1
+    question: str = ""
+    reply: bytes = b""
+    local: dict[str, Any] | None = None
+    records: int = 0
+
+
+class SiteFolder:
+    """A site's folder, which only this process may use until `close`.
+
+    Args:
+        path: The folder.
+
+    Raises:
+        FedprivError: it holds no site, others may read it, or another process has it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if not (path / _SETTINGS).exists():
+            raise FedprivError(f"{path} holds no site; make one: fedpriv site init {path} SETTINGS.yaml")
+        if path.stat().st_mode & 0o077 or (path / _SEED).stat().st_mode & 0o077:
+            raise FedprivError(f"{path} can be read by others: chmod -R go= {path}, and ask who has read it")
+        self.path, self._lock = path, RunFolder(path)
+        self.settings = SiteSettings.read(path / _SETTINGS)
+        self.secret_seed = int(files.read(path / _SEED), 16)
+        self.private_key = bytes.fromhex(files.read(path / _KEY).decode())
+
+    @classmethod
+    def new(cls, path: Path, settings: SiteSettings) -> SiteFolder:
+        """Make the folder of a new site, with a secret seed and a key of its own.
+
+        Raises:
+            FedprivError: there is something in it already.
+        """
+        if path.exists() and any(path.iterdir()):
+            raise FedprivError(f"{path} is not empty; choose another folder")
+        lock = RunFolder(path)
+        path.chmod(0o700)
+        lock.write(_SEED, f"{new_secret():032x}".encode())
+        lock.write(_KEY, new_key().hex().encode())
+        told = settings.model_dump(mode="json")
+        lock.write(_SETTINGS, yaml.safe_dump(told, sort_keys=False, allow_unicode=True).encode())
+        return cls(path)
+
+    @property
+    def public_key(self) -> bytes:
+        """The public half of the site's key."""
+        return public_key(self.private_key)
+
+    def tell(self, card: Card) -> Path:
+        """Write the card, which may leave; returns where."""
+        self._lock.write(CARD, card.dumps().encode() + b"\n")
+        return self.path / CARD
+
+    @property
+    def accepted(self) -> Sequence[Proposal]:
+        """The plans that this site has accepted."""
+        found = sorted((self.path / "runs").glob(f"*/{_PLAN}"))
+        return [Proposal.read(files.read(path).decode()) for path in found]
+
+    def accept(self, proposal: Proposal) -> None:
+        """Keep a plan, whose questions are answered from now on."""
+        self.run(proposal)
+        self._lock.check()
+        files.write_whole(self._of(proposal) / _PLAN, proposal.text.encode())
+
+    def run(self, proposal: Proposal) -> Path:
+        """The folder of a federation, made where there is none."""
+        folder = self._of(proposal)
+        for made in (folder.parent, folder):
+            made.mkdir(0o700, exist_ok=True)
+        return folder
+
+    def ledger(self, proposal: Proposal) -> Path:
+        """The ledger of a federation."""
+        return self._of(proposal) / LEDGER
+
+    def kept(self, proposal: Proposal) -> Kept:
+        """What the site keeps of a federation.
+
+        Raises:
+            FedprivError: it cannot be read.
+        """
+        path = self._of(proposal) / _STATE
+        if not path.exists():
+            return Kept()
+        try:
+            return Kept(**torch.load(io.BytesIO(files.read(path)), weights_only=True))
+        except (RuntimeError, TypeError, EOFError, UnpicklingError) as error:
+            raise FedprivError(f"{path} cannot be read: this site cannot go on in that federation") from error
+
+    def keep(self, proposal: Proposal, kept: Kept) -> None:
+        """Write to the disk what the site keeps of a federation.
+
+        Raises:
+            FedprivError: it cannot be written.
+        """
+        content = io.BytesIO()
+        torch.save({field.name: getattr(kept, field.name) for field in fields(kept)}, content)
+        self._lock.check()
+        try:
+            files.write_whole(self._of(proposal) / _STATE, content.getvalue())
+        except OSError as error:
+            raise FedprivError(f"{self.path}: state could not be written ({error.strerror})") from error
+
+    def check(self) -> None:
+        """Make sure that this process still holds the folder.
+
+        Raises:
+            FedprivError: it does not.
+        """
+        self._lock.check()
+
+    def close(self) -> None:
+        """Let others use the folder."""
+        self._lock.close()
+
+    def _of(self, proposal: Proposal) -> Path:
+        return self.path / "runs" / proposal.hash

@@ -1,0 +1,154 @@
+"""Sites and a server in one process, with real folders, and a transport that remembers every byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from fedpriv.clients.outline import Outline
+from fedpriv.clients.population import Population
+from fedpriv.config import load_config
+from fedpriv.config.building import load_data, make_population
+from fedpriv.config.schema import Config
+from fedpriv.engines.local import begin, simulate
+from fedpriv.network.local import Star
+from fedpriv.oracle.choosing import choose_by_trial
+from fedpriv.oracle.private import PrivateOracle
+from fedpriv.oracle.sums import Sums
+from fedpriv.privacy.accounting.accountant import Accountant
+from fedpriv.privacy.ledger import Ledger
+from fedpriv.privacy.record import Record
+from fedpriv.randomness.streams import Randomness
+from fedpriv.sites import Federation, Proposal, Site, propose
+from fedpriv.sites.terms import Terms
+
+BARE = Path(__file__).parents[1] / "run.yaml"
+NAMES = ("north", "east", "south", "west")
+
+
+def config_of(*overrides: str) -> Config:
+    return load_config(BARE, ["data.partition={kind: dirichlet, n_clients: 4, alpha: 5.0}", "rounds=4", *overrides])
+
+
+@dataclass
+class InMemory:
+    """Carries questions to sites and remembers both."""
+
+    sites: dict[int, Site]
+    sent: list[tuple[int, bytes]] = field(default_factory=list)
+    heard: list[tuple[int, bytes]] = field(default_factory=list)
+    spoil: Callable[[int, bytes], bytes | None] = lambda site, reply: reply
+
+    def ask(self, questions: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        found: dict[int, bytes] = {}
+        for number, question in questions.items():
+            self.heard.append((number, question))
+            if number in self.sites:
+                reply = self.sites[number].answer(question)
+                self.sent.append((number, reply))
+                spoiled = self.spoil(number, reply)
+                if spoiled is not None:
+                    found[number] = spoiled
+        return found
+
+
+@dataclass
+class Party:
+    """Sites that have accepted a plan, and their server."""
+
+    folder: Path
+    config: Config
+    proposal: Proposal
+    sites: dict[int, Site]
+    transport: InMemory
+    federation: Federation
+
+    def close(self) -> None:
+        for site in self.sites.values():
+            site.close()
+        self.federation.close()
+
+
+def sites_of(folder: Path, config: Config, epsilon: float | Sequence[float] = 50.0, **more: Any) -> dict[int, Site]:
+    made: dict[int, Site] = {}
+    for number, name in enumerate(NAMES):
+        limit = epsilon if isinstance(epsilon, float) else epsilon[number]
+        data = config.data.model_dump(mode="json")
+        told = {"name": name, "data": data, "client": number, "budget": {"epsilon": limit, "delta": 1e-5}, **more}
+        settings = folder / f"{name}.yaml"
+        settings.write_text(yaml.safe_dump(told))
+        made[number] = Site.create(folder / name, settings)
+    return made
+
+
+def like(config: Config) -> Outline:
+    split = load_data(config)
+    return Outline.of([split.test], split.n_classes)
+
+
+def party(folder: Path, *overrides: str, epsilon: float | Sequence[float] = 50.0, **more: Any) -> Party:
+    config = config_of(*overrides)
+    sites = sites_of(folder, config, epsilon, **more)
+    proposal = propose(config, [site.card for site in sites.values()], like(config))
+    for site in sites.values():
+        site.join(proposal.text, proposal.fingerprint)
+    transport = InMemory(dict(sites))
+    federation = Federation(proposal, transport, folder / "server", load_data(config).test)
+    return Party(folder, config, proposal, sites, transport, federation)
+
+
+@dataclass(frozen=True)
+class Everyones(Randomness):
+    """The streams of all sites, of which each has its own alone: what nobody has."""
+
+    sites: tuple[Randomness, ...] = ()
+
+    def _keys(self, purpose, round_index, index, clients):
+        for client in clients:
+            yield next(iter(self.sites[client]._keys(purpose, round_index, index, [client])))
+
+
+@dataclass
+class Absent:
+    """Everyone but those who are absent, by round."""
+
+    absent: Mapping[int, Sequence[int]]
+
+    def draw(self, n_clients: int, round_index: int, randomness: Randomness) -> torch.Tensor:
+        away = self.absent.get(round_index, ())
+        return torch.tensor([client for client in range(n_clients) if client not in away])
+
+    def expected(self, n_clients: int) -> float:
+        return float(n_clients)
+
+
+def in_one_process(found: Party) -> tuple[torch.Tensor, list[Record], list[torch.Tensor]]:
+    """The run that one process makes of the same plan, with the seeds of all: model, records, what clients heard."""
+    terms = Terms.of(found.proposal)
+    members = [site._member(terms.hash) for site in found.sites.values()]
+    streams = tuple(member._randomness for member in members)
+    randomness = Everyones(terms.seed, 0, 0, terms.hash, streams)
+    config = found.config.model_copy(update={"seed": terms.seed})
+    clients = make_population(config, load_data(config))
+    population = Population(clients)
+    start = population.start_alike(terms.start)
+    ledger = Ledger(Accountant(len(clients), terms.plan.privacy.delta, None, terms.plan.records))
+    sums = Sums(choose_by_trial("auto", population).backend, len(clients), torch.device("cpu"))
+    oracle = PrivateOracle(population, sums, terms.plan.privacy, ledger, randomness)
+    progress = begin(terms.strategy, start.expand(len(clients), -1))
+    heard = []
+    network = Star(len(clients), terms.network.cohort)
+    for done in simulate(terms.strategy, oracle, network, progress, randomness, rounds=terms.rounds):
+        progress = done.progress
+        heard.append(progress.received.clone())
+    return progress.models.mean(0), list(ledger.records), heard
+
+
+def bare(record: Record) -> Record:
+    """The record without what differs: noise of another attempt, and last digits of a bound that answers gave."""
+    return replace(record, digest=None, attempt=0, bound=float(f"{record.bound:.6g}"))

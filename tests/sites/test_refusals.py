@@ -1,0 +1,254 @@
+"""A site answers what its plan and its budget allow, and nothing else, whatever it is sent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import save
+from sites_in_memory import Party, config_of, like, party, sites_of
+
+from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.privacy.ledger_file import LedgerFile
+from fedpriv.sites import Federation, Proposal, Site, propose
+from fedpriv.sites.messages import Question, Reply, pack, unpack_reply
+from fedpriv.sites.terms import Terms
+
+DIM = 640
+FEDAVG = "strategy={name: fedavg, learning_rate: .5}"
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory):
+    made = party(tmp_path_factory.mktemp("party"), FEDAVG, "rounds=8")
+    yield made
+    made.close()
+
+
+def say(found: Party, at: int, heard: torch.Tensor, plan: str | None = None, site: int = 0) -> bytes:
+    return found.sites[site].answer(pack(Question(plan or found.proposal.hash, at, heard)))
+
+
+def code(reply: bytes) -> str | None:
+    return unpack_reply(reply, DIM).code
+
+
+def releases(found: Party, site: str = "north") -> int:
+    return len(LedgerFile.read(found.folder / site / "runs" / found.proposal.hash / "ledger.jsonl").records)
+
+
+def test_the_same_question_has_the_same_reply_and_one_price(found: Party) -> None:
+    first = say(found, 0, torch.zeros(DIM), site=1)
+    spent = found.sites[1].spent(found.proposal.hash).epsilon
+    assert unpack_reply(first, DIM).message is not None
+    assert say(found, 0, torch.zeros(DIM), site=1) == first
+    assert releases(found, "east") == 1
+    assert found.sites[1].spent(found.proposal.hash).epsilon == spent
+    assert code(say(found, 0, torch.full((DIM,), 1e-3), site=1)) == "other_point"
+    assert releases(found, "east") == 1
+
+
+def test_rounds_go_forwards_and_end_with_the_plan(found: Party) -> None:
+    assert code(say(found, 3, torch.zeros(DIM))) is None
+    before = releases(found)
+    for at in (0, 2, 8, 1000, 2**62):
+        assert code(say(found, at, torch.zeros(DIM))) == "other_round"
+    assert code(say(found, 4, torch.zeros(DIM), plan="0" * 64)) == "other_plan"
+    assert releases(found) == before
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x00" * 9,
+        b"\xff" * 64,
+        pack(Reply("0" * 64, 1, torch.zeros(DIM), None)),
+        save(
+            {"row": torch.full((DIM,), float("nan"))}, {"fedpriv": json.dumps({"plan": "x", "round": 5, "code": None})}
+        ),
+        save({"row": torch.zeros(DIM)}, {"fedpriv": json.dumps({"plan": "x", "round": -1, "code": None})}),
+        save({"row": torch.zeros(DIM)}, {"fedpriv": json.dumps({"plan": "x", "round": True, "code": None})}),
+        save({"row": torch.zeros(DIM)}, {"fedpriv": json.dumps({"plan": ["x"], "round": 1, "code": None})}),
+        save({"row": torch.zeros(DIM)}, {"fedpriv": "[" * 100_000}),
+        save({"row": torch.zeros(DIM)}, {"fedpriv": json.dumps({"plan": "x", "round": 1})}),
+        save({"row": torch.zeros(DIM)}),
+        save({"row": torch.zeros(DIM, dtype=torch.float64)}, {"fedpriv": json.dumps({"plan": "x", "round": 1})}),
+        save({"row": torch.zeros(DIM), "more": torch.zeros(1)}, {"fedpriv": json.dumps({"plan": "x", "round": 1})}),
+    ],
+)
+def test_what_is_no_question_is_refused_in_one_word(found: Party, data: bytes) -> None:
+    assert code(found.sites[2].answer(data)) in ("malformed", "other_plan")
+    assert len(found.sites[2].answer(data)) < 500
+
+
+def test_points_of_another_shape_or_not_finite_are_refused(found: Party) -> None:
+    for heard in (torch.zeros(DIM + 1), torch.zeros(0), torch.full((DIM,), torch.inf), torch.zeros(1)):
+        assert code(say(found, 5, heard, site=2)) == "malformed"
+    assert code(say(found, 5, torch.full((DIM,), 1e38), site=2)) is None  # any point has its price
+
+
+def test_a_restarted_site_answers_no_round_again(tmp_path: Path) -> None:
+    found = party(tmp_path, FEDAVG)
+    first, other = say(found, 1, torch.zeros(DIM)), torch.ones(DIM)
+    found.sites[0].close()
+    found.sites[0] = Site(tmp_path / "north")
+    assert say(found, 1, torch.zeros(DIM)) == first
+    assert code(say(found, 1, other)) == "other_point"
+    assert code(say(found, 0, other)) == "other_round"
+    # it was killed after its ledger was written, and before its state was
+    state = tmp_path / "north" / "runs" / found.proposal.hash / "state.pt"
+    before = state.read_bytes()
+    second = say(found, 2, torch.zeros(DIM))
+    found.sites[0].close()
+    state.write_bytes(before)
+    found.sites[0] = Site(tmp_path / "north")
+    assert code(say(found, 2, other)) == "other_round"
+    assert code(say(found, 2, torch.zeros(DIM))) == "other_round"
+    third = say(found, 3, torch.zeros(DIM))
+    assert code(third) is None
+    assert third != second
+    assert releases(found) == 3
+    found.close()
+
+
+def test_a_site_stops_at_its_own_budget_over_all_federations(tmp_path: Path) -> None:
+    config = config_of(FEDAVG, "privacy.epsilon=2")
+    sites = sites_of(tmp_path, config, (50.0, 2.2, 50.0, 50.0))
+    cards = [site.card for site in sites.values()]
+    answered: list[int] = []
+    for number in range(2):
+        proposal = propose(config, cards, like(config))
+        for site in sites.values():
+            site.join(proposal.text, proposal.fingerprint)
+        for at in range(4):
+            question = pack(Question(proposal.hash, at, torch.zeros(DIM)))
+            assert code(sites[0].answer(question)) is None
+            if code(sites[1].answer(question)) is None:
+                answered.append(4 * number + at)
+            else:
+                assert code(sites[1].answer(question)) in ("over_budget", "other_round")
+        assert sites[1].spent(proposal.hash).epsilon <= 2.2
+    assert answered == [0, 1, 2, 3]
+    assert sites[0].spent(proposal.hash).epsilon > 2.5
+    for site in sites.values():
+        site.close()
+
+
+def changed(text: str, **more: object) -> str:
+    told = yaml.safe_load(text)
+    for path, value in more.items():
+        section = told
+        *above, last = path.split("__")
+        for name in above:
+            section = section[name]
+        section[last] = value
+    return yaml.safe_dump(told)
+
+
+def test_a_plan_that_is_not_what_it_says_is_not_accepted(found: Party, tmp_path: Path) -> None:
+    site, text = found.sites[3], found.proposal.text
+    for more, words in (
+        ({"settings__privacy__noise_multiplier": 0.01}, "do not accept it"),
+        ({"settings__privacy__noise_multiplier": None}, "a plan has it filled in"),
+        ({"settings__privacy__trust": {"secure_aggregation": {"min_honest": 2}}}, "would see single rows"),
+        ({"settings__privacy__trust": "central"}, "would see single rows"),
+        ({"settings__privacy__at": "none"}, "private answers only"),
+        ({"settings__privacy__durable": False}, "before it answers"),
+        ({"settings__privacy__sampling": {"cyclic": {"blocks": 2}}}, "without a price"),
+        ({"settings__network__topology": {"name": "ring"}}, "are a star"),
+        ({"settings__model__weights": {"file": "/etc/passwd", "without": []}}, "a plan has no files"),
+        ({"settings__strategy": {"name": "os:system"}}, "plugins"),
+        ({"settings__privacy__schedule": {"function": "os:abs"}}, "plugins"),
+        ({"settings__seed": None}, "filled in"),
+        ({"sites": yaml.safe_load(text)["sites"][:3]}, "this site's name and key"),
+        ({"sites": yaml.safe_load(text)["sites"] + yaml.safe_load(text)["sites"][:1]}, "one of its own"),
+    ):
+        other = changed(text, **more)
+        with pytest.raises(FedprivError, match=words):
+            site.join(other, Proposal.read(other).fingerprint if "one of its own" not in words else "")
+    with pytest.raises(ConfigError, match="not the fingerprint"):
+        site.join(text, "0000 " * 8)
+    assert [*site.plans] == [found.proposal.hash]
+
+
+def test_only_the_owner_can_read_a_site(found: Party) -> None:
+    for path in (found.folder / "north").rglob("*"):
+        assert path.stat().st_mode & 0o077 == 0, path
+    (found.folder / "west" / "secret_seed").chmod(0o644)
+    found.sites[3].close()
+    with pytest.raises(FedprivError, match="can be read by others"):
+        Site(found.folder / "west")
+    (found.folder / "west" / "secret_seed").chmod(0o600)
+    found.sites[3] = Site(found.folder / "west")
+
+
+def test_two_processes_do_not_run_one_site(found: Party) -> None:
+    found.sites[0]._folder.check()
+    again = Site(found.folder / "north")  # in one process the newest has it
+    assert code(say(found, 7, torch.zeros(DIM))) == "failed"
+    assert releases(found) == 1
+    found.sites[0] = again
+
+
+def test_the_text_of_an_error_stays_at_the_site(found: Party, monkeypatch: pytest.MonkeyPatch, caplog) -> None:
+    terms = found.sites[1]._member(found.proposal.hash).terms
+
+    def fail(*_: object) -> None:
+        raise ValueError("patient 4711 has label 9")
+
+    monkeypatch.setattr(type(terms.strategy.local_step), "__call__", fail)
+    reply = say(found, 6, torch.zeros(DIM), site=1)
+    assert code(reply) == "failed"
+    assert b"4711" not in reply
+    assert "4711" in caplog.text
+
+
+def test_sites_that_answer_nonsense_do_not_stop_the_others(tmp_path: Path) -> None:
+    found = party(tmp_path, FEDAVG)
+    plan, lost = found.proposal.hash, []
+
+    def spoil(site: int, reply: bytes) -> bytes | None:
+        at = found.federation.progress.round
+        if site == 0 and not lost and at == 1:
+            lost.append(site)
+            return None
+        huge, other = torch.full((DIM,), 1e30), torch.zeros(DIM)
+        nonsense = {
+            0: save(
+                {"row": torch.full((DIM,), torch.nan)},
+                {"fedpriv": json.dumps({"plan": plan, "round": 0, "code": None})},
+            ),
+            1: pack(Reply(plan, at, huge, None)),
+            2: pack(Reply(plan, at, torch.zeros(DIM - 1), None)),
+            3: pack(Reply(plan, at + 1, other, None)),
+        }
+        return nonsense[at] if site == 3 else reply
+
+    found.transport.spoil = spoil
+    reports = list(found.federation)
+    assert [report.absent for report in reports] == [{"west": "malformed"}] * 4
+    assert lost == [0]  # asked again, it said the same
+    assert bool(torch.isfinite(found.federation.model).all())
+    found.close()
+
+
+def test_an_absent_site_is_absent_and_the_server_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    found = party(tmp_path, FEDAVG)
+    rounds = iter(found.federation)
+    next(rounds)
+    del found.transport.sites[2]
+    assert next(rounds).absent == {"south": "no_reply"}
+    model = found.federation.model
+    found.federation.close()
+    again = Federation(found.proposal, found.transport, tmp_path / "server")
+    torch.testing.assert_close(again.model, model)
+    found.transport.sites[2] = found.sites[2]
+    assert [report.round for report in again] == [3, 4]
+    assert again.ended == "rounds"
+    found.federation = again
+    found.close()
+    assert Terms.of(found.proposal).rounds == 4

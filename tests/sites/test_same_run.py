@@ -1,0 +1,83 @@
+"""Sites and a server make the run that one process would make, if it had the secrets of all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from sites_in_memory import bare, in_one_process, party
+
+from fedpriv.privacy.accounting.accountant import account
+from fedpriv.privacy.ledger_file import LedgerFile
+
+STRATEGIES = (
+    "{name: fedavg, learning_rate: .5}",
+    "{name: fedavg, learning_rate: .5, local_steps: 2, server_momentum: .9, weighting: clients, average: 1}",
+    "{name: fedprox, learning_rate: .5, proximal: .1}",
+    "{name: fedopt, learning_rate: .5, server: yogi, tau: .01}",
+    "{name: scaffold, learning_rate: .5, local_steps: 2, control_rate: .5}",
+    "{name: iadmm_prox, average: 1}",
+    "{name: iadmm_trust}",
+    "{name: iadmm_output}",
+    "{name: dp_gd, learning_rate: 1, momentum: .9, report: average, average: 4, regularizer: {box: {bound: 2}}}",
+    "{name: dp_svrg, epoch_length: 3}",
+    "{name: dp_svrg_plus_plus, epoch_length: 1, learning_rate: .1}",
+    "{name: dp_accmd, radius: 2}",
+)
+FAIR = (
+    "data={name: breast_cancer, variant: diagnostic, partition: {kind: iid, n_clients: 4}}",
+    "model=logistic_regression",
+    "loss=logistic",
+    "problem.constraints=[{name: class_loss_at_most, label: 1, bound: .4, fraction: .37}]",
+    "strategy={name: private_al}",
+)
+CASES = {
+    **{options: (f"strategy={options}",) for options in STRATEGIES},
+    "cohorts": ("network.cohort.fixed=3",),
+    "batches": ("strategy={name: fedavg, learning_rate: .5}", "privacy.sampling={poisson: {rate: .3}}"),
+    "fixed batches": ("strategy={name: fedavg, learning_rate: .5}", "privacy.sampling={fixed_size: {size: 50}}"),
+    "laplace": ("strategy={name: fedavg, learning_rate: .5}", "privacy.mechanism=laplace"),
+    "whole clients": (
+        "strategy={name: fedavg, learning_rate: .5, local_steps: 2}",
+        "privacy.unit=client",
+        "privacy.at=message",
+        "privacy.relation=add_remove",
+    ),
+    "adaptive clip": (
+        "strategy={name: fedavg, learning_rate: .5, adaptive_clip: {initial: .3}}",
+        "privacy.unit=client",
+        "privacy.at=message",
+    ),
+    "pairs": ("strategy={name: fedavg, learning_rate: .5}", "privacy.trust={pairwise: {colluders: 1, ratio: 3.0}}"),
+    "pairs, a constraint": (*FAIR, "privacy.trust={pairwise: {colluders: 1, ratio: 3.0}}"),
+    "sparse pairs": (
+        "strategy={name: iadmm_prox}",
+        "privacy.trust={pairwise: {colluders: 0, ratio: 2.0, secrets: {random_regular: {degree: 2}}}}",
+    ),
+    "a constraint": FAIR,
+}
+QUICK = {STRATEGIES[0], STRATEGIES[5], "cohorts", "whole clients", "pairs, a constraint"}
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.distributed) for name in CASES]
+)
+def test_it_is_the_run_of_one_process(case: str, tmp_path: Path) -> None:
+    found = party(tmp_path, *CASES[case])
+    reports = list(found.federation)
+    assert (found.federation.ended, len(reports)) == ("rounds", 4)
+    assert not any(report.absent for report in reports)
+    model, records, _ = in_one_process(found)
+    # noise of pairs cancels up to the rounding of each row
+    tolerance = 2e-5 if "pairs" in case else 1e-6
+    torch.testing.assert_close(found.federation.model, model, rtol=tolerance, atol=tolerance)
+    for number, name in enumerate(("north", "east", "south", "west")):
+        ledger = LedgerFile.read(tmp_path / name / "runs" / found.proposal.hash / "ledger.jsonl")
+        mine = [record for record in records if record.clients is None or number in record.clients]
+        assert [bare(record) for record in ledger.records] == [bare(record) for record in mine]
+        whole = account(records, 4, 1e-5)
+        own = found.sites[number].spent(found.proposal.hash).epsilon
+        assert own == pytest.approx(whole.per_client[number], rel=1e-6)
+    assert found.federation.spent().epsilon == pytest.approx(whole.epsilon, rel=1e-6)
+    found.close()

@@ -1,0 +1,140 @@
+"""All bytes that leave a site are made of its recorded releases and of public facts; secrets stay where they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from sites_in_memory import Party, party
+from torch import Tensor
+
+from fedpriv.engines.local import Call, client_half
+from fedpriv.errors import PrivacyError
+from fedpriv.oracle.dry import DryOracle
+from fedpriv.oracle.questions import Question as Asked
+from fedpriv.privacy.ledger import Ledger, Release
+from fedpriv.privacy.ledger_file import LedgerFile
+from fedpriv.sites.messages import Question, Reply, pack, unpack_question, unpack_reply
+
+PAIRS = "privacy.trust={pairwise: {colluders: 1, ratio: 3.0}}"
+
+
+class Replayed(DryOracle):
+    """Answers what was released, in order, and knows nothing else."""
+
+    released: list[Tensor]
+
+    def _answer(self, question: Asked, params: Tensor, anchor: Tensor | None = None) -> Tensor:
+        super()._answer(question, params, anchor)
+        return self.released.pop(0).to(params.dtype) if self._recorded(question) else torch.full_like(params, 7.0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("strategy={name: fedavg, learning_rate: .5, local_steps: 2}",),
+        ("strategy={name: iadmm_prox}", PAIRS),
+        ("strategy={name: fedavg, learning_rate: .5}", "privacy.unit=client", "privacy.at=message"),
+    ],
+    ids=["gradients", "pairs", "messages"],
+)
+def test_replies_are_made_of_recorded_releases(
+    options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released: dict[int, list[Tensor]] = {}
+    whole = Ledger.open
+
+    def watched(ledger: Ledger, release: Release) -> Tensor:
+        value = whole(ledger, release)
+        released.setdefault(id(ledger), []).append(value.clone())
+        return value
+
+    monkeypatch.setattr(Ledger, "open", watched)
+    found = party(tmp_path, *options)
+    list(found.federation)
+    terms = found.federation.terms
+    assert len(found.transport.sent) == 16
+    for number, site in found.sites.items():
+        member = site._member(found.proposal.hash)
+        values, file = released[id(member._ledger)], LedgerFile.read(member._ledger._path)
+        assert len(values) == len(file.records)
+        assert file.altered is None
+        oracle, local = Replayed(terms.plan.privacy, terms.sizes), terms.strategy.local_step.init(terms.start[None])
+        oracle._places = lambda cohort, number=number: torch.tensor([number])
+        oracle.released = values
+        for (_, question), (_, reply) in zip(
+            [one for one in found.transport.heard if one[0] == number],
+            [one for one in found.transport.sent if one[0] == number],
+            strict=True,
+        ):
+            asked = unpack_question(question)
+            call = Call(asked.round, terms.cohort(asked.round), asked.heard[None], terms.common[asked.round])
+            message, local = client_half(terms.strategy, oracle, call, local)
+            assert pack(Reply(found.proposal.hash, asked.round, message[0].float(), None)) == reply
+        assert not values
+    found.close()
+
+
+def everything(folder: Path) -> bytes:
+    return b"\n".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def test_secrets_stay_in_the_folder_of_their_site(tmp_path: Path) -> None:
+    found = party(tmp_path, "strategy={name: fedavg, learning_rate: .5}", PAIRS)
+    list(found.federation)
+    sent = b"\n".join(data for _, data in [*found.transport.sent, *found.transport.heard])
+    names = [card.name for card in found.proposal.cards]
+    for number, site in found.sites.items():
+        folder, member = site._folder, site._member(found.proposal.hash)
+        others = b"\n".join(everything(tmp_path / name) for name in [*names, "server"] if name != names[number])
+        own = (
+            (tmp_path / names[number] / "secret_seed").read_bytes(),
+            (tmp_path / names[number] / "private_key").read_bytes(),
+        )
+        secrets = [*own, folder.private_key, f"{folder.secret_seed}".encode(), f"{folder.secret_seed:x}".encode()]
+        secrets += [member._randomness.digest_key(), member._randomness.seal_key()]
+        secrets += [member._secrets().pair_secret(number, other, "noise") for other in range(4) if other != number]
+        for secret in secrets:
+            for text in (secret, secret.hex().encode()):
+                assert text not in others
+                assert text not in sent
+        # nor can it compute the secret of a pair of others, with all that it has
+        with pytest.raises(PrivacyError, match="shares no secret"):
+            member._secrets().pair_secret((number + 1) % 4, (number + 2) % 4, "noise")
+    found.close()
+
+
+def test_a_message_has_a_row_and_three_facts(tmp_path: Path) -> None:
+    reply = Reply("ab" * 32, 7, torch.arange(4.0), None)
+    (tmp_path / "reply").write_bytes(pack(reply))
+    with safe_open(tmp_path / "reply", "pt") as file:
+        assert [*file.keys()] == ["row"]
+        assert {*json.loads(file.metadata()["fedpriv"])} == {"plan", "round", "code"}
+        assert {*file.metadata()} == {"fedpriv"}
+    assert unpack_reply(pack(reply), 4).message.tolist() == [0, 1, 2, 3]
+    refusal = Reply("", 7, None, "over_budget")
+    assert unpack_reply(pack(refusal), 4) == refusal
+
+
+def rows_of(found: Party, at: int) -> Tensor:
+    """What all sites say in a round at one point."""
+    asked = pack(Question(found.proposal.hash, at, torch.zeros(640)))
+    return torch.stack([unpack_reply(site.answer(asked), 640).message for site in found.sites.values()])
+
+
+def test_noise_of_pairs_is_in_each_row_and_not_in_the_sum(tmp_path: Path) -> None:
+    strategy = "strategy={name: dp_gd}"
+    trust = "privacy.trust={pairwise: {colluders: 1, ratio: 30.0}}"
+    found = party(tmp_path, strategy, trust, "privacy.epsilon=.5", "data.partition={kind: iid, n_clients: 4}")
+    assert "X25519" in str(found.federation.spent()) or "X25519" in found.federation.terms.plan.privacy.trusted
+    assert "simulated" not in found.federation.terms.plan.privacy.trusted
+    rows = rows_of(found, 0)
+    # three pairs of deviation 30 sigma, against sigma of four clients in the sum
+    in_rows, in_sum = rows.std(), rows.sum(0).std()
+    assert in_rows / in_sum == pytest.approx((1 + 3 * 30**2) ** 0.5 / 2, rel=0.1)
+    # the pair noise of another round is another one
+    assert abs(torch.corrcoef(torch.stack([rows[0], rows_of(found, 1)[0]]))[0, 1]) < 0.2
+    found.close()
