@@ -14,6 +14,7 @@ from . import problems as problems
 from . import randomness as randomness
 from . import reports as reports
 from . import runs as runs
+from . import sites as sites
 from . import storage as storage
 from . import strategies as strategies
 from .clients.client import Client, make_clients

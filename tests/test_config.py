@@ -350,3 +350,10 @@ def test_initial_parameters_do_not_show_a_part_of_a_seed_too_large_to_guess():
     assert not torch.equal(start(2**40 + 7), start(2**41 + 7))  # the same low bits
     assert not torch.equal(start(2**40 + 7), start(7))
     assert start(2**100).isfinite().all()
+
+
+def test_an_infinite_setting_is_read_as_it_was_written(tmp_path: Path):
+    found = load_config(Path(__file__).with_name("run.yaml"), ["strategy={name: iadmm_trust}"])
+    (tmp_path / "config.yaml").write_text(to_yaml(found))
+    assert load_config(tmp_path / "config.yaml") == found
+    assert found.recipe().strategy.local_step.step.radius.scale == float("inf")
