@@ -35,6 +35,9 @@ def check_settings(config: Config, n_sites: int) -> None:
 
 
 def _check_files(config: Config) -> None:
+    if config.privacy.budget is not None:
+        fix = "every site has a budget of its own in its folder, and a plan names no files: leave it out"
+        raise ConfigError("privacy.budget", "(file)", fix)
     if config.secret_seed is not None:
         raise ConfigError("secret_seed", "(given)", "every site has its own, which it makes itself: leave it out")
     if config.model.weights is not None:
