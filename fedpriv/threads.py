@@ -7,8 +7,9 @@ not.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -53,3 +54,14 @@ def each(work: Callable[[int, T], R], items: Sequence[T]) -> list[R]:
     finally:
         torch.set_num_threads(allowed)
     return [found[place] for place in range(len(items))]
+
+
+@contextmanager
+def one() -> Generator[None]:
+    """Torch takes one thread: the last bits of sums do not depend on how many there are."""
+    allowed = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(allowed)

@@ -159,7 +159,10 @@ class Plugin(Section):
 
 
 def options_model(
-    builder: Callable[..., Any], skip: Collection[str] = (), spellings: Mapping[Any, Any] | None = None
+    builder: Callable[..., Any],
+    skip: Collection[str] = (),
+    spellings: Mapping[Any, Any] | None = None,
+    words: Mapping[str, str] | None = None,
 ) -> type[BaseModel]:
     """A section with the parameters of `builder`, by which its options are checked.
 
@@ -167,6 +170,7 @@ def options_model(
         builder: A class or function.
         skip: Parameters that are no options.
         spellings: How YAML writes values of some annotations.
+        words: Parameters that have another name in YAML.
     """
     parameters = inspect.signature(builder).parameters.values()
     named = [p for p in parameters if p.name not in skip and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
@@ -176,7 +180,7 @@ def options_model(
     for p in named:
         hint = hints.get(p.name, Any)
         kind = known[hint] if isinstance(hint, Hashable) and hint in known else named_fields(hint)
-        fields[p.name] = (kind, ... if p.default is p.empty else p.default)
+        fields[(words or {}).get(p.name, p.name)] = (kind, ... if p.default is p.empty else p.default)
     base: type[Section] = _OpenSection if open_ended else Section
     return create_model(getattr(builder, "__name__", "options"), __base__=base, **fields)
 

@@ -23,7 +23,9 @@ from fedpriv.published.recipe import Recipe
 SAMPLING = by_key(
     "full", settings.FullBatch(), poisson=settings.Poisson, fixed_size=settings.FixedSize, cyclic=settings.Cyclic
 )
-MATRIX = by_key("independent", None, bsr=BSR, banded=Banded, blt=BLT)
+
+_FOR = {"iterate": "for"}  # no name of Python's
+MATRIX = by_key("independent", None, bsr=BSR, banded=by_fields(Banded, {}, _FOR), blt=by_fields(BLT, {}, _FOR))
 SECRETS = by_key("complete", pairwise.Complete(), random_regular=pairwise.RandomRegular, topology=pairwise.Topology)
 TRUST = by_key(
     "local",

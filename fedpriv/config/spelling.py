@@ -66,14 +66,27 @@ def by_kind(**classes: type) -> Any:  # noqa: ANN401 - an annotation
     return Annotated[union, AfterValidator(read), PlainSerializer(write)]
 
 
-def by_fields(kind: type, spellings: Mapping[Any, Any]) -> Any:  # noqa: ANN401 - an annotation
-    """Spelling of a class by its fields, of which those with one of these annotations are spelled themselves."""
-    model = options_model(kind, spellings=spellings)
+def by_fields(  # noqa: ANN401 - an annotation
+    kind: type, spellings: Mapping[Any, Any], words: Mapping[str, str] | None = None
+) -> Any:
+    """Spelling of a class by its fields.
+
+    Args:
+        kind: The class.
+        spellings: How YAML writes values of some annotations.
+        words: Fields that have another name in YAML.
+    """
+    model, yaml = options_model(kind, spellings=spellings, words=words), words or {}
+
+    def read(chosen: BaseModel) -> object:
+        given = dict(chosen)
+        return kind(**{name: given[yaml.get(name, name)] for name in inspect.signature(kind).parameters})
 
     def write(made: Any) -> object:  # noqa: ANN401 - a dataclass
-        return model.model_construct(**vars(made)).model_dump(mode="json")
+        given: dict[str, Any] = {yaml.get(name, name): value for name, value in vars(made).items()}
+        return model.model_construct(**given).model_dump(mode="json")
 
-    form = Annotated[model, AfterValidator(lambda chosen: kind(**dict(chosen))), PlainSerializer(write)]
+    form = Annotated[model, AfterValidator(read), PlainSerializer(write)]
     return Annotated[kind, Spelled(form)]
 
 

@@ -2,13 +2,15 @@
 
 Steps with a constant rate add answers up, so what matters is the noise of their sums. With A the matrix of these sums
 (lower-triangular Toeplitz, with momentum and weight decay where the steps have them), the noise of the iterates is
-``s A C^-1 Z``. A good C makes it small beside its own sensitivity, which sets s.
+``s A C^-1 Z``. A good C makes it small beside its own sensitivity, which sets s. The optimised band takes A from the
+run's own strategy.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Literal, Protocol
 
@@ -26,11 +28,25 @@ _DIGITS = 8  # of coefficients: the last bits of an optimiser may differ between
 _STEPS = 300
 
 
+Follow = Callable[[], Array | None]
+"""What the model after each round has of the noise of each round, `[rounds, rounds]`; None where nobody can say."""
+
+
+def unknown() -> None:
+    """Nobody can say."""
+
+
 class Matrix(Protocol):
     """A family of matrices, from which a run's own follows."""
 
-    def factor(self, rounds: int, separation: int) -> Factor:
-        """The matrix for so many rounds, in which a unit takes part at most every `separation`-th round."""
+    def factor(self, rounds: int, separation: int, follow: Follow = unknown) -> Factor:
+        """The matrix for so many rounds, in which a unit takes part at most every `separation`-th round.
+
+        Args:
+            rounds: Number of rounds.
+            separation: As above.
+            follow: What the strategy's models have of the noise of each round, for a matrix that suits it.
+        """
         ...
 
 
@@ -50,7 +66,7 @@ class BSR:
     momentum: Fraction = 0.0
     decay: Probability = 1.0
 
-    def factor(self, rounds: int, separation: int) -> Factor:
+    def factor(self, rounds: int, separation: int, follow: Follow = unknown) -> Factor:
         """See `Matrix`."""
         return Factor(_rounded(_root(min(self.band, rounds), self.momentum, self.decay)[1:]))
 
@@ -60,13 +76,16 @@ class BSR:
 class Banded:
     """`band` coefficients with the least error of the iterates, found by L-BFGS from the banded square root on.
 
-    Toeplitz: one column for all rounds (Choquette-Choo et al. 2023 optimise a column for each).
+    The iterates are those that the run's strategy reports: its steps and their schedule, momentum, mixing and averages
+    are followed. Toeplitz: one column for all rounds (Choquette-Choo et al. 2023 optimise a column for each).
 
     Args:
         band: As for `BSR`.
         iterate: Which error is made small: the mean squared one of all iterates (`"average"`) or that of the `"last"`.
-        momentum: That of the steps.
-        decay: As for `BSR`.
+            In YAML it is `for`.
+        momentum: That of the steps, for the square root to begin with; and for a strategy that cannot be followed: it
+            is not linear in the answers, or has more than 2000 rounds. Its step size then counts as constant.
+        decay: As for `BSR`, with the same use.
     """
 
     band: Count
@@ -74,9 +93,10 @@ class Banded:
     momentum: Fraction = 0.0
     decay: Probability = 1.0
 
-    def factor(self, rounds: int, separation: int) -> Factor:
+    def factor(self, rounds: int, separation: int, follow: Follow = unknown) -> Factor:
         """See `Matrix`."""
-        return _banded(self, rounds, separation)
+        response = follow() if min(self.band, rounds) > 1 else None
+        return _banded(self, rounds, separation, None if response is None else _form(response, self.iterate))
 
 
 @checked("privacy.noise.time.blt")
@@ -96,13 +116,37 @@ class BLT:
     momentum: Fraction = 0.0
     decay: Probability = 1.0
 
-    def factor(self, rounds: int, separation: int) -> Factor:
+    def factor(self, rounds: int, separation: int, follow: Follow = unknown) -> Factor:
         """See `Matrix`."""
         return _buffered(self, rounds, separation)
 
 
-@lru_cache(maxsize=64)
-def _banded(wanted: Banded, rounds: int, separation: int) -> Factor:
+@dataclass(frozen=True)
+class _Form:
+    """A quadratic form; equal if its numbers are."""
+
+    digest: bytes
+    numbers: Tensor = field(compare=False, repr=False)
+
+    def __call__(self, inverse: Tensor) -> Tensor:
+        return inverse @ self.numbers @ inverse
+
+
+def _form(response: Array, iterate: Iterate) -> _Form:
+    """The squared error of the iterates as a form of the first column d of C^-1.
+
+    With A what iterates have of the noise of each round, column p of A C^-1 is `sum_u d_u A[:, p + u]`. So the sum of
+    all squares is a form whose entry u, v is `sum_p (A'A)[p + u, p + v]`: sums along diagonals, from their ends.
+    """
+    rows = torch.from_numpy(response if iterate == "average" else response[-1:])
+    numbers = rows.T @ rows
+    for place in range(len(numbers) - 2, -1, -1):
+        numbers[place, :-1] += numbers[place + 1, 1:]
+    return _Form(hashlib.sha256(numbers.numpy().tobytes()).digest(), numbers)
+
+
+@lru_cache(maxsize=4)  # each may hold a form of 32 MB
+def _banded(wanted: Banded, rounds: int, separation: int, form: _Form | None) -> Factor:
     band = min(wanted.band, rounds)
     if band == 1:
         return Factor()
@@ -112,7 +156,8 @@ def _banded(wanted: Banded, rounds: int, separation: int) -> Factor:
         rest = numbers.new_zeros(rounds - band)
         return torch.cat([numbers.new_ones(1), numbers, rest])
 
-    found = _least(lambda x: _error(column(x), wanted, band, separation), start)
+    left = form or _constant(wanted, rounds)
+    found = _least(lambda x: _error(column(x), left, band, separation), start)
     return Factor(_rounded(found))
 
 
@@ -134,12 +179,20 @@ def _buffered(wanted: BLT, rounds: int, separation: int) -> Factor:
     rates = np.geomspace(1.0, 0.5 / rounds, wanted.buffers)
     scales = np.sqrt(rates) * 0.5 / np.sqrt(rates).sum()
     start = np.log(np.concatenate([scales, rates]))
-    found = _least(lambda x: _error(column(x), wanted, rounds, separation), start)
+    left = _constant(wanted, rounds)
+    found = _least(lambda x: _error(column(x), left, rounds, separation), start)
     scales_found, decays_found = (part.numpy() for part in parts(torch.from_numpy(found)))
     return Factor((), _rounded(scales_found), tuple(min(d, 1 - 10.0**-_DIGITS) for d in _rounded(decays_found)))
 
 
-def _error(column: Tensor, wanted: Banded | BLT, reach: int, separation: int) -> Tensor:
+def _constant(wanted: Banded | BLT, rounds: int) -> Callable[[Tensor], Tensor]:
+    """The squared error of the iterates by the first column of C^-1, for steps of constant size."""
+    workload = _workload(rounds, wanted.momentum, wanted.decay)
+    left = torch.arange(rounds, 0, -1).double() / rounds if wanted.iterate == "average" else 1.0
+    return lambda inverse: (_product(workload, inverse).square() * left).sum()
+
+
+def _error(column: Tensor, left: Callable[[Tensor], Tensor], reach: int, separation: int) -> Tensor:
     """Logarithm of the squared error of the iterates, times the squared sensitivity; see `correlated.shares`."""
     rounds = len(column)
     costly = column.abs()
@@ -147,9 +200,7 @@ def _error(column: Tensor, wanted: Banded | BLT, reach: int, separation: int) ->
         costly = costly.flip(0).cummax(0).values.flip(0)
     costly = torch.nn.functional.pad(costly, (0, -rounds % separation))
     paid = costly.view(-1, separation).cumsum(0).flatten()[:rounds].square().sum()
-    sums = _product(_workload(rounds, wanted.momentum, wanted.decay), _inverse(column))
-    left = torch.arange(rounds, 0, -1).double() / rounds if wanted.iterate == "average" else 1.0
-    return (sums.square() * left).sum().log() + paid.log()
+    return left(_inverse(column)).log() + paid.log()
 
 
 def _least(error: Callable[[Tensor], Tensor], start: Array) -> Array:

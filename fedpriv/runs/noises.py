@@ -6,23 +6,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from fedpriv.engines.local import begin, simulate
 from fedpriv.errors import FedprivError
-from fedpriv.network.graph import Graph
-from fedpriv.network.local import CyclicCohort, Everyone, Star
-from fedpriv.oracle.impulse import ImpulseOracle
-from fedpriv.privacy.correlated import INDEPENDENT, inverse
-from fedpriv.privacy.matrices import BLT, BSR
+from fedpriv.network.local import CyclicCohort, Star
+from fedpriv.privacy.correlated import INDEPENDENT, OverTime, inverse
+from fedpriv.privacy.matrices import BLT, BSR, Banded
 from fedpriv.privacy.settings import Central, Cyclic, FixedSize, FullBatch, Independent, Noise, Poisson, Privacy
 from fedpriv.randomness.streams import Randomness
+from fedpriv.runs.impulses import responses
 from fedpriv.runs.planning import Draft, Plan
 
 Array = NDArray[np.float64]
-_MOST_ROUNDS = 2000  # in which noise is followed
-_MOST_NUMBERS = 5_000_000  # of all nodes' models
 _BUFFERS = 4
 
 
@@ -70,23 +65,27 @@ def forecast_of_noises(draft: Draft, plan: Plan) -> NoisesForecast | None:
     """
     blocks = _blocks(draft)
     asked = [record.round for record in plan.records]
-    if not plan.privacy.private or blocks < 2 or asked != list(range(draft.rounds)) or draft.rounds > _MOST_ROUNDS:
+    if not plan.privacy.private or blocks < 2 or asked != list(range(draft.rounds)):
         return None
-    passed = _passed_on(draft, plan)
-    if passed is None:
+    found = responses(draft.strategy, plan.privacy, draft.network, draft.rounds, Randomness(draft.seed))
+    if found is None:
         return None
+    passed = found[-1]
     target = plan.spent().epsilon
     planned = _left(passed, plan)
     choices = [Choice("as planned", 1.0)]
     for words, needs, other in _others(draft, blocks):
-        asking = replace(other, privacy=replace(other.privacy, epsilon=target, noise_multiplier=None))
+        noise = other.privacy.noise
+        if isinstance(noise, Banded):  # the strategy was followed already
+            noise = OverTime(noise.factor(draft.rounds, blocks, lambda: found), blocks)
+        asking = replace(other, privacy=replace(other.privacy, epsilon=target, noise_multiplier=None, noise=noise))
         if other.privacy == draft.privacy and other.network is draft.network:
             continue
         try:
-            found = asking.plan()
+            left = _left(passed, asking.plan())
         except FedprivError:  # these settings do not go together
             continue
-        choices.append(Choice(words, _left(passed, found) / planned, needs))
+        choices.append(Choice(words, left / planned, needs))
     if len(choices) == 1:
         return None
     choices.sort(key=lambda choice: choice.left)
@@ -119,6 +118,7 @@ def _others(draft: Draft, blocks: int) -> Iterator[tuple[str, str | None, Draft]
     matrices: Sequence[tuple[str, Noise]] = (
         ("", Independent()),
         (_words(band), BSR(band)),
+        (f", noise: {{time: {{banded: {{band: {band}}}}}}}", Banded(band)),
         (f", noise: {{time: {{blt: {{buffers: {_BUFFERS}}}}}}}", BLT(_BUFFERS)),
     )
     cyclic, privacy = f"{{cyclic: {{blocks: {blocks}}}}}", replace(draft.privacy, noise=Independent())
@@ -159,29 +159,6 @@ def _words(band: int) -> str:
 
 def _with(draft: Draft, privacy: Privacy, network: Star | None = None) -> Draft:
     return replace(draft, privacy=privacy, network=network or draft.network)
-
-
-def _passed_on(draft: Draft, plan: Plan) -> Array | None:
-    """How much of the noise of each round is left in the final model, `[rounds]`; None where that has no meaning."""
-    network = draft.network if isinstance(draft.network, Graph) else Star(1, Everyone())
-    if network.n_clients * draft.rounds > _MOST_NUMBERS:
-        return None
-    try:
-        once, twice = (_response(draft, plan.privacy, network, size) for size in (1.0, 2.0))
-    except (FedprivError, ArithmeticError):
-        return None
-    return once if np.allclose(twice, 2 * once, rtol=1e-6, atol=0) and np.isfinite(once).all() and once.any() else None
-
-
-def _response(draft: Draft, privacy: Privacy, network: Star | Graph, size: float) -> Array:
-    """The final model, averaged over nodes, where the answer of round t is `size` times the t-th unit vector."""
-    alone = replace(privacy, epsilon=None, noise_multiplier=1.0, sampling=FullBatch(), noise=Independent())
-    oracle = ImpulseOracle(alone, network.n_clients, size)
-    start = torch.zeros(1, draft.rounds, dtype=torch.float64).expand(network.n_clients, -1)
-    progress = begin(draft.strategy, start)
-    for done in simulate(draft.strategy, oracle, network, progress, Randomness(draft.seed), rounds=draft.rounds):
-        progress = done.progress
-    return progress.models.mean(0).numpy()
 
 
 def _left(passed: Array, plan: Plan) -> float:

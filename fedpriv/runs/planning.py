@@ -28,6 +28,7 @@ from fedpriv.privacy.settings import Cyclic, Privacy
 from fedpriv.problems.problem import Problem
 from fedpriv.randomness.streams import Randomness
 from fedpriv.runs import compatibility
+from fedpriv.runs.impulses import responses
 from fedpriv.runs.rounds_together import check_questions, with_matrix
 from fedpriv.strategies.base import Strategy
 
@@ -92,13 +93,14 @@ def make_plan(
     Raises:
         ConfigError: settings do not fit the strategy, or no noise reaches the target.
     """
-    privacy = with_matrix(with_secrets(privacy, network), network, rounds)
+    privacy, randomness = with_secrets(privacy, network), randomness or Randomness(0)
+    privacy = with_matrix(privacy, network, rounds, lambda: responses(strategy, privacy, network, rounds, randomness))
     compatibility.check(strategy, privacy, network, len(sizes))
     relative = replace(privacy, epsilon=None, noise_multiplier=1.0) if privacy.private else privacy
     oracle = DryOracle(relative, sizes)
     progress, seen = begin(strategy, torch.zeros(1, 1).expand(len(sizes), 1)), seen_by_aggregator(network, privacy)
     try:
-        started = strategy, oracle, network, progress, randomness or Randomness(0)
+        started = strategy, oracle, network, progress, randomness
         for _ in simulate(*started, rounds=rounds, seen=seen):
             pass
     except ArithmeticError as error:

@@ -1,0 +1,200 @@
+"""The optimised band suits the steps of the run's own strategy, and its price does not rest on that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from test_correlated_price import brute, matrix_of
+from test_correlated_runs import training_of
+
+import fedpriv as fp
+from fedpriv.config import load_config, to_yaml
+from fedpriv.errors import ConfigError
+from fedpriv.network.local import Star
+from fedpriv.privacy.correlated import Factor, OverTime, inverse, sensitivity
+from fedpriv.privacy.ledger_file import LedgerFile
+from fedpriv.privacy.matrices import BLT, BSR, Banded
+from fedpriv.randomness.streams import Randomness
+from fedpriv.runs.impulses import MOST_ROUNDS, responses
+from fedpriv.runs.planning import make_plan
+from fedpriv.strategies.base import Strategy
+
+PRIVACY = fp.Privacy(epsilon=2.0, sampling=fp.Cyclic(10), noise=Banded(10))
+ROUNDS, BLOCKS = 60, 10
+
+
+def by_hand(rate: Callable[[int], float], momentum: float, kept: float) -> np.ndarray:
+    """What models have of each round's noise: steps with momentum, and an average of the models."""
+    found, speed, model, average = np.zeros((ROUNDS, ROUNDS)), *np.zeros((3, ROUNDS))
+    for t in range(ROUNDS):
+        speed = momentum * speed + np.eye(ROUNDS)[t]
+        model = model - rate(t + 1) * speed
+        average = kept * average + (1 - kept) * model if t else model
+        found[t] = average
+    return found
+
+
+CASES: dict[str, tuple[Strategy, np.ndarray]] = {
+    "constant steps": (fp.fedavg(0.5), by_hand(lambda t: 0.5, 0, 0)),
+    "momentum": (fp.fedavg(0.5, server_momentum=0.9), by_hand(lambda t: 0.5, 0.9, 0)),
+    "schedule": (
+        fp.fedavg(fp.Cosine(1.0, ROUNDS)),
+        by_hand(lambda t: fp.Cosine(1.0, ROUNDS)(t), 0, 0),
+    ),
+    "average of models": (fp.fedavg(0.5, average=fp.Ema(0.9)), by_hand(lambda t: 0.5, 0, 0.9)),
+}
+
+
+def errors(response: np.ndarray, factor: Factor, blocks: int) -> tuple[float, float]:
+    """Squared error of all iterates and of the last, with noise as large as the sensitivity: all matrices dense."""
+    left = response @ np.linalg.inv(matrix_of(factor.column(len(response))))
+    squares = (left**2).sum(1) * sensitivity(factor, len(response), blocks) ** 2
+    return float(squares.mean()), float(squares[-1])
+
+
+def followed(strategy: Strategy, rounds: int = ROUNDS, network: Any = None) -> np.ndarray | None:
+    return responses(strategy, PRIVACY, network or Star(4), rounds, Randomness(0))
+
+
+def factor_of(strategy: Strategy, noise: Any, rounds: int = ROUNDS, blocks: int = BLOCKS) -> Factor:
+    privacy = fp.Privacy(epsilon=2.0, sampling=fp.Cyclic(blocks), noise=noise)
+    over_time = make_plan(strategy, privacy, (100,) * 4, Star(4), rounds=rounds).privacy.over_time
+    assert over_time is not None and over_time.separation == blocks
+    return over_time.factor
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_models_have_the_noise_that_is_written_out(name: str) -> None:
+    strategy, wanted = CASES[name]
+    assert followed(strategy) == pytest.approx(wanted, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_band_is_the_best_for_the_steps_at_hand(name: str) -> None:
+    """Against the square root that it starts from, buffers, the best for constant steps, and bands close to it."""
+    strategy, response = CASES[name]
+    mean, last = (factor_of(strategy, Banded(BLOCKS, iterate)) for iterate in ("average", "last"))
+    others = [BSR(BLOCKS).factor(ROUNDS, BLOCKS), BLT(4).factor(ROUNDS, BLOCKS), Factor()]
+    others += [Banded(BLOCKS, iterate).factor(ROUNDS, BLOCKS) for iterate in ("average", "last")]
+    draw = np.random.default_rng(0)
+    others += [Factor(tuple(np.array(mean.band) + 0.02 * draw.normal(size=BLOCKS - 1))) for _ in range(20)]
+    for other in (*others, last):
+        assert errors(response, mean, BLOCKS)[0] <= errors(response, other, BLOCKS)[0] * (1 + 1e-5)
+    for other in (*others, mean):
+        assert errors(response, last, BLOCKS)[1] <= errors(response, other, BLOCKS)[1] * (1 + 1e-5)
+    gained = errors(response, mean, BLOCKS)[0] / errors(response, others[0], BLOCKS)[0]
+    assert gained < (1.0 if name == "constant steps" else 0.95)
+
+
+@pytest.mark.parametrize("band", [BLOCKS, 2 * BLOCKS])
+def test_never_worse_than_the_square_root_also_where_answers_about_a_unit_overlap(band: int) -> None:
+    strategy, response = CASES["momentum"]
+    for place, iterate in enumerate(("average", "last")):
+        found, root = factor_of(strategy, Banded(band, iterate)), BSR(band).factor(ROUNDS, BLOCKS)
+        assert errors(response, found, BLOCKS)[place] <= errors(response, root, BLOCKS)[place] * (1 + 1e-6)
+
+
+def test_the_price_is_that_of_the_matrix_whatever_the_optimiser_found() -> None:
+    """Brute force over all rounds in which a unit may take part; signs of coefficients may be any."""
+    for name, (strategy, _) in CASES.items():
+        for band in (3, 5):
+            factor = factor_of(strategy, Banded(band), rounds=9, blocks=3)
+            exact = brute(matrix_of(factor.column(9)), 3)
+            assert sensitivity(factor, 9, 3) ** 2 >= exact * (1 - 1e-12), name
+            if band <= 3:
+                assert sensitivity(factor, 9, 3) ** 2 == pytest.approx(exact, rel=1e-10)
+
+
+def test_nodes_of_a_graph_are_followed_too() -> None:
+    strategy, network = fp.decentralized_sgd(0.1), fp.Graph(nx.cycle_graph(4))
+    # answers are alike at all nodes, so that mixing leaves them as they are
+    assert followed(strategy, network=network) == pytest.approx(-0.1 * np.tri(ROUNDS), abs=1e-12)
+
+
+@pytest.mark.parametrize("strategy", [fp.fedavg(0.5, optimizer=fp.Adam()), fp.fedopt(0.5)], ids=lambda s: s.name)
+def test_a_strategy_that_is_not_linear_has_the_band_for_constant_steps(strategy: Strategy) -> None:
+    assert followed(strategy) is None
+    assert factor_of(strategy, Banded(4)) == Banded(4).factor(ROUNDS, BLOCKS)
+
+
+def test_more_rounds_than_can_be_followed_are_not() -> None:
+    assert followed(fp.fedavg(0.5), MOST_ROUNDS + 1) is None
+
+
+def test_a_thousand_rounds_take_seconds() -> None:
+    """The steps of the benchmark on MNIST."""
+    start = time.process_time()
+    response = followed(fp.fedavg(40.0, average=fp.Ema(0.99)), 1000)
+    assert response is not None
+    factor = Banded(100).factor(1000, 100, lambda: response)
+    assert time.process_time() - start < 20
+
+    def left(matrix: Factor) -> float:
+        turned = np.convolve(response[-1][::-1], inverse(matrix.column(1000)))[:1000]
+        return float(np.linalg.norm(turned)) * sensitivity(matrix, 1000, 100)
+
+    assert left(factor) < 0.85 * min(left(matrix.factor(1000, 100)) for matrix in (BSR(100), BLT(4)))
+
+
+def test_the_number_of_threads_changes_no_digit() -> None:
+    strategy, allowed, found = fp.gradient_tracking(0.1), torch.get_num_threads(), set[Factor]()
+    network = fp.Graph(nx.random_regular_graph(4, 12, 0))
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            plan = make_plan(strategy, PRIVACY, (100,) * 12, network, rounds=300)
+            assert torch.get_num_threads() == count and plan.privacy.over_time is not None
+            found.add(plan.privacy.over_time.factor)
+    finally:
+        torch.set_num_threads(allowed)
+    assert len(found) == 1
+
+
+def test_a_run_writes_the_matrix_down_and_goes_on_with_it(tmp_path: Path) -> None:
+    privacy = fp.Privacy(noise_multiplier=3.0, sampling=fp.Cyclic(4), noise=Banded(4, "last"))
+
+    def made(folder: str, **more: Any) -> fp.Training:
+        return training_of(privacy, fp.fedavg(0.5, server_momentum=0.9), folder=tmp_path / folder, **more)
+
+    whole, stopped = made("whole"), made("stopped")
+    list(whole)
+    rounds = iter(stopped)
+    for _ in range(5):
+        next(rounds)
+    rounds.close()
+    stopped.folder.close()  # pyright: ignore
+    again = made("stopped", resume=True)
+    list(again)
+    assert torch.equal(again.progress.models, whole.progress.models)
+    header = LedgerFile.read(tmp_path / "stopped/ledger.jsonl").header
+    assert whole.plan.privacy.over_time == OverTime(header.factor or Factor(), 4)
+    assert header.factor != Banded(4, "last").factor(10, 4)  # that of constant steps
+
+
+CONFIG = """
+model: softmax
+data: {name: digits, partition: {kind: iid, n_clients: 3}}
+strategy: {name: fedavg, learning_rate: .5}
+privacy: {epsilon: 2, sampling: {cyclic: {blocks: 3}}, noise: {time: {banded: {band: 3, for: last}}}}
+rounds: 6
+"""
+
+
+def test_a_configuration_says_what_the_band_is_for(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    config = load_config(tmp_path / "config.yaml")
+    assert config.promise(3).noise == Banded(3, "last")
+    (tmp_path / "again.yaml").write_text(to_yaml(config))
+    assert "for: last" in to_yaml(config) and load_config(tmp_path / "again.yaml") == config
+    buffers = load_config(tmp_path / "config.yaml", ["privacy.noise={time: {blt: {buffers: 2, for: last}}}"])
+    assert buffers.promise(3).noise == BLT(2, "last")
+    for wrong, said in (("fro: last", "did you mean 'for'"), ("for: lst", "choose 'average' or 'last'")):
+        with pytest.raises(ConfigError, match=said):
+            load_config(tmp_path / "config.yaml", [f"privacy.noise={{time: {{banded: {{band: 3, {wrong}}}}}}}"])
