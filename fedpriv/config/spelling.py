@@ -66,9 +66,7 @@ def by_kind(**classes: type) -> Any:  # noqa: ANN401 - an annotation
     return Annotated[union, AfterValidator(read), PlainSerializer(write)]
 
 
-def by_fields(  # noqa: ANN401 - an annotation
-    kind: type, spellings: Mapping[Any, Any], words: Mapping[str, str] | None = None
-) -> Any:
+def by_fields(kind: type, spellings: Mapping[Any, Any], words: Mapping[str, str] | None = None) -> Any:  # noqa: ANN401 - an annotation
     """Spelling of a class by its fields.
 
     Args:
@@ -76,7 +74,8 @@ def by_fields(  # noqa: ANN401 - an annotation
         spellings: How YAML writes values of some annotations.
         words: Fields that have another name in YAML.
     """
-    model, yaml = options_model(kind, spellings=spellings, words=words), words or {}
+    model = options_model(kind, spellings=spellings, words=words)
+    yaml: Mapping[str, str] = words or {}
 
     def read(chosen: BaseModel) -> object:
         given = dict(chosen)
