@@ -75,14 +75,16 @@ def by_fields(kind: type, spellings: Mapping[Any, Any], words: Mapping[str, str]
         words: Fields that have another name in YAML.
     """
     model = options_model(kind, spellings=spellings, words=words)
-    yaml: Mapping[str, str] = words or {}
+
+    def spelled(name: str) -> str:
+        return name if words is None else words.get(name, name)
 
     def read(chosen: BaseModel) -> object:
         given = dict(chosen)
-        return kind(**{name: given[yaml.get(name, name)] for name in inspect.signature(kind).parameters})
+        return kind(**{name: given[spelled(name)] for name in inspect.signature(kind).parameters})
 
     def write(made: Any) -> object:  # noqa: ANN401 - a dataclass
-        given: dict[str, Any] = {yaml.get(name, name): value for name, value in vars(made).items()}
+        given: dict[str, Any] = {spelled(name): value for name, value in vars(made).items()}
         return model.model_construct(**given).model_dump(mode="json")
 
     form = Annotated[model, AfterValidator(read), PlainSerializer(write)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations, pairwise
 from typing import Any
@@ -118,6 +119,14 @@ def test_one_hundred_participations_cost_what_is_known() -> None:
         # the last columns are cut off by the end of the run, but not those of the first slot
         assert mu == pytest.approx(10, rel=1e-9)
         assert gaussian.epsilon_of(mu, 1e-5) == pytest.approx(91.817, abs=1e-3)
+
+
+def test_independent_noise_is_paid_for_in_every_round_in_which_a_unit_takes_part() -> None:
+    """Of C = I opake 0.16.1 reports 4.377, as if each unit took part once; it does ten times, which costs 17.857."""
+    (turns, once), plain = (100, 10), Record(0, "gradient", 0, "gaussian", 1.0, "sample", "add_remove")
+    for rounds, epsilon in ((once, 4.377), (turns, 17.857)):
+        records = [replace(plain, round=t, time=OverTime(Factor(), 10, t % 10)) for t in range(rounds)]
+        assert account(records, 1, 1e-5).epsilon == pytest.approx(epsilon, abs=1e-3)
 
 
 def drawn(matrix: BSR | Banded | BLT, rounds: int, separation: int, rate: float, **changes: object) -> list[Record]:

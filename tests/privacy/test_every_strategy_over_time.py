@@ -1,0 +1,72 @@
+"""Every strategy that asks one gradient a round runs with noise that cancels over time and between pairs.
+
+A new strategy is in `STRATEGIES` and so in this test. Those that ask more, or share the budget in
+their own way, are named here, and refused.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+from going_on import goes_on_bit_for_bit
+from privacy_worlds import clients_of, digits_of
+
+import fedpriv as fp
+from fedpriv.config import load_config
+from fedpriv.config.strategies import STRATEGIES
+from fedpriv.privacy.correlated import OverTime
+
+SIZES, ROUNDS = (12, 9, 15), 6
+OPTIONS = {
+    **dict.fromkeys(("fedavg", "fedopt", "scaffold"), "learning_rate: 0.5"),
+    "fedprox": "learning_rate: 0.5, proximal: 0.1",
+    "dp_svrg": "epoch_length: 2",
+    "dp_svrg_plus_plus": "epoch_length: 1",
+    "dp_accmd": "radius: 2",
+}
+REFUSED = {
+    "dp_svrg": "shares the budget",  # of anchors and differences
+    "dp_svrg_plus_plus": "shares the budget",
+    "iadmm_output": "shares the budget",  # noise that shrinks as the steps do
+    "dpop": "shares the budget",
+    "private_al": "one gradient or message a round",
+    "proximal_al": "exact answers",
+}
+PRIVACY = (
+    "{epsilon: 3, sampling: {cyclic: {blocks: 3}}, noise: {time: {banded: {band: 3}}}, "
+    "trust: {pairwise: {colluders: 1, ratio: 3}}}"
+)
+
+
+def training_of(name: str, folder: Path | None = None, *, resume: bool = False) -> fp.Training:
+    settings = [f"strategy={{name: {name}, {OPTIONS.get(name, '')}}}", f"privacy={PRIVACY}", f"rounds={ROUNDS}"]
+    config = load_config(Path(__file__).parents[1] / "run.yaml", settings)
+    clients = clients_of(digits_of(SIZES))
+    if name in {"private_al", "proximal_al"}:
+        for client in clients:
+            client.problem = fp.Problem(constraints=(fp.LossAtMost(0.5),))
+    seeds = {"seed": 5, "secret_seed": 5, "checkpoint_every": 1}
+    strategy = config.recipe().strategy
+    return fp.Training(clients, strategy, config.promise(), rounds=ROUNDS, folder=folder, resume=resume, **seeds)
+
+
+@pytest.mark.parametrize("name", sorted({*STRATEGIES} - {*REFUSED}))
+def test_a_strategy_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
+    def made(folder: Path, *, resume: bool = False) -> fp.Training:
+        training = training_of(name, folder, resume=resume)
+        assert isinstance(training.plan.privacy.noise, OverTime)
+        return training
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        goes_on_bit_for_bit(made, tmp_path)
+    same = [(tmp_path / folder / "ledger.jsonl").read_bytes() for folder in ("a", "b")]
+    assert same[0] == same[1]
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_a_strategy_whose_noise_or_questions_differ_between_rounds_is_refused(name: str) -> None:
+    with pytest.raises(fp.ConfigError, match=REFUSED[name]):
+        training_of(name)
