@@ -1,4 +1,4 @@
-"""The command line: init, train, plan, resume, show, account, budget, audit, claims, key, topology, list, schema.
+"""The command line: init, train, plan, resume, show, account, statement, budget, audit, claims, key, topology and more.
 
 Each command imports what it uses when it is called, so that `fedpriv --help` and shell completion are fast.
 """
@@ -279,6 +279,23 @@ def account(
     from fedpriv.cli import accounting
 
     accounting.tell(folders, as_json=as_json, delta=delta, accountant=accountant, colluders=colluders, group=group)
+
+
+@app.command()
+def statement(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs on the same data.")],
+    places: Annotated[
+        list[Path] | None, typer.Option("--out", metavar="FILE", help="A file: .md, .html or .pdf; may be repeated.")
+    ] = None,
+    colluders: Annotated[int, typer.Option("--colluders", help="Clients that tell each other all they know.")] = 1,
+    group: Annotated[int, typer.Option("--group", help="Records that one person may have.")] = 10,
+    allow_plugins: AllowPlugins = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a page for a data-protection officer: what was protected, from whom, what left, and how to verify it."""
+    from fedpriv.cli import stating
+
+    stating.state(folders, places or [], colluders=colluders, group=group, as_json=as_json)
 
 
 @app.command()

@@ -34,7 +34,7 @@ def tell(
     files = [RunFiles.read(folder) for folder in folders]
     with busy_with("counting"):
         found = account_for(
-            [spending_of(one, _plan_of(one)) for one in files],
+            [spending_of(one, plan_of(one)) for one in files],
             [0.0 if one.ledger.header.delta is None else one.ledger.header.delta for one in files],
             delta=delta,
             accountant=accountant,
@@ -48,7 +48,7 @@ def tell(
         _print(found, notes)
 
 
-def _plan_of(files: RunFiles) -> Plan:
+def plan_of(files: RunFiles) -> Plan:
     """What the configuration of a run tells, as far as it can be read here."""
     if files.config is None:
         return Plan()

@@ -16,7 +16,6 @@ from typing import Any
 
 from fedpriv.checks import Fraction, Positive, checked
 from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError, check_choice
-from fedpriv.privacy.accounting import bounds
 from fedpriv.privacy.accounting.accountant import check_target
 from fedpriv.privacy.accounting.spent import Spent, up
 from fedpriv.privacy.budget_file import BudgetLines, Closed, Reserved, Terms, add, locked, to_plain, write_new
@@ -147,9 +146,8 @@ class Budget:
         check_accountant(accountant)
         if delta == 0 and accountant not in (None, "pure"):
             raise ConfigError("budget.accountant", accountant, "at delta 0 there is pure epsilon alone")
-        known = next((name for name in bounds.BOUNDS if name == accountant), None)
         name = data or Path(path).stem
-        terms = Terms(float(epsilon), float(delta), unit, relation, shared, name, known, secrets.token_hex(16))
+        terms = Terms(float(epsilon), float(delta), unit, relation, shared, name, accountant, secrets.token_hex(16))
         write_new(Path(path), terms)
         return Budget(path)
 

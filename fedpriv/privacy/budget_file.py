@@ -65,7 +65,7 @@ class Terms:
     relation: Relation
     shared: _Text
     data: _Text
-    accountant: Literal["gaussian", "pld", "rdp", "pure"] | None
+    accountant: Annotated[str, Field(pattern="^(gaussian|pld|rdp|pure)$")] | None
     id: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
     fedpriv_budget: Literal[1] = _FORMAT
 
@@ -253,7 +253,10 @@ def from_plain(told: Charges) -> Counter[Charge]:
     found: Counter[Charge] = Counter()
     for clients, events, count in told:
         known = packing.unpacked_clients(clients) if isinstance(clients, str) else clients
-        read = tuple(Event(law, math.inf if noise is None else noise, *rest) for law, noise, *rest in events)
+        read = tuple(
+            Event(law, math.inf if noise is None else noise, selection, rate, group)
+            for law, noise, selection, rate, group in events
+        )
         found[Charge(None if known is None else tuple(known), read)] += count
     return found
 

@@ -1,0 +1,325 @@
+"""A page about runs that a data-protection officer can file: what was protected, from whom, and how to verify it.
+
+Everything on it is counted again from the runs' files; a run whose files were altered gets no page.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedpriv import __version__
+from fedpriv.privacy.accounting.spent import Spent, up
+from fedpriv.privacy.adversaries import COLLUDERS, MESSAGES, MODEL, NEIGHBOUR, SERVER
+from fedpriv.privacy.composition import Spending, compose
+from fedpriv.privacy.matrix import Cell
+from fedpriv.privacy.record import Record
+from fedpriv.reports.accounts import Account, unfinished
+from fedpriv.reports.report import Run
+
+_UNITS = {
+    "sample": "one record (a row, an image) of one data holder",
+    "client": "everything that one data holder has",
+}
+_COLUMNS = {"sample": "one record", "client": "one data holder"}
+_LEFT = {
+    "local": "All that left the data holders",
+    "pairwise": "All that left the data holders",
+    "secure_aggregation": "All that was released, sums alone,",
+    "central": "All that left the trusted server",
+}
+_THOUGHT = {
+    "replace_one": "thought two values of it equally likely can become at most {} sure of one",
+    "add_remove": "thought it as likely to be among the data as not can become at most {} sure of either",
+}
+_RELATIONS = {
+    "replace_one": "any other value in its place would have given nearly the same results",
+    "add_remove": "nearly the same results would have come without it",
+}
+_TRUSTS = {
+    "local": "Nobody is trusted: each data holder adds the noise to its own messages before they leave it.",
+    "secure_aggregation": "Only sums over participants are seen by anybody. The protocol for that was SIMULATED.",
+    "central": "One server is trusted: it sees what data holders send, and adds the noise once.",
+    "pairwise": "Nobody is trusted; pairs of data holders share secrets, which were SIMULATED in one process.",
+}
+_SEES = {
+    MESSAGES: "all that travels between data holders and server",
+    SERVER: "what the server receives",
+    COLLUDERS: "what they know together",
+    NEIGHBOUR: "the messages of its neighbours",
+    MODEL: "the last model alone",
+}
+_SCALE = (
+    "At an epsilon of 0.1 an even guess becomes at most 53 % sure, at 1 at most 74 %, at 3 at most 96 %; above 10 "
+    "hardly anything is promised, and where there is no bound, nothing is."
+)
+_PUBLIC = (
+    "Counted as known to everybody, and not protected: the number of data holders, how many records each has, their "
+    "names; all settings; the code; the test data and every number computed on them; parameters that are not trained."
+)
+_SECRET = (
+    "checkpoint.pt holds the secret from which the noise was drawn, and state that never left: who has it can subtract "
+    "the noise. Keep it as the data are kept, or delete it once the run is over."
+)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page, in this order: sentences, names with values, a table whose first row is its heading, notes.
+
+    Attributes:
+        title: Its heading: the officer's question.
+        text: Sentences.
+        rows: Names and values.
+        table: Rows of equal length.
+        notes: What letters in the table mean.
+    """
+
+    title: str
+    text: tuple[str, ...] = ()
+    rows: tuple[tuple[str, str], ...] = ()
+    table: tuple[tuple[str, ...], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Statement:
+    """The page.
+
+    Attributes:
+        title: What it is about.
+        summary: The most important sentence.
+        sections: Its parts.
+    """
+
+    title: str
+    summary: str
+    sections: tuple[Section, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The page as one JSON object."""
+        return asdict(self)
+
+
+def statement_of(
+    runs: Sequence[Run], spendings: Sequence[Spending], account: Account, more: Sequence[Section] = ()
+) -> Statement:
+    """The page about runs on the same data.
+
+    Args:
+        runs: Their folders.
+        spendings: What each is charged, in the same order.
+        account: What they cost together.
+        more: Further sections, as of a federation or of a search that the runs belong to.
+    """
+    names = ", ".join(str(run.folder) for run in runs)
+    spent, unit = account.spent, account.spent.unit
+    summary = f"Not private: {spent}."
+    if math.isfinite(spent.epsilon):
+        left = [
+            text for name, text in _LEFT.items() if spent.trust.startswith(name) and len({*_trusts(spendings)}) == 1
+        ]
+        sure = _THOUGHT[spent.relation.partition("(")[0]].format(_sure(spent.epsilon))
+        summary = (
+            f"{left[0] if left else 'All that was released'} reveals at most epsilon={up(spent.epsilon)} "
+            f"(delta={_small(spent.delta)}) about {_UNITS[unit]}: somebody who {sure}, but for an event of probability "
+            f"about {_small(spent.delta)}."
+        )
+    return Statement(
+        f"Privacy statement: {names}",
+        summary,
+        (
+            _protected(runs, spendings, spent),
+            _against(account),
+            _released(runs, spendings),
+            _rests(runs, spendings, spent),
+            _not_covered(spent),
+            _others(runs, spendings, account),
+            *more,
+            _verify(runs),
+        ),
+    )
+
+
+def _protected(runs: Sequence[Run], spendings: Sequence[Spending], spent: Spent) -> Section:
+    relation, _, shared = spent.relation.partition("(")
+    rows = [
+        ("data", "; ".join(dict.fromkeys(map(_data, runs)))),
+        ("held by", "; ".join(dict.fromkeys(_holders(run, one) for run, one in zip(runs, spendings, strict=True)))),
+        ("used for", "; ".join(dict.fromkeys(f"{run.title}, {run.rounds} rounds" for run in runs))),
+        ("protected unit", f"{_UNITS[spent.unit]}; {_RELATIONS[relation]}"),
+        *([("both have in common", shared.removesuffix(")"))] if shared else []),
+        ("guarantee", str(spent)),
+    ]
+    person = ("If one person has several records, the column of the group holds for that person, not that of one.",)
+    return Section("Whose data, and what of them is protected?", person if spent.unit == "sample" else (), tuple(rows))
+
+
+def _against(account: Account) -> Section:
+    units = list(dict.fromkeys(cell.unit for cell in account.cells))
+    remarks, lines = dict[str, str](), dict[str, list[str]]()
+    for cell in account.cells:
+        letter = remarks.setdefault(_assumed(cell), chr(ord("a") + len(remarks) % 26))
+        value = "no bound" if math.isinf(cell.epsilon) else up(cell.epsilon)
+        lines.setdefault(cell.adversary, []).append(f"{value} [{letter}]")
+    table = (
+        ("who looks", "what they see", *(f"epsilon of {_column(unit)}" for unit in units)),
+        *((_looking(name), _SEES.get(name.lstrip("0123456789 "), ""), *cells) for name, cells in lines.items()),
+    )
+    notes = tuple(f"[{letter}] {text}" for text, letter in remarks.items())
+    return Section("Who could learn what?", (_SCALE,), (), table, notes)
+
+
+def _assumed(cell: Cell) -> str:
+    stronger = f"the bound for {cell.bound_of}; " if cell.bound_of else ""
+    drawn = "" if cell.amplification == "none" else f"; {cell.amplification}"
+    return f"{stronger}if {cell.assumes}{drawn}{'; the protocol was SIMULATED' if cell.simulated else ''}"
+
+
+def _released(runs: Sequence[Run], spendings: Sequence[Spending]) -> Section:
+    heading = (
+        "run",
+        "when (UTC, by its files)",
+        "rounds",
+        "answers to questions about the data, and their noise",
+        "then",
+    )
+    rows = [_of_run(run, one) for run, one in zip(runs, spendings, strict=True)]
+    text = (
+        "Every answer about the data was noised and written down before anything was computed from it. Released "
+        "besides, computed from these answers alone: messages, models, and their metrics on public test data.",
+    )
+    return Section("What was released, and when?", text, (), (heading, *rows))
+
+
+def _of_run(run: Run, spending: Spending) -> tuple[str, ...]:
+    config, result = run.folder / "config.yaml", run.folder / "result.json"
+    ends = f" to {_time(result)}" if result.exists() else ", not finished"
+    records = run.files.ledger.records
+    kinds = Counter((one.query, one.mechanism, _noise(one)) for one in records)
+    asked = "; ".join(f"{n} x {query}, {law} noise of {noise}" for (query, law, noise), n in kinds.most_common(3))
+    rest = len(kinds) - 3
+    more = f"; and {rest} other kinds" if rest > 0 else ""
+    unreleased = len(spending.records) - len(records)
+    charged = (
+        f"; {unreleased} more were planned and are charged, since answers may have ended the run" if unreleased else ""
+    )
+    tested = "" if run.result is None or run.result.get("test_accuracy") is None else _accuracy(run.result)
+    return str(run.folder), f"{_time(config)}{ends}", str(run.rounds), f"{asked or 'none'}{more}{charged}", tested
+
+
+def _accuracy(result: dict[str, Any]) -> str:
+    return f"test accuracy {100 * float(result['test_accuracy']):.1f} %"
+
+
+def _noise(record: Record) -> str:
+    noise = record.noise_multiplier
+    least, most = (min(noise), max(noise)) if isinstance(noise, tuple) else (noise, noise)
+    number = f"{least:.3g}" if least == most else f"{least:.3g} to {most:.3g}"
+    return f"{number} times what one {'record' if record.unit == 'sample' else 'data holder'} can change"
+
+
+def _rests(runs: Sequence[Run], spendings: Sequence[Spending], spent: Spent) -> Section:
+    trusts = _trusts(spendings)
+    said = [text for name, text in _TRUSTS.items() if any(trust.startswith(name) for trust in trusts)]
+    together = [
+        "All data holders were SIMULATED by one operator, in one process or in processes that trust each other: who "
+        "runs it sees all data. What is said about messages holds where each data holder runs its own part."
+    ]
+    power = ["No power cut happened while the run was at work."] if any("no_power_cut" in one for one in trusts) else []
+    proof = [
+        f"The noise is made of a ChaCha20 keystream, and counted by the bound {spent.accountant!r}.",
+        "Assumed, and not checked here: each data holder bounds and noises its answers as the code says, settings were "
+        "not chosen by trying them on these data, and nobody else reads a data holder's machine.",
+    ]
+    return Section("What does this rest on, and what was simulated?", (*said, *together, *power, *proof))
+
+
+def _not_covered(spent: Spent) -> Section:
+    more = [f"Revealed besides, and in no epsilon: {said}." for said in spent.not_covered]
+    return Section("What is not protected?", (_PUBLIC, *more, _SECRET))
+
+
+def _others(runs: Sequence[Run], spendings: Sequence[Spending], account: Account) -> Section:
+    spent, rows = account.spent, [(name, str(own)) for name, own in account.runs]
+    if len(runs) > 1:
+        rows.append(("together", str(spent)))
+        rows.append(
+            ("if answers chose later runs", f"epsilon={up(account.basic[0])} at delta={_small(account.basic[1])}")
+        )
+    if math.isfinite(spent.epsilon):
+        again = compose([*spendings, replace(spendings[-1], name="one more", noise=None)], spent.delta)
+        rows.append(("with one more like the last", f"epsilon={up(again.epsilon)} at delta={_small(again.delta)}"))
+    budgets = dict.fromkeys(str(run.config["privacy"].get("budget") or "") for run in runs)
+    kept = [name for name in budgets if name]
+    rows.append(("lifetime budget", f"{', '.join(kept)} (fedpriv budget shows it)" if kept else "none was set"))
+    text = ("Counted here: the runs that this page names. Other runs on the same data, if there are any, add to it.",)
+    return Section(
+        "What did all runs cost together, and what would another one cost?", (*text, *account.notes), tuple(rows)
+    )
+
+
+def _verify(runs: Sequence[Run]) -> Section:
+    rows = [(f"{run.folder}: ledger", run.evidence) for run in runs]
+    names = " ".join(str(run.folder) for run in runs)
+    rows += [
+        ("count again", f"fedpriv show {names}; fedpriv account {names}"),
+        ("check the seals", f"fedpriv show {runs[0].folder} --verify KEYFILE, with the key that fedpriv key printed"),
+        ("look for faults", f"fedpriv audit {runs[0].folder}, where the data are"),
+        (
+            "made by",
+            f"fedpriv {__version__} on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC; a ledger proves what was written down",
+        ),
+    ]
+    left = tuple(unfinished(run.folder) for run in runs if run.result is None)
+    return Section("How can this be verified?", left, tuple(rows))
+
+
+def _data(run: Run) -> str:
+    data = run.config["data"]
+    place = next((str(data[name]) for name in ("train", "path", "file") if data.get(name)), "")
+    return f"{data['name']}{f' ({place})' if place else ''}"
+
+
+def _holders(run: Run, spending: Spending) -> str:
+    sizes, names = spending.sizes, (run.result or {}).get("client_names") or []
+    each = "" if not sizes else f" with {min(sizes)} to {max(sizes)} records each, {sum(sizes)} in all"
+    kind = run.config["data"].get("partition", {}).get("kind", "")
+    split = f"; one table, divided by {kind}" if kind and kind != "by_writer" else ""
+    called = f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})" if names else ""
+    return f"{spending.n_clients} data holders{called}{each}{split}"
+
+
+def _sure(epsilon: float) -> str:
+    """The posterior probability of one of two values, from even odds, rounded up."""
+    percent = 100 / (1 + math.exp(-epsilon))
+    return f"{math.ceil(percent * 10) / 10:g} %" if percent < 99.9 else "more than 99.9 %"
+
+
+def _trusts(spendings: Sequence[Spending]) -> list[str]:
+    return list(dict.fromkeys(record.trust for one in spendings for record in one.records))
+
+
+def _column(unit: str) -> str:
+    """Of a table: `group of 10 samples` is 10 records."""
+    count = unit.removeprefix("group of ").partition(" ")[0]
+    several = "records of one person" if unit.endswith("samples") else "data holders"
+    return _COLUMNS.get(unit, f"{count} {several}")
+
+
+def _looking(adversary: str) -> str:
+    return adversary.removesuffix("s") if adversary.startswith("1 ") else adversary
+
+
+def _small(value: float) -> str:
+    """1e-5 rather than 1e-05."""
+    return f"{value:.3g}".replace("e-0", "e-")
+
+
+def _time(path: Path) -> str:
+    return f"{datetime.fromtimestamp(path.stat().st_mtime, UTC):%Y-%m-%d %H:%M}"
