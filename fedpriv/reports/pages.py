@@ -26,6 +26,7 @@ def html(page: Statement) -> bytes:
 
 def pdf(page: Statement) -> bytes:
     """The page as PDF on A4, with text that can be searched."""
+    from reportlab.lib.colors import HexColor
     from reportlab.lib.pagesizes import A4
     from reportlab.lib.styles import ParagraphStyle
     from reportlab.lib.units import mm
@@ -34,10 +35,10 @@ def pdf(page: Statement) -> bytes:
     regular, strong = _fonts(page)
     plain = ParagraphStyle("plain", fontName=regular, fontSize=7, leading=8.4, spaceAfter=1)
     bold = ParagraphStyle("bold", plain, fontName=strong)
-    heading = ParagraphStyle("heading", bold, fontSize=8.5, leading=10, spaceBefore=4, textColor="#14406b")
+    heading = ParagraphStyle("heading", bold, fontSize=8.5, leading=10, spaceBefore=4, textColor=HexColor("#14406b"))
     title = ParagraphStyle("title", bold, fontSize=13, leading=16, spaceAfter=3)
     summary = ParagraphStyle(
-        "summary", bold, fontSize=8, leading=10, backColor="#eef3f8", borderPadding=3, spaceAfter=5
+        "summary", bold, fontSize=8, leading=10, backColor=HexColor("#eef3f8"), borderPadding=3, spaceAfter=5
     )
     styles = {"plain": plain, "bold": bold, "heading": heading}
     parts: list[Flowable] = [Paragraph(escape(page.title), title), Paragraph(escape(page.summary), summary)]
