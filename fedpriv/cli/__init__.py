@@ -283,7 +283,9 @@ def account(
 
 @app.command()
 def statement(
-    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs on the same data.")],
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folders of runs on the same data, or of a site.")
+    ],
     places: Annotated[
         list[Path] | None, typer.Option("--out", metavar="FILE", help="A file: .md, .html or .pdf; may be repeated.")
     ] = None,

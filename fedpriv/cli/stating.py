@@ -15,6 +15,7 @@ from fedpriv.reports.pages import WRITERS, markdown
 from fedpriv.reports.report import Run
 from fedpriv.reports.spendings import spending_of
 from fedpriv.reports.statement import Statement, statement_of
+from fedpriv.sites.statement import is_site, statement_of_site
 from fedpriv.storage.files import write_whole
 
 
@@ -41,6 +42,11 @@ def state(folders: Sequence[Path], places: Sequence[Path], *, colluders: int, gr
 
 
 def _page(folders: Sequence[Path], colluders: int, group: int) -> Statement:
+    site = next((folder for folder in folders if is_site(folder)), None)
+    if site is not None and len(folders) > 1:
+        raise ConfigError("RUN", str(site), "is a site, which has a page of its own: name it alone")
+    if site is not None:
+        return statement_of_site(site)
     runs = [Run.read(folder) for folder in folders]
     spendings = [spending_of(run.files, plan_of(run.files)) for run in runs]
     deltas = [0.0 if run.files.ledger.header.delta is None else run.files.ledger.header.delta for run in runs]

@@ -6,11 +6,8 @@ Everything on it is counted again from the runs' files; a run whose files were a
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from fedpriv import __version__
@@ -18,28 +15,16 @@ from fedpriv.privacy.accounting.spent import Spent, up
 from fedpriv.privacy.adversaries import COLLUDERS, MESSAGES, MODEL, NEIGHBOUR, SERVER
 from fedpriv.privacy.composition import Spending, compose
 from fedpriv.privacy.matrix import Cell
-from fedpriv.privacy.record import Record
+from fedpriv.reports import wording
 from fedpriv.reports.accounts import Account, unfinished
 from fedpriv.reports.report import Run
 
-_UNITS = {
-    "sample": "one record (a row, an image) of one data holder",
-    "client": "everything that one data holder has",
-}
 _COLUMNS = {"sample": "one record", "client": "one data holder"}
 _LEFT = {
     "local": "All that left the data holders",
     "pairwise": "All that left the data holders",
     "secure_aggregation": "All that was released, sums alone,",
     "central": "All that left the trusted server",
-}
-_THOUGHT = {
-    "replace_one": "thought two values of it equally likely can become at most {} sure of one",
-    "add_remove": "thought it as likely to be among the data as not can become at most {} sure of either",
-}
-_RELATIONS = {
-    "replace_one": "any other value in its place would have given nearly the same results",
-    "add_remove": "nearly the same results would have come without it",
 }
 _TRUSTS = {
     "local": "Nobody is trusted: each data holder adds the noise to its own messages before they leave it.",
@@ -54,14 +39,6 @@ _SEES = {
     NEIGHBOUR: "the messages of its neighbours",
     MODEL: "the last model alone",
 }
-_SCALE = (
-    "At an epsilon of 0.1 an even guess becomes at most 53 % sure, at 1 at most 74 %, at 3 at most 96 %; above 10 "
-    "hardly anything is promised, and where there is no bound, nothing is."
-)
-_PUBLIC = (
-    "Counted as known to everybody, and not protected: the number of data holders, how many records each has, their "
-    "names; all settings; the code; the test data and every number computed on them; parameters that are not trained."
-)
 _SECRET = (
     "checkpoint.pt holds the secret from which the noise was drawn, and state that never left: who has it can subtract "
     "the noise. Keep it as the data are kept, or delete it once the run is over."
@@ -118,21 +95,12 @@ def statement_of(
         more: Further sections, as of a federation or of a search that the runs belong to.
     """
     names = ", ".join(str(run.folder) for run in runs)
-    spent, unit = account.spent, account.spent.unit
-    summary = f"Not private: {spent}."
-    if math.isfinite(spent.epsilon):
-        left = [
-            text for name, text in _LEFT.items() if spent.trust.startswith(name) and len({*_trusts(spendings)}) == 1
-        ]
-        sure = _THOUGHT[spent.relation.partition("(")[0]].format(_sure(spent.epsilon))
-        summary = (
-            f"{left[0] if left else 'All that was released'} reveals at most epsilon={up(spent.epsilon)} "
-            f"(delta={_small(spent.delta)}) about {_UNITS[unit]}: somebody who {sure}, but for an event of probability "
-            f"about {_small(spent.delta)}."
-        )
+    spent = account.spent
+    left = [text for name, text in _LEFT.items() if spent.trust.startswith(name)]
+    subject = left[0] if left and len(_trusts(spendings)) == 1 else "All that was released"
     return Statement(
         f"Privacy statement: {names}",
-        summary,
+        wording.sentence(subject, spent),
         (
             _protected(runs, spendings, spent),
             _against(account),
@@ -147,17 +115,18 @@ def statement_of(
 
 
 def _protected(runs: Sequence[Run], spendings: Sequence[Spending], spent: Spent) -> Section:
-    relation, _, shared = spent.relation.partition("(")
+    shared = spent.relation.partition("(")[2]
     rows = [
         ("data", "; ".join(dict.fromkeys(map(_data, runs)))),
         ("held by", "; ".join(dict.fromkeys(_holders(run, one) for run, one in zip(runs, spendings, strict=True)))),
         ("used for", "; ".join(dict.fromkeys(f"{run.title}, {run.rounds} rounds" for run in runs))),
-        ("protected unit", f"{_UNITS[spent.unit]}; {_RELATIONS[relation]}"),
+        ("protected unit", wording.unit_of(spent)),
         *([("both have in common", shared.removesuffix(")"))] if shared else []),
         ("guarantee", str(spent)),
     ]
-    person = ("If one person has several records, the column of the group holds for that person, not that of one.",)
-    return Section("Whose data, and what of them is protected?", person if spent.unit == "sample" else (), tuple(rows))
+    return Section(
+        "Whose data, and what of them is protected?", (wording.PERSON,) if spent.unit == "sample" else (), tuple(rows)
+    )
 
 
 def _against(account: Account) -> Section:
@@ -172,7 +141,7 @@ def _against(account: Account) -> Section:
         *((_looking(name), _SEES.get(name.lstrip("0123456789 "), ""), *cells) for name, cells in lines.items()),
     )
     notes = tuple(f"[{letter}] {text}" for text, letter in remarks.items())
-    return Section("Who could learn what?", (_SCALE,), (), table, notes)
+    return Section("Who could learn what?", (wording.SCALE,), (), table, notes)
 
 
 def _assumed(cell: Cell) -> str:
@@ -199,29 +168,24 @@ def _released(runs: Sequence[Run], spendings: Sequence[Spending]) -> Section:
 
 def _of_run(run: Run, spending: Spending) -> tuple[str, ...]:
     config, result = run.folder / "config.yaml", run.folder / "result.json"
-    ends = f" to {_time(result)}" if result.exists() else ", not finished"
+    ends = f" to {wording.changed(result)}" if result.exists() else ", not finished"
     records = run.files.ledger.records
-    kinds = Counter((one.query, one.mechanism, _noise(one)) for one in records)
-    asked = "; ".join(f"{n} x {query}, {law} noise of {noise}" for (query, law, noise), n in kinds.most_common(3))
-    rest = len(kinds) - 3
-    more = f"; and {rest} other kinds" if rest > 0 else ""
     unreleased = len(spending.records) - len(records)
     charged = (
         f"; {unreleased} more were planned and are charged, since answers may have ended the run" if unreleased else ""
     )
     tested = "" if run.result is None or run.result.get("test_accuracy") is None else _accuracy(run.result)
-    return str(run.folder), f"{_time(config)}{ends}", str(run.rounds), f"{asked or 'none'}{more}{charged}", tested
+    return (
+        str(run.folder),
+        f"{wording.changed(config)}{ends}",
+        str(run.rounds),
+        f"{wording.released(records)}{charged}",
+        tested,
+    )
 
 
 def _accuracy(result: dict[str, Any]) -> str:
     return f"test accuracy {100 * float(result['test_accuracy']):.1f} %"
-
-
-def _noise(record: Record) -> str:
-    noise = record.noise_multiplier
-    least, most = (min(noise), max(noise)) if isinstance(noise, tuple) else (noise, noise)
-    number = f"{least:.3g}" if least == most else f"{least:.3g} to {most:.3g}"
-    return f"{number} times what one {'record' if record.unit == 'sample' else 'data holder'} can change"
 
 
 def _rests(runs: Sequence[Run], spendings: Sequence[Spending], spent: Spent) -> Section:
@@ -234,15 +198,14 @@ def _rests(runs: Sequence[Run], spendings: Sequence[Spending], spent: Spent) -> 
     power = ["No power cut happened while the run was at work."] if any("no_power_cut" in one for one in trusts) else []
     proof = [
         f"The noise is made of a ChaCha20 keystream, and counted by the bound {spent.accountant!r}.",
-        "Assumed, and not checked here: each data holder bounds and noises its answers as the code says, settings were "
-        "not chosen by trying them on these data, and nobody else reads a data holder's machine.",
+        wording.ASSUMED,
     ]
     return Section("What does this rest on, and what was simulated?", (*said, *together, *power, *proof))
 
 
 def _not_covered(spent: Spent) -> Section:
     more = [f"Revealed besides, and in no epsilon: {said}." for said in spent.not_covered]
-    return Section("What is not protected?", (_PUBLIC, *more, _SECRET))
+    return Section("What is not protected?", (wording.PUBLIC, *more, _SECRET))
 
 
 def _others(runs: Sequence[Run], spendings: Sequence[Spending], account: Account) -> Section:
@@ -250,11 +213,16 @@ def _others(runs: Sequence[Run], spendings: Sequence[Spending], account: Account
     if len(runs) > 1:
         rows.append(("together", str(spent)))
         rows.append(
-            ("if answers chose later runs", f"epsilon={up(account.basic[0])} at delta={_small(account.basic[1])}")
+            (
+                "if answers chose later runs",
+                f"epsilon={up(account.basic[0])} at delta={wording.small(account.basic[1])}",
+            )
         )
     if math.isfinite(spent.epsilon):
         again = compose([*spendings, replace(spendings[-1], name="one more", noise=None)], spent.delta)
-        rows.append(("with one more like the last", f"epsilon={up(again.epsilon)} at delta={_small(again.delta)}"))
+        rows.append(
+            ("with one more like the last", f"epsilon={up(again.epsilon)} at delta={wording.small(again.delta)}")
+        )
     budgets = dict.fromkeys(str(run.config["privacy"].get("budget") or "") for run in runs)
     kept = [name for name in budgets if name]
     rows.append(("lifetime budget", f"{', '.join(kept)} (fedpriv budget shows it)" if kept else "none was set"))
@@ -273,7 +241,7 @@ def _verify(runs: Sequence[Run]) -> Section:
         ("look for faults", f"fedpriv audit {runs[0].folder}, where the data are"),
         (
             "made by",
-            f"fedpriv {__version__} on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC; a ledger proves what was written down",
+            f"fedpriv {__version__} on {wording.now()}; a ledger proves what was written down",
         ),
     ]
     left = tuple(unfinished(run.folder) for run in runs if run.result is None)
@@ -295,12 +263,6 @@ def _holders(run: Run, spending: Spending) -> str:
     return f"{spending.n_clients} data holders{called}{each}{split}"
 
 
-def _sure(epsilon: float) -> str:
-    """The posterior probability of one of two values, from even odds, rounded up."""
-    percent = 100 / (1 + math.exp(-epsilon))
-    return f"{math.ceil(percent * 10) / 10:g} %" if percent < 99.9 else "more than 99.9 %"
-
-
 def _trusts(spendings: Sequence[Spending]) -> list[str]:
     return list(dict.fromkeys(record.trust for one in spendings for record in one.records))
 
@@ -314,12 +276,3 @@ def _column(unit: str) -> str:
 
 def _looking(adversary: str) -> str:
     return adversary.removesuffix("s") if adversary.startswith("1 ") else adversary
-
-
-def _small(value: float) -> str:
-    """1e-5 rather than 1e-05."""
-    return f"{value:.3g}".replace("e-0", "e-")
-
-
-def _time(path: Path) -> str:
-    return f"{datetime.fromtimestamp(path.stat().st_mtime, UTC):%Y-%m-%d %H:%M}"

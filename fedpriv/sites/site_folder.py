@@ -27,7 +27,7 @@ from fedpriv.sites.plan import Proposal
 from fedpriv.storage import files, strict_yaml
 from fedpriv.storage.folder import RunFolder
 
-_SETTINGS, _SEED, _KEY, CARD = "site.yaml", "secret_seed", "private_key", "card.json"
+SETTINGS, _SEED, _KEY, CARD = "site.yaml", "secret_seed", "private_key", "card.json"
 _PLAN, _STATE, LEDGER = "plan.yaml", "state.pt", "ledger.jsonl"
 _WHOLE: dict[str, Any] = {"kind": "iid", "n_clients": 1}
 
@@ -112,12 +112,12 @@ class SiteFolder:
     """
 
     def __init__(self, path: Path) -> None:
-        if not (path / _SETTINGS).exists():
+        if not (path / SETTINGS).exists():
             raise FedprivError(f"{path} holds no site; make one: fedpriv site init {path} SETTINGS.yaml")
         if path.stat().st_mode & 0o077 or (path / _SEED).stat().st_mode & 0o077:
             raise FedprivError(f"{path} can be read by others: chmod -R go= {path}, and ask who has read it")
         self.path, self._lock = path, RunFolder(path)
-        self.settings = SiteSettings.read(path / _SETTINGS)
+        self.settings = SiteSettings.read(path / SETTINGS)
         self.secret_seed = int(files.read(path / _SEED), 16)
         self.private_key = bytes.fromhex(files.read(path / _KEY).decode())
 
@@ -135,7 +135,7 @@ class SiteFolder:
         lock.write(_SEED, f"{new_secret():032x}".encode())
         lock.write(_KEY, new_key().hex().encode())
         told = settings.model_dump(mode="json")
-        lock.write(_SETTINGS, yaml.safe_dump(told, sort_keys=False, allow_unicode=True).encode())
+        lock.write(SETTINGS, yaml.safe_dump(told, sort_keys=False, allow_unicode=True).encode())
         return cls(path)
 
     @property

@@ -1,0 +1,94 @@
+"""What is said of a guarantee in plain words, for who has to file it and knows no code."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from fedpriv.privacy.accounting.spent import Spent, up
+from fedpriv.privacy.record import Record
+
+UNITS = {
+    "sample": "one record (a row, an image) of one data holder",
+    "client": "everything that one data holder has",
+}
+RELATIONS = {
+    "replace_one": "any other value in its place would have given nearly the same results",
+    "add_remove": "nearly the same results would have come without it",
+}
+SCALE = (
+    "At an epsilon of 0.1 an even guess becomes at most 53 % sure, at 1 at most 74 %, at 3 at most 96 %; above 10 "
+    "hardly anything is promised, and where there is no bound, nothing is."
+)
+PUBLIC = (
+    "Counted as known to everybody, and not protected: the number of data holders, how many records each has, their "
+    "names; all settings; the code; the test data and every number computed on them; parameters that are not trained."
+)
+PERSON = "If one person has several records, the column of the group holds for that person, not that of one."
+ASSUMED = (
+    "Assumed, and not checked here: each data holder bounds and noises its answers as the code says, settings were "
+    "not chosen by trying them on these data, and nobody else reads a data holder's machine."
+)
+_THOUGHT = {
+    "replace_one": "thought two values of it equally likely can become at most {} sure of one",
+    "add_remove": "thought it as likely to be among the data as not can become at most {} sure of either",
+}
+
+
+def sentence(subject: str, spent: Spent) -> str:
+    """What `subject`, e.g. "All that left", reveals at most."""
+    if math.isinf(spent.epsilon):
+        return f"Not private: {spent}."
+    sure = _THOUGHT[spent.relation.partition("(")[0]].format(_sure(spent.epsilon))
+    delta = small(spent.delta)
+    return (
+        f"{subject} reveals at most epsilon={up(spent.epsilon)} (delta={delta}) about {UNITS[spent.unit]}: somebody "
+        f"who {sure}, but for an event of probability about {delta}."
+    )
+
+
+def unit_of(spent: Spent) -> str:
+    """What is protected, and what that means."""
+    return f"{UNITS[spent.unit]}; {RELATIONS[spent.relation.partition('(')[0]]}"
+
+
+def released(records: Iterable[Record]) -> str:
+    """How many answers of which kind, and how much noise."""
+    kinds = dict[tuple[str, str, str], list[float]]()
+    for one in records:
+        noise = one.noise_multiplier
+        levels = kinds.setdefault((one.query, one.mechanism, one.unit), [])
+        levels.append(min(noise, default=math.inf) if isinstance(noise, tuple) else noise)
+    return "; ".join(_kind(*kind, levels) for kind, levels in kinds.items()) or "none"
+
+
+def _kind(query: str, law: str, unit: str, levels: list[float]) -> str:
+    if law == "none":
+        return f"{len(levels)} x {query}, without private noise"
+    least, most = min(levels), max(levels)
+    number = f"{least:.3g}" if most <= least * 1.001 else f"{least:.3g} to {most:.3g}"
+    what = "record" if unit == "sample" else "data holder"
+    return f"{len(levels)} x {query}, {law} noise of {number} times what one {what} can change"
+
+
+def small(value: float) -> str:
+    """1e-5 rather than 1e-05."""
+    return f"{value:.3g}".replace("e-0", "e-")
+
+
+def changed(path: Path) -> str:
+    """When a file was last changed, in UTC."""
+    return f"{datetime.fromtimestamp(path.stat().st_mtime, UTC):%Y-%m-%d %H:%M}"
+
+
+def now() -> str:
+    """In UTC, to the minute."""
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _sure(epsilon: float) -> str:
+    """The posterior probability of one of two values, from even odds, rounded up."""
+    percent = 100 / (1 + math.exp(-epsilon))
+    return f"{math.ceil(percent * 10) / 10:g} %" if percent < 99.9 else "more than 99.9 %"
