@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from fedpriv import __version__
-from fedpriv.cli import processes, shipped
+from fedpriv.cli import federating, processes, shipped
 from fedpriv.cli.options import AllowPlugins, AsJson, ConfigFile, Overrides, RunFolder
 
 
@@ -53,6 +53,10 @@ def _tell_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"fedpriv {__version__}")
         raise typer.Exit
+
+
+app.add_typer(federating.site, name="site")
+app.add_typer(federating.federate, name="federate")
 
 
 @app.callback()

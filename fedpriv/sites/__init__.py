@@ -7,9 +7,7 @@ may carry.
 
 from __future__ import annotations
 
-from fedpriv.sites.card import Card
-from fedpriv.sites.federation import Federation, SiteRound, Transport
-from fedpriv.sites.plan import Proposal, propose
-from fedpriv.sites.site import Site
+import lazy_loader
 
-__all__ = ["Card", "Federation", "Proposal", "Site", "SiteRound", "Transport", "propose"]
+# a process that only carries bytes imports none of this
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -16,7 +16,7 @@ from fedpriv.sites.guard import NotAsPlanned
 from fedpriv.sites.membership import Membership, number_of, own_data
 from fedpriv.sites.messages import Code, Malformed, Reply, pack, unpack_question
 from fedpriv.sites.plan import Proposal
-from fedpriv.sites.site_folder import SiteFolder, SiteSettings
+from fedpriv.sites.site_folder import Budget, SiteFolder, SiteSettings
 from fedpriv.sites.terms import Terms
 
 _LOG = logging.getLogger(__name__)
@@ -66,6 +66,16 @@ class Site:
     def card(self) -> Card:
         """What others are told."""
         return Card.model_validate_json((self._folder.path / "card.json").read_bytes())
+
+    @property
+    def budget(self) -> Budget:
+        """The most that this site spends, in all federations together."""
+        return self._folder.settings.budget
+
+    def prepare(self) -> None:
+        """Read the data and check the plans now, not at the first question."""
+        for plan in self.plans:
+            self._member(plan)
 
     def consider(self, text: str) -> tuple[Proposal, Terms]:
         """What a plan asks of this site; nothing is accepted.

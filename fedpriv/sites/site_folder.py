@@ -14,6 +14,8 @@ from typing import Annotated, Any
 
 import torch
 import yaml
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from pydantic import Field, model_validator
 
 from fedpriv.checks import Count, Fraction, Positive, Whole
@@ -28,6 +30,7 @@ from fedpriv.storage import files, strict_yaml
 from fedpriv.storage.folder import RunFolder
 
 SETTINGS, _SEED, _KEY, CARD = "site.yaml", "secret_seed", "private_key", "card.json"
+NODE_KEY = "node_key"  # by which transport knows the site; it hides no data
 _PLAN, _STATE, LEDGER = "plan.yaml", "state.pt", "ledger.jsonl"
 _WHOLE: dict[str, Any] = {"kind": "iid", "n_clients": 1}
 
@@ -134,6 +137,8 @@ class SiteFolder:
         path.chmod(0o700)
         lock.write(_SEED, f"{new_secret():032x}".encode())
         lock.write(_KEY, new_key().hex().encode())
+        for name, key in zip((NODE_KEY, f"{NODE_KEY}.pub"), _node_key(), strict=True):
+            lock.write(name, key)
         told = settings.model_dump(mode="json")
         lock.write(SETTINGS, yaml.safe_dump(told, sort_keys=False, allow_unicode=True).encode())
         return cls(path)
@@ -213,3 +218,10 @@ class SiteFolder:
 
     def _of(self, proposal: Proposal) -> Path:
         return self.path / "runs" / proposal.hash
+
+
+def _node_key() -> tuple[bytes, bytes]:
+    """A new pair of keys, private and public, as Flower registers them."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    return private, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"

@@ -1,0 +1,174 @@
+"""`fedpriv site` and `fedpriv federate`: organisations that train together, over Flower."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedpriv.cli.options import AllowPlugins, ConfigFile
+
+site = typer.Typer(no_args_is_help=True, help="Run a site: one organisation's data, budget and answers.")
+federate = typer.Typer(no_args_is_help=True, help="Run the server of a federation of sites.")
+
+SiteFolder = Annotated[Path, typer.Argument(metavar="SITE", help="Folder of the site.")]
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="The plan that the server proposes.")]
+SuperLink = Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Address of Flower's SuperLink.")]
+Certificates = Annotated[
+    Path | None,
+    typer.Option("--root-certificates", metavar="PEM", help="What the server's certificate is checked with."),
+]
+_HERE = "127.0.0.1:8000"
+_LOOK = 60.0  # seconds between questions to the SuperLink, each of which starts a program
+
+
+@site.command("init")
+def site_init(
+    folder: SiteFolder,
+    settings: Annotated[Path, typer.Argument(metavar="YAML", help="name, data, budget, and maybe public_size.")],
+    allow_plugins: AllowPlugins = False,
+) -> None:
+    """Make a site, with a secret seed and keys of its own. Its card is what others get."""
+    from fedpriv.cli.printing import print_rows
+    from fedpriv.sites.site import Site
+
+    made = Site.create(folder, settings)
+    rows = {
+        "site": f"{made.card.name}, {made.card.size} examples, in {folder}: keep it as safe as the data",
+        "key": made.card.fingerprint,
+        "for the server": f"{folder / 'card.json'}, and {folder / 'node_key.pub'} to register with Flower",
+        "next": f"fedpriv site join {folder} PLAN",
+    }
+    print_rows(rows)
+
+
+@site.command("join")
+def site_join(
+    folder: SiteFolder,
+    plan: PlanFile,
+    accept: Annotated[
+        str | None, typer.Option("--accept", metavar="FINGERPRINT", help="The plan's, as the owners compared it.")
+    ] = None,
+    allow_plugins: AllowPlugins = False,
+) -> None:
+    """Show what a plan asks of this site, and with --accept answer its questions from now on."""
+    from fedpriv.cli.printing import print_rows
+    from fedpriv.sites.site import Site
+
+    found, text = Site(folder), plan.read_text(encoding="utf-8")
+    proposal, terms = found.consider(text)
+    print_rows(
+        {
+            "plan": proposal.fingerprint,
+            "asks": f"{terms.strategy.name}, {terms.rounds} rounds, {len(terms.plan.records)} answers",
+            "costs": str(terms.plan.spent()),
+            "sites": ", ".join(f"{card.name} ({card.fingerprint[:9]}...)" for card in proposal.cards),
+            "budget": f"epsilon={found.budget.epsilon:g} (delta={found.budget.delta:g}) of this site, over all plans",
+        }
+    )
+    if accept is None:
+        again = f'fedpriv site join {folder} {plan} --accept "FINGERPRINT"'
+        print_rows({"next": f"compare the plan's fingerprint with the other owners, not over the server; then {again}"})
+        return
+    found.join(text, accept)
+    print_rows({"accepted": proposal.fingerprint, "next": f"fedpriv site run {folder} --superlink HOST:PORT"})
+
+
+@site.command("run")
+def site_run(
+    folder: SiteFolder,
+    superlink: SuperLink = _HERE,
+    certificates: Certificates = None,
+    port: Annotated[int, typer.Option("--port", help="On this machine, for the SuperNode's own programs.")] = 9094,
+    allow_plugins: AllowPlugins = False,
+) -> None:
+    """Answer the questions of accepted plans, until it is stopped. Starts the site's SuperNode."""
+    from fedpriv.cli.printing import print_rows
+    from fedpriv.sites.over_flower.starting import supernode
+    from fedpriv.sites.site import Site
+    from fedpriv.sites.worker import serve
+
+    found = Site(folder)
+    found.prepare()
+    node = supernode(folder, superlink, certificates, folder / "supernode.log", port)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the SuperNode ends, too
+    print_rows({"site": f"{found.card.name} answers; its SuperNode's log is {folder / 'supernode.log'}"})
+    try:
+        serve(folder, found.answer, lambda: node.poll() is None)
+    finally:
+        node.terminate()
+        node.wait()
+
+
+@federate.command("plan")
+def federate_plan(
+    config: ConfigFile,
+    cards: Annotated[list[Path], typer.Argument(metavar="CARD...", help="card.json of each site, in order.")],
+    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the federation, new.")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="A setting to change.")
+    ] = None,
+    allow_plugins: AllowPlugins = False,
+) -> None:
+    """Write the plan of a federation of these sites, for them to accept."""
+    from fedpriv.cli import shipped
+    from fedpriv.cli.printing import print_rows
+    from fedpriv.clients.outline import Outline
+    from fedpriv.config import load_config, to_yaml
+    from fedpriv.config.building import load_data
+    from fedpriv.sites.card import Card
+    from fedpriv.sites.following import CONFIG, PLAN
+    from fedpriv.sites.plan import propose
+    from fedpriv.storage.folder import RunFolder
+
+    found = load_config(shipped.found(config), settings or [])
+    split = load_data(found)
+    like = Outline.of([split.test], split.n_classes)
+    made = propose(found, [Card.model_validate_json(card.read_bytes()) for card in cards], like)
+    with RunFolder.new(folder) as claimed:
+        claimed.write(CONFIG, to_yaml(found).encode())
+        claimed.write(PLAN, made.text.encode())
+    print_rows(
+        {
+            "plan": f"{folder / PLAN}, for each site to accept",
+            "fingerprint": made.fingerprint,
+            "next": f"fedpriv federate run {folder}",
+        }
+    )
+
+
+@federate.command("run")
+def federate_run(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the federation.")],
+    superlink: SuperLink = _HERE,
+    certificates: Certificates = None,
+    wait: Annotated[float, typer.Option("--wait", help="Seconds for a round's replies.", min=1)] = 120.0,
+    allow_plugins: AllowPlugins = False,
+) -> None:
+    """Train, or go on: on the machine of the SuperLink, which starts the server."""
+    from fedpriv.cli.printing import out, print_rows
+    from fedpriv.errors import FedprivError
+    from fedpriv.sites.following import MODEL, RESULT, ROUNDS
+    from fedpriv.sites.over_flower.starting import start_run, status_of
+
+    run, told, looked = start_run(folder, superlink, certificates, wait), 0, time.monotonic()
+    while True:
+        ended = (folder / RESULT).exists()
+        lines = (folder / ROUNDS).read_text().splitlines() if (folder / ROUNDS).exists() else []
+        for line in lines[told:]:
+            out.print(line)
+        told = len(lines)
+        if ended:
+            break
+        if time.monotonic() - looked > _LOOK:  # Flower alone knows of a server that broke
+            looked, state = time.monotonic(), status_of(run, superlink, certificates)
+            if state.startswith("finished") and not (folder / RESULT).exists():
+                raise FedprivError(f"the server ended ({state}); see: flwr log {run}")
+        time.sleep(0.5)
+    found = json.loads((folder / RESULT).read_text())
+    print_rows({name: str(value) for name, value in found.items()} | {"model": str(folder / MODEL)})

@@ -1,0 +1,1 @@
+"""Questions and replies over Flower (flower.ai), the extra `fedpriv[flower]`."""
