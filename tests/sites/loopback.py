@@ -1,0 +1,145 @@
+"""Flower on this machine alone, as organisations would run it: TLS, registered node keys, a process for each party."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from fedpriv.sites.over_flower.starting import environment, program
+
+PATIENCE = 900.0  # seconds for anything: a busy machine is no failure
+
+
+def certificates(folder: Path) -> dict[str, Path]:
+    """A certificate authority, and a certificate of it for this machine."""
+    day = timedelta(days=1)
+    keys = {name: ec.generate_private_key(ec.SECP256R1()) for name in ("ca", "server")}
+    names = {name: x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"fedpriv test {name}")]) for name in keys}
+    own = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    found: dict[str, Path] = {}
+    for name, key in keys.items():
+        made = x509.CertificateBuilder().subject_name(names[name]).issuer_name(names["ca"])
+        made = made.public_key(key.public_key()).serial_number(x509.random_serial_number())
+        made = made.not_valid_before(datetime.now(UTC) - day).not_valid_after(datetime.now(UTC) + day)
+        made = made.add_extension(x509.BasicConstraints(ca=name == "ca", path_length=None), critical=True)
+        made = made.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(keys["ca"].public_key())
+        made = made.add_extension(issuer, critical=False)
+        made = made.add_extension(own, critical=False) if name == "server" else made
+        found[name] = folder / f"{name}.pem"
+        found[name].write_bytes(made.sign(keys["ca"], hashes.SHA256()).public_bytes(Encoding.PEM))
+    found["key"] = folder / "server.key"
+    private = keys["server"].private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    found["key"].write_bytes(private)
+    return found
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def until(what: Callable[[], Any], says: str) -> Any:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        if found := what():
+            return found
+        time.sleep(0.2)
+    raise TimeoutError(says)
+
+
+class Loopback:
+    """A SuperLink with TLS that takes registered nodes only, and sites that reach it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port, self.tls = folder, free_port(), certificates(folder)
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.env = {**environment(), "FLWR_HOME": str(folder / "flwr"), "OMP_NUM_THREADS": "1"}
+        self.env["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.05"
+        secure = [
+            "--ssl-ca-certfile",
+            self.tls["ca"],
+            "--ssl-certfile",
+            self.tls["server"],
+            "--ssl-keyfile",
+            self.tls["key"],
+        ]
+        words = [program("flower-superlink"), "--host", "127.0.0.1", "--port", self.port, *secure]
+        self.start("superlink", [*words, "--enable-supernode-auth", "--disable-runtime-dependency-installation"])
+        until(self._listens, "the SuperLink does not listen")
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def register(self, site: Path) -> None:
+        """Make the key of a site's node known to the SuperLink."""
+        home = Path(self.env["FLWR_HOME"])
+        home.mkdir(exist_ok=True)
+        told = f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "{self.address}"\n'
+        (home / "config.toml").write_text(f'{told}root-certificates = "{self.tls["ca"]}"\n')
+        words = [program("flwr"), "supernode", "register", str(site / "node_key.pub"), "here"]
+        found = subprocess.run(words, env=self.env, capture_output=True, text=True, timeout=PATIENCE)
+        assert found.returncode == 0, found.stdout + found.stderr
+
+    def site(self, folder: Path) -> None:
+        """Run a site and its SuperNode."""
+        words = ["site", "run", folder, "--superlink", self.address, "--root-certificates", self.tls["ca"]]
+        self.start(folder.name, [sys.executable, "-m", "fedpriv", *words, "--port", free_port()])
+
+    def federate(self, folder: Path) -> None:
+        """Run the server of a federation."""
+        words = ["federate", "run", folder, "--superlink", self.address, "--root-certificates", self.tls["ca"]]
+        self.start("federation", [sys.executable, "-m", "fedpriv", *words, "--wait", 120])
+
+    def start(self, name: str, words: list[Any]) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.running[name] = subprocess.Popen(
+                [str(word) for word in words], stdout=log, stderr=log, env=self.env, start_new_session=True
+            )
+
+    def kill(self, name: str) -> None:
+        """End a party and all that it started, at once."""
+        process = self.running.pop(name)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def said(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")[-3000:]
+
+    def _listens(self) -> bool:
+        assert self.running["superlink"].poll() is None, self.said("superlink")
+        with socket.socket() as found:
+            return found.connect_ex(("127.0.0.1", self.port)) == 0
+
+
+@contextmanager
+def loopback(folder: Path) -> Iterator[Loopback]:
+    found = Loopback(folder)
+    try:
+        yield found
+    finally:
+        for name in [*found.running]:
+            found.kill(name)
+
+
+def rounds_of(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "rounds.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

@@ -1,0 +1,68 @@
+"""`fedpriv site` and `fedpriv federate`, up to where Flower begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedpriv.cli import app
+from fedpriv.sites import Proposal, Site
+
+RUNNER = CliRunner()
+DIGITS = "{name: digits, flat: true, partition: {kind: iid, n_clients: 2}}"
+CONFIG = f"""
+data: {DIGITS}
+model: softmax
+strategy: {{name: fedavg, learning_rate: 2.0}}
+privacy: {{epsilon: 3, trust: {{pairwise: {{colluders: 0, ratio: 3.0}}}}}}
+rounds: 4
+"""
+
+
+def fedpriv(*words: object) -> str:
+    found = RUNNER.invoke(app, [str(word) for word in words])
+    assert found.exit_code == 0, found.output
+    return found.output
+
+
+def refused(*words: object) -> str:
+    found = RUNNER.invoke(app, [str(word) for word in words])
+    assert found.exit_code == 2
+    return " ".join(found.output.split())
+
+
+def test_sites_are_made_and_join_what_they_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.yaml").write_text(CONFIG)
+    for number, name in enumerate(("north", "south")):
+        Path(f"{name}.yaml").write_text(f"name: {name}\nclient: {number}\ndata: {DIGITS}\nbudget: {{epsilon: 2}}\n")
+        assert "node_key.pub to register" in fedpriv("site", "init", name, f"{name}.yaml")
+    assert "is not empty" in refused("site", "init", "north", "north.yaml")
+    told = fedpriv("federate", "plan", "run.yaml", "north/card.json", "south/card.json", "--out", "fed")
+    proposal = Proposal.read(Path("fed/plan.yaml").read_text())
+    assert proposal.fingerprint in told
+    assert "choose another folder" in refused("federate", "plan", "run.yaml", "north/card.json", "--out", "fed")
+    assert Path("fed/plan.yaml").read_text() == proposal.text
+    shown = fedpriv("site", "join", "north", "fed/plan.yaml")
+    assert "epsilon=3 (delta=1e-5" in shown
+    assert "X25519" in shown
+    assert "compare the plan's fingerprint" in shown
+    site = Site("north")
+    assert not site.plans
+    site.close()
+    assert "is not the fingerprint" in refused("site", "join", "north", "fed/plan.yaml", "--accept", "0000 0000")
+    fedpriv("site", "join", "north", "fed/plan.yaml", "--accept", proposal.fingerprint)
+    site = Site("north")
+    assert [*site.plans] == [proposal.hash]
+    site.close()
+
+
+def test_no_run_begins_over_a_network_without_tls(tmp_path: Path) -> None:
+    assert "root-certificates" in refused("federate", "run", tmp_path, "--superlink", "example.org:8000")
+
+
+def test_what_is_no_site_is_told(tmp_path: Path) -> None:
+    (tmp_path / "plan").write_text("a: 1")
+    assert "holds no site" in refused("site", "join", tmp_path, tmp_path / "plan")
