@@ -2,6 +2,7 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
+FLOWER := .venv-flower
 STAMP := $(VENV)/.stamp
 JOBS ?= 2
 SEED ?= 0
@@ -11,7 +12,7 @@ OUT ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-distributed test-slow test-faults fuzz mutants check format format-check lint types layers docs coverage bench bench-scaling bench-runs bench-more clean
+.PHONY: help venv demo demo-federation test test-distributed test-slow test-faults fuzz mutants check format format-check lint types layers docs coverage bench bench-scaling bench-runs bench-more clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +38,14 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: venv ## train on scikit-learn's digits; prints accuracy, epsilon and where the pictures are (under a minute)
 	$(BIN)/fedpriv train configs/digits_iadmm.yaml --out $(OUT)
+
+$(FLOWER)/.stamp: pyproject.toml
+	$(BIN)/python -m venv $(FLOWER)
+	$(FLOWER)/bin/python -m pip install --quiet --no-compile --disable-pip-version-check --editable '.[flower]' pytest hypothesis
+	touch $@
+
+demo-federation: venv $(FLOWER)/.stamp ## three sites over Flower on this machine, with TLS and node keys: one is killed, one ends its budget
+	$(FLOWER)/bin/python -m pytest -s -p no:cacheprovider -m slow tests/sites/test_over_flower.py
 
 test: venv ## run the tests, but for those that take minutes
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not slow and not distributed'
