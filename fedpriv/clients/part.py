@@ -27,6 +27,8 @@ class Part:
         numbers: Numbers of the clients here among all clients of the run, ascending.
         all_sizes: Public number of examples of every client of the run.
         n_objectives: How many of all clients have an objective, at least 1.
+        widths: Constraints, and constraint values, of the client that has most of them; so rows are equally wide
+            wherever clients are.
 
     Raises:
         ConfigError: the numbers are none of that many clients, or not in order.
@@ -35,6 +37,7 @@ class Part:
     numbers: Sequence[int]
     all_sizes: Sequence[int]
     n_objectives: int
+    widths: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
         numbers = self.ids
@@ -47,7 +50,9 @@ class Part:
         """All clients are here."""
         roster = roster_of(clients)
         objectives = sum(problem.objective is not None for problem in roster.problems)
-        return cls(range(len(clients)), roster.sizes, max(objectives, 1))
+        problems = {id(problem): problem for problem in roster.problems}.values()
+        widths = max(len(p.constraints) for p in problems), max(len(p.equality) for p in problems)
+        return cls(range(len(clients)), roster.sizes, max(objectives, 1), widths)
 
     @property
     def n_clients(self) -> int:

@@ -104,7 +104,7 @@ class Population:
     @cached_property
     def problems(self) -> Sequence[Problem]:
         """Objective and constraints of each client."""
-        return self._roster.problems
+        return self._roster.problems if len(self) else ()
 
     @property
     def looked_at(self) -> Sequence[int]:
@@ -130,8 +130,9 @@ class Population:
     @cached_property
     def equality(self) -> Tensor:
         """Which of a client's constraint values must be zero, `[n_clients, most values of a client]` boolean."""
+        most = torch.zeros(self.part.widths[1], dtype=torch.bool)
         flags = [torch.tensor(problem.equality, dtype=torch.bool) for problem in self.problems]
-        return nn.utils.rnn.pad_sequence(flags, batch_first=True).to(self.device)
+        return nn.utils.rnn.pad_sequence([most, *flags], batch_first=True)[1:].to(self.device)
 
     @property
     def multiplicity(self) -> int:

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedpriv.clients.part import Part
 from fedpriv.engines.local import Progress
+from fedpriv.engines.place import Here, Place
 from fedpriv.oracle.exact import ProblemValues
 from fedpriv.oracle.private import PrivateOracle
 from fedpriv.privacy.mechanisms import LAWS
@@ -42,47 +44,64 @@ class Kkt:
     infeasible_point: float
 
 
-def kkt(problem: ProblemValues, params: Tensor, multipliers: Tensor, regularizer: Proximal | None = None) -> Kkt:
+def kkt(
+    problem: ProblemValues,
+    params: Tensor,
+    multipliers: Tensor,
+    regularizer: Proximal | None = None,
+    place: Place | None = None,
+) -> Kkt:
     """Compute the optimality conditions at a point.
 
     Args:
-        problem: The clients' objectives and constraints.
+        problem: The objectives and constraints of the clients here.
         params: The point, `[dim]`.
-        multipliers: `[n, m]`.
+        multipliers: Of the clients here, `[n, m]`.
         regularizer: h; none by default.
+        place: Where other clients are; by default all are here. What the conditions have a row of is of those here.
     """
-    h = regularizer or Zero()
+    h, place = regularizer or Zero(), place or Here()
     rows = params.detach().expand(len(multipliers), -1).clone().requires_grad_()
     objective, values = problem(rows)
-    gradient = _row_sum((objective + (multipliers * values).sum(1)).sum(), rows)
+    gradient = place.total(_slopes((objective + (multipliers * values).sum(1)).sum(), rows))[0]
     broken = values.where(problem.equality, values.clamp_min(0))
-    push = _row_sum(broken.square().sum() / 2, rows)
+    push = place.total(_slopes(broken.square().sum() / 2, rows))[0]
     point, values = params.detach(), values.detach()
     step = point - h.prox((point - gradient).unsqueeze(0), 1.0)[0]
-    feasibility = _largest(broken.detach())
+    feasibility = place.largest(_largest(broken.detach()))
+    total = place.total(objective.detach().unsqueeze(1))[0]
     return Kkt(
-        objective=float(objective.detach().sum() + h.value(point.unsqueeze(0))[0]),
+        objective=float(total + h.value(point.unsqueeze(0))[0]),
         constraint_values=values,
         multipliers=multipliers,
         stationarity=_largest(step),
         feasibility=feasibility,
-        complementarity=_largest((multipliers * values).where(~problem.equality, 0.0)),
+        complementarity=place.largest(_largest((multipliers * values).where(~problem.equality, 0.0))),
         infeasible_point=_largest(push) / feasibility if feasibility > 0 else 0.0,
     )
 
 
 def exact_report(
-    progress: Progress, problem: ProblemValues, params: Tensor, multipliers: Tensor, regularizer: Proximal | None
+    progress: Progress,
+    problem: ProblemValues,
+    params: Tensor,
+    multipliers: Tensor,
+    regularizer: Proximal | None,
+    place: Place,
+    part: Part,
 ) -> dict[str, Any]:
-    """Fields of `result.json` for a run without privacy; optimality is computed anew, not taken from the algorithm."""
-    found, server = kkt(problem, params, multipliers, regularizer), progress.server
+    """Fields of `result.json` for a run without privacy; optimality is computed anew, not taken from the algorithm.
+
+    All places compute it together; what it has a row of is of all clients in the place that leads.
+    """
+    found, server = kkt(problem, params, multipliers, regularizer, place), progress.server
     loops = server if isinstance(server, Loops) else None
     converged = loops is not None and bool(loops.converged)
     return {
         "objective": found.objective,
-        "constraint_values": found.constraint_values.tolist(),
+        "constraint_values": place.rows(found.constraint_values, part).tolist(),
         "max_violation": found.feasibility,
-        "multipliers": found.multipliers.tolist(),
+        "multipliers": place.rows(found.multipliers, part).tolist(),
         "kkt": {name: getattr(found, name) for name in ("stationarity", "feasibility", "complementarity")},
         "converged": converged,
         "status": "converged" if converged else _unfinished(found, stopped=loops is not None and bool(loops.done)),
@@ -92,20 +111,24 @@ def exact_report(
     }
 
 
-def private_report(progress: Progress, oracle: PrivateOracle, local: Measured) -> dict[str, Any]:
+def private_report(
+    progress: Progress, oracle: PrivateOracle, local: Measured, place: Place, part: Part
+) -> dict[str, Any]:
     """Fields of `result.json` for a private run, from releases only: estimates of constraint values and their noise.
 
-    If the run stopped early, the reported model was not measured, and the estimates are those of the last round.
+    If the run stopped early, the reported model was not measured, and the estimates are those of the last round. All
+    places compute it together; what it has a row of is of all clients in the place that leads.
     """
-    estimate, server = local.measured, progress.server
+    broken = place.largest(_largest(violations(local.measured[: len(part.ids)], oracle.equality)))
+    estimate, server = place.rows(local.measured, part), progress.server
     repeats = int(server.measurements) if isinstance(server, Remeasures) else 0
     width = half_width(oracle, progress.round - 1, max(repeats, 1))
     return {
         "constraint_estimates": estimate.tolist(),
         "constraint_confidence": {"level": 0.95, "half_width": width.tolist()},
         "estimates_of_reported_model": repeats > 0,
-        "max_violation_estimate": float(violations(estimate, oracle.equality).max()),
-        "multipliers": local.multipliers.tolist(),
+        "max_violation_estimate": broken,
+        "multipliers": place.rows(local.multipliers, part).tolist(),
     }
 
 
@@ -121,10 +144,10 @@ def _unfinished(found: Kkt, *, stopped: bool) -> str:
     return "infeasible" if found.infeasible_point <= _NEAREST else "stalled"
 
 
-def _row_sum(value: Tensor, rows: Tensor) -> Tensor:
+def _slopes(value: Tensor, rows: Tensor) -> Tensor:
     if not value.requires_grad:  # nothing there depends on the parameters: no constraint, or constant ones
-        return torch.zeros_like(rows).sum(0)
-    return torch.autograd.grad(value, rows, retain_graph=True, allow_unused=True)[0].nan_to_num(torch.inf).sum(0)
+        return torch.zeros_like(rows)
+    return torch.autograd.grad(value, rows, retain_graph=True, allow_unused=True)[0].nan_to_num(torch.inf)
 
 
 def _largest(values: Tensor) -> float:

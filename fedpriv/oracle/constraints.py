@@ -49,26 +49,34 @@ class ConstraintSums:
 
     def __init__(self, population: Population, privacy: Privacy, total: Callable[[Tensor], Tensor]) -> None:
         part = population.part
-        self._privacy, self._sizes, self._ids = privacy, part.sizes, part.ids
+        self._privacy, self._sizes = privacy, part.sizes
         self._functional = Functional(population.model, population.loss)
         self._unit = Clip(1.0, privacy.clip.norm)
         known, like = [table for table in tables(population) if table is not None], population.params
         assert len(known) == len(population)  # `runs.compatibility` refuses others
-        width, height = max(t.weights.shape[1] for t in known), max(len(t.offset) for t in known)
+        most = [(t.weights.shape[1], len(t.offset)) for t in known]
+        width, height = (max(sizes) for sizes in zip(part.widths, *most, strict=True))
         # turns a division by the number of examples into one by the public size
         scaled = list(zip(known, (population.counts / part.sizes.double()).tolist(), strict=True))
-        self._weights = torch.cat([_pad(t.weights * scale, width) for t, scale in scaled]).to(like)
+        self._weights = _cat([_pad(t.weights * scale, width) for t, scale in scaled], 0, width).to(like)
         # the server has no objective: the others' mean is that of all rows times this factor
         share = part.n_clients / part.n_objectives
-        self._objective = torch.cat([t.objective * scale for t, scale in scaled]).to(like) * share
+        self._objective = _cat([t.objective * scale for t, scale in scaled], 0).to(like) * share
         self._owner = torch.repeat_interleave(population.counts).to(like.device)
         # largest norm of an example's coefficients, [n]; public, so that all may know it of all
-        self._reach = self._unit.norms(torch.stack([_pad(t.largest * scale, width) for t, scale in scaled]).to(like))
-        own = torch.zeros(1, part.n_clients, dtype=torch.float64)
-        self._all_reach = total(own.index_copy(1, part.ids, self._reach.double().cpu().unsqueeze(0)))[0]
-        self._total = torch.stack([_pad(t.total, width) for t in known]).to(like)
-        self._matrix = torch.stack([_pad(_pad(t.matrix, width).T, height).T for t in known]).to(like)
-        self._offset = torch.stack([_pad(t.offset, height) for t in known]).to(like)
+        largest = [_pad(t.largest * scale, width).unsqueeze(0) for t, scale in scaled]
+        self._reach = self._unit.norms(_cat(largest, 0, width).to(like))
+        self._total = _cat([_pad(t.total, width).unsqueeze(0) for t in known], 0, width).to(like)
+        matrices = [_pad(_pad(t.matrix, width).T, height).T.unsqueeze(0) for t in known]
+        self._matrix = _cat(matrices, 0, height, width).to(like)
+        self._offset = _cat([_pad(t.offset, height).unsqueeze(0) for t in known], 0, height).to(like)
+
+        def of_all(facts: Tensor) -> Tensor:
+            every = torch.zeros(part.n_clients, facts.shape[1], dtype=torch.float64)
+            return total(every.index_copy(0, part.ids, facts.double().cpu()).view(1, -1)).view_as(every)
+
+        self._all_reach, self._all_norms = of_all(self._reach.unsqueeze(1))[:, 0], of_all(self._matrix.norm(dim=2))
+        self._all_sizes = torch.as_tensor(part.all_sizes, dtype=torch.float64)
 
     def of_gradients(self, multipliers: Tensor) -> Tensor:
         """Factor of each example's gradient, `[n_examples]`, for multipliers `[n, m]`.
@@ -104,17 +112,20 @@ class ConstraintSums:
         return torch.einsum("nmq,nq->nm", self._matrix, sums) - self._offset
 
     def deviation(self, scales: Sequence[float], sampled: Tensor) -> Tensor:
-        """Upper bound on the standard deviation of constraint values `[n, m]`, by noise and random batches.
+        """Upper bound on the standard deviation of all clients' constraint values, by noise and random batches.
 
         Args:
             scales: Noise scale of every client.
             sampled: Examples over expected examples of a batch, `[n]`. (A sum over a batch that takes each example with
                 probability q, divided by q, has variance `(1 - q) / q` times the sum of squares.)
+
+        Returns:
+            `[n_clients, m]`, also where some of the clients are in other places.
         """
-        noise = self._reach.new_tensor(scales)[self._ids] * self._privacy.mechanism.deviation
-        largest = self._reach * self._privacy.statistics.bound / 2
-        draw = (sampled[self._ids].to(noise) - 1) * self._sizes.to(noise) * largest.square()
-        return self._matrix.norm(dim=2) * (noise.square() + draw).sqrt().unsqueeze(1)
+        noise = self._all_reach.new_tensor(scales) * self._privacy.mechanism.deviation
+        largest = self._all_reach * self._privacy.statistics.bound / 2
+        draw = (sampled.to(noise) - 1) * self._all_sizes * largest.square()
+        return self._all_norms * (noise.square() + draw).sqrt().unsqueeze(1)
 
 
 def losses_of(functional: Functional, params: Tensor, batch: Batch) -> Tensor:
@@ -131,6 +142,11 @@ def losses_of(functional: Functional, params: Tensor, batch: Batch) -> Tensor:
         if isinstance(scores, Tensor):
             losses = functional.losses(scores.flatten(0, 1), each(lambda y: y.flatten(0, 1), batch.targets))
     return losses.reshape(batch.mask.shape)
+
+
+def _cat(parts: Sequence[Tensor], *shape: int) -> Tensor:
+    """The parts one after the other; where there are none, a tensor of this shape."""
+    return torch.cat([*parts]) if parts else torch.zeros(*shape)
 
 
 def _pad(values: Tensor, width: int) -> Tensor:

@@ -48,8 +48,7 @@ class ProblemValues:
 
         The objectives add up to the mean of the clients' objectives.
         """
-        objective: list[Tensor] = []
-        constraints: list[Tensor] = []
+        objective, constraints = [params.new_zeros(0)], [params.new_zeros(0, self.width)]
         order: list[int] = []
         for block in self._blocks:
             found, values = block(params[block.rows])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -110,6 +110,11 @@ class PrivateOracle(Noising):
         """Exact objectives and constraints: without noise, for runs that make no promise."""
         return ProblemValues(self._population)
 
+    def prepare(self, asked: Collection[str]) -> None:
+        """Before a run that asks these questions: what all places compute together, so that each may be asked alone."""
+        if self.privacy.private and "statistic:constraints" in asked:
+            _ = self.constraints
+
     @property
     def constraints(self) -> ConstraintSums:
         """What answers about constraints are sums of, before noise."""
@@ -118,13 +123,14 @@ class PrivateOracle(Noising):
         return self._bounded
 
     def statistic_deviation(self, round_index: int) -> Tensor:
-        """Upper bound on the standard deviation `[n, m]` of constraint values, by noise and random batches (public).
+        """Upper bound on the standard deviation of constraint values, by noise and random batches (public).
 
-        For a round in which every client takes part.
+        Returns:
+            `[n_clients, m]`, of all clients, for a round in which every client takes part.
         """
         question = self._constraints
         if not self.privacy.private:
-            return torch.zeros(self._population.equality.shape)
+            return torch.zeros(self.n_clients, self._population.equality.shape[1])
         sampled = self._sampled_factors(question.sampling)
         priced = range(self.n_clients), self.constraints.factors(sampled), question.clip, question.share
         record, scales = self._pricing.price(round_index, 0, question.name, *priced)

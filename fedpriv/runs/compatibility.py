@@ -109,6 +109,7 @@ def check_shared(
     asked: Collection[str],
     *,
     optimum: float | None,
+    compare: bool,
 ) -> None:
     """Refuse what several processes cannot do yet.
 
@@ -120,6 +121,7 @@ def check_shared(
         privacy: The promise.
         asked: Names of the questions that the strategy asks.
         optimum: Smallest value of the objective, if the gap to it is to be reported.
+        compare: Whether the problem is to be solved with all data in one place, too.
 
     Raises:
         ConfigError: names the setting.
@@ -141,8 +143,11 @@ def check_shared(
     if optimum is not None:
         fix = f"the gap to it is computed on the data of all clients in one process: leave it out, or {alone}"
         raise ConfigError("log.optimum", optimum, fix)
-    if whole := sorted({"exact", "statistic:constraints", "lagrangian_gradient"} & {*asked}):
-        raise ConfigError("compute.engine", "processes", f"the strategy asks for {whole[0]}: {alone}")
+    if compare:
+        raise ConfigError("problem.compare", True, f"it needs all data in one process: leave it out, or {alone}")
+    if "exact" in asked and size > len(clients) // 2:
+        fix = f"for exact answers every process needs two clients: give at most {max(len(clients) // 2, 1)}"
+        raise ConfigError("processes", size, fix)
 
 
 def check_processes(saved: int, size: int, ledger: Ledger, *, fresh_noise: bool) -> None:

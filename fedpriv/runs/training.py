@@ -136,7 +136,8 @@ class Training:
             asked = self.plan.asked
             compatibility.check_problem(strategy, problems, privacy, asked, compare=compare)
             compatibility.check_fresh(self.plan.privacy, fresh_noise)
-            compatibility.check_shared(place.size, compute, clients, self.network, privacy, asked, optimum=optimum)
+            of_run = clients, self.network, privacy, asked
+            compatibility.check_shared(place.size, compute, *of_run, optimum=optimum, compare=compare)
 
             # whether the data's budget allows that
             uncovered = ("the optimality gap, exact",) if optimum is not None and privacy.private else ()
@@ -181,6 +182,7 @@ class Training:
             self.ledger = self._opened(streams, saved, fresh_noise=fresh_noise)
             of_run = self.plan.privacy, self.ledger, streams
             self.oracle = PrivateOracle(self.population, self._sums, *of_run, place.total, place.largest)
+            self.oracle.prepare(asked)
 
             # where it stands, and how it goes on
             self._engine, self._seen = ENGINES[compute.engine], place.network(self.network, part)
@@ -364,11 +366,13 @@ class Training:
             PrivacyError: a forward pass changed a frozen parameter or a buffer.
         """
         self._check_constants()
-        models = self._place.rows(self.progress.models, self._part)
-        found = self._place.told(lambda: self._result(replace(self.progress, models=models)))
+        place, part = self._place, self._part
+        progress = replace(self.progress, models=place.rows(self.progress.models, part))
+        of_constraints = self.measures.of_constraints(progress, self.oracle, place, part)
+        found = place.told(lambda: self._result(progress, of_constraints))
         return replace(found, model=self._with(found.params))
 
-    def _result(self, progress: Progress) -> Result:
+    def _result(self, progress: Progress, of_constraints: dict[str, Any]) -> Result:
         """The result but for its model, whose class may be one that cannot be sent to other processes."""
         privacy, params = self.plan.privacy, measures.reported(progress)
         metrics, nodes = self._reporting.at_the_end(progress)
@@ -392,7 +396,7 @@ class Training:
                 **nodes,
                 **self.measures.by_name(progress),
                 **self._parts(),
-                **self.measures.of_constraints(progress, self.oracle),
+                **of_constraints,
             },
             gradient_evaluations=sum(self.plan.evaluations[: progress.round]),
             optimality_gap=self.measures.optimality_gap(params),

@@ -130,7 +130,8 @@ def with_rows(state: S, cohort: Tensor | None, rows: S) -> S:
         if isinstance(before, Rows) and isinstance(fresh, Tensor):
             return before.put(cohort, fresh)
         if isinstance(before, Tensor) and isinstance(fresh, Tensor) and before.ndim and cohort is not None:
-            return before.index_copy(0, cohort.to(before.device), fresh)
+            # of nobody, rows may still be as wide as before the first round
+            return before.index_copy(0, cohort.to(before.device), fresh) if len(cohort) else before
         return fresh
 
     return changed(put, rows)

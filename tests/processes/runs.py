@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,23 @@ PRIVACY: dict[str, dict[str, Any]] = {
         "trust": fp.SecureAggregation(min_honest=2),
     },
     "pairs": {"trust": fp.Pairwise(colluders=1, ratio=2.0)},
+    "values": {"sampling": fp.Poisson(0.5), "statistics": fp.Statistics(bound=2.0)},
+    "values of pairs": {
+        "trust": fp.Pairwise(colluders=1, ratio=2.0),
+        "statistics": fp.Statistics(bound=2.0, ratio=1.0),
+    },
+    "nothing": {"at": "none"},
     "pairs over time": {
         "trust": fp.Pairwise(colluders=1, ratio=2.0),
         "sampling": fp.Cyclic(3),
         "noise": fp.BLT(2),
     },
 }
+# clients have unequal numbers of constraints, and of their values
+TWO = fp.Problem(constraints=(fp.ClassLossAtMost(1, 0.3, fraction=0.3), fp.GroupLossGap(0, 0.1, fraction=0.5)))
+ONE = fp.Problem(constraints=(fp.LossAtMost(0.5),))
+SERVER = fp.Problem(objective=None, constraints=(fp.LossAtMost(0.9),))
+PROBLEMS = {"none": [fp.Problem()], "constraints": [ONE, ONE, ONE, SERVER, TWO]}
 NETWORKS: dict[str, Callable[[], Any]] = {
     "star": lambda: fp.Star(5),
     "fixed": lambda: fp.Star(5, fp.FixedCohort(3)),
@@ -75,6 +87,7 @@ class Case:
     dtype: str = "float64"
     noise: Mapping[str, Any] = field(default_factory=lambda: {"noise_multiplier": 0.3})
     more: Mapping[str, Any] = field(default_factory=dict)
+    problem: str = "none"
 
     def __str__(self) -> str:
         return f"{self.options}, {self.privacy}, {self.network}"
@@ -86,10 +99,12 @@ def strategy_of(options: str, rounds: int) -> Strategy:
     return load_config(BARE, [f"strategy={{{options}}}", f"rounds={rounds}", *privacy]).recipe().strategy
 
 
-def clients(count: int = 5) -> list[fp.Client]:
+def clients(count: int = 5, problem: str = "none") -> list[fp.Client]:
     draw, sizes = torch.Generator().manual_seed(4), SIZES[:count]
     data = [TensorDataset(torch.rand(m, 3, generator=draw), torch.randint(3, (m,), generator=draw)) for m in sizes]
-    return fp.make_clients(SoftmaxRegression(3, 3), nn.CrossEntropyLoss(), data)
+    made = fp.make_clients(SoftmaxRegression(3, 3), nn.CrossEntropyLoss(), data)
+    problems = cycle(PROBLEMS[problem])
+    return [fp.Client(one.model, one.loss, one.loader, problem=own) for one, own in zip(made, problems, strict=False)]
 
 
 def test_data() -> TensorDataset:
@@ -103,9 +118,8 @@ def training(case: Case, engine: str, **more: Any) -> fp.Training:
     network = NETWORKS[case.network]()
     options = {"test": test_data(), "rounds": case.rounds, "seed": 5, "secret_seed": 6, "network": network}
     strategy = strategy_of(case.options, case.rounds)
-    return fp.Training(
-        clients(network.n_clients), strategy, privacy, compute=compute, **{**options, **case.more, **more}
-    )
+    options |= {"compute": compute, **case.more, **more}
+    return fp.Training(clients(network.n_clients, case.problem), strategy, privacy, **options)  # pyright: ignore
 
 
 @dataclass(frozen=True)
@@ -136,6 +150,7 @@ def finished(run: fp.Training) -> Outcome:
     state |= {f"server.{name}": leaf for name, leaf in named(progress.server).items()}
     state |= {f"output.{name}": leaf for name, leaf in named(progress.output).items()}
     state["sent"] = progress.numbers_sent
+    state |= dict(flat(result.measures)) if place.leads else {}
     records = list(run.ledger.records) if place.leads else None
     adopted = [parameter.detach().clone() for parameter in run.population.clients[0].model.parameters()]
     at_gradient = run.plan.privacy.private and run.plan.privacy.at == "gradient"
@@ -143,3 +158,12 @@ def finished(run: fp.Training) -> Outcome:
     # where all participants have one answer, all processes have its variance
     variance = parts[0] if run.oracle.alike else torch.cat([*parts])
     return Outcome(state, records, result.reports, run.spent().epsilon, result.ended, adopted, variance)
+
+
+def flat(found: Any, name: str = "measures") -> Iterator[tuple[str, Any]]:
+    """The numbers of a result, and rows of numbers, by name."""
+    if isinstance(found, dict):
+        for key, value in found.items():
+            yield from flat(value, f"{name}.{key}")
+    elif not isinstance(found, str):
+        yield name, torch.tensor(found)

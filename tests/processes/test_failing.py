@@ -105,11 +105,9 @@ def refused(what: str) -> str:
         model, loss = clients[0].model, clients[0].loss
         data = [client.loader.dataset for client in clients]
         clients = fp.lazy_clients(model, loss, data.__getitem__, runs.SIZES[:5])
-    if what == "constraints":
-        problem = fp.Problem(constraints=(fp.LossAtMost(0.5),))
-        data = [client.loader.dataset for client in clients]
-        clients = fp.make_clients(clients[0].model, clients[0].loss, data, problem)
-        strategy = fp.private_al(2, beta=0.5)
+    if what in ("a comparison", "exact answers"):
+        clients, strategy, promise = runs.clients(3, "constraints"), fp.proximal_al(), fp.Privacy(at="none")
+        more["compare"] = what == "a comparison"
     try:
         fp.Training(clients, strategy, promise, rounds=2, **more)
     except fp.ConfigError as error:
@@ -124,13 +122,14 @@ def refused(what: str) -> str:
         ("a paper's noise", "strategy.variant = 'published'"),
         ("an optimum", "log.optimum = 0.1"),
         ("lazy clients", "clients = 'lazy_clients'"),
-        ("constraints", "the strategy asks for lagrangian_gradient"),
+        ("a comparison", "problem.compare = True"),
+        ("exact answers", "processes = 2: for exact answers every process needs two clients: give at most 1"),
     ],
 )
 def test_what_several_processes_cannot_do_is_refused_at_the_door(workers: Workers, what: str, words: str) -> None:
     for text in workers.of(2, refused, what):
         assert words in text
-        assert "one process" in text
+        assert "one process" in text or "at most" in text
 
 
 def test_processes_need_torchrun() -> None:

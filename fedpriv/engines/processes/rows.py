@@ -61,7 +61,9 @@ def gathered(progress: Progress, part: Part, group: Group) -> Progress:
         if kind == "one":
             continue
         assert isinstance(leaf, Tensor)
-        rows = torch.cat([found[name] for found in parts]).to(leaf.device) if kind == "rows" else leaf[:1]
+        # a process without clients may not know how wide rows have become
+        sent = [found[name] for found in parts if kind == "rows" and len(found[name])]
+        rows = torch.cat(sent).to(leaf.device) if sent else leaf[:1]
         whole[name] = rows.expand(part.n_clients, *leaf.shape[1:])
     return with_leaves(progress, whole)
 
@@ -71,7 +73,7 @@ def gathered_rows(rows: Tensor, part: Part, group: Group) -> Tensor:
     if not group.number(_kind("", rows, len(part.ids)) == "rows"):
         return rows
     parts = group.gathered(_sent(rows, len(part.ids)))
-    return torch.cat(parts).to(rows.device) if group.rank == 0 else rows
+    return torch.cat([sent for sent in parts if len(sent)]).to(rows.device) if group.rank == 0 else rows
 
 
 def _kind(name: str, leaf: Leaf, n_clients: int) -> str:
