@@ -52,6 +52,7 @@ test: venv ## run the tests, but for those that take minutes
 
 test-distributed: venv ## runs of several processes: every kind, on one, two and three; killed, hung, and gone on with
 	$(BIN)/python -m pytest tests/processes
+	$(BIN)/python -m pytest -m 'not slow' tests/sites
 
 test-slow: venv ## run the tests that take minutes
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m slow

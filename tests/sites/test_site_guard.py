@@ -1,0 +1,91 @@
+"""A site admits what its plan has, at the plan's price or less, as long as its own budget lasts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sites_in_memory import NAMES, config_of, like
+
+from fedpriv.errors import BudgetExhausted, PrivacyError
+from fedpriv.privacy.accounting.accountant import account
+from fedpriv.randomness.agreement import new_key, public_key
+from fedpriv.sites import Card, propose
+from fedpriv.sites.guard import NotAsPlanned, SiteGuard, of_one
+from fedpriv.sites.terms import Terms
+
+PAIRS = "privacy.trust={pairwise: {colluders: 1, ratio: 3.0}}"
+
+
+def terms_of(*overrides: str, sizes: tuple[int, ...] = (300, 300, 300, 300)) -> Terms:
+    config = config_of("strategy={name: fedavg, learning_rate: .5}", *overrides)
+    cards = [
+        Card(name=name, size=size, size_declared=False, public_key=f"x25519:{public_key(new_key()).hex()}")
+        for name, size in zip(NAMES, sizes, strict=True)
+    ]
+    return Terms.of(propose(config, cards, like(config)))
+
+
+@pytest.fixture(scope="module")
+def terms() -> Terms:
+    return terms_of()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"noise_multiplier": 1.0},
+        {"bound": 2.0},
+        {"round": 4},
+        {"index": 1},
+        {"query": "message"},
+        {"mechanism": "laplace"},
+        {"mechanism": "none", "non_private": "exact"},
+        {"unit": "client"},
+        {"relation": "add_remove"},
+        {"sampling": "poisson", "rate": 0.5},
+        {"trust": "central"},
+        {"shared": "everything"},
+    ],
+    ids=str,
+)
+def test_another_answer_than_the_planned_one_is_not_admitted(terms: Terms, change: dict[str, Any]) -> None:
+    guard, record = SiteGuard(terms, 0, 100.0, 1e-5, []), terms.plan.records[1]
+    with pytest.raises(NotAsPlanned):
+        guard.admit(replace(record, **change))
+    guard.admit(record)
+    guard.admit(replace(terms.plan.records[2], noise_multiplier=1e3, bound=0.1, digest="00", attempt=7))
+
+
+def test_with_pairs_fewer_partners_are_another_price() -> None:
+    terms = terms_of(PAIRS)
+    guard, record = SiteGuard(terms, 0, 100.0, 1e-5, []), terms.plan.records[0]
+    with pytest.raises(NotAsPlanned):
+        guard.admit(replace(record, clients=(0, 1)))
+    with pytest.raises(NotAsPlanned):
+        guard.admit(replace(record, clients=(1, 2, 3)))
+    guard.admit(record)
+
+
+@pytest.mark.parametrize("overrides", [(), (PAIRS,), ("privacy.sampling={fixed_size: {size: 50}}",)], ids=str)
+def test_one_sites_part_costs_what_it_costs_in_the_ledger_of_all(overrides: tuple[str, ...]) -> None:
+    terms = terms_of(*overrides, sizes=(100, 200, 400, 800))
+    whole = account(terms.plan.records, 4, 1e-5)
+    for number in range(4):
+        own = account([of_one(record, number, 4) for record in terms.plan.records], 1, 1e-5)
+        assert own.epsilon == pytest.approx(whole.per_client[number], rel=1e-9)
+
+
+def test_the_budget_is_one_for_all_federations(terms: Terms) -> None:
+    records = terms.plan.records
+    mine = [of_one(record, 0, 4) for record in records]
+    limit = account(mine + mine[:2], 1, 1e-5).epsilon * 1.001
+    guard = SiteGuard(terms, 0, limit, 1e-5, mine)
+    for record in records[:2]:
+        guard.admit(record)
+    with pytest.raises(BudgetExhausted):
+        guard.admit(records[2])
+    assert guard.accountant.spent().epsilon <= limit
+    with pytest.raises(PrivacyError, match="do not add up"):
+        SiteGuard(terms, 0, 100.0, 1e-5, [replace(mine[0], unit="client")]).admit(records[0])
