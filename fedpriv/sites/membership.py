@@ -104,10 +104,8 @@ class Membership:
             return self._refusal(question, "malformed")
         if at == kept.round:
             return kept.reply if _digest(question) == kept.question else self._refusal(question, "other_point")
-        if (
-            at <= max([-1, *(record.round for record in self._ledger.records)])
-            or not kept.round < at < self.terms.rounds
-        ):
+        newest = max((record.round for record in self._ledger.records), default=kept.round)
+        if not max(newest, kept.round) < at < self.terms.rounds:
             return self._refusal(question, "other_round")
         if self.number not in self.terms.cohort(at):
             return self._refusal(question, "not_in_cohort")
