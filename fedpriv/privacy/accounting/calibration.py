@@ -22,6 +22,7 @@ _WIDEST = 1e12
 _NOTHING = 1e-300  # stands for 0 in logarithms
 _STEEPEST = 5.0  # power of the noise that is believed: a smaller one makes a larger step
 _STRAIGHT = 12  # secant steps before halving
+_ROUGH = 60, 0.08  # more noise levels than these are rounded to a dozen, to begin with
 
 Epsilon = Callable[[float], float]
 
@@ -60,18 +61,16 @@ def calibrate(plan: Sequence[Record], n_clients: int, epsilon: float, delta: flo
         if not (math.isfinite(mu2) and mu2 <= (ratio * _WIDEST) ** 2):
             raise _out_of_reach(epsilon)
         return math.sqrt(mu2) / ratio
-    rough = paid if delta == 0 else [bucketed(history) for history in paid]
-
-    def quick(factor: float) -> float:
-        return max(min(bounds.quick(_scaled(history, factor), delta).values()) for history in rough)
-
-    start = _quick_factor(quick, goal)
     if delta == 0:
-        return start
-    slope = math.log(max(quick(0.97 * start), _NOTHING) / max(quick(start), _NOTHING)) / -math.log(0.97)
-    # delta alone may pay for everything from some noise on: epsilon falls to 0 there, and is no power of the noise
-    slope = min(slope, _STEEPEST) if slope > 0.1 else 1.0
-    return _tight_factor(lambda f: bounds.largest([_scaled(h, f) for h in paid], delta), start, goal, slope)
+        return _quick_factor(_quickly(paid, delta), goal)
+    rough = [bucketed(history, *_ROUGH) for history in paid]
+    quick = _quickly(rough, delta)
+    start = _quick_factor(quick, goal)
+    slope = _slope(quick, start)
+    if rough != paid:  # too much noise, found in a fraction of the time
+        start = _tight_factor(_tightly(rough, delta), start, goal, slope)
+        slope = _slope(_tightly(rough, delta), start)
+    return _tight_factor(_tightly(paid, delta), start, goal, slope)
 
 
 def enough(history: History, epsilon: float, delta: float) -> float:
@@ -82,7 +81,7 @@ def enough(history: History, epsilon: float, delta: float) -> float:
     """
     check_target(1, delta, epsilon)
     _check_reachable([history], delta)
-    return _quick_factor(lambda factor: min(bounds.quick(_scaled(history, factor), delta).values()), epsilon)
+    return _quick_factor(_quickly([history], delta), epsilon)
 
 
 def delta_warning(delta: float, n: int) -> str | None:
@@ -101,6 +100,14 @@ def delta_warning(delta: float, n: int) -> str | None:
         f"delta={delta} is not below 1/{n}: a mechanism that publishes one of the {n} records at random meets such a "
         f"guarantee. Choose delta well below {1 / n:.1g}"
     )
+
+
+def _quickly(paid: Sequence[History], delta: float) -> Epsilon:
+    return lambda factor: max(min(bounds.quick(_scaled(history, factor), delta).values()) for history in paid)
+
+
+def _tightly(paid: Sequence[History], delta: float) -> Epsilon:
+    return lambda factor: bounds.largest([_scaled(history, factor) for history in paid], delta)
 
 
 def _noisy(history: History) -> dict[Event, int]:
@@ -133,6 +140,13 @@ def _pure_factor(paid: Sequence[History], epsilon: float) -> float:
     if factor > _WIDEST:
         raise _out_of_reach(epsilon)
     return factor
+
+
+def _slope(epsilon: Epsilon, factor: float) -> float:
+    """Power of the noise that epsilon falls with."""
+    slope = math.log(max(epsilon(0.97 * factor), _NOTHING) / max(epsilon(factor), _NOTHING)) / -math.log(0.97)
+    # delta alone may pay for everything from some noise on: epsilon falls to 0 there, and is no power of the noise
+    return min(slope, _STEEPEST) if slope > 0.1 else 1.0
 
 
 def _quick_factor(epsilon: Epsilon, goal: float) -> float:

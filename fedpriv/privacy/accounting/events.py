@@ -28,6 +28,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from fedpriv.errors import ConfigError
@@ -77,7 +78,7 @@ class Event(NamedTuple):
 EXACT = Event("none", 0.0)
 History = Mapping[Event, int]
 MOST_LEVELS = 250
-_BUCKETS = (1.01, 1.02, 1.05)
+_WIDEST_CELL = 1.0  # in the logarithm of the noise
 
 
 @dataclass(frozen=True)
@@ -185,27 +186,27 @@ def covers(planned: Event, event: Event, slack: float = 0.0) -> bool:
     )
 
 
-def bucketed(history: History) -> dict[Event, int]:
-    """Round noise levels down to a few distinct ones. Less noise costs more, so epsilon stays an upper bound."""
-    if len(history) <= MOST_LEVELS:
+def bucketed(history: History, most: int = MOST_LEVELS, width: float = 0.008) -> dict[Event, int]:
+    """Round more than so many noise levels down to a few. Less noise costs more, so epsilon stays an upper bound.
+
+    Levels that cost little together are rounded more coarsely: by ``width / sqrt(s)`` in the logarithm, where s is the
+    share of the squared shifts ``1 / noise^2`` that they and all larger levels have. So these grow by about
+    ``2 width``, and there are about ``1 / width`` levels, over however many powers of ten they reach.
+    """
+    if len(history) <= most:
         return dict(history)
-    found = dict[Event, int]()
-    for ratio in _BUCKETS:
-        found = rounded(history, ratio)
-        if len(found) <= MOST_LEVELS:
-            break
-    return found
-
-
-def rounded(history: History, ratio: float) -> dict[Event, int]:
-    """Events alike but for less than this ratio between their noise, counted as the one with the least noise."""
-    groups: dict[tuple[str, str, float, int, int], list[Event]] = {}
-    for event in history:
-        cell = math.floor(math.log(event.noise) / math.log(ratio))
-        groups.setdefault((event.law, event.selection, event.rate, event.group, cell), []).append(event)
+    kinds: dict[tuple[str, str, float, int], list[Event]] = {}
+    for event in sorted(history, key=lambda event: event.noise, reverse=True):
+        kinds.setdefault((event.law, event.selection, event.rate, event.group), []).append(event)
+    total = math.fsum(count / event.noise**2 for event, count in history.items())
     result: Counter[Event] = Counter()
-    for members in groups.values():
-        result[min(members, key=lambda event: event.noise)] += sum(history[event] for event in members)
+    for events in kinds.values():
+        shares = accumulate(history[event] / event.noise**2 / total for event in events)
+        start, reach = events[-1], 0.0
+        for event, share in zip(reversed(events), reversed(list(shares)), strict=True):
+            if event.noise > reach:
+                start, reach = event, event.noise * math.exp(min(width / math.sqrt(share), _WIDEST_CELL))
+            result[start] += history[event]
     return dict(result)
 
 

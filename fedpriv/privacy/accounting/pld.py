@@ -7,7 +7,6 @@ constructors disagree about a factor 2 in the sensitivity.
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Mapping
 from functools import lru_cache
@@ -18,7 +17,7 @@ from dp_accounting.pld import privacy_loss_distribution as dpa
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
-from fedpriv.privacy.accounting import mixtures, rdp
+from fedpriv.privacy.accounting import convolution, mixtures, rdp
 from fedpriv.privacy.accounting.events import Event, History, bucketed
 from fedpriv.privacy.accounting.profiles import log_profile, log_profile_back
 
@@ -73,14 +72,8 @@ def _epsilon(paid: frozenset[tuple[Event, int]], delta: float) -> float:
     interval = _interval(events)
     if interval > _COARSEST:
         return math.inf
-    parts = [_distribution(event, interval).self_compose(count) for event, count in events.items()]
-    queue = [(_size(part), index, part) for index, part in enumerate(parts)]
-    heapq.heapify(queue)
-    for index in range(len(queue), 2 * len(queue) - 1):
-        (_, _, first), (_, _, second) = heapq.heappop(queue), heapq.heappop(queue)
-        whole = first.compose(second)
-        heapq.heappush(queue, (_size(whole), index, whole))
-    return float(queue[0][2].get_epsilon_for_delta(delta))
+    parts = [(_distribution(event, interval), count) for event, count in events.items()]
+    return convolution.epsilon(parts, interval, delta)
 
 
 def _merged(history: Mapping[Event, int]) -> dict[Event, int]:
@@ -182,7 +175,3 @@ def _pmf(deltas: Array, other_way: Array, interval: float) -> pld_pmf.PLDPmf:
     below = 1 - np.exp(-interval * np.arange(1, last + 1)) * (1 - other_way[1:])
     curve = np.minimum.accumulate(np.concatenate([below[::-1], deltas]))
     return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -last, len(deltas) - 1, curve)
-
-
-def _size(distribution: dpa.PrivacyLossDistribution) -> int:
-    return int(distribution._pmf_remove.size)  # noqa: SLF001 - no public way to ask

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.privacy.accounting import mixtures
-from fedpriv.privacy.accounting.events import MOST_LEVELS, Event, History, rounded
+from fedpriv.privacy.accounting.events import Event, History, bucketed
 from fedpriv.privacy.accounting.orders import ORDERS
 from fedpriv.privacy.accounting.profiles import log_profile, log_profile_back
 
@@ -28,7 +28,6 @@ Array = NDArray[np.float64]
 _GROUPS = [(orders[0], orders[-1] + 1) for orders in np.array_split(np.arange(len(ORDERS)), 20)]
 _PARTS = [slice(int(first), int(last)) for first, last in _GROUPS]
 _MAX_NODES = 6000
-_FINE = 1.001
 _LEAST_NOISE = 1e-6  # beyond it and its inverse sampling is not counted: no integral is right there, and none needed
 _FIRST, _SECOND = ORDERS / (2 * ORDERS - 1), (ORDERS - 1) / (2 * ORDERS - 1)
 _LOG_FIRST = np.log(_FIRST)
@@ -56,10 +55,9 @@ def _toll(delta: float) -> Array:
 
 
 def total(history: History) -> Array:
-    """Rényi divergences of a whole history ``[orders]``; many sampled levels are rounded to 0.1 % less noise."""
+    """Rényi divergences of a whole history ``[orders]``; many sampled levels are rounded to a little less noise."""
     sampled = {e: count for e, count in history.items() if e.selection != "full" and math.isfinite(e.noise)}
-    if len(sampled) > MOST_LEVELS:
-        history = {event: history[event] for event in history if event not in sampled} | rounded(sampled, _FINE)
+    history = {event: history[event] for event in history if event not in sampled} | bucketed(sampled)
     plain = [event for event in history if event.law == "laplace" and event.selection == "full"]
     rest = [event for event in history if event.law != "laplace" or event.selection != "full"]
     result = np.zeros(ORDERS.shape)
