@@ -338,6 +338,43 @@ def budget(
 
 
 @app.command()
+def tune(
+    config: ConfigFile,
+    space: Annotated[
+        Path, typer.Argument(metavar="SPACE", help="YAML file of fields with ranges, e.g. rounds: {low: 5, high: 50}.")
+    ],
+    overrides: Overrides = None,
+    trials: Annotated[int, typer.Option("--trials", help="Runs; with --hidden how many are expected.")] = 20,
+    epsilon: Annotated[
+        float | None, typer.Option("--epsilon", help="Refuse a search that would cost more; its price if left out.")
+    ] = None,
+    metric: Annotated[str, typer.Option("--metric", help="The score, on public test data.")] = "test_accuracy",
+    better: Annotated[str | None, typer.Option("--better", help="higher or lower, for metrics of your own.")] = None,
+    sampler: Annotated[
+        str, typer.Option("--sampler", help="tpe learns from scores; random chooses beforehand.")
+    ] = "tpe",
+    hidden: Annotated[
+        str | None,
+        typer.Option("--hidden", help="Draw the number of trials in secret and publish one model: logarithmic, ..."),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Public seed of the choices.")] = 0,
+    folder: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Folder; an unfinished search in it goes on.")
+    ] = None,
+    plan_only: Annotated[bool, typer.Option("--plan", help="Print what it would cost, and stop.")] = False,
+    allow_plugins: AllowPlugins = False,
+    as_json: AsJson = False,
+) -> None:
+    """Search for good settings; the price of all trials is told, and limited, before the first."""
+    from fedpriv.cli import tuning
+    from fedpriv.tuning import SearchSettings
+
+    given: Any = {"better": better, "hidden": hidden, "sampler": sampler}
+    settings = SearchSettings(trials, metric=metric, epsilon=epsilon, seed=seed, **given)
+    tuning.run(config, space, overrides or [], settings, folder, plan_only=plan_only, as_json=as_json)
+
+
+@app.command()
 def claims(
     name: Annotated[str, typer.Argument(metavar="PAPER", help="A method, e.g. iadmm; a wrong one lists all.")],
     options: Annotated[

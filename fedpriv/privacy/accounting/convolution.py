@@ -21,7 +21,8 @@ from scipy import fft
 
 Array = NDArray[np.float64]
 _TAIL = 1e-15
-_ORDERS = np.array([0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.3, 1.8])  # of the best order for a normal sum
+_NORMAL = np.array([0.2, 0.5, 0.7, 0.85, 1.0, 1.2, 1.6])  # of the best order for a normal sum
+_HEAVY = np.array([0.5, 1.0, 2.0, 4.0, 7.0, 12.0, 20.0, 35.0])  # over the longest reach, for rare large losses
 
 
 @dataclass(frozen=True)
@@ -77,9 +78,10 @@ def _window(parts: Sequence[Part]) -> tuple[int, int]:
     mean = sum(part.count * m for part, (m, _) in zip(parts, moments, strict=True))
     variance = sum(part.count * v for part, (_, v) in zip(parts, moments, strict=True))
     rest = math.log(2 / _TAIL)
-    best = math.sqrt(2 * rest / max(variance, 1.0))
+    longest = max(len(part.probabilities) for part in parts)
+    magnitudes = np.concatenate([_NORMAL * math.sqrt(2 * rest / max(variance, 1.0)), _HEAVY / longest])
     bounds = list[float]()
-    for orders in (best * _ORDERS, -best * _ORDERS):
+    for orders in (magnitudes, -magnitudes):
         # about the mean of each part, so that large sums cancel before they are rounded
         growth = sum(p.count * _log_mean(p.probabilities, m, orders) for p, (m, _) in zip(parts, moments, strict=True))
         reach = (growth + rest) / orders

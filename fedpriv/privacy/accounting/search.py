@@ -1,0 +1,160 @@
+"""What it costs to try several settings and to publish one result, where nobody learns how many were tried.
+
+A search draws a number K of trials in secret, makes K runs with settings drawn independently from a public
+distribution, and publishes the best run by its score; the score is a function of what that run released. If one run is
+(a, r(a))-Rényi differentially private, then for every order a > 1 the published result is (a, r'(a))-Rényi private:
+
+=================================  ===================================================================================
+K                                  r'(a)
+=================================  ===================================================================================
+truncated negative binomial,       ``r(a) + (1 + eta) (1 - 1/b) r(b) + (1 + eta) log(1/gamma) / b + log E[K] / (a - 1)``
+shape eta > -1, gamma in (0, 1)    for any order b >= 1 (Papernot and Steinke 2022, theorem 2)
+Poisson of mean mu                 ``r(a) + mu d + log(mu) / (a - 1)``, if a run is (e, d)-private with
+                                   ``e^e <= 1 + 1 / (a - 1)`` (the same, theorem 6)
+=================================  ===================================================================================
+
+Shape 1 is the geometric distribution (Liu and Talwar 2019), shape 0 the logarithmic one. With
+``P(K = k) ~ (1 - gamma)^k / k`` for shape 0 and ``~ (1 - gamma)^k binom(k + eta - 1, k)`` otherwise, k from 1 on:
+
+    E[K] = (1/gamma - 1) / log(1/gamma)  for shape 0,      E[K] = eta (1 - gamma) / (gamma (1 - gamma^eta))  otherwise
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpriv.checks import Positive, checked
+from fedpriv.errors import ConfigError
+from fedpriv.privacy.accounting import rdp
+from fedpriv.privacy.accounting.events import History
+from fedpriv.privacy.accounting.orders import ORDERS
+
+Array = NDArray[np.float64]
+_MOST_TRIALS = 10_000
+
+
+class NumberOfTrials(Protocol):
+    """A distribution of the number of trials."""
+
+    @property
+    def mean(self) -> float:
+        """Expected number of trials."""
+        ...
+
+    def draw(self, uniform: float) -> int:
+        """The number of trials that belongs to a uniform draw in [0, 1), which must stay secret."""
+        ...
+
+    def curve(self, one: Array) -> Array:
+        """Rényi divergences of the published result from those of one trial, ``[orders] -> [orders]``."""
+        ...
+
+
+@checked("trials")
+@dataclass(frozen=True)
+class NegativeBinomial:
+    """Truncated negative binomial: at least one trial.
+
+    Args:
+        mean: Expected number of trials, above 1.
+        shape: eta: 0 is the logarithmic distribution, 1 the geometric one. Smaller shapes cost less, and make it more
+            probable that there are few trials.
+
+    Raises:
+        ConfigError: a number is out of range.
+    """
+
+    mean: Positive
+    shape: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 1 < self.mean <= _MOST_TRIALS:
+            raise ConfigError("trials", self.mean, f"expect more than 1 and at most {_MOST_TRIALS} trials")
+        if self.shape not in (0, 1):
+            raise ConfigError("trials.shape", self.shape, "0 (logarithmic) or 1 (geometric)")
+
+    @property
+    def gamma(self) -> float:
+        """The parameter that gives this mean."""
+        if self.shape == 1:
+            return 1 / self.mean
+        from scipy.optimize import brentq
+
+        def gap(log_gamma: float) -> float:
+            return math.log(math.expm1(-log_gamma) / -log_gamma / self.mean)
+
+        return math.exp(brentq(gap, -2 * math.log(_MOST_TRIALS) - 10, -1e-9))
+
+    def draw(self, uniform: float) -> int:
+        """By inversion: the smallest k with ``P(K <= k) > uniform``."""
+        gamma, k, below = self.gamma, 1, 0.0
+        weight = gamma if self.shape == 1 else (1 - gamma) / math.log(1 / gamma)
+        while (below := below + weight) <= uniform and weight > 0:
+            weight *= (1 - gamma) * (1 if self.shape == 1 else k / (k + 1))
+            k += 1
+        return k
+
+    def curve(self, one: Array) -> Array:
+        """Theorem 2, with the best of the known orders b."""
+        second = (1 + self.shape) * float(np.min((1 - 1 / ORDERS) * one + math.log(1 / self.gamma) / ORDERS))
+        return one + second + math.log(self.mean) / (ORDERS - 1)
+
+
+@checked("trials")
+@dataclass(frozen=True)
+class PoissonTrials:
+    """Poisson: there may be no trial, and then nothing is published.
+
+    Args:
+        mean: Expected number of trials.
+
+    Raises:
+        ConfigError: it is out of range.
+    """
+
+    mean: Positive
+
+    def __post_init__(self) -> None:
+        if not self.mean <= _MOST_TRIALS:
+            raise ConfigError("trials", self.mean, f"expect at most {_MOST_TRIALS} trials")
+
+    def draw(self, uniform: float) -> int:
+        """By inversion."""
+        from scipy.stats import poisson
+
+        return int(poisson.ppf(uniform, self.mean))
+
+    def curve(self, one: Array) -> Array:
+        """Theorem 6."""
+        levels = np.log1p(1 / (ORDERS - 1))
+        toll = np.array([_delta(one, level) for level in levels])
+        return one + self.mean * toll + np.maximum(math.log(self.mean), 0.0) / (ORDERS - 1)
+
+
+def _delta(curve: Array, epsilon: float) -> float:
+    """The smallest delta at an epsilon that Rényi divergences prove (Canonne, Kamath, Steinke 2020, proposition 12)."""
+    with np.errstate(over="ignore"):
+        logs = (ORDERS - 1) * (curve - epsilon) + (ORDERS - 1) * np.log1p(-1 / ORDERS) - np.log(ORDERS)
+    return float(min(1.0, np.exp(np.minimum(logs, 0.0)).min()))
+
+
+def hidden(number: NumberOfTrials, histories: Sequence[History], delta: float) -> float:
+    """Epsilon at `delta` of the one published result of a search, for whoever sees nothing else of it.
+
+    Guarantee: an upper bound, if settings are drawn independently from a public distribution, the score follows from
+    what a trial released and from public data, and neither the number of trials, nor their times, nor the other trials
+    are ever seen.
+
+    Args:
+        number: Distribution of the number of trials.
+        histories: What one trial costs each unit, at most.
+        delta: Failure probability.
+    """
+    return max((float(rdp.epsilons(number.curve(rdp.total(history)), delta)) for history in histories), default=0.0)
+

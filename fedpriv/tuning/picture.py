@@ -1,0 +1,67 @@
+"""The trials of a search as a picture."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedpriv.storage.files import write_whole
+from fedpriv.tuning.search import Outcome, Trial
+from fedpriv.tuning.settings import SearchSettings
+from fedpriv.tuning.space import Range, Space
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_BLUE, _ORANGE, _GREY = "#0072B2", "#D55E00", "#5F6368"
+_MOST = 8  # fields that get a panel
+
+
+def draw(outcome: Outcome, space: Space, settings: SearchSettings, path: Path) -> None:
+    """Draw the scores in order, and against each field; to a PNG file."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    names = list(space.fields)[:_MOST]
+    scored = [one for one in outcome.trials if one.score is not None]
+    figure = Figure(figsize=(3.2 * (1 + len(names)), 3.2), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, 1 + len(names), squeeze=False)[0]
+    _in_order(panels[0], scored, settings)
+    for axes, name in zip(panels[1:], names, strict=True):
+        _against(axes, scored, outcome, name, space)
+    failed = len(outcome.trials) - len(scored)
+    lost = f"; {failed} without a finite score" if failed else ""
+    figure.suptitle(f"{len(outcome.trials)} trials{lost}; all together {outcome.price.spent}", fontsize=8)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    write_whole(path, picture.getvalue())
+
+
+def _in_order(axes: Axes, scored: Sequence[Trial], settings: SearchSettings) -> None:
+    best, so_far = max if settings.maximizes else min, list[float]()
+    for one in scored:
+        score = one.score or 0.0
+        so_far.append(best(so_far[-1], score) if so_far else score)
+    axes.plot([one.number for one in scored], [one.score for one in scored], "o", color=_BLUE, label="trial")
+    axes.step([one.number for one in scored], so_far, where="post", color=_ORANGE, label="best so far")
+    axes.set_xlabel("trial", fontsize=8)
+    axes.set_ylabel(settings.metric, fontsize=8)
+    axes.legend(fontsize=7, frameon=False)
+    axes.tick_params(labelsize=7)
+
+
+def _against(axes: Axes, scored: Sequence[Trial], outcome: Outcome, name: str, space: Space) -> None:
+    field = space.fields[name]
+    numbers = isinstance(field, Range)
+    places = [one.chosen[name] if numbers else str(one.chosen[name]) for one in scored]
+    axes.plot(places, [one.score for one in scored], "o", color=_BLUE)
+    if outcome.chosen is not None:
+        chosen = outcome.chosen[name]
+        axes.plot([chosen if numbers else str(chosen)], [outcome.score], "*", color=_ORANGE, markersize=13)
+    if isinstance(field, Range) and field.log:
+        axes.set_xscale("log")
+    axes.set_xlabel(name, fontsize=8)
+    axes.tick_params(labelsize=7)

@@ -1,0 +1,123 @@
+"""What a search costs, before anything is released."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from fedpriv.config import Config
+from fedpriv.config.building import planned
+from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError
+from fedpriv.privacy.accounting import search
+from fedpriv.privacy.accounting.events import Charge, charge_of, histories
+from fedpriv.privacy.accounting.spent import Spent, up
+from fedpriv.privacy.composition import Spending, compose
+from fedpriv.privacy.record import Record
+from fedpriv.runs.planning import Plan
+from fedpriv.tuning.settings import SearchSettings
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a search costs.
+
+    Attributes:
+        spent: The whole search.
+        one: One trial alone.
+        rests_on: What must hold, in words.
+    """
+
+    spent: Spent
+    one: Spent
+    rests_on: str
+
+
+def plan_of(config: Config) -> Plan:
+    """The releases of one trial.
+
+    Raises:
+        ConfigError: it cannot work.
+    """
+    return planned(config, config.seed or 0)
+
+
+def price_of(settings: SearchSettings, plans: Sequence[Plan]) -> Price:
+    """The price of a whole search.
+
+    Guarantee: an upper bound. If every trial is seen, it is that of all answers of all trials together: each trial's
+    settings may depend on the scores before, and its noise not. If the number is hidden, see `accounting.search`.
+
+    Args:
+        settings: Of the search.
+        plans: Of the trials, in order; one that stands for all where they cost alike.
+
+    Raises:
+        PrivacyError: a hidden number of trials has no price for this adversary.
+        BudgetExhausted: it is more than `settings.epsilon`.
+    """
+    one = plans[0].spent()
+    if settings.hidden is None:
+        whole = list(plans) * (settings.trials if len(plans) == 1 else 1)
+        spent = compose([_spending(f"trial {k}", plan) for k, plan in enumerate(whole)], plans[0].privacy.delta)
+        rests_on = "all answers of all trials may be seen; the number of trials and their noise are fixed beforehand"
+    else:
+        spent, rests_on = _hidden(settings, plans[0], one), (
+            f"only the best trial's model and settings are ever seen: not how many trials there were (a secret "
+            f"{settings.hidden} draw, {settings.trials} on average), how long they took, or the others"
+        )
+    if settings.epsilon is not None and spent.epsilon > settings.epsilon:
+        fewer = "use fewer trials, or more noise in each (a smaller privacy.epsilon)"
+        raise BudgetExhausted(
+            f"the search would cost epsilon={up(spent.epsilon) if spent.epsilon < float('inf') else 'inf'} at delta={spent.delta:g}, more than "
+            f"{settings.epsilon:g}; nothing was released. A trial costs {up(one.epsilon)}: {fewer}"
+        )
+    return Price(spent, one, rests_on)
+
+
+def _hidden(settings: SearchSettings, plan: Plan, one: Spent) -> Spent:
+    trusts = {record.trust.partition("+")[0].partition("(")[0] for record in plan.records}
+    if trusts != {"central"}:
+        raise PrivacyError(
+            f"a hidden number of trials hides nothing from who sees messages, as under trust: {', '.join(sorted(trusts))}. "
+            "Use trust: central, or leave --hidden out: then all trials are paid for"
+        )
+    if plan.privacy.budget is not None:
+        raise ConfigError("privacy.budget", str(plan.privacy.budget), "would tell how many trials there were: leave it out")
+    found = [history for _, history in histories(charges_of(plan.records, plan.n_clients), plan.n_clients)]
+    epsilon = search.hidden(settings.number, found, plan.privacy.delta)
+    return replace(one, epsilon=epsilon, accountant="rdp", per_client=(epsilon,) * plan.n_clients)
+
+
+def reservation(settings: SearchSettings, plans: Sequence[Plan], data: str | None, name: str, noise: str) -> Spending:
+    """All answers of all trials, as a lifetime budget charges them."""
+    whole = list(plans) * (settings.trials if len(plans) == 1 else 1)
+    records = [record for plan in whole for record in plan.records]
+    return Spending(name, records, plans[0].n_clients, data, noise=noise)
+
+
+def charges_of(records: Sequence[Record], n_clients: int) -> Counter[Charge]:
+    """What records cost, whatever their order."""
+    return Counter(charge_of(record, n_clients) for record in records)
+
+
+def check_alike(plan: Plan, first: Plan, chosen: Mapping[str, object]) -> None:
+    """Refuse a trial that costs other than the first, where the price needs all to cost alike.
+
+    Raises:
+        ConfigError: names what was chosen.
+    """
+    if (plan.n_clients, plan.privacy.delta) == (first.n_clients, first.privacy.delta) and charges_of(
+        plan.records, plan.n_clients
+    ) == charges_of(first.records, first.n_clients):
+        return
+    fix = (
+        "would give this trial another noise, or other answers, than the first. A search that learns from scores, or hides "
+        "its number of trials, has a price if all trials cost alike: leave out fields such as rounds, privacy.epsilon and "
+        "local steps, or let the sampler be random and all trials be seen"
+    )
+    raise ConfigError("space", dict(chosen), fix)
+
+
+def _spending(name: str, plan: Plan) -> Spending:
+    return Spending(name, plan.records, plan.n_clients, "the same in all trials")

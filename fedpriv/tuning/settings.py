@@ -1,0 +1,71 @@
+"""What is asked of a search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from fedpriv.checks import Bound, PositiveOrInfinite, Whole, checked
+from fedpriv.errors import ConfigError
+from fedpriv.measuring import metrics
+from fedpriv.privacy.accounting.search import NegativeBinomial, NumberOfTrials, PoissonTrials
+
+Sampler = Literal["tpe", "random"]
+Hidden = Literal["logarithmic", "geometric", "poisson"]
+Better = Literal["higher", "lower"]
+Trials = Annotated[int, Bound("must be a whole number from 1 to 10000", 1, 10_000, "[]")]
+
+
+@checked("search")
+@dataclass(frozen=True)
+class SearchSettings:
+    """What is asked of a search.
+
+    Args:
+        trials: Number of runs; with `hidden` the expected number.
+        sampler: `"tpe"` learns from the scores so far; `"random"` chooses all settings beforehand.
+        metric: The score: a metric on public test data, e.g. `"test_accuracy"`.
+        better: Which way is better; needed for metrics of your own.
+        epsilon: The most that the search may cost; None only tells the price.
+        hidden: Distribution of the number of trials, drawn in secret: then one model is published, and everything else
+            stays hidden. None: every trial is seen.
+        seed: Public seed of the choices.
+
+    Raises:
+        ConfigError: an argument is out of range, or the score would be computed from private data.
+    """
+
+    trials: Trials
+    sampler: Sampler = "tpe"
+    metric: str = "test_accuracy"
+    better: Better | None = None
+    epsilon: PositiveOrInfinite | None = None
+    hidden: Hidden | None = None
+    seed: Whole = 0
+
+    def __post_init__(self) -> None:
+        if not self.metric.startswith(("test_", "client_test_")):
+            fix = (
+                "scores come from public test data, e.g. test_accuracy. A score on private data would be one more answer "
+                "about them, and fedpriv has no noised one: hold out data that may be public"
+            )
+            raise ConfigError("search.metric", self.metric, fix)
+        if self.better is None and metrics.direction(self.metric) is None:
+            raise ConfigError("search.better", None, f"say which way {self.metric} is better: higher or lower")
+        if self.hidden is not None and self.sampler != "random":
+            fix = "a hidden number of trials has a price for settings that do not depend on earlier trials: use random"
+            raise ConfigError("search.sampler", self.sampler, fix)
+        if self.hidden is not None:
+            self.number  # noqa: B018 - an expected number that the distribution does not have is an error now
+
+    @property
+    def maximizes(self) -> bool:
+        """Whether a larger score is better."""
+        return (self.better or metrics.direction(self.metric)) == "higher"
+
+    @property
+    def number(self) -> NumberOfTrials:
+        """Distribution of the hidden number of trials."""
+        if self.hidden == "poisson":
+            return PoissonTrials(float(self.trials))
+        return NegativeBinomial(float(self.trials), 1.0 if self.hidden == "geometric" else 0.0)

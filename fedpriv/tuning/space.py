@@ -1,0 +1,140 @@
+"""Which settings a search may choose: fields of a configuration, each with a range or a list of choices."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import model_validator
+
+from fedpriv.config.base import Section, check
+from fedpriv.errors import ConfigError
+from fedpriv.storage import strict_yaml
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+Value = str | int | float | bool | None
+# what a trial may differ in: data, units, adversaries and delta are those of the whole search
+_MAY_CHANGE = (
+    "strategy",
+    "model",
+    "loss",
+    "rounds",
+    "network",
+    "privacy.epsilon",
+    "privacy.noise_multiplier",
+    "privacy.clip",
+    "privacy.sampling",
+    "privacy.schedule",
+    "privacy.noise",
+    "privacy.statistics",
+    "data.transforms",
+    "data.augment",
+)
+
+
+class Range(Section):
+    """Numbers from `low` to `high`, both included; whole ones if both are. `log`: evenly on a logarithmic scale."""
+
+    low: int | float
+    high: int | float
+    log: bool = False
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        if not self.low < self.high:
+            raise ValueError(f"low = {self.low} must be below high = {self.high}")
+        if self.log and self.low <= 0:
+            raise ValueError(f"a logarithmic scale begins above 0, not at {self.low}")
+        return self
+
+    @property
+    def distribution(self) -> BaseDistribution:
+        """For optuna."""
+        from optuna.distributions import FloatDistribution, IntDistribution
+
+        if isinstance(self.low, int) and isinstance(self.high, int):
+            return IntDistribution(self.low, self.high, log=self.log)
+        return FloatDistribution(float(self.low), float(self.high), log=self.log)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """One of several values."""
+
+    values: tuple[Value, ...]
+
+    @property
+    def distribution(self) -> BaseDistribution:
+        """For optuna."""
+        from optuna.distributions import CategoricalDistribution
+
+        return CategoricalDistribution(self.values)
+
+
+@dataclass(frozen=True)
+class Space:
+    """The fields of a search.
+
+    Attributes:
+        fields: A range or choices by dotted name, e.g. `"strategy.learning_rate"`.
+    """
+
+    fields: Mapping[str, Range | Choices]
+
+    @staticmethod
+    def read(path: Path) -> Space:
+        """Read a space from a YAML file.
+
+        Raises:
+            ConfigError: it cannot be read, or a field cannot be searched.
+        """
+        try:
+            return Space.of(strict_yaml.read(path.read_text(encoding="utf-8"), str(path)))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError("space", str(path), f"cannot be read ({error})") from None
+
+    @staticmethod
+    def of(given: object) -> Space:
+        """A space from what YAML held.
+
+        Raises:
+            ConfigError: a field cannot be searched.
+        """
+        if not isinstance(given, dict) or not given:
+            fix = "give fields with ranges, e.g. strategy.learning_rate: {low: 0.01, high: 1.0, log: true}"
+            raise ConfigError("space", given, fix)
+        return Space({str(name): _field(str(name), one) for name, one in given.items()})
+
+    @property
+    def distributions(self) -> dict[str, BaseDistribution]:
+        """For optuna."""
+        return {name: field.distribution for name, field in self.fields.items()}
+
+    def plain(self) -> dict[str, Any]:
+        """As it is written in YAML."""
+        return {
+            name: field.model_dump() if isinstance(field, Range) else list(field.values)
+            for name, field in self.fields.items()
+        }
+
+
+def overrides_of(chosen: Mapping[str, Value]) -> list[str]:
+    """Chosen values as settings of the command line."""
+    return [f"{name}={json.dumps(value)}" for name, value in chosen.items()]
+
+
+def _field(name: str, given: object) -> Range | Choices:
+    if not any(name == allowed or name.startswith(f"{allowed}.") for allowed in _MAY_CHANGE):
+        fix = f"a search may change {', '.join(_MAY_CHANGE)} and what is below them; all else is the same in all trials"
+        raise ConfigError("space", name, fix)
+    if not isinstance(given, list):
+        return check(Range, given, f"space.{name}")
+    plain = all(value is None or isinstance(value, Value.__args__[:-1]) for value in given)
+    if not given or not plain or len({json.dumps(value) for value in given}) < len(given):
+        raise ConfigError(f"space.{name}", given, "list single values, each once, e.g. [0.1, 0.3, 1.0]")
+    return Choices(tuple(given))
