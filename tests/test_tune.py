@@ -17,11 +17,12 @@ from fedpriv.tuning import Search, SearchSettings, Space
 
 QUICK = ["data.partition.n_clients=3", "rounds=3", "seed=0", "compute.threads=1", "log.checkpoint_every=1"]
 RHO = {"strategy.rho.scale": {"low": 0.01, "high": 10.0, "log": True}}
-CENTRAL = ["privacy.trust=central", "strategy.name=fedavg", "strategy.learning_rate=0.5"]
 
 
 def search(*overrides: str, space: object = RHO, **settings: object) -> Search:
-    return Search(load_config(DIGITS, [*QUICK, *overrides]), Space.of(space), SearchSettings(**{"trials": 3, **settings}))
+    return Search(
+        load_config(DIGITS, [*QUICK, *overrides]), Space.of(space), SearchSettings(**{"trials": 3, **settings})
+    )
 
 
 def central(**settings: object) -> Search:
@@ -34,11 +35,6 @@ def central(**settings: object) -> Search:
 
 def quiet(number: int, report: object) -> None:
     """Watches nothing."""
-
-
-def lines(folder: Path) -> list[dict[str, object]]:
-    found = sorted(folder.glob("trials/*/ledger.jsonl"))
-    return [json.loads(line) for one in found for line in one.read_text().splitlines() if '"query"' in line]
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
@@ -59,7 +55,7 @@ def test_settings_that_are_chosen_beforehand_may_cost_differently():
     assert found.price.spent.epsilon == pytest.approx(gaussian.epsilon_of(mu2**0.5, 1e-5), rel=1e-3)
     learning = search("privacy.epsilon=null", "privacy.noise_multiplier=20", space=space, trials=6)
     with pytest.raises(ConfigError, match="all trials cost alike"):
-        learning.price
+        assert learning.price
 
 
 def test_a_search_that_was_killed_goes_on_and_pays_once(tmp_path: Path):
@@ -75,8 +71,12 @@ def test_a_search_that_was_killed_goes_on_and_pays_once(tmp_path: Path):
     begun = json.loads((tmp_path / "a" / "trials" / "trials.json").read_text())["trials"]
     found = broken.run(tmp_path / "a", quiet)
     assert [one.chosen for one in found.trials[:2]] == [one["chosen"] for one in begun]
-    told = [(path.parent.name, line["round"]) for path in sorted((tmp_path / "a").glob("trials/*/ledger.jsonl"))
-            for line in map(json.loads, path.read_text().splitlines()) if "query" in line]
+    told = [
+        (path.parent.name, line["round"])
+        for path in sorted((tmp_path / "a").glob("trials/*/ledger.jsonl"))
+        for line in map(json.loads, path.read_text().splitlines())
+        if "query" in line
+    ]
     assert len(told) == len(set(told)) == 3 * 3
     folders = [str(path.parent) for path in sorted((tmp_path / "a").glob("trials/*/result.json"))]
     counted = json.loads(fedpriv("account", *folders, "--json").stdout)
@@ -119,7 +119,9 @@ def test_only_the_best_model_of_a_hidden_search_is_left(tmp_path: Path):
 
 def test_a_hidden_search_is_for_who_sees_the_final_model_alone():
     with pytest.raises(PrivacyError, match="trust: local"):
-        search(sampler="random", hidden="poisson").price
+        assert search(sampler="random", hidden="poisson").price
+    with pytest.raises(ConfigError, match="would tell how many"):
+        search("privacy.budget=b", sampler="random", hidden="poisson")
     with pytest.raises(ConfigError, match="do not depend on earlier trials"):
         SearchSettings(5, hidden="poisson")
     with pytest.raises(ConfigError, match="more than 1"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -58,19 +59,20 @@ def price_of(settings: SearchSettings, plans: Sequence[Plan]) -> Price:
     """
     one = plans[0].spent()
     if settings.hidden is None:
-        whole = list(plans) * (settings.trials if len(plans) == 1 else 1)
-        spent = compose([_spending(f"trial {k}", plan) for k, plan in enumerate(whole)], plans[0].privacy.delta)
+        runs = [_spending(f"trial {k}", plan) for k, plan in enumerate(_all(settings, plans))]
+        spent = compose(runs, plans[0].privacy.delta)
         rests_on = "all answers of all trials may be seen; the number of trials and their noise are fixed beforehand"
     else:
-        spent, rests_on = _hidden(settings, plans[0], one), (
-            f"only the best trial's model and settings are ever seen: not how many trials there were (a secret "
+        spent = _hidden(settings, plans[0], one)
+        rests_on = (
+            "only the best trial's model and settings are ever seen: not how many trials there were (a secret "
             f"{settings.hidden} draw, {settings.trials} on average), how long they took, or the others"
         )
     if settings.epsilon is not None and spent.epsilon > settings.epsilon:
-        fewer = "use fewer trials, or more noise in each (a smaller privacy.epsilon)"
         raise BudgetExhausted(
-            f"the search would cost epsilon={up(spent.epsilon) if spent.epsilon < float('inf') else 'inf'} at delta={spent.delta:g}, more than "
-            f"{settings.epsilon:g}; nothing was released. A trial costs {up(one.epsilon)}: {fewer}"
+            f"the search would cost epsilon={_text(spent.epsilon)} at delta={spent.delta:g}, more than "
+            f"{settings.epsilon:g}, and a trial {_text(one.epsilon)}; nothing was released. Use fewer trials, or more "
+            "noise in each (a smaller privacy.epsilon)"
         )
     return Price(spent, one, rests_on)
 
@@ -79,20 +81,24 @@ def _hidden(settings: SearchSettings, plan: Plan, one: Spent) -> Spent:
     trusts = {record.trust.partition("+")[0].partition("(")[0] for record in plan.records}
     if trusts != {"central"}:
         raise PrivacyError(
-            f"a hidden number of trials hides nothing from who sees messages, as under trust: {', '.join(sorted(trusts))}. "
-            "Use trust: central, or leave --hidden out: then all trials are paid for"
+            "a hidden number of trials hides nothing from who sees messages, as under trust: "
+            f"{', '.join(sorted(trusts))}. Use trust: central, or leave --hidden out: then all trials are paid for"
         )
-    if plan.privacy.budget is not None:
-        raise ConfigError("privacy.budget", str(plan.privacy.budget), "would tell how many trials there were: leave it out")
+        raise ConfigError(
+            "privacy.budget", str(plan.privacy.budget), "would tell how many trials there were: leave it out"
+        )
     found = [history for _, history in histories(charges_of(plan.records, plan.n_clients), plan.n_clients)]
     epsilon = search.hidden(settings.number, found, plan.privacy.delta)
     return replace(one, epsilon=epsilon, accountant="rdp", per_client=(epsilon,) * plan.n_clients)
 
 
+def _all(settings: SearchSettings, plans: Sequence[Plan]) -> list[Plan]:
+    return list(plans) * (settings.trials if len(plans) == 1 else 1)
+
+
 def reservation(settings: SearchSettings, plans: Sequence[Plan], data: str | None, name: str, noise: str) -> Spending:
     """All answers of all trials, as a lifetime budget charges them."""
-    whole = list(plans) * (settings.trials if len(plans) == 1 else 1)
-    records = [record for plan in whole for record in plan.records]
+    records = [record for plan in _all(settings, plans) for record in plan.records]
     return Spending(name, records, plans[0].n_clients, data, noise=noise)
 
 
@@ -112,11 +118,15 @@ def check_alike(plan: Plan, first: Plan, chosen: Mapping[str, object]) -> None:
     ) == charges_of(first.records, first.n_clients):
         return
     fix = (
-        "would give this trial another noise, or other answers, than the first. A search that learns from scores, or hides "
-        "its number of trials, has a price if all trials cost alike: leave out fields such as rounds, privacy.epsilon and "
-        "local steps, or let the sampler be random and all trials be seen"
+        "would give this trial another noise, or other answers, than the first. A search that learns from scores, or "
+        "hides its number of trials, has a price if all trials cost alike: leave out fields such as rounds, "
+        "privacy.epsilon and local steps, or let the sampler be random and all trials be seen"
     )
     raise ConfigError("space", dict(chosen), fix)
+
+
+def _text(epsilon: float) -> str:
+    return up(epsilon) if math.isfinite(epsilon) else "inf"
 
 
 def _spending(name: str, plan: Plan) -> Spending:

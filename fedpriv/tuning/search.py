@@ -106,6 +106,9 @@ class Search:
         if self.base.secret_seed is not None:
             fix = "leave it out: trials with equal settings would have the same noise"
             raise ConfigError("secret_seed", "(given)", fix)
+        if self.settings.hidden is not None and self.base.privacy.budget is not None:
+            fix = "would tell how many trials a hidden search had: leave it out"
+            raise ConfigError("privacy.budget", self.base.privacy.budget, fix)
 
     @cached_property
     def price(self) -> Price:
@@ -241,7 +244,9 @@ class Search:
         if budget.holds(state.noise):
             return
         if state.trials:
-            raise FedprivError(f"{budget.path} holds no reservation of {path}, whose trials have begun: restore its newest copy")
+            raise FedprivError(
+                f"{budget.path} holds no reservation of {path}, whose trials have begun: restore its newest copy"
+            )
         data = data_of(self.base.model_dump(mode="json"))
         budget.reserve(reservation(self.settings, self.plans, data, str(path), state.noise))
 

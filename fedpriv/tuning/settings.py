@@ -46,8 +46,8 @@ class SearchSettings:
     def __post_init__(self) -> None:
         if not self.metric.startswith(("test_", "client_test_")):
             fix = (
-                "scores come from public test data, e.g. test_accuracy. A score on private data would be one more answer "
-                "about them, and fedpriv has no noised one: hold out data that may be public"
+                "scores come from public test data, e.g. test_accuracy. A score on private data would be one more "
+                "answer about them, and fedpriv has no noised one: hold out data that may be public"
             )
             raise ConfigError("search.metric", self.metric, fix)
         if self.better is None and metrics.direction(self.metric) is None:

@@ -157,4 +157,3 @@ def hidden(number: NumberOfTrials, histories: Sequence[History], delta: float) -
         delta: Failure probability.
     """
     return max((float(rdp.epsilons(number.curve(rdp.total(history)), delta)) for history in histories), default=0.0)
-
