@@ -47,7 +47,7 @@ def plan(rounds: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20_000)
-    parser.add_argument("--planned", type=int, default=6_000)
+    parser.add_argument("--planned", type=int, default=60_000)
     options = parser.parse_args()
     for name, records in (("Laplace", laplace(options.rounds)), ("sampled", sampled(options.rounds))):
         tell(f"account, {name}, {options.rounds} levels", lambda told=records: account(told, 10, 1e-5))

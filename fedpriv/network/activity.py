@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import comb
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import networkx as nx
 import numpy as np
@@ -34,6 +34,15 @@ class Activity(Protocol):
 
     def typical(self, graph: Undirected) -> Iterator[Undirected]:
         """Graphs of some rounds, with fixed seeds: their mean is or estimates the expectation over all rounds."""
+        ...
+
+
+@runtime_checkable
+class Names(Protocol):
+    """An activity that tells a round's active nodes without making its graph. This is optional: plans are faster."""
+
+    def active(self, edges: Sequence[tuple[int, int]], stream: Keystream) -> list[int]:
+        """The active nodes, sorted, of a graph with these edges; those of `Activity.links`, from the same stream."""
         ...
 
 
@@ -72,9 +81,15 @@ class RandomEdges:
     def links(self, graph: Undirected, round_index: int, stream: Keystream) -> Undirected:
         """The drawn links and their ends."""
         edges = list(graph.edges)
-        self._check(len(edges))
-        chosen = stream.permutation(len(edges))[: self.count]
-        return nx.Graph(edges[i] for i in chosen)
+        return nx.Graph(edges[i] for i in self._chosen(len(edges), stream))
+
+    def active(self, edges: Sequence[tuple[int, int]], stream: Keystream) -> list[int]:
+        """The ends of the drawn links."""
+        return sorted({end for i in self._chosen(len(edges), stream) for end in edges[i]})
+
+    def _chosen(self, links: int, stream: Keystream) -> list[int]:
+        self._check(links)
+        return stream.permutation(links)[: self.count].tolist()
 
     def probability(self, graph: Undirected) -> NDArray[np.float64]:
         """One minus the chance that none of a node's links is drawn."""

@@ -18,7 +18,7 @@ from fedpriv.checks import Bound
 from fedpriv.devices import moved
 from fedpriv.errors import ConfigError
 from fedpriv.network import mixing
-from fedpriv.network.activity import Activity, Always, Outage, without
+from fedpriv.network.activity import Activity, Always, Names, Outage, without
 from fedpriv.network.links import Undirected
 from fedpriv.network.local import Star
 from fedpriv.network.mixing import Weights
@@ -163,6 +163,21 @@ class Graph:
         self._round_links = links.number_of_edges() * (1 if links.is_directed() else 2)
         self._current, self._matrix = self._weights_of(links) if len(links) else self.weights, None
         return self._cohort
+
+    def active(self, round_index: int, randomness: Randomness) -> list[int]:
+        """The nodes that `participants` draws, and nothing else of the round."""
+        stream = randomness.stream("topology", round_index)
+        if self._names is not None:
+            return self._names.active(self._edges, stream)
+        return sorted(without(self.activity.links(self.graph, round_index, stream), self._outages, round_index))
+
+    @cached_property
+    def _names(self) -> Names | None:
+        return self.activity if isinstance(self.activity, Names) and not self._outages else None
+
+    @cached_property
+    def _edges(self) -> list[tuple[int, int]]:
+        return list(self.graph.edges)
 
     def mix(self, rows: Tensor) -> Tensor:
         """Multiply by the round's W, `mixing_steps` times: `[k, dim] -> [k, dim]`, row i belongs to active node i."""

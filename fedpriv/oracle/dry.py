@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from fedpriv.oracle.questions import Question, Questions
 from fedpriv.privacy.record import Record
+from fedpriv.privacy.schedules import Uniform
 from fedpriv.privacy.settings import Privacy
 
 
@@ -27,12 +29,14 @@ class DryOracle(Questions):
         records: What would be released, in order.
         evaluations: Expected number of per-example gradients in each round; the true number is as secret as batches.
         asked: Names of the questions that were asked.
+        questions: Those of each round that a strategy has asked.
     """
 
     def __init__(self, privacy: Privacy, sizes: Sequence[int], n_constraints: int = 1) -> None:
         self.records: list[Record] = []
         self.evaluations: list[float] = []
         self.asked: set[str] = set()
+        self.questions: dict[int, list[Question]] = {}
         self._n_constraints = n_constraints
         super().__init__(privacy, sizes, torch.empty(0))
 
@@ -64,14 +68,43 @@ class DryOracle(Questions):
     def _message(self, question: Question, message: Tensor) -> Tensor:
         return self._answer(question, message)
 
+    def repeat(self, period: int, rounds: int, cohort_of: Callable[[int], Sequence[int]]) -> None:
+        """List what further rounds would release, if they ask what the first ones did, again and again.
+
+        Args:
+            period: Number of rounds that have been asked.
+            rounds: Number of rounds of the whole run.
+            cohort_of: Who takes part in a round, sorted.
+        """
+        known: dict[tuple[int, tuple[int, ...]], tuple[list[Record], float]] = {}
+        for index in range(period, rounds):
+            cohort = cohort_of(index)
+            key = index % period, tuple(cohort)
+            if key not in known:
+                first = len(self.records)
+                self.begin_round(index, torch.as_tensor(cohort, dtype=torch.long))
+                for question in self.questions.get(index % period, ()):
+                    self._list(question)
+                found = self.records[first:]
+                if self.privacy.schedule == Uniform() and self.privacy.over_time is None:
+                    known[key] = found, self.evaluations[index]
+                continue
+            found, evaluations = known[key]
+            self.records += [replace(record, round=index) for record in found]
+            self.evaluations.append(evaluations)
+
     def _answer(self, question: Question, params: Tensor, anchor: Tensor | None = None) -> Tensor:
+        self.questions.setdefault(self._round, []).append(question)
+        self._list(question)
+        return torch.zeros_like(params)
+
+    def _list(self, question: Question) -> None:
         self.asked.add(question.name)
         examples = float(self._expected(question.sampling, self._sizes[self._cohort]).sum()) * self.privacy.cohort_rate
         self.evaluations[self._round] += examples * question.gradients
         if self._recorded(question):
             self.records.append(self._record(question))
         self._index += 1
-        return torch.zeros_like(params)
 
     def _record(self, question: Question) -> Record:
         asked = self._round, self._index, question.name, self._clients

@@ -30,7 +30,7 @@ from fedpriv.randomness.streams import Randomness
 from fedpriv.runs import compatibility
 from fedpriv.runs.impulses import responses
 from fedpriv.runs.rounds_together import check_questions, with_matrix
-from fedpriv.strategies.base import Strategy
+from fedpriv.strategies.base import Ends, Repeats, Strategy
 
 
 @dataclass(frozen=True)
@@ -98,14 +98,7 @@ def make_plan(
     compatibility.check(strategy, privacy, network, len(sizes))
     relative = replace(privacy, epsilon=None, noise_multiplier=1.0) if privacy.private else privacy
     oracle = DryOracle(relative, sizes)
-    progress, seen = begin(strategy, torch.zeros(1, 1).expand(len(sizes), 1)), seen_by_aggregator(network, privacy)
-    try:
-        started = strategy, oracle, network, progress, randomness
-        for _ in simulate(*started, rounds=rounds, seen=seen):
-            pass
-    except ArithmeticError as error:
-        fix = f"its options lead out of the range of numbers ({in_short(error)}): choose others"
-        raise ConfigError("strategy", strategy.name, fix) from error
+    _ask(strategy, oracle, network, randomness, rounds)
     check_questions(privacy, oracle.records, rounds)
     compatibility.check_shares(privacy, oracle.records, len(sizes))
     asked = frozenset(oracle.asked)
@@ -119,6 +112,27 @@ def make_plan(
     known = replace(privacy, noise_multiplier=factor)
     chosen = privacy.noise_multiplier is None
     return Plan(known, records, len(sizes), tuple(oracle.evaluations), asked, chosen)
+
+
+def _ask(strategy: Strategy, oracle: DryOracle, network: RoundNetwork, randomness: Randomness, rounds: int) -> None:
+    """Let a strategy ask what it asks in all rounds; if its questions repeat, in the first ones only.
+
+    Raises:
+        ConfigError: its options lead out of the range of numbers.
+    """
+    step, privacy = strategy.local_step, oracle.privacy
+    progress = begin(strategy, torch.zeros(1, 1).expand(oracle.n_clients, 1))
+    fixed = privacy.private and isinstance(network, Graph) and not isinstance(progress.server, Ends)
+    first = min(step.period, rounds) if fixed and isinstance(step, Repeats) else rounds
+    try:
+        seen = seen_by_aggregator(network, privacy)
+        for _ in simulate(strategy, oracle, network, progress, randomness, rounds=first, seen=seen):
+            pass
+    except ArithmeticError as error:
+        fix = f"its options lead out of the range of numbers ({in_short(error)}): choose others"
+        raise ConfigError("strategy", strategy.name, fix) from error
+    if first < rounds and isinstance(network, Graph):
+        oracle.repeat(first, rounds, lambda index: network.active(index, randomness))
 
 
 def with_neighbours(privacy: Privacy, problems: Sequence[Problem], *, sizes_declared: bool) -> Privacy:
@@ -192,5 +206,7 @@ def with_secrets(privacy: Privacy, network: RoundNetwork) -> Privacy:
 
 def _scaled(record: Record, factor: float) -> Record:
     multiplier = record.noise_multiplier
+    if factor == 1:
+        return record
     scaled = tuple(m * factor for m in multiplier) if isinstance(multiplier, tuple) else multiplier * factor
     return replace(record, noise_multiplier=scaled)

@@ -170,6 +170,19 @@ class LocalStep(Protocol[S]):
         ...
 
 
+@runtime_checkable
+class Repeats(Protocol):
+    """A local step whose questions repeat, so that a plan asks them once. This is optional.
+
+    A run is refused what its plan did not pay for, so a wrong number costs rounds, and never privacy.
+    """
+
+    @property
+    def period(self) -> int:
+        """After so many rounds the same questions come again, whatever was answered, and whoever takes part."""
+        ...
+
+
 class Aggregator(Protocol[S]):
     """What becomes of the messages; S is the type of its state.
 

@@ -101,6 +101,7 @@ class DualStep:
     says: ClassVar[tuple[str, ...]] = ("row",)
     memory: ClassVar[Memory] = "none"  # the duals that it keeps are what it received
     linear: ClassVar[bool] = False  # neighbours see single rows
+    period: ClassVar[int] = 1  # one gradient a round
 
     dual_map: DualMap
     inactive: Inactive = "lazy"

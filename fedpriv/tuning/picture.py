@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedpriv.storage.files import write_whole
 from fedpriv.tuning.search import Outcome, Trial
 from fedpriv.tuning.settings import SearchSettings
@@ -41,12 +44,10 @@ def draw(outcome: Outcome, space: Space, settings: SearchSettings, path: Path) -
 
 
 def _in_order(axes: Axes, scored: Sequence[Trial], settings: SearchSettings) -> None:
-    best, so_far = max if settings.maximizes else min, list[float]()
-    for one in scored:
-        score = one.score or 0.0
-        so_far.append(best(so_far[-1], score) if so_far else score)
-    axes.plot([one.number for one in scored], [one.score for one in scored], "o", color=_BLUE, label="trial")
-    axes.step([one.number for one in scored], so_far, where="post", color=_ORANGE, label="best so far")
+    numbers, scores = np.array([one.number for one in scored]), _scores(scored)
+    so_far = (np.maximum if settings.maximizes else np.minimum).accumulate(scores)
+    axes.plot(numbers, scores, "o", color=_BLUE, label="trial")
+    axes.step(numbers, so_far, where="post", color=_ORANGE, label="best so far")
     axes.set_xlabel("trial", fontsize=8)
     axes.set_ylabel(settings.metric, fontsize=8)
     axes.legend(fontsize=7, frameon=False)
@@ -55,13 +56,16 @@ def _in_order(axes: Axes, scored: Sequence[Trial], settings: SearchSettings) -> 
 
 def _against(axes: Axes, scored: Sequence[Trial], outcome: Outcome, name: str, space: Space) -> None:
     field = space.fields[name]
-    numbers = isinstance(field, Range)
-    places = [one.chosen[name] if numbers else str(one.chosen[name]) for one in scored]
-    axes.plot(places, [one.score for one in scored], "o", color=_BLUE)
+    kind = np.float64 if isinstance(field, Range) else np.str_
+    axes.plot(np.array([one.chosen[name] for one in scored], kind), _scores(scored), "o", color=_BLUE)
     if outcome.chosen is not None:
-        chosen = outcome.chosen[name]
-        axes.plot([chosen if numbers else str(chosen)], [outcome.score], "*", color=_ORANGE, markersize=13)
+        best = np.array([outcome.chosen[name]], kind), np.array([outcome.score], np.float64)
+        axes.plot(*best, "*", color=_ORANGE, markersize=13)
     if isinstance(field, Range) and field.log:
         axes.set_xscale("log")
     axes.set_xlabel(name, fontsize=8)
     axes.tick_params(labelsize=7)
+
+
+def _scores(scored: Sequence[Trial]) -> NDArray[np.float64]:
+    return np.array([one.score for one in scored], np.float64)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from dp_accounting.pld import pld_pmf
@@ -60,11 +61,11 @@ def _one_way(parts: Sequence[Part], interval: float, delta: float) -> float:
     """Epsilon in one direction."""
     first, last = _window(parts)
     longest = max(len(part.probabilities) for part in parts)
-    length = int(fft.next_fast_len(max(last - first + 1, longest), real=True))
+    length = cast(int, fft.next_fast_len(max(last - first + 1, longest), real=True))
     product = np.ones(length // 2 + 1, dtype=np.complex128)
     for part in parts:
-        product *= _power(fft.rfft(part.probabilities, length), part.count)
-    whole = np.roll(fft.irfft(product, length), -first)[: last - first + 1]
+        product *= _power(np.asarray(fft.rfft(part.probabilities, length)), part.count)
+    whole = np.roll(np.asarray(fft.irfft(product, length)), -first)[: last - first + 1]
     infinite = _TAIL - math.expm1(math.fsum(part.count * math.log1p(-part.infinite) for part in parts))
     lowest = sum(part.lowest * part.count for part in parts) + first
     summed = pld_pmf.DensePLDPmf(interval, lowest, np.maximum(whole, 0.0), infinite, True)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.privacy.accounting import mixtures
-from fedpriv.privacy.accounting.events import Event, History, bucketed
+from fedpriv.privacy.accounting.events import MOST_LEVELS, Event, History, bucketed
 from fedpriv.privacy.accounting.orders import ORDERS
 from fedpriv.privacy.accounting.profiles import log_profile, log_profile_back
 
@@ -28,6 +28,7 @@ Array = NDArray[np.float64]
 _GROUPS = [(orders[0], orders[-1] + 1) for orders in np.array_split(np.arange(len(ORDERS)), 20)]
 _PARTS = [slice(int(first), int(last)) for first, last in _GROUPS]
 _MAX_NODES = 6000
+_FINE, _FEW = 0.0005, 100  # at best an epsilon .05 % larger; and curves of sampled levels, each of milliseconds
 _LEAST_NOISE = 1e-6  # beyond it and its inverse sampling is not counted: no integral is right there, and none needed
 _FIRST, _SECOND = ORDERS / (2 * ORDERS - 1), (ORDERS - 1) / (2 * ORDERS - 1)
 _LOG_FIRST = np.log(_FIRST)
@@ -57,7 +58,11 @@ def _toll(delta: float) -> Array:
 def total(history: History) -> Array:
     """Rényi divergences of a whole history ``[orders]``; many sampled levels are rounded to a little less noise."""
     sampled = {e: count for e, count in history.items() if e.selection != "full" and math.isfinite(e.noise)}
-    history = {event: history[event] for event in history if event not in sampled} | bucketed(sampled)
+    rounded, width = bucketed(sampled, width=_FINE), _FINE
+    while len(sampled) > MOST_LEVELS and len(rounded) > _FEW:
+        width *= 2
+        rounded = bucketed(sampled, width=width)
+    history = {event: history[event] for event in history if event not in sampled} | rounded
     plain = [event for event in history if event.law == "laplace" and event.selection == "full"]
     rest = [event for event in history if event.law != "laplace" or event.selection != "full"]
     result = np.zeros(ORDERS.shape)

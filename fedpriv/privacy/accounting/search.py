@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from fedpriv.checks import Positive, checked
 from fedpriv.errors import ConfigError
-from fedpriv.privacy.accounting import rdp
+from fedpriv.privacy.accounting import gaussian, rdp
 from fedpriv.privacy.accounting.events import History
 from fedpriv.privacy.accounting.orders import ORDERS
 
@@ -84,12 +84,11 @@ class NegativeBinomial:
         """The parameter that gives this mean."""
         if self.shape == 1:
             return 1 / self.mean
-        from scipy.optimize import brentq
 
         def gap(log_gamma: float) -> float:
             return math.log(math.expm1(-log_gamma) / -log_gamma / self.mean)
 
-        return math.exp(brentq(gap, -2 * math.log(_MOST_TRIALS) - 10, -1e-9))
+        return math.exp(gaussian.root(gap, -2 * math.log(_MOST_TRIALS) - 10, -1e-9, 1e-12))
 
     def draw(self, uniform: float) -> int:
         """By inversion: the smallest k with ``P(K <= k) > uniform``."""
