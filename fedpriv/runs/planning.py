@@ -22,6 +22,7 @@ from fedpriv.oracle.dry import DryOracle
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.calibration import calibrate, delta_warning
 from fedpriv.privacy.accounting.spent import Spent
+from fedpriv.privacy.correlated import Factor
 from fedpriv.privacy.pairwise import Links, Pairwise, Topology, in_order
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.settings import Cyclic, Privacy
@@ -79,6 +80,7 @@ def make_plan(
     *,
     rounds: int,
     randomness: Randomness | None = None,
+    begun: Factor | None = None,
 ) -> Plan:
     """List a run's releases and calibrate their noise to the target.
 
@@ -89,12 +91,14 @@ def make_plan(
         network: Decides who takes part in a round.
         rounds: Number of rounds.
         randomness: The run's random streams, so that the plan has the cohorts of the run.
+        begun: The matrix of the noise of a run that goes on, as its ledger has it.
 
     Raises:
         ConfigError: settings do not fit the strategy, or no noise reaches the target.
     """
     privacy, randomness = with_secrets(privacy, network), randomness or Randomness(0)
-    privacy = with_matrix(privacy, network, rounds, lambda: responses(strategy, privacy, network, rounds, randomness))
+    run = strategy, privacy, network, rounds, randomness
+    privacy = with_matrix(privacy, network, rounds, lambda: responses(*run), begun)
     compatibility.check(strategy, privacy, network, len(sizes))
     relative = replace(privacy, epsilon=None, noise_multiplier=1.0) if privacy.private else privacy
     oracle = DryOracle(relative, sizes)

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from fedpriv.errors import ConfigError
+from fedpriv.privacy.correlated import Factor
 from fedpriv.privacy.ledger import Guard, Ledger, Witness
-from fedpriv.privacy.ledger_file import facts_of_pairs, facts_of_time
+from fedpriv.privacy.ledger_file import LedgerFile, facts_of_pairs, facts_of_time
 from fedpriv.privacy.pricing import pairs_of
 from fedpriv.randomness.streams import Randomness
 from fedpriv.runs import integrity
@@ -50,6 +51,14 @@ class Keeper:
         """
         path = self._needed()
         return Checkpoint.last(path, releases_told(path / "metrics.jsonl"), device)
+
+    def matrix(self) -> Factor | None:
+        """That of the noise of the run to resume, where it is correlated between rounds; its seal is checked later.
+
+        Raises:
+            LedgerError: the ledger is missing, or has no header.
+        """
+        return LedgerFile.read(self._needed() / "ledger.jsonl").header.factor
 
     def rows(self, finished: int) -> list[dict[str, Any]]:
         """The rows of metrics that the run wrote about its first `finished` rounds, before it stopped."""

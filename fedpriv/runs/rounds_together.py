@@ -9,14 +9,16 @@ from fedpriv import threads
 from fedpriv.engines.local import RoundNetwork
 from fedpriv.errors import ConfigError
 from fedpriv.network.local import Star
-from fedpriv.privacy.correlated import INDEPENDENT, OverTime
-from fedpriv.privacy.matrices import Follow, unknown
+from fedpriv.privacy.correlated import INDEPENDENT, Factor, OverTime
+from fedpriv.privacy.matrices import BLT, Banded, Follow, unknown
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.schedules import Uniform
 from fedpriv.privacy.settings import Cyclic, FullBatch, Independent, Privacy
 
 
-def with_matrix(privacy: Privacy, network: RoundNetwork, rounds: int, follow: Follow = unknown) -> Privacy:
+def with_matrix(
+    privacy: Privacy, network: RoundNetwork, rounds: int, follow: Follow = unknown, begun: Factor | None = None
+) -> Privacy:
     """The promise with the matrix of this run, where noise is correlated between rounds or batches are cyclic.
 
     What one unit takes part in follows from batches, cohorts and the number of rounds. Independent noise on cyclic
@@ -27,6 +29,7 @@ def with_matrix(privacy: Privacy, network: RoundNetwork, rounds: int, follow: Fo
         network: Who takes part in a round.
         rounds: Number of rounds.
         follow: See `fedpriv.privacy.matrices.Follow`.
+        begun: The matrix that the run began with: an optimiser may find other last digits on another machine.
 
     Raises:
         ConfigError: nothing enforces how often a unit takes part, or the noise would have no price.
@@ -43,6 +46,8 @@ def with_matrix(privacy: Privacy, network: RoundNetwork, rounds: int, follow: Fo
             fix = f"units take part in one of {separation} rounds; give BSR, Banded or BLT, and the matrix follows"
             raise ConfigError("privacy.noise", f"one of {noise.separation} rounds", fix)
         return privacy
+    if begun is not None and isinstance(noise, Banded | BLT):
+        return replace(privacy, noise=OverTime(begun, separation))
     with threads.one():
         factor = INDEPENDENT if isinstance(noise, Independent) else noise.factor(rounds, separation, follow)
     return replace(privacy, noise=OverTime(factor, separation))

@@ -130,9 +130,11 @@ class Training:
             streams = identity.randomness
 
             # what it will release
-            self.plan: Plan = place.told(
-                lambda: make_plan(strategy, privacy, sizes, self.network, rounds=rounds, randomness=streams)
-            )
+            def planned() -> Plan:
+                begun = None if saved is None else self._keeper.matrix()
+                return make_plan(strategy, privacy, sizes, self.network, rounds=rounds, randomness=streams, begun=begun)
+
+            self.plan: Plan = place.told(planned)
             asked = self.plan.asked
             compatibility.check_problem(strategy, problems, privacy, asked, compare=compare)
             compatibility.check_fresh(self.plan.privacy, fresh_noise)
