@@ -108,6 +108,7 @@ bench-more: venv ## nodes of a sparse graph, the disk of a ledger, noise of pair
 	$(BIN)/python benchmarks/speed/million.py
 	$(BIN)/python benchmarks/speed/cores.py
 	$(BIN)/python benchmarks/speed/processes.py
+	$(BIN)/python benchmarks/speed/borders.py
 	$(BIN)/python benchmarks/speed/device.py
 
 clean: ## remove what the tools made; keeps .venv and runs

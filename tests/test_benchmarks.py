@@ -18,6 +18,7 @@ RUNS = {
     "speed/million.py": ["--smoke", "--rounds", "3", "--markdown", "OUT/million.md"],
     "speed/cores.py": ["--smoke", "--rounds", "1", "--markdown", "OUT/cores.md"],
     "speed/processes.py": ["--smoke", "--rounds", "1", "--turns", "1", "--markdown", "OUT/processes.md"],
+    "speed/borders.py": ["--smoke", "--turns", "2", "--markdown", "OUT/borders.md"],
     "speed/device.py": ["--smoke", "--rounds", "1", "--markdown", "OUT/device.md"],
     "speed/durability.py": ["--clients", "3", "--rounds", "2", "--folder", "OUT"],
     "speed/nodes.py": ["--only", "6"],
@@ -89,7 +90,7 @@ def data(tmp_path_factory):
     return folder
 
 
-SLOW = {"reproduce/mnist_tracking.py", "speed/processes.py"}  # start processes that train
+SLOW = {"reproduce/mnist_tracking.py", "speed/processes.py", "speed/borders.py"}  # start processes that train
 
 
 @pytest.mark.parametrize("script", [pytest.param(s, marks=[pytest.mark.slow] if s in SLOW else []) for s in RUNS])

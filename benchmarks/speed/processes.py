@@ -1,12 +1,12 @@
-"""What a second process is worth: rounds of 100 clients with 60 images of MNIST's shape each and a CNN.
+"""What a second process is worth: rounds of 100 clients, on a star and a graph, with 60 images of MNIST's shape each.
 
     python benchmarks/speed/processes.py [--processes 2] [--rounds 5] [--turns 3] [--markdown FILE]
 
-A run in one process and one that several share, each process with one thread, take turns as programs of their own. The
-first round warms up. `ratio` is that of seconds on the wall, so nothing else may run; `work` that of the processor time
-of the one process and of the busiest of the several, which other programs disturb less: what free cores would give.
-`apart` is what processes other than the busiest idle, part of its time. `--smoke` runs tiny sizes: its numbers mean
-nothing.
+The model is a small CNN. A run in one process and one that several share, each process with one thread, take turns as
+programs of their own. The first round warms up. `ratio` is that of seconds on the wall, so nothing else may run; `work`
+that of the processor time of the one process and of the busiest of the several, which other programs disturb less: what
+free cores would give. `apart` is what processes other than the busiest idle, part of its time. `--smoke` runs tiny
+sizes: its numbers mean nothing.
 """
 
 from __future__ import annotations
@@ -22,8 +22,12 @@ from typing import Any
 
 from rows import SMOKE, Effort
 
-CLIENTS, IMAGES = 100, 60
-KINDS: dict[str, dict[str, Any]] = {"sample level": {}, "client level": {"unit": "client"}}
+CLIENTS, IMAGES, LINKS = 100, 60, 4
+KINDS: dict[str, dict[str, Any]] = {
+    "star, sample level": {},
+    "star, client level": {"unit": "client"},
+    "graph, sample level": {},
+}
 
 
 def main() -> None:
@@ -71,6 +75,7 @@ def measured(size: int, kind: str, told: argparse.Namespace) -> list[tuple[float
 
 def train(kind: str, rounds: int, effort: Effort) -> None:
     """A run in this process, or this process's part of one: prints the cost of a round, medians."""
+    import networkx as nx
     import torch
     from cores import Cost
     from torch import nn
@@ -81,7 +86,7 @@ def train(kind: str, rounds: int, effort: Effort) -> None:
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    clients, images = effort.of(CLIENTS), effort.of(IMAGES)
+    clients, images = effort.of(CLIENTS, LINKS + 2), effort.of(IMAGES)
     draw = torch.Generator().manual_seed(0)
     x, y = torch.randn(clients * images, 1, 28, 28, generator=draw), torch.arange(clients * images) % 10
     data = [TensorDataset(*pair) for pair in zip(x.split(images), y.split(images), strict=True)]
@@ -89,8 +94,12 @@ def train(kind: str, rounds: int, effort: Effort) -> None:
     privacy = fp.Privacy(noise_multiplier=1.0, **KINDS[kind])
     engine = "processes" if "TORCHELASTIC_RUN_ID" in os.environ else "local"
     compute = fp.Compute(device="cpu", engine=engine)
+    strategy, network = fp.fedavg(0.1), fp.Star(clients)
+    if kind.startswith("graph"):  # its models meet when the run ends only
+        strategy, network = fp.gradient_tracking(0.1), fp.Graph(nx.random_regular_graph(LINKS, clients, seed=0))
+    settings = {"rounds": 1 + rounds, "compute": compute, "network": network, "evaluate_every": 1 + rounds}
     before, costs = Cost.now(), list[Cost]()
-    for _ in fp.Training(everyone, fp.fedavg(0.1), privacy, rounds=1 + rounds, compute=compute):
+    for _ in fp.Training(everyone, strategy, privacy, **settings):
         costs.append(Cost.now().since(before))
         before = Cost.now()
     parts = [median(getattr(cost, name) for cost in costs[1:]) for name in ("wall", "busy")]

@@ -91,7 +91,7 @@ class SharedGraph:
             told = {rank: rows[places] for rank, places in border.told.items()}
             with self._group.swapping(told, dict(zip(border.heard, others.split(counts), strict=True))):
                 rows = border.inner @ rows
-            rows = torch.addmm(rows, border.outer, others)
+            rows.addmm_(border.outer, others)
         return rows
 
     def fill(self, rows: Tensor, others: Tensor) -> Tensor:

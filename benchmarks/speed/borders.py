@@ -1,0 +1,110 @@
+"""What it costs that a graph's nodes are in several processes: one mixing of 100 rows as long as a small CNN.
+
+    python benchmarks/speed/borders.py [--processes 2] [--turns 50] [--markdown FILE]
+
+In each turn a mixing (rows of neighbours cross the borders while the product is computed), gloo's bare exchange of as
+many rows, and the product that one process makes of all rows take turns. Milliseconds on the wall are those of the
+fastest turn, of the process that was slowest in it, and need a machine that does nothing else; those of the processor,
+of the busiest process, are medians. `--smoke` runs tiny sizes: its numbers mean nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rows import SMOKE, Effort
+
+NODES, LENGTH, DEGREE = 100, 26_010, 4
+GRAPHS = "ring", "random links, degree 4"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--turns", type=int, default=50)
+    parser.add_argument("--markdown", type=Path, help="write the table to a file, too")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes")
+    told = parser.parse_args()
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        for name in GRAPHS:
+            measure(name, told.turns, SMOKE if told.smoke else Effort())
+        return
+    columns = "graph", "rows that cross", "ms of", "mixing", "bare gloo", "product in one process"
+    lines = [f"| {' | '.join(columns)} |", "| --- " * len(columns) + "|"]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(told.processes)]
+    words = [__file__, "--turns", str(told.turns), *(["--smoke"] * told.smoke)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *launcher, *words]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    for text in done.stdout.splitlines():
+        name, crossing, *of = json.loads(text)
+        for kind, found in zip(("the wall", "the processor"), of, strict=True):
+            lines.append(f"| {' | '.join((name, str(crossing), kind, *(f'{one:.2f}' for one in found)))} |")
+    print("\n".join(lines))
+    if told.markdown:
+        told.markdown.write_text("\n".join(lines) + "\n")
+
+
+def measure(name: str, turns: int, effort: Effort) -> None:
+    """This process's part; the first one prints a line."""
+    import networkx as nx
+    import torch
+    import torch.distributed as dist
+
+    import fedpriv as fp
+    from fedpriv.clients.part import Part
+    from fedpriv.engines import PLACES
+    from fedpriv.engines.processes import shares
+    from fedpriv.randomness.streams import Randomness
+
+    torch.set_num_threads(1)
+    nodes, length = effort.of(NODES, DEGREE + 2), effort.of(LENGTH)
+    links = nx.cycle_graph(nodes) if name == "ring" else nx.random_regular_graph(DEGREE, nodes, seed=0)
+    graph, place = fp.Graph(links), PLACES["processes"](60.0)
+    part = place.part(Part(range(nodes), [1] * nodes, 1))
+    shared, me = place.network(graph, part), place.stream
+    rows, all_rows = torch.randn(len(part.ids), length), torch.randn(nodes, length)
+    for network in (graph, shared):
+        network.participants(0, Randomness(0))
+    shared.here(part.ids, rows)
+
+    # what the other processes have to hear of this one, and this one of them
+    every = shares(nodes, place.size)
+    near = {rank: {b for a in share for b in links[a]} for rank, share in enumerate(every)}
+    told = {rank: len(near[rank] & {*every[me]}) for rank in near if rank != me}
+    heard = {rank: len(near[me] & {*every[rank]}) for rank in near if rank != me}
+    into, out_of = ({rank: torch.randn(count, length) for rank, count in of.items() if count} for of in (heard, told))
+
+    def bare() -> None:
+        calls = [dist.P2POp(dist.irecv, rows, rank) for rank, rows in into.items()]
+        calls += [dist.P2POp(dist.isend, rows, rank) for rank, rows in out_of.items()]
+        for work in dist.batch_isend_irecv(calls) if calls else []:
+            work.wait()
+
+    contenders: tuple[Callable[[], object], ...] = (lambda: shared.mix(rows), bare, lambda: graph.mix(all_rows))
+    walls: list[list[float]] = [[] for _ in contenders]
+    busy: list[list[float]] = [[] for _ in contenders]
+    for turn in range(turns + 1):  # the first one plans and connects
+        for contender, wall, own in zip(contenders, walls, busy, strict=True):
+            dist.barrier()
+            begun, worked = time.perf_counter(), time.process_time()
+            contender()
+            if turn:
+                wall.append(time.perf_counter() - begun)
+                own.append(time.process_time() - worked)
+    slowest, busiest = torch.tensor(walls) * 1e3, torch.tensor(busy).median(1).values * 1e3
+    for found in (slowest, busiest):
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+    if place.leads:
+        print(json.dumps([name, sum(heard.values()), slowest.amin(1).tolist(), busiest.tolist()]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
