@@ -43,7 +43,7 @@ def tell(file: Path, *, as_json: bool) -> None:
         "budget": f"epsilon={terms.epsilon:g} of the data {terms.data!r}, for all runs together",
         "spent": str(found.spent) if found.entries else "nothing",
         "left": f"one more run of up to epsilon={found.left:.3g}" if found.left else "nothing",
-        "rests on": found.holds,
+        "holds": found.holds,
     }
     print_rows(rows)
     if found.entries:

@@ -34,8 +34,8 @@ from fedpriv.storage import strict_json
 
 AT_WORK = "at work, stopped or left"
 _ANSWERS = {
-    True: "holds whatever made you choose the runs, answers of earlier ones included",
-    False: "holds if the number of runs and their noise did not depend on the answers of earlier ones",
+    True: "whatever made you choose the runs, answers of earlier ones included",
+    False: "if the number of runs and their noise did not depend on the answers of earlier ones",
 }
 
 
