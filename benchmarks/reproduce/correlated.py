@@ -29,6 +29,7 @@ from fedpriv.config import Config
 from fedpriv.config.building import build
 
 RATES = (0.5, 1.0, 2.0)  # times the chosen one
+COLOURS = {"band": "#D55E00", "buffers": "#009E73", "secret": "#999999", "everyone": "#999999", "": "#0072B2"}
 
 
 @dataclass(frozen=True)
@@ -194,9 +195,9 @@ def main() -> None:
 def draw(found: Found, studies: Sequence[str], path: Path) -> None:
     """A panel for each study, a line for each noise; every seed is a point."""
     figure = Figure(figsize=(4.2 * len(studies), 3.8), dpi=120, layout="constrained")
-    colours = ("#0072B2", "#D55E00", "#009E73", "#999999")
     for panel, study in zip(figure.subplots(1, len(studies), squeeze=False)[0], studies, strict=True):
-        for colour, noise in zip(colours, STUDIES[study].noises, strict=False):
+        for noise in STUDIES[study].noises:
+            colour = next(colour for word, colour in COLOURS.items() if word in noise.name)
             of = {epsilon: runs for (s, name, epsilon), runs in found.items() if (s, name) == (study, noise.name)}
             panel.plot(list(of), [mean(runs) for runs in of.values()], "-", color=colour, label=noise.name)
             for epsilon, runs in of.items():
