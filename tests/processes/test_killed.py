@@ -1,0 +1,150 @@
+"""A process is killed at any point between ledger and exchange, again and again, and its run goes on.
+
+Each run has processes of its own, forked from one that has imported everything.
+"""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import pickle
+import signal
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import wraps
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from runs import Case, Outcome, finished, training
+from test_going_on import without_digests
+from test_same_run import GOSSIP, assert_same, in_one
+
+import fedpriv as fp
+from fedpriv import engines
+from fedpriv.engines.processes import Processes
+from fedpriv.engines.processes.graph import SharedGraph
+from fedpriv.engines.processes.group import Group
+from fedpriv.privacy.ledger import Ledger
+
+SIZE, TIMEOUT = 2, 60.0
+EVERYBODY, FIRST = (0, 1), (0,)
+GRAPH = Case(GOSSIP, network="ring", rounds=16)
+Call = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where a process ends: around call number `count` of a method."""
+
+    owner: type
+    method: str
+    when: str
+    count: int = 2
+    ranks: tuple[int, ...] = EVERYBODY
+
+
+LEDGER = {
+    "before records are compared": Point(Processes, "enter", "before"),
+    "before the record is written": Point(Ledger, "_enter", "before", ranks=FIRST),
+    "once the record is written": Point(Ledger, "_enter", "after", ranks=FIRST),
+    "once the value is handed out": Point(Processes, "enter", "after"),
+}
+ON_A_GRAPH = {
+    "before the exchange": Point(Group, "swapping", "before"),
+    "within the exchange": Point(Group, "swapping", "within"),
+    "after the exchange": Point(SharedGraph, "mix", "after"),
+}
+
+
+def strike(point: Point) -> None:
+    """Have this process end at the point."""
+    method, calls = getattr(point.owner, point.method), [0]
+
+    def now() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    @wraps(method)
+    def around(*arguments: Any, **options: Any) -> Any:
+        calls[0] += 1
+        if calls[0] != point.count or point.when == "within":
+            return within(*arguments, **options) if point.when == "within" else method(*arguments, **options)
+        if point.when == "before":
+            now()
+        found = method(*arguments, **options)
+        now()
+        return found
+
+    @contextmanager
+    def within(*arguments: Any, **options: Any) -> Iterator[None]:
+        with method(*arguments, **options):
+            if calls[0] == point.count:
+                now()
+            yield
+
+    setattr(point.owner, point.method, around)
+
+
+def part(
+    rank: int, meeting: Path, told: Connection, case: Case, options: dict[str, Any], blow: tuple[Any, ...]
+) -> None:
+    """One process of a run; it tells what the run gave, or how it failed."""
+    torch.set_num_threads(1)
+    timeout = options.pop("timeout")
+    wait = timedelta(seconds=timeout)
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=SIZE, timeout=wait)
+    engines.PLACES["processes"] = lambda _: Processes(timeout, Group(None, timeout))
+    if blow and blow[0] == rank:
+        strike(*blow[1:])
+    try:
+        found: Any = finished(training(case, "processes", checkpoint_every=2, **options))
+    except fp.FedprivError as error:
+        found = error
+    told.send_bytes(pickle.dumps(found))  # not as torch would, whose tensors end with their process
+
+
+@pytest.fixture(scope="module")
+def context() -> Any:
+    found = mp.get_context("forkserver")
+    found.set_forkserver_preload([__name__])
+    return found
+
+
+def run(context: Any, case: Case, folder: Path, blow: tuple[Any, ...] = (), **options: Any) -> list[Any]:
+    """What each process told; the number of the signal for one that was struck."""
+    meeting = folder.with_name(f"meeting-{uuid.uuid4()}")
+    pipes = [context.Pipe() for _ in range(SIZE)]
+    options = {"folder": folder, "timeout": TIMEOUT, **options}
+    parts = [
+        context.Process(target=part, args=(rank, meeting, theirs, case, options, blow))
+        for rank, (_, theirs) in enumerate(pipes)
+    ]
+    for one in parts:
+        one.start()
+    for _, theirs in pipes:
+        theirs.close()
+    others = [rank for rank in range(SIZE) if not blow or rank != blow[0]]
+    found = {rank: pickle.loads(pipes[rank][0].recv_bytes()) if pipes[rank][0].poll(200) else None for rank in others}
+    for one in parts:
+        one.join(60)
+    return [found.get(rank, -(one.exitcode or 0)) for rank, one in enumerate(parts)]
+
+
+@pytest.mark.distributed
+def test_a_run_goes_on_however_often_its_processes_are_killed(context: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    for name, point in (LEDGER | ON_A_GRAPH).items():
+        for rank in point.ranks:
+            found = run(context, GRAPH, folder, (rank, point), resume=folder.exists())
+            assert found[rank] == signal.SIGKILL, f"{name}: process {rank} never came there"
+            assert isinstance(found[1 - rank], fp.errors.ProcessError), f"{name}, {rank}: {found[1 - rank]}"
+            assert len(str(found[1 - rank]).splitlines()) == 1
+    whole = run(context, GRAPH, folder, resume=True)[0]
+    assert isinstance(whole, Outcome), whole
+    assert_same(without_digests(whole), without_digests(in_one(GRAPH)), 1e-9)
