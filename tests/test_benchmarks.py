@@ -12,7 +12,7 @@ import torch
 ROOT = Path(__file__).parents[1] / "benchmarks"
 RUNS = {
     "speed/accounting.py": ["--rounds", "20", "--planned", "5"],
-    "speed/anatomy.py": ["--smoke", "--markdown", "OUT/anatomy.md"],
+    "speed/anatomy.py": ["--smoke", "--only", "softmax", "--markdown", "OUT/anatomy.md"],
     "speed/table.py": ["--smoke", "--markdown", "OUT/table.md"],
     "speed/scaling.py": ["--smoke", "--markdown", "OUT/scaling.md", "--picture", "OUT/scaling.png"],
     "speed/million.py": ["--smoke", "--rounds", "3", "--markdown", "OUT/million.md"],

@@ -31,6 +31,9 @@ KINDS: dict[str, tuple[Strategy, dict[str, Any]]] = {
 }
 
 
+QUICK = ("sample", "central")  # what the larger model is tried with whenever something changes
+
+
 def partly_awake(n: int) -> fp.Graph:
     """A cycle of n nodes, of which some compute in a round."""
     return fp.Graph(nx.cycle_graph(n), activity=fp.RandomNodes(0.6))
@@ -81,8 +84,14 @@ def rounds_of(
     return [after - before for before, after in pairwise(found)]
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "model"),
+    [
+        pytest.param(kind, model, marks=pytest.mark.slow if model == "cnn" and kind not in QUICK else [])
+        for kind in KINDS
+        for model in MODELS
+    ],
+)
 def test_one_question_a_round(kind: str, model: str) -> None:
     each = 24 if "sampling" in KINDS[kind][1] else 4  # so many that batches are alike, and few enough for one piece
     few, many = (rounds_of(model, n, *KINDS[kind], each) for n in (6, 17))
@@ -102,8 +111,8 @@ def test_a_part_of_the_clients(kind: str) -> None:
             assert counts.synchronisations <= 2, counts.where
 
 
-@pytest.mark.parametrize("batches", [1, 5])
-@pytest.mark.parametrize("kind", ["sample", "tracking"])
+@pytest.mark.parametrize("batches", [pytest.param(1, marks=pytest.mark.slow), 5])
+@pytest.mark.parametrize("kind", ["sample", pytest.param("tracking", marks=pytest.mark.slow)])
 def test_an_evaluation_waits_once_for_each_answer_and_for_no_batch(kind: str, batches: int) -> None:
     """The model's metrics are copied at once, and so are those of all nodes' own models."""
     test = TensorDataset(torch.randn(1000 * batches, 1, 28, 28), torch.arange(1000 * batches) % 10)

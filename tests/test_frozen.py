@@ -275,6 +275,7 @@ print(training.population.dim, report.metrics["bytes_sent"], before, peak_megaby
 """
 
 
+@pytest.mark.slow
 def test_a_hundred_clients_fit_beside_one_body_of_eleven_million(tmp_path: Path) -> None:
     """A hundred bodies are 4.5 GB. Messages and checkpoints hold heads."""
     n, root = 100, Path(__file__).parents[1]

@@ -184,7 +184,7 @@ def rounds_of(n: int, privacy: fp.Privacy, network: fp.Star) -> Callable[[], Non
     return lambda: [None for _ in simulate(strategy, oracle, network, progress, streams, rounds=2)] and None
 
 
-@pytest.mark.parametrize("secret", [True, False])
+@pytest.mark.parametrize("secret", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_round_costs_its_cohort_and_not_the_population(secret: bool) -> None:
     cost = []
     for n in (10_000, 100_000):

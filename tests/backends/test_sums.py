@@ -81,7 +81,9 @@ def test_a_million_examples_in_one_chunk(order: str) -> None:
     assert abs(clipped_sum(values, "linear", 10**6) - math.fsum(values.tolist())) <= ALLOWED
 
 
-@pytest.mark.parametrize(("backend", "n"), [("linear", 16_384), ("vmap", 16_384), ("loop", 2000)])
+@pytest.mark.parametrize(
+    ("backend", "n"), [("linear", 16_384), ("vmap", 16_384), pytest.param("loop", 2000, marks=pytest.mark.slow)]
+)
 def test_one_example_moves_a_long_sum_by_its_bound(backend: str, n: int) -> None:
     """Rows of which each is lost beside a partial sum that is a little larger, and kept beside a little smaller one."""
     values = torch.full((n,), 0.7 if backend == "loop" else 2.0**-11 * 1.0001)

@@ -156,6 +156,7 @@ def test_killed_at_any_operation(world: World) -> None:
             world.goes_on(moment.killed, f"killed {moment.at}")
 
 
+@pytest.mark.slow
 @every_strategy
 def test_cut_off_from_power_at_any_operation(world: World) -> None:
     for moment in world.moments:
@@ -166,6 +167,7 @@ def test_cut_off_from_power_at_any_operation(world: World) -> None:
                 world.goes_on(found, f"power cut in way {way} {moment.at}")
 
 
+@pytest.mark.slow
 @every_strategy
 def test_out_of_disk_at_any_operation(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     picture = next(i for i, operation in enumerate(world.operations) if "report.png" in operation)

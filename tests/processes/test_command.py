@@ -93,8 +93,17 @@ class Started:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return in_one_process(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def whole_on_a_graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return in_one_process(tmp_path_factory, *GRAPH)
+
+
+def in_one_process(tmp_path_factory: pytest.TempPathFactory, *more: str) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
-    assert fedpriv("train", str(BARE), *LONG, "--out", str(folder)).returncode == 0
+    assert fedpriv("train", str(BARE), *LONG, *more, "--out", str(folder)).returncode == 0
     return folder
 
 
@@ -114,8 +123,12 @@ def test_a_run_goes_on_after_one_process_was_killed(tmp_path: Path, whole: Path,
 
 
 @pytest.mark.distributed
-def test_a_process_that_hangs_ends_the_run_with_one_line(tmp_path: Path, whole: Path) -> None:
-    run = Started(tmp_path / "run", "compute.timeout=4")
+@pytest.mark.parametrize("network", [[], GRAPH], ids=["star", "graph"])
+def test_a_process_that_hangs_ends_the_run_with_one_line(
+    tmp_path: Path, request: pytest.FixtureRequest, network: list[str]
+) -> None:
+    whole = request.getfixturevalue("whole_on_a_graph" if network else "whole")
+    run = Started(tmp_path / "run", "compute.timeout=4", *network)
     run.until(20)
     hung = run.rank(1)
     os.kill(hung, signal.SIGSTOP)

@@ -83,7 +83,7 @@ def test_paper_radius_freezes_the_method() -> None:
     assert free[-1].abs().max() > 1
 
 
-@pytest.mark.parametrize("feasible", [fp.Box(0.05), fp.Ball(0.08)])
+@pytest.mark.parametrize("feasible", [fp.Box(0.05), pytest.param(fp.Ball(0.08), marks=pytest.mark.slow)])
 def test_projection_reaches_the_constrained_optimum(feasible: fp.Box | fp.Ball) -> None:
     strategy = fp.inexact_admm(fp.Prox(fp.Decay(5.0, 0.0)), fp.Penalty(scale=0.2), feasible=feasible)
     w = tiny_run(strategy, rounds=3000)[-1]

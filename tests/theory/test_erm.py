@@ -243,6 +243,7 @@ def test_accelerated_mirror_descent_converges_at_the_rate_of_its_theorem():
     assert slope < -1.8
 
 
+@pytest.mark.slow
 def test_accelerated_mirror_descent_recovers_a_sparse_vector_in_the_l1_ball():
     """100 unknowns, 3 of them not zero, 60 equations: the l1 ball of the right radius finds them (linprog agrees)."""
     stream = np.random.default_rng(1)

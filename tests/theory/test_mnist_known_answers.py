@@ -38,8 +38,10 @@ def errors(strategy: fp.Strategy, privacy: fp.Privacy, rounds: tuple[int, ...], 
 )
 @pytest.mark.parametrize(
     ("step", "expected"),
-    [(fp.Trust(), (15.01, 11.08, 10.00)), (fp.Prox(fp.Decay(1.0, 0.5)), (19.95, 16.26, 14.93))],
-    ids=["trust", "prox"],
+    [
+        pytest.param(fp.Trust(), (15.01, 11.08, 10.00), id="trust"),
+        pytest.param(fp.Prox(fp.Decay(1.0, 0.5)), (19.95, 16.26, 14.93), id="prox", marks=pytest.mark.slow),
+    ],
 )
 def test_errors_without_noise(
     step: fp.Prox | fp.Trust, expected: tuple[float, ...], rounds: tuple[int, ...], data_root: Path
