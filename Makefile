@@ -39,9 +39,11 @@ $(STAMP): pyproject.toml constraints.txt
 demo: venv ## train on scikit-learn's digits; prints accuracy, epsilon and where the pictures are (under a minute)
 	$(BIN)/fedpriv train configs/digits_iadmm.yaml --out $(OUT)
 
-$(FLOWER)/.stamp: pyproject.toml
+# flwr wants other versions of some packages than constraints.txt; those that decide numbers and gigabytes stay pinned
+$(FLOWER)/.stamp: pyproject.toml constraints.txt
 	$(BIN)/python -m venv $(FLOWER)
-	$(FLOWER)/bin/python -m pip install --quiet --no-compile --disable-pip-version-check --editable '.[flower]' pytest hypothesis
+	grep -E '^(torch|torchvision|numpy|scipy|opacus|dp-accounting)==' constraints.txt > $(FLOWER)/constraints.txt
+	$(FLOWER)/bin/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint $(FLOWER)/constraints.txt --editable '.[flower]' pytest hypothesis
 	touch $@
 
 demo-federation: venv $(FLOWER)/.stamp ## three sites over Flower on this machine, with TLS and node keys: one is killed, one ends its budget
