@@ -115,7 +115,6 @@ STUDIES = {
             Noise("everyone every round, independent", 200, shared(397)),
         ),
         100,
-        epsilons=(3.0, 8.0),
     ),
     "graph": Study(
         {**MNIST, "partition": {"kind": "iid", "n_clients": 16}},
