@@ -7,8 +7,10 @@ from functools import reduce
 
 import numpy as np
 import pytest
+from dp_accounting.pld import privacy_loss_distribution as dpa
+from scipy.stats import binom
 
-from fedpriv.privacy.accounting import convolution, pld
+from fedpriv.privacy.accounting import convolution, gaussian, pld
 from fedpriv.privacy.accounting.events import Event, bucketed
 
 HISTORIES = [
@@ -25,6 +27,24 @@ def test_one_product_is_the_same_as_one_sum_after_another(history: dict[Event, i
     parts = [(pld._distribution(event, 2.0**-9), count) for event, count in history.items()]
     whole = reduce(lambda one, other: one.compose(other), (one.self_compose(count) for one, count in parts))
     assert convolution.epsilon(parts, 2.0**-9, delta) == pytest.approx(whole.get_epsilon_for_delta(delta), rel=1e-6)
+
+
+@pytest.mark.parametrize("count, noise", [(20_000, 300.0), (600_000, 1000.0), (100, 5.0)])
+@pytest.mark.parametrize("delta", [1e-2, 1e-9, 1e-11, 1e-13])
+def test_rounding_cannot_take_the_bound_below_the_truth(count: int, noise: float, delta: float):
+    """Many normal losses are one normal loss, whose epsilon has a closed form."""
+    one = dpa.from_gaussian_mechanism(noise, value_discretization_interval=1e-4)
+    exact = gaussian.epsilon_of(math.sqrt(count) / noise, delta)
+    assert exact <= convolution.epsilon([(one, count)], 1e-4, delta) <= 1.002 * exact
+
+
+def test_the_allowance_for_rounding_holds_where_the_sum_is_known():
+    """A step up or down, two thousand times: binomial probabilities."""
+    count = 2000
+    found = convolution._transformed([convolution.Part(0, np.array([0.5, 0.0, 0.5]), 0.0, count)], 0, 2 * count)
+    exact = binom.pmf(np.arange(count + 1), count, 0.5)
+    assert (found[::2] >= exact * (1 - 1e-11)).all()
+    assert found.max() - exact.max() < 1e-9 and found[1::2].max() < 1e-9  # yet it is small
 
 
 def test_the_window_holds_all_but_the_tail():

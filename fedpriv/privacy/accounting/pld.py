@@ -22,7 +22,7 @@ from fedpriv.privacy.accounting.events import Event, History, bucketed
 from fedpriv.privacy.accounting.profiles import log_profile, log_profile_back
 
 Array = NDArray[np.float64]
-SMALLEST_DELTA = 1e-9  # below, rounding in the Fourier transforms could reach the tail that delta measures
+SMALLEST_DELTA = 1e-9  # below, rounding in the distributions of single answers could reach the tail that delta measures
 _WIDEST = 2.0**-10
 _MAX_POINTS = 2**19
 _INFLATION = 4e-4
