@@ -79,6 +79,36 @@ def site_join(
     print_rows({"accepted": proposal.fingerprint, "next": f"fedpriv site run {folder} --superlink HOST:PORT"})
 
 
+@site.command("absent")
+def site_absent(
+    folder: SiteFolder,
+    rounds: Annotated[str, typer.Argument(metavar="ROUNDS", help="As rounds.jsonl counts them: 7, or 7-9.")],
+    plan: Annotated[
+        str | None, typer.Option("--plan", metavar="FINGERPRINT", help="Which plan, where the site has several.")
+    ] = None,
+    allow_plugins: AllowPlugins = False,
+) -> None:
+    """Sign that this site answers nothing in some rounds to come, so that others leave the noise of its pairs out.
+
+    It cannot be taken back. Stop the site before, and start it afterwards: the notice leaves with its next reply.
+    """
+    from fedpriv.cli.printing import print_rows
+    from fedpriv.errors import ConfigError
+    from fedpriv.sites.site import Site
+
+    first, _, last = rounds.partition("-")
+    if not first.isdecimal() or not (last or first).isdecimal():
+        raise ConfigError("ROUNDS", rounds, "give a round, such as 7, or rounds, such as 7-9")
+    found = Site(folder)
+    wanted = None if plan is None else "".join(plan.split())
+    plans = [one for one in found.plans if wanted is None or wanted in (one, one[:32])]
+    if len(plans) != 1:
+        raise ConfigError("--plan", plan, f"name one of the plans that this site has accepted, of {len(found.plans)}")
+    made = found.say_absent(plans[0], int(first) - 1, int(last or first) - 1)
+    told = f"rounds {made.first + 1} to {made.last + 1} of plan {found.plans[plans[0]].fingerprint}"
+    print_rows({"signed": f"{found.card.name} is absent in {told}", "next": f"fedpriv site run {folder}"})
+
+
 @site.command("run")
 def site_run(
     folder: SiteFolder,
@@ -121,9 +151,11 @@ def federate_plan(
     from fedpriv.clients.outline import Outline
     from fedpriv.config import load_config, to_yaml
     from fedpriv.config.building import load_data
+    from fedpriv.runs.pairs import forecast_of_pairs
     from fedpriv.sites.card import Card
     from fedpriv.sites.following import CONFIG, PLAN
     from fedpriv.sites.plan import propose
+    from fedpriv.sites.terms import Terms
     from fedpriv.storage.folder import RunFolder
 
     found = load_config(shipped.found(config), settings or [])
@@ -133,13 +165,15 @@ def federate_plan(
     with RunFolder.new(folder) as claimed:
         claimed.write(CONFIG, to_yaml(found).encode())
         claimed.write(PLAN, made.text.encode())
-    print_rows(
-        {
-            "plan": f"{folder / PLAN}, for each site to accept",
-            "fingerprint": made.fingerprint,
-            "next": f"fedpriv federate run {folder}",
-        }
-    )
+    rows, terms = {"plan": f"{folder / PLAN}, for each site to accept", "fingerprint": made.fingerprint}, Terms.of(made)
+    pairs, trust = forecast_of_pairs(terms.plan, terms.network, terms.public), terms.plan.privacy.trust
+    for line in () if pairs is None else pairs.left:
+        if (line.colluders, line.ratio) == (getattr(trust, "colluders", None), getattr(trust, "ratio", None)):
+            more = line.if_one_drops / line.in_mean
+            rows["if absent"] = (
+                f"one site, without a signed notice: {more:.2g} times the noise in the mean of the others"
+            )
+    print_rows({**rows, "next": f"fedpriv federate run {folder}"})
 
 
 @federate.command("run")

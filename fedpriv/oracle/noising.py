@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -40,7 +40,13 @@ class Noising(Questions):
         total: Adds up the rows of all places, `[k, dim] -> [1, dim]`.
         secrets: What the one client that is here has agreed with the others; None where one process draws the noise of
             all pairs.
+
+    Attributes:
+        without: Participants of the round that have signed that they do not answer: the noise of their pairs is left
+            out, and the others' own is priced as among those who are left. Only where pairs agree on secrets.
     """
+
+    without: Collection[int] = ()
 
     def __init__(
         self,
@@ -78,14 +84,16 @@ class Noising(Questions):
     def _noised_rows(self, question: Question, rows: Tensor, factors: Sequence[float]) -> Tensor:
         """Release rows whose sensitivity is that of one contribution times each participant's factor."""
         clients, at = self._clients, (self._round, self._index)
-        record, scales = self._pricing.price(*at, question.name, clients, factors, question.clip, question.share)
+        paid = question.clip, question.share, self.without
+        record, scales = self._pricing.price(*at, question.name, clients, factors, *paid)
         self._scales, self._pairs = scales, record.pairs
         own = [clients[place] for place in self._here.tolist()]
         shared = None
         if record.pairs is not None and self._past is not None:
             shared = self._shared(record, record.pairs, rows)
         elif record.pairs is not None and self._secrets is not None:
-            noise = scales, record.pairs, record, self._randomness, clients
+            answering = clients if record.clients is None else record.clients
+            noise = scales, record.pairs, record, self._randomness, answering
             rows = with_noise_of_own_pairs(rows, *noise, own, self._secrets)
         elif record.pairs is not None:
             every = self._among_all(rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from fedpriv.errors import ConfigError, PrivacyError
@@ -46,6 +46,7 @@ class Pricing:
         factors: Sequence[float],
         clip: Clip | None = None,
         share: float = 1.0,
+        without: Collection[int] = (),
     ) -> tuple[Record, list[float]]:
         """The record of a noised answer and the noise scale of each row.
 
@@ -60,10 +61,14 @@ class Pricing:
                 client pays by its own sensitivity.
             clip: How each unit's contribution was bounded; `privacy.clip` unless given.
             share: Budget share of this answer, where a gradient of the same round has share 1.
+            without: Those of `clients` that have said beforehand that they do not answer. Their pairs hide nobody, so
+                that the others need more noise of their own; the record is of the others alone. `factors` stay those
+                of all, and so do the scales.
 
         Raises:
             ConfigError: there is no noise multiplier yet, or a share is out of range.
-            PrivacyError: noise of pairs cancels over time, and not all clients take part.
+            PrivacyError: noise of pairs cancels over time, and not all clients take part; or pairs are left out and
+                not every two clients share a secret.
         """
         privacy = self._privacy
         if privacy.noise_multiplier is None:
@@ -82,13 +87,19 @@ class Pricing:
                 f"round {round_index} has {len(clients)} of {len(self._sizes)} clients: noise of pairs that cancels "
                 "over time has a price only if all take part in every round"
             )
-        multiplier *= math.sqrt(1.0 if pairs is None else exposure(pairs, clients, len(self._sizes)))
+        if without and (pairs is None or pairs.edges is not None):
+            raise PrivacyError("only where every two clients share a secret may pairs be left out")
+        answering = clients if not without else [client for client in clients if client not in without]
+        multiplier *= math.sqrt(1.0 if pairs is None else exposure(pairs, answering, len(self._sizes)))
         alike = privacy.trust.sums_only or (pairs is not None and pairs.ratio > 0)
         largest = max(factors, default=1.0)
         reference = [largest] * len(factors) if alike else list(factors)
         scales = [multiplier * privacy.sensitivity_of(clip) * r for r in reference]
+        if without:
+            places = [place for place, client in enumerate(clients) if client not in without]
+            reference, factors = ([values[place] for place in places] for values in (reference, factors))
         paid = multiplier if privacy.trust.sums_only else _own(multiplier, reference, factors)
-        record = self._record(round_index, index, query, clients, multiplier)
+        record = self._record(round_index, index, query, answering, multiplier)
         changes = {"norm": clip.norm, "bound": clip.bound * (1 + ROUNDING), "noise_multiplier": paid, "pairs": pairs}
         return replace(record, **changes), scales
 

@@ -1,4 +1,4 @@
-"""What a site tells everybody: its name, its public number of examples, and its public key."""
+"""What a site tells everybody: its name, its public number of examples, and its public keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedpriv.checks import Count
 from fedpriv.config.base import Section
 from fedpriv.randomness.agreement import fingerprint_of
 
-KIND = "x25519:"
+KIND, SIGNING = "x25519:", "ed25519:"
 
 
 class Card(Section):
@@ -22,12 +22,14 @@ class Card(Section):
         size: Number of examples that others are told.
         size_declared: Whether that number does not depend on the true one.
         public_key: Public half of the site's X25519 key: `x25519:` and 64 hexadecimal digits.
+        signing_key: Public half of the Ed25519 key that signs its absence: `ed25519:` and 64 hexadecimal digits.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,39}$")]
     size: Count
     size_declared: bool
     public_key: Annotated[str, Field(pattern=r"^x25519:[0-9a-f]{64}$")]
+    signing_key: Annotated[str, Field(pattern=r"^ed25519:[0-9a-f]{64}$")]
 
     @property
     def key(self) -> bytes:
@@ -35,9 +37,14 @@ class Card(Section):
         return bytes.fromhex(self.public_key.removeprefix(KIND))
 
     @property
+    def verifying_key(self) -> bytes:
+        """The public key of its notices, 32 bytes."""
+        return bytes.fromhex(self.signing_key.removeprefix(SIGNING))
+
+    @property
     def fingerprint(self) -> str:
-        """Of the public key: what owners compare by another way."""
-        return fingerprint_of(self.key)
+        """Of both public keys: what owners compare by another way."""
+        return fingerprint_of(self.key + self.verifying_key)
 
     def dumps(self) -> str:
         """The card as one line of JSON."""

@@ -20,7 +20,8 @@ from fedpriv.measuring.evaluator import Evaluator
 from fedpriv.network.local import Star, sum_of
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.spent import Spent
-from fedpriv.sites.messages import Malformed, Question, pack, unpack_reply
+from fedpriv.sites.messages import Malformed, Question, Reply, pack, unpack_reply
+from fedpriv.sites.notice import BadNotice, Notice
 from fedpriv.sites.plan import Proposal
 from fedpriv.sites.terms import Terms
 from fedpriv.storage.folder import RunFolder
@@ -60,6 +61,7 @@ class SiteRound:
         rounds: Number of planned rounds.
         answered: Names of the sites whose messages were used.
         absent: Why others were not: a code of theirs, `no_reply` or `malformed`.
+        noticed: Those of them who had signed it beforehand, so that the noise of their pairs was left out.
         metrics: Of the model, on public test data.
     """
 
@@ -67,6 +69,7 @@ class SiteRound:
     rounds: int
     answered: tuple[str, ...]
     absent: Mapping[str, str] = field(default_factory=dict[str, str])
+    noticed: tuple[str, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
@@ -98,6 +101,8 @@ class Federation:
         self._network = Answered(len(terms.cards), terms.network.cohort)
         self._evaluate = None if test is None else Evaluator(terms.model, terms.loss, test)
         self._over: dict[int, str] = {}
+        self._notices: list[Notice] = []
+        self._learned: list[Notice] = []
         self.progress, self.ended = self._begun(terms.begin()), None
 
     @property
@@ -125,6 +130,7 @@ class Federation:
                 return
             rows, absent = self._asked(index)
             told = {names[site]: why for site, why in sorted(absent.items())}
+            noticed = tuple(names[site] for site in sorted(self._away(index)) if site in absent)
             if not rows or (absent and terms.needs_everyone):
                 self.ended = f"absent: {', '.join(f'{name} ({why})' for name, why in told.items())}"
                 return
@@ -133,7 +139,8 @@ class Federation:
                 return
             metrics = {} if self._evaluate is None else self._evaluate(self.model)
             self._save()
-            yield SiteRound(index + 1, terms.rounds, tuple(names[site] for site in sorted(rows)), told, metrics)
+            answered = tuple(names[site] for site in sorted(rows))
+            yield SiteRound(index + 1, terms.rounds, answered, told, noticed, metrics)
         self.ended = "rounds"
 
     def close(self) -> None:
@@ -144,8 +151,13 @@ class Federation:
         """What each site says in a round, `[m]`, and why others say nothing."""
         terms, heard = self.terms, self.progress.received
         cohort = self._network.participants(index, terms.public).tolist()
+        away = {site: notice for site, notice in self._away(index).items() if site in cohort}
         absent = {site: self._over[site] for site in cohort if site in self._over}
-        todo = {site: pack(Question(terms.hash, index, heard[site].float())) for site in cohort if site not in absent}
+        absent |= {site: notice.why for site, notice in away.items()}
+        told = tuple(away.values())
+        todo = {
+            site: pack(Question(terms.hash, index, heard[site].float(), told)) for site in cohort if site not in absent
+        }
         rows: dict[int, Tensor] = {}
         for _ in range(_TRIES):
             for site, reply in (self._transport.ask(todo) if todo else {}).items():
@@ -158,7 +170,8 @@ class Federation:
         largest = _HUGE * (1 + float(self.progress.received.abs().max()))
         try:
             reply = unpack_reply(data, self.terms.widths[1])
-        except Malformed:
+            self._learn(site, reply)
+        except (Malformed, BadNotice):
             absent[site] = "malformed"
             return
         if reply.message is None:
@@ -169,6 +182,23 @@ class Federation:
             absent[site] = "malformed"
         else:
             rows[site] = reply.message
+
+    def _learn(self, site: int, reply: Reply) -> None:
+        """Keep what a site has signed of its absence: in later rounds the others are shown it.
+
+        Raises:
+            BadNotice: it has not signed it.
+        """
+        terms = self.terms
+        for notice in reply.notices:
+            notice.check(terms.hash, terms.cards, terms.rounds)
+            if notice.site != site or not terms.leaves_out:
+                raise BadNotice("a notice of another site, or in a plan that uses none")
+        self._learned += [notice for notice in reply.notices if notice not in [*self._notices, *self._learned]]
+
+    def _away(self, index: int) -> dict[int, Notice]:
+        """Who has signed that it is absent from a round, by what was known when the round began."""
+        return {notice.site: notice for notice in self._notices if notice.covers(index)}
 
     def _next(self, rows: Mapping[int, Tensor]) -> bool:
         """Go on with these messages; whether the new model is finite."""
@@ -184,8 +214,11 @@ class Federation:
 
     def _save(self) -> None:
         content = io.BytesIO()
+        # only now: a round that is asked again after a crash is asked with the same notices
+        self._notices, self._learned = [*self._notices, *self._learned], []
         stored = {name: part for name, part in self.progress.stored().items() if name != "local"}
-        torch.save({"plan": self.terms.hash, "over": json.dumps(sorted(self._over)), **stored}, content)
+        known = {"over": sorted(self._over), "notices": [notice.model_dump() for notice in self._notices]}
+        torch.save({"plan": self.terms.hash, "known": json.dumps(known), **stored}, content)
         self._folder.write(_STATE, content.getvalue())
 
     def _begun(self, first: Progress) -> Progress:
@@ -195,11 +228,12 @@ class Federation:
             return first
         try:
             stored = torch.load(path, weights_only=True)
-            plan, over = stored.pop("plan"), json.loads(stored.pop("over"))
+            plan, known = stored.pop("plan"), json.loads(stored.pop("known"))
+            over, notices = known["over"], [Notice.model_validate(one) for one in known["notices"]]
             found = first.restored({**first.stored(), **stored})
         except (RuntimeError, KeyError, TypeError, ValueError, EOFError, UnpicklingError) as error:
             raise FedprivError(f"{path} cannot be read; choose another folder") from error
         if plan != self.terms.hash:
             raise FedprivError(f"{path} is of another federation; choose another folder")
-        self._over = dict.fromkeys(over, "over_budget")
+        self._over, self._notices = dict.fromkeys(over, "over_budget"), notices
         return found

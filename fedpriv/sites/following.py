@@ -38,5 +38,6 @@ def follow(federation: Federation, folder: Path) -> Iterator[SiteRound]:
     torch.save(model.state_dict(), content)
     files.write_whole(folder / MODEL, content.getvalue())
     told = {"rounds": federation.progress.round, "ended": federation.ended, "metrics": last.get("metrics", {})}
+    told |= {"absent": last.get("absent", {}), "noticed": last.get("noticed", ())}  # at the end: who, and why in a word
     spent = {"plan": federation.terms.hash, "at_most": str(federation.spent())}
     files.write_whole(folder / RESULT, strict_json.dumps({**told, **spent}, indent=2).encode() + b"\n")

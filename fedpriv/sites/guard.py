@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from fedpriv.errors import PrivacyError
+from fedpriv.errors import BudgetExhausted, PrivacyError
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.accounting.pairwise import exposure
 from fedpriv.privacy.record import Record
@@ -78,6 +78,19 @@ class SiteGuard:
         if planned is None or not _covered(own, planned):
             raise NotAsPlanned(f"round {record.round}, {record.query}: the plan has no such answer at this price")
         self.accountant.admit(own)
+
+    def first_refused(self, after: int) -> int | None:
+        """The first round past `after` that the budget does not allow if all before it are answered; None if none.
+
+        It counts them: the guard admits nothing afterwards.
+        """
+        for (index, _), record in sorted(self._planned.items(), key=lambda item: item[0]):
+            try:
+                if index > after:
+                    self.accountant.admit(record)
+            except BudgetExhausted:
+                return index
+        return None
 
 
 def _covered(own: Record, planned: Record) -> bool:

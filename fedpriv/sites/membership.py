@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import secrets
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,7 +25,7 @@ from fedpriv.config.building import divided
 from fedpriv.config.schema import DataSection
 from fedpriv.data import Split, load
 from fedpriv.engines.local import Call, client_half, own_draws
-from fedpriv.errors import ConfigError, DataError, PrivacyError
+from fedpriv.errors import BudgetExhausted, ConfigError, DataError, PrivacyError
 from fedpriv.oracle.choosing import choose_by_trial
 from fedpriv.oracle.private import PrivateOracle
 from fedpriv.oracle.sums import Sums
@@ -39,10 +40,13 @@ from fedpriv.randomness.streams import Randomness
 from fedpriv.runs import compatibility
 from fedpriv.sites.guard import SiteGuard, of_one
 from fedpriv.sites.messages import Code, Question, Reply, pack
+from fedpriv.sites.notice import MOST, BadNotice, Notice, Reason, absent_by
 from fedpriv.sites.plan import Proposal
 from fedpriv.sites.site_folder import Kept, SiteFolder
 from fedpriv.sites.terms import Terms
 from fedpriv.strategies.state import named, restored
+
+_LOG = logging.getLogger(__name__)
 
 
 def own_data(section: DataSection, client: int) -> tuple[Dataset[Any], Split]:
@@ -91,35 +95,108 @@ class Membership:
         self._oracle = PrivateOracle(self._population, sums, *of_run, _of_own, secrets=self._secrets())
         kept, first = folder.kept(proposal), terms.strategy.local_step.init(terms.start[None])
         self._local = first if kept.local is None else restored(first, kept.local)
+        self._notices = folder.notices(proposal)
+        self._foresee()
 
     def answer(self, question: Question) -> Reply | bytes:
         """What the site says: a new reply, the same bytes as before to the same question, or a refusal.
 
         Raises:
-            BudgetExhausted: it would pass the site's budget.
-            PrivacyError: it is not what the plan announced.
+            PrivacyError: it is not what the plan announced, or holds a notice that nobody has signed.
         """
         at, kept = question.round, self._folder.kept(self._proposal)
         if len(question.heard) != self.terms.widths[0]:
             return self._refusal(question, "malformed")
         if at == kept.round:
             return kept.reply if _digest(question) == kept.question else self._refusal(question, "other_point")
-        newest = max((record.round for record in self._ledger.records), default=kept.round)
-        if not max(newest, kept.round) < at < self.terms.rounds:
+        if not self._newest < at < self.terms.rounds:
             return self._refusal(question, "other_round")
         if self.number not in self.terms.cohort(at):
             return self._refusal(question, "not_in_cohort")
-        return self._step(question)
+        away = self._away(question)
+        if self.number in away or any(notice.covers(at) for notice in self._notices):
+            return self._refusal(question, "said_absent")
+        try:
+            return self._step(question, away)
+        except BudgetExhausted:
+            self._foresee()
+            return self._refusal(question, "over_budget")
 
-    def _step(self, question: Question) -> bytes:
+    def say_absent(self, first: int, last: int, why: Reason) -> Notice:
+        """Sign that the site answers nothing from round `first` to `last`, and keep to it for ever.
+
+        It is on the disk before it leaves, with the replies to the next questions.
+
+        Raises:
+            ConfigError: a round is over or is none of the plan's, too many notices are open, or nobody could use it.
+        """
+        if not self.terms.leaves_out:
+            fix = "is of no use: only where every two sites share a secret, and not all must answer, pairs are left out"
+            raise ConfigError("notice", self._proposal.fingerprint, fix)
+        if not self._newest < first <= last < self.terms.rounds:
+            fix = f"name rounds that are still to come, {self._newest + 2} to {self.terms.rounds}"
+            raise ConfigError("notice.rounds", f"{first + 1}-{last + 1}", fix)
+        if self._many >= MOST:
+            raise ConfigError("notice", self._many, f"at most {MOST} may be open at a time: name more rounds in one")
+        made = Notice.signed(self._folder.signing_key, self.terms.hash, self.number, first, last, why)
+        self._folder.remember(self._proposal, [*self._notices, made])
+        self._notices.append(made)
+        return made
+
+    @property
+    def _many(self) -> int:
+        """Number of open notices."""
+        return sum(notice.last > self._newest for notice in self._notices)
+
+    @property
+    def _newest(self) -> int:
+        """The last round that is over for this site: answered, or on record."""
+        kept = self._folder.kept(self._proposal).round
+        return max([kept, *(record.round for record in self._ledger.records)])
+
+    def _foresee(self) -> None:
+        """Say beforehand in which rounds the budget will be spent, so that others need not carry this site's pairs."""
+        last = self.terms.rounds - 1
+        if not self.terms.leaves_out or any(notice.last == last for notice in self._notices):
+            return
+        if self._many >= MOST:
+            return
+        guard = self._guard()
+        for record in self._ledger.records:
+            guard.admit(record)
+        first, budget = guard.first_refused(self._newest), self._folder.settings.budget
+        if first is None:
+            return
+        _LOG.warning(
+            "the budget of epsilon=%g at delta=%g allows no more than the first %d of %d rounds of plan %s; spent so "
+            "far, in all plans: %s. Others are told, signed, that the site is absent from then on.",
+            *(budget.epsilon, budget.delta, first, last + 1, self._proposal.fingerprint, self.accountant.spent()),
+        )
+        self.say_absent(first, last, "over_budget")
+
+    def _away(self, question: Question) -> frozenset[int]:
+        """The participants of a round who have signed that they do not answer.
+
+        Raises:
+            BadNotice: a notice is forged, of another run, of another round, or may not be used in this plan.
+        """
+        terms, at = self.terms, question.round
+        if question.notices and not terms.leaves_out:
+            raise BadNotice("no pairs are left out in this plan")
+        for notice in question.notices:
+            notice.check(terms.hash, terms.cards, terms.rounds)
+        return absent_by(question.notices, at, terms.cohort(at).tolist())
+
+    def _step(self, question: Question, away: frozenset[int]) -> bytes:
         """Take part in a round: charge, compute, keep what is said, and only then say it."""
         terms, at = self.terms, question.round
         call = Call(at, terms.cohort(at), question.heard[None], terms.common[at])
+        self._oracle.without = away
         with own_draws(self._randomness.torch_seed("local", at, self.number), torch.device("cpu")):
             message, local = client_half(terms.strategy, self._oracle, call, self._local)
         if changed_constants(self._population.model, self._constants):
             raise PrivacyError("a forward pass changed a frozen parameter or a buffer")
-        reply = pack(Reply(terms.hash, at, message[0].float(), None))
+        reply = pack(Reply(terms.hash, at, message[0].float(), None, self._open(at)))
         self._ledger.sync()
         records = len(self._ledger.records)
         self._folder.keep(self._proposal, Kept(at, _digest(question), reply, named(local), records))
@@ -127,7 +204,11 @@ class Membership:
         return reply
 
     def _refusal(self, question: Question, code: Code) -> Reply:
-        return Reply(self.terms.hash, question.round, None, code)
+        return Reply(self.terms.hash, question.round, None, code, self._open(question.round))
+
+    def _open(self, at: int) -> tuple[Notice, ...]:
+        """What the site has said of its absence in rounds after this one."""
+        return tuple(notice for notice in self._notices if notice.last > at)[-MOST:]
 
     def _made(self, terms: Terms) -> Population:
         """The site's examples and the model, checked as in a run of one process."""

@@ -13,6 +13,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from fedpriv.errors import FedprivError
+from fedpriv.sites.notice import Notice
 
 Code = Literal[
     "malformed",
@@ -21,12 +22,14 @@ Code = Literal[
     "other_point",
     "not_in_cohort",
     "not_as_planned",
+    "bad_notice",
+    "said_absent",
     "over_budget",
     "failed",
 ]
 """Why a site does not answer. Nothing else is told: the text of an error may hold data."""
 _OVERHEAD = 4096  # bytes of names and numbers beside a row
-_FACTS = {"plan", "round", "code"}
+_FACTS = {"plan", "round", "code", "notices"}
 
 
 class Malformed(FedprivError):
@@ -41,11 +44,13 @@ class Question:
         plan: Hash of the plan.
         round: The round, from 0.
         heard: What the site receives in this round, `[h]`.
+        notices: Of those participants of the round who have signed that they do not answer.
     """
 
     plan: str
     round: int
     heard: Tensor
+    notices: tuple[Notice, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,19 +62,22 @@ class Reply:
         round: The round of the question.
         message: What its local step sends, `[m]`, private; None if it refuses.
         code: Why it refuses; None if it does not.
+        notices: That it will not answer in later rounds, signed.
     """
 
     plan: str
     round: int
     message: Tensor | None
     code: Code | None
+    notices: tuple[Notice, ...] = ()
 
 
 def pack(message: Question | Reply) -> bytes:
     """The bytes of a message, the same for the same message."""
     row = message.heard if isinstance(message, Question) else message.message
     code = None if isinstance(message, Question) else message.code
-    facts = {"plan": message.plan, "round": message.round, "code": code}
+    notices = [notice.model_dump() for notice in message.notices]
+    facts = {"plan": message.plan, "round": message.round, "code": code, "notices": notices}
     tensors = {} if row is None else {"row": row.detach().cpu().contiguous()}
     return save(tensors, {"fedpriv": json.dumps(facts, sort_keys=True)})
 
@@ -80,10 +88,10 @@ def unpack_question(data: bytes) -> Question:
     Raises:
         Malformed: the bytes are none.
     """
-    plan, at, code, row = _unpacked(data)
+    plan, at, code, row, notices = _unpacked(data)
     if row is None or code is not None:
         raise Malformed("a question has a row and no code")
-    return Question(plan, at, row)
+    return Question(plan, at, row, notices)
 
 
 def unpack_reply(data: bytes, width: int) -> Reply:
@@ -94,16 +102,17 @@ def unpack_reply(data: bytes, width: int) -> Reply:
     """
     if len(data) > 4 * width + _OVERHEAD:
         raise Malformed("too long")
-    plan, at, code, row = _unpacked(data)
+    plan, at, code, row, notices = _unpacked(data)
     known = next((one for one in get_args(Code) if one == code), None)
     if (row is None) == (code is None) or code != known or (row is not None and len(row) != width):
         raise Malformed("a reply has a row of its width, or a known code")
-    return Reply(plan, at, row, known)
+    return Reply(plan, at, row, known, notices)
 
 
-def _unpacked(data: bytes) -> tuple[str, int, str | None, Tensor | None]:
+def _unpacked(data: bytes) -> tuple[str, int, str | None, Tensor | None, tuple[Notice, ...]]:
     try:
         tensors, facts = load(data), _facts(data)
+        notices = _notices(facts["notices"])
     except (SafetensorError, ValueError, RecursionError, KeyError, TypeError) as error:
         raise Malformed("not a message") from error
     plan, at, code, row = facts["plan"], facts["round"], facts["code"], tensors.get("row")
@@ -113,7 +122,14 @@ def _unpacked(data: bytes) -> tuple[str, int, str | None, Tensor | None]:
         raise Malformed("numbers of another shape or type")
     if row is not None and not bool(torch.isfinite(row).all()):
         raise Malformed("numbers that are not finite")
-    return plan, at, code, row
+    return plan, at, code, row, notices
+
+
+def _notices(told: object) -> tuple[Notice, ...]:
+    """Notices whose signatures are still to be checked."""
+    if not isinstance(told, list):
+        raise Malformed("notices are a list")
+    return tuple(Notice.model_validate(one) for one in told)
 
 
 def _facts(data: bytes) -> Mapping[str, object]:

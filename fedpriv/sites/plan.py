@@ -83,9 +83,8 @@ class Proposal:
         found = cls(text, check(Document, strict_yaml.read(text, "plan"), "plan"))
         if other := {*found.document.settings} ^ {*TOLD}:
             raise ConfigError("plan.settings", sorted(other)[0], f"a plan has exactly {', '.join(TOLD)}")
-        names, keys = ([getattr(card, part) for card in found.cards] for part in ("name", "public_key"))
-        for field, values in (("name", names), ("public_key", keys)):
-            if len({*values}) < len(values):
+        for field in ("name", "public_key", "signing_key"):
+            if len({getattr(card, field) for card in found.cards}) < len(found.cards):
                 raise ConfigError(f"plan.sites.{field}", "the same twice", "every site has one of its own")
         return found
 

@@ -11,10 +11,11 @@ from pathlib import Path
 from fedpriv.data.base import size
 from fedpriv.errors import BudgetExhausted, ConfigError
 from fedpriv.privacy.accounting.spent import Spent
-from fedpriv.sites.card import KIND, Card
+from fedpriv.sites.card import Card
 from fedpriv.sites.guard import NotAsPlanned
 from fedpriv.sites.membership import Membership, number_of, own_data
 from fedpriv.sites.messages import Code, Malformed, Reply, pack, unpack_question
+from fedpriv.sites.notice import BadNotice, Notice
 from fedpriv.sites.plan import Proposal
 from fedpriv.sites.site_folder import Budget, SiteFolder, SiteSettings
 from fedpriv.sites.terms import Terms
@@ -57,8 +58,7 @@ class Site:
         found = own_data(read.data, read.client)[0]
         made = SiteFolder.new(Path(folder), read)
         count = size(found) if read.public_size is None else read.public_size
-        key, declared = f"{KIND}{made.public_key.hex()}", read.public_size is not None
-        made.tell(Card(name=read.name, size=count, size_declared=declared, public_key=key))
+        made.tell(Card(name=read.name, size=count, size_declared=read.public_size is not None, **made.public_keys))
         made.close()
         return cls(folder)
 
@@ -135,11 +135,27 @@ class Site:
             return _refusal(plan, at, "over_budget")
         except NotAsPlanned:
             return _refusal(plan, at, "not_as_planned")
+        except BadNotice:
+            return _refusal(plan, at, "bad_notice")
         except Malformed:
             return _refusal(plan, at, "malformed")
         except Exception:  # whatever it is: its text may hold data, so it stays here
             _LOG.exception("a question was not answered")
             return _refusal(plan, at, "failed")
+
+    def say_absent(self, plan: str, first: int, last: int) -> Notice:
+        """Sign that this site answers nothing from round `first` to `last`, counted from 0, of the plan with this hash.
+
+        The others then leave the noise of its pairs out. The notice leaves with the next replies, and cannot be taken
+        back: these rounds are refused for ever.
+
+        Raises:
+            ConfigError: there is no such plan, a round is over or not in the plan, or a notice is of no use there.
+        """
+        if plan not in self.plans:
+            raise ConfigError("plan", plan, "the site has accepted no plan of this hash")
+        with self._one_at_a_time:
+            return self._member(plan).say_absent(first, last, "away")
 
     def spent(self, plan: str) -> Spent:
         """What this site has spent so far, in the federation with this hash and in those before it."""

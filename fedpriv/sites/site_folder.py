@@ -6,7 +6,8 @@ Only its owner can read it. Never bring back an older copy: a site that forgets 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from pickle import UnpicklingError
@@ -24,14 +25,16 @@ from fedpriv.config.schema import DataSection
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.randomness.agreement import new_key, public_key
 from fedpriv.randomness.streams import new_secret
-from fedpriv.sites.card import Card
+from fedpriv.sites import notice
+from fedpriv.sites.card import KIND, SIGNING, Card
+from fedpriv.sites.notice import Notice
 from fedpriv.sites.plan import Proposal
 from fedpriv.storage import files, strict_yaml
 from fedpriv.storage.folder import RunFolder
 
-SETTINGS, _SEED, _KEY, CARD = "site.yaml", "secret_seed", "private_key", "card.json"
+SETTINGS, _SEED, _KEY, _SIGNING_KEY, CARD = "site.yaml", "secret_seed", "private_key", "signing_key", "card.json"
 NODE_KEY = "node_key"  # by which transport knows the site; it hides no data
-_PLAN, _STATE, LEDGER = "plan.yaml", "state.pt", "ledger.jsonl"
+_PLAN, _STATE, LEDGER, NOTICES = "plan.yaml", "state.pt", "ledger.jsonl", "notices.json"
 _WHOLE: dict[str, Any] = {"kind": "iid", "n_clients": 1}
 
 
@@ -123,10 +126,11 @@ class SiteFolder:
         self.settings = SiteSettings.read(path / SETTINGS)
         self.secret_seed = int(files.read(path / _SEED), 16)
         self.private_key = bytes.fromhex(files.read(path / _KEY).decode())
+        self.signing_key = bytes.fromhex(files.read(path / _SIGNING_KEY).decode())
 
     @classmethod
     def new(cls, path: Path, settings: SiteSettings) -> SiteFolder:
-        """Make the folder of a new site, with a secret seed and a key of its own.
+        """Make the folder of a new site, with a secret seed and keys of its own.
 
         Raises:
             FedprivError: there is something in it already.
@@ -137,6 +141,7 @@ class SiteFolder:
         path.chmod(0o700)
         lock.write(_SEED, f"{new_secret():032x}".encode())
         lock.write(_KEY, new_key().hex().encode())
+        lock.write(_SIGNING_KEY, notice.new_key().hex().encode())
         for name, key in zip((NODE_KEY, f"{NODE_KEY}.pub"), _node_key(), strict=True):
             lock.write(name, key)
         told = settings.model_dump(mode="json")
@@ -145,8 +150,14 @@ class SiteFolder:
 
     @property
     def public_key(self) -> bytes:
-        """The public half of the site's key."""
+        """The public half of the key by which pairs agree on secrets."""
         return public_key(self.private_key)
+
+    @property
+    def public_keys(self) -> Mapping[str, str]:
+        """As its card has them."""
+        signing = notice.public_key(self.signing_key).hex()
+        return {"public_key": f"{KIND}{self.public_key.hex()}", "signing_key": f"{SIGNING}{signing}"}
 
     def tell(self, card: Card) -> Path:
         """Write the card, which may leave; returns where."""
@@ -198,11 +209,29 @@ class SiteFolder:
         """
         content = io.BytesIO()
         torch.save({field.name: getattr(kept, field.name) for field in fields(kept)}, content)
-        self._lock.check()
+        self._write(proposal, _STATE, content.getvalue())
+
+    def notices(self, proposal: Proposal) -> list[Notice]:
+        """What the site has said of its absence in a federation.
+
+        Raises:
+            FedprivError: they cannot be read.
+        """
+        path = self._of(proposal) / NOTICES
+        if not path.exists():
+            return []
         try:
-            files.write_whole(self._of(proposal) / _STATE, content.getvalue())
-        except OSError as error:
-            raise FedprivError(f"{self.path}: state could not be written ({error.strerror})") from error
+            return [Notice.model_validate(one) for one in json.loads(files.read(path))]
+        except (ValueError, TypeError) as error:
+            raise FedprivError(f"{path} cannot be read: this site cannot go on in that federation") from error
+
+    def remember(self, proposal: Proposal, notices: Sequence[Notice]) -> None:
+        """Write to the disk what the site has said of its absence, before anybody hears it.
+
+        Raises:
+            FedprivError: it cannot be written.
+        """
+        self._write(proposal, NOTICES, json.dumps([one.model_dump() for one in notices]).encode())
 
     def check(self) -> None:
         """Make sure that this process still holds the folder.
@@ -215,6 +244,13 @@ class SiteFolder:
     def close(self) -> None:
         """Let others use the folder."""
         self._lock.close()
+
+    def _write(self, proposal: Proposal, name: str, content: bytes) -> None:
+        self._lock.check()
+        try:
+            files.write_whole(self._of(proposal) / name, content)
+        except OSError as error:
+            raise FedprivError(f"{self.path}: {name} could not be written ({error.strerror})") from error
 
     def _of(self, proposal: Proposal) -> Path:
         return self.path / "runs" / proposal.hash

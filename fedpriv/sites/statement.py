@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,8 +18,9 @@ from fedpriv.reports import wording
 from fedpriv.reports.statement import Section, Statement
 from fedpriv.sites.card import Card
 from fedpriv.sites.guard import of_one
+from fedpriv.sites.notice import Notice
 from fedpriv.sites.plan import Proposal
-from fedpriv.sites.site_folder import CARD, LEDGER, SETTINGS, SiteSettings
+from fedpriv.sites.site_folder import CARD, LEDGER, NOTICES, SETTINGS, SiteSettings
 from fedpriv.sites.terms import Terms
 from fedpriv.storage import files
 
@@ -39,6 +41,7 @@ class _Federation:
     plan: Path
     done: Spending
     whole: Spending
+    notices: Sequence[Notice]
 
 
 def is_site(folder: Path) -> bool:
@@ -88,7 +91,9 @@ def _read(path: Path, card: Card) -> _Federation:
         return Spending(proposal.document.run, [of_one(one, number, n_sites) for one in records], 1)
 
     done = spending([] if ledger is None else ledger.records)
-    return _Federation(proposal, ledger, path, done, spending(asked))
+    said = path.with_name(NOTICES)
+    notices = [Notice.model_validate(one) for one in json.loads(files.read(said))] if said.exists() else []
+    return _Federation(proposal, ledger, path, done, spending(asked), notices)
 
 
 def _protected(settings: SiteSettings, card: Card, spent: Spent) -> Section:
@@ -117,6 +122,12 @@ def _released(found: Sequence[_Federation]) -> Section:
         for one in found
     )
     text = "Every answer was noised and written down before the site's message was computed from it; nothing else left."
+    for one in found:
+        for said in one.notices:
+            text += (
+                f" {one.proposal.document.run}: the site has signed that it is absent in rounds {said.first + 1} to "
+            )
+            text += f"{said.last + 1} ({said.why})."
     return Section("What was released, and when?", (text,), (), (heading, *rows))
 
 

@@ -17,7 +17,7 @@ from fedpriv.engines.local import Call, Progress, begin, client_half, simulate
 from fedpriv.errors import ConfigError
 from fedpriv.network.local import Star
 from fedpriv.oracle.dry import DryOracle
-from fedpriv.privacy.pairwise import Agreed, Pairwise
+from fedpriv.privacy.pairwise import Agreed, Complete, Pairwise
 from fedpriv.privacy.settings import Privacy
 from fedpriv.randomness.streams import Randomness
 from fedpriv.runs import compatibility
@@ -89,6 +89,16 @@ class Terms:
     def needs_everyone(self) -> bool:
         """Whether a round is nothing without the messages of all sites."""
         return not {_SUMS, "exact"}.isdisjoint(self.plan.asked)
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether the pairs of a site that has signed that it is absent are left out by the others.
+
+        Only where every two sites share a secret: there each site's price holds whatever notices the others are shown
+        (docs/protocol.md). Where only some pairs do, it would not.
+        """
+        trust = self.plan.privacy.trust
+        return isinstance(trust, Agreed) and isinstance(trust.secrets, Complete) and not self.needs_everyone
 
     @property
     def public(self) -> Randomness:

@@ -66,3 +66,21 @@ def test_no_run_begins_over_a_network_without_tls(tmp_path: Path) -> None:
 def test_what_is_no_site_is_told(tmp_path: Path) -> None:
     (tmp_path / "plan").write_text("a: 1")
     assert "holds no site" in refused("site", "join", tmp_path, tmp_path / "plan")
+
+
+def test_a_site_signs_that_it_will_be_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.yaml").write_text(CONFIG)
+    for number, name in enumerate(("north", "south")):
+        Path(f"{name}.yaml").write_text(f"name: {name}\nclient: {number}\ndata: {DIGITS}\nbudget: {{epsilon: 9}}\n")
+        fedpriv("site", "init", name, f"{name}.yaml")
+    told = fedpriv("federate", "plan", "run.yaml", "north/card.json", "south/card.json", "--out", "fed")
+    assert "one site, without a signed notice: 3.2 times" in " ".join(told.split())
+    plan = Proposal.read(Path("fed/plan.yaml").read_text())
+    assert "that this site has accepted, of 0" in refused("site", "absent", "north", "2")
+    fedpriv("site", "join", "north", "fed/plan.yaml", "--accept", plan.fingerprint)
+    assert "north is absent in rounds 2 to 3" in " ".join(fedpriv("site", "absent", "north", "2-3").split())
+    assert "still to come, 1 to 4" in refused("site", "absent", "north", "4-5", "--plan", plan.fingerprint)
+    assert "such as 7-9" in refused("site", "absent", "north", "two")
+    assert "of 1" in refused("site", "absent", "north", "2", "--plan", "0000")
+    assert "absent in rounds 2 to 3 (away)" in fedpriv("statement", "north")

@@ -11,19 +11,21 @@ from sites_in_memory import NAMES, config_of, like
 from fedpriv.errors import BudgetExhausted, PrivacyError
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.randomness.agreement import new_key, public_key
-from fedpriv.sites import Card, propose
+from fedpriv.sites import Card, notice, propose
 from fedpriv.sites.guard import NotAsPlanned, SiteGuard, of_one
 from fedpriv.sites.terms import Terms
 
 PAIRS = "privacy.trust={pairwise: {colluders: 1, ratio: 3.0}}"
 
 
+def keys() -> dict[str, str]:
+    signing = notice.public_key(notice.new_key()).hex()
+    return {"public_key": f"x25519:{public_key(new_key()).hex()}", "signing_key": f"ed25519:{signing}"}
+
+
 def terms_of(*overrides: str, sizes: tuple[int, ...] = (300, 300, 300, 300)) -> Terms:
     config = config_of("strategy={name: fedavg, learning_rate: .5}", *overrides)
-    cards = [
-        Card(name=name, size=size, size_declared=False, public_key=f"x25519:{public_key(new_key()).hex()}")
-        for name, size in zip(NAMES, sizes, strict=True)
-    ]
+    cards = [Card(name=name, size=size, size_declared=False, **keys()) for name, size in zip(NAMES, sizes, strict=True)]
     return Terms.of(propose(config, cards, like(config)))
 
 

@@ -68,16 +68,33 @@ def test_rounds_go_forwards_and_end_with_the_plan(found: Party) -> None:
         b"\xff" * 64,
         pack(Reply("0" * 64, 1, torch.zeros(DIM), None)),
         save(
-            {"row": torch.full((DIM,), float("nan"))}, {"fedpriv": json.dumps({"plan": "x", "round": 5, "code": None})}
+            {"row": torch.full((DIM,), float("nan"))},
+            {"fedpriv": json.dumps({"plan": "x", "round": 5, "code": None, "notices": []})},
         ),
-        save({"row": torch.zeros(DIM)}, {"fedpriv": json.dumps({"plan": "x", "round": -1, "code": None})}),
-        save({"row": torch.zeros(DIM)}, {"fedpriv": json.dumps({"plan": "x", "round": True, "code": None})}),
-        save({"row": torch.zeros(DIM)}, {"fedpriv": json.dumps({"plan": ["x"], "round": 1, "code": None})}),
+        save(
+            {"row": torch.zeros(DIM)}, {"fedpriv": json.dumps({"plan": "x", "round": -1, "code": None, "notices": []})}
+        ),
+        save(
+            {"row": torch.zeros(DIM)},
+            {"fedpriv": json.dumps({"plan": "x", "round": True, "code": None, "notices": []})},
+        ),
+        save(
+            {"row": torch.zeros(DIM)}, {"fedpriv": json.dumps({"plan": ["x"], "round": 1, "code": None, "notices": []})}
+        ),
         save({"row": torch.zeros(DIM)}, {"fedpriv": "[" * 100_000}),
-        save({"row": torch.zeros(DIM)}, {"fedpriv": json.dumps({"plan": "x", "round": 1})}),
+        save({"row": torch.zeros(DIM)}, {"fedpriv": json.dumps({"plan": "x", "round": 1, "code": None})}),
+        save(
+            {"row": torch.zeros(DIM)}, {"fedpriv": json.dumps({"plan": "x", "round": 1, "code": None, "notices": [{}]})}
+        ),
         save({"row": torch.zeros(DIM)}),
-        save({"row": torch.zeros(DIM, dtype=torch.float64)}, {"fedpriv": json.dumps({"plan": "x", "round": 1})}),
-        save({"row": torch.zeros(DIM), "more": torch.zeros(1)}, {"fedpriv": json.dumps({"plan": "x", "round": 1})}),
+        save(
+            {"row": torch.zeros(DIM, dtype=torch.float64)},
+            {"fedpriv": json.dumps({"plan": "x", "round": 1, "code": None, "notices": []})},
+        ),
+        save(
+            {"row": torch.zeros(DIM), "more": torch.zeros(1)},
+            {"fedpriv": json.dumps({"plan": "x", "round": 1, "code": None, "notices": []})},
+        ),
     ],
 )
 def test_what_is_no_question_is_refused_in_one_word(found: Party, data: bytes) -> None:
@@ -221,7 +238,7 @@ def test_sites_that_answer_nonsense_do_not_stop_the_others(tmp_path: Path) -> No
         nonsense = {
             0: save(
                 {"row": torch.full((DIM,), torch.nan)},
-                {"fedpriv": json.dumps({"plan": plan, "round": 0, "code": None})},
+                {"fedpriv": json.dumps({"plan": plan, "round": 0, "code": None, "notices": []})},
             ),
             1: pack(Reply(plan, at, huge, None)),
             2: pack(Reply(plan, at, torch.zeros(DIM - 1), None)),

@@ -107,12 +107,12 @@ def test_secrets_stay_in_the_folder_of_their_site(tmp_path: Path) -> None:
     found.close()
 
 
-def test_a_message_has_a_row_and_three_facts(tmp_path: Path) -> None:
+def test_a_message_has_a_row_and_four_facts(tmp_path: Path) -> None:
     reply = Reply("ab" * 32, 7, torch.arange(4.0), None)
     (tmp_path / "reply").write_bytes(pack(reply))
     with safe_open(tmp_path / "reply", "pt") as file:
         assert [*file.keys()] == ["row"]
-        assert {*json.loads(file.metadata()["fedpriv"])} == {"plan", "round", "code"}
+        assert {*json.loads(file.metadata()["fedpriv"])} == {"plan", "round", "code", "notices"}
         assert {*file.metadata()} == {"fedpriv"}
     assert unpack_reply(pack(reply), 4).message.tolist() == [0, 1, 2, 3]
     refusal = Reply("", 7, None, "over_budget")
