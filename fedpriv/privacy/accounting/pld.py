@@ -62,7 +62,7 @@ def rare_large(noise: float, rate: float, count: int, delta: float) -> float:
     if interval > _COARSEST:
         return math.inf
     one = dpa.from_gaussian_mechanism(noise, sampling_prob=rate, value_discretization_interval=interval)
-    return float(one.self_compose(count).get_epsilon_for_delta(delta))
+    return convolution.epsilon([(one, count)], interval, delta)
 
 
 @lru_cache(maxsize=1024)
