@@ -6,6 +6,7 @@ encrypted, and whoever reaches their ports can take part: one machine, or a netw
 
 from __future__ import annotations
 
+import atexit
 import os
 import pickle
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -218,7 +219,14 @@ def joined(timeout: float) -> Group:
         fix = "start all of them, on machines that reach each other"
         raise ProcessError(f"not all processes of the run came together ({in_short(error)}); {fix}") from error
     _STORES.append(store)
+    atexit.register(_leave)
     return Group(None, timeout)
+
+
+def _leave() -> None:
+    """Stop the group's threads while Python still runs: one that lets go of a tensor later aborts the process."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def first_to_tell(*, default: bool) -> bool:
