@@ -1,0 +1,79 @@
+"""Commands about names: list, schema, topology."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedpriv.cli import shipped
+from fedpriv.cli.options import AllowPlugins, AsJson
+
+commands = typer.Typer()
+
+
+@commands.command()
+def topology(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A topology that `fedpriv list` names.")],
+    n_clients: Annotated[int, typer.Argument(metavar="N", help="Number of nodes.", min=1)],
+    options: Annotated[
+        list[str] | None, typer.Argument(metavar="[FIELD=VALUE]...", help="e.g. topology.p=0.1 mixing=max_degree")
+    ] = None,
+    picture: Annotated[Path | None, typer.Option("--out", metavar="PNG", help="Draw the graph to this file.")] = None,
+    allow_plugins: AllowPlugins = False,
+    as_json: AsJson = False,
+) -> None:
+    """Describe and draw a communication graph and its mixing matrix."""
+    from dataclasses import asdict
+
+    from fedpriv.cli.printing import graph_line, print_json, print_rows
+    from fedpriv.config.base import check
+    from fedpriv.config.files import override
+    from fedpriv.config.network import NetworkSection
+    from fedpriv.network.drawing import draw as draw_graph
+    from fedpriv.network.graph import of_peers
+
+    given: dict[str, Any] = {"topology": {"name": name}}
+    for option in options or []:
+        given = override(given, option)
+    network = of_peers(check(NetworkSection, given, "network").build(n_clients))
+    if picture is not None:
+        draw_graph(network, picture)
+    if as_json:
+        print_json({**asdict(network.facts()), "picture": None if picture is None else str(picture)})
+        return
+    print_rows({"graph": graph_line(network.facts()), **({"picture": str(picture)} if picture else {})})
+
+
+@commands.command(name="list")
+def list_names(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[KIND|NAME]", help="A kind, to list its names, or a name, for its options.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the names that a configuration can use, those of one kind, or the options of one name."""
+    from fedpriv.cli.printing import print_json, print_tables
+
+    configs = {key: shipped.title(path) for key, path in shipped.configs().items()}
+    if name == "configs":  # without the seconds that all else takes to import
+        tables = {"configs": configs}
+    else:
+        from fedpriv.cli.catalogue import look_up
+
+        tables = look_up(name, {"configs": configs})
+    (print_json if as_json else print_tables)(tables)
+
+
+@commands.command()
+def schema(
+    file: Annotated[Path | None, typer.Option("--out", metavar="JSON", help="Write it to this file.")] = None,
+) -> None:
+    """Print a JSON schema, by which editors check configurations and complete names, also of installed packages."""
+    from fedpriv.cli.json_schema import dumps
+
+    if file is None:
+        typer.echo(dumps(), nl=False)
+    else:
+        file.write_text(dumps(), encoding="utf-8")

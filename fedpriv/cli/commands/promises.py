@@ -1,0 +1,138 @@
+"""Commands about what is promised: audit, budget, tune, claims."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedpriv.cli.options import AllowPlugins, AsJson, ConfigFile, Overrides
+
+commands = typer.Typer()
+
+
+@commands.command()
+def audit(
+    subject: Annotated[
+        str,
+        typer.Argument(metavar="CONFIG|RUN|STRATEGY", help="Configuration, folder of a run, or 'package.module:Name'."),
+    ],
+    overrides: Overrides = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Write audit.json and audit.png here; they are not private."),
+    ] = None,
+    runs: Annotated[
+        Path | None, typer.Option("--runs", metavar="DIR", help="Folder with other runs, maybe on the same data.")
+    ] = None,
+    allow_plugins: AllowPlugins = False,
+    as_json: AsJson = False,
+) -> None:
+    """Look for broken promises of a run or a strategy: data, clipping, noise, ledger, what else leaves.
+
+    The exit code is 0 if all held, 1 if something was found, and 2 if something could not be checked.
+    """
+    from fedpriv.cli import auditing
+
+    made = auditing.run(subject, overrides or [], folder, runs, as_json=as_json)
+    if made.status:
+        raise typer.Exit(made.status)
+
+
+@commands.command()
+def budget(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The budget; with --epsilon it is made.")],
+    epsilon: Annotated[
+        float | None, typer.Option("--epsilon", help="Make a budget: most that all runs on the data may cost.")
+    ] = None,
+    delta: Annotated[float, typer.Option("--delta", help="At this delta.")] = 1e-5,
+    unit: Annotated[str, typer.Option("--unit", help="What is protected: sample or client.")] = "sample",
+    relation: Annotated[
+        str, typer.Option("--relation", help="Which data sets are neighbours: replace_one or add_remove.")
+    ] = "replace_one",
+    shared: Annotated[
+        str, typer.Option("--shared", help="What else neighbours may have in common, e.g. 'sizes public'.")
+    ] = "",
+    data: Annotated[str, typer.Option("--data", help="Name of the data set; that of the file if left out.")] = "",
+    accountant: Annotated[
+        str | None,
+        typer.Option("--accountant", help="Price by this bound alone; gaussian and pure also allow adaptive choices."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make the lifetime budget of a data set, or show what was spent of it by which runs, and what is left.
+
+    A run whose configuration names it (privacy.budget) reserves its whole plan first, or is refused.
+    """
+    from fedpriv.cli import budgeting
+
+    if epsilon is not None:
+        terms = {"unit": unit, "relation": relation, "shared": shared, "data": data, "accountant": accountant}
+        budgeting.create(file, epsilon=epsilon, delta=delta, **terms)
+    budgeting.tell(file, as_json=as_json)
+
+
+@commands.command()
+def tune(
+    config: ConfigFile,
+    space: Annotated[
+        Path, typer.Argument(metavar="SPACE", help="YAML file of fields with ranges, e.g. rounds: {low: 5, high: 50}.")
+    ],
+    overrides: Overrides = None,
+    trials: Annotated[int, typer.Option("--trials", help="Runs; with --hidden how many are expected.")] = 20,
+    epsilon: Annotated[
+        float | None, typer.Option("--epsilon", help="Refuse a search that would cost more; its price if left out.")
+    ] = None,
+    metric: Annotated[str, typer.Option("--metric", help="The score, on public test data.")] = "test_accuracy",
+    better: Annotated[str | None, typer.Option("--better", help="higher or lower, for metrics of your own.")] = None,
+    sampler: Annotated[
+        str, typer.Option("--sampler", help="tpe learns from scores; random chooses beforehand.")
+    ] = "tpe",
+    hidden: Annotated[
+        str | None,
+        typer.Option("--hidden", help="Draw the number of trials in secret and publish one model: logarithmic, ..."),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Public seed of the choices.")] = 0,
+    folder: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Folder; an unfinished search in it goes on.")
+    ] = None,
+    plan_only: Annotated[bool, typer.Option("--plan", help="Print what it would cost, and stop.")] = False,
+    allow_plugins: AllowPlugins = False,
+    as_json: AsJson = False,
+) -> None:
+    """Search for good settings; the price of all trials is told, and limited, before the first."""
+    from fedpriv.cli import tuning
+    from fedpriv.tuning import SearchSettings
+
+    given: Any = {"better": better, "hidden": hidden, "sampler": sampler}
+    settings = SearchSettings(trials, metric=metric, epsilon=epsilon, seed=seed, **given)
+    tuning.run(config, space, overrides or [], settings, folder, plan_only=plan_only, as_json=as_json)
+
+
+@commands.command()
+def claims(
+    name: Annotated[str, typer.Argument(metavar="PAPER", help="A method, e.g. iadmm; a wrong one lists all.")],
+    options: Annotated[
+        list[str] | None, typer.Argument(metavar="[SETTING=VALUE]...", help="e.g. rounds=1000 delta=1e-6")
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option("--out", metavar="PNG", help="Draw both epsilons against rounds to this file.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the epsilon that a paper states with what its noise costs, and with the noise that it would need."""
+    from fedpriv.cli.printing import print_json, print_rows
+    from fedpriv.config.files import override
+    from fedpriv.reports.claims import check, draw
+
+    given: dict[str, Any] = {}
+    for option in options or []:
+        given = override(given, option)
+    found, drawn = check(name, given), {} if picture is None else {"picture": str(picture)}
+    if picture is not None:
+        draw(found, picture)
+    if as_json:
+        print_json({**found.to_json(), **drawn})
+    else:
+        print_rows({**found.rows(), **drawn})

@@ -1,0 +1,96 @@
+"""Commands that read what runs left: show, account, statement, key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedpriv.cli.options import AllowPlugins, AsJson, RunFolder
+
+commands = typer.Typer()
+
+
+@commands.command()
+def show(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folder of a run; several are compared.")],
+    key_file: Annotated[
+        Path | None,
+        typer.Option("--verify", metavar="KEYFILE", help="Check the ledger's seals too (see fedpriv key)."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a run, finished or not, or compare several. Epsilon is counted again from the ledger.
+
+    The exit code is 1 if files of a run were altered or are missing.
+    """
+    from fedpriv.cli import running
+    from fedpriv.cli.printing import print_comparison, print_run
+    from fedpriv.errors import ConfigError
+    from fedpriv.reports.report import Run
+
+    if key_file is not None and len(folders) > 1:
+        raise ConfigError("--verify", str(key_file), "is the key of one run; name that run alone")
+    key = None if key_file is None else running.read_key(key_file)
+    runs = [Run.read(folder, key) for folder in folders]
+    found, picture = runs[0], folders[0] / "report.png"
+    if len(runs) > 1:
+        print_comparison(runs, as_json=as_json)
+    else:
+        print_run(found, picture, as_json=as_json)
+    if any(run.findings for run in runs):
+        raise typer.Exit(1)
+
+
+@commands.command()
+def account(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs on the same data.")],
+    delta: Annotated[
+        float | None, typer.Option("--delta", help="Price at this delta; the smallest of the runs' own if left out.")
+    ] = None,
+    accountant: Annotated[
+        str | None, typer.Option("--accountant", help="Only this bound: gaussian, pld, rdp or pure.")
+    ] = None,
+    colluders: Annotated[int, typer.Option("--colluders", help="Clients that tell each other all they know.")] = 1,
+    group: Annotated[int, typer.Option("--group", help="Units that are protected together.")] = 10,
+    allow_plugins: AllowPlugins = False,
+    as_json: AsJson = False,
+) -> None:
+    """Price runs from their ledgers: together, at any delta, against each adversary and for each unit."""
+    from fedpriv.cli import accounting
+
+    accounting.tell(folders, as_json=as_json, delta=delta, accountant=accountant, colluders=colluders, group=group)
+
+
+@commands.command()
+def statement(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folders of runs on the same data, or of a site.")
+    ],
+    places: Annotated[
+        list[Path] | None, typer.Option("--out", metavar="FILE", help="A file: .md, .html or .pdf; may be repeated.")
+    ] = None,
+    colluders: Annotated[int, typer.Option("--colluders", help="Clients that tell each other all they know.")] = 1,
+    group: Annotated[int, typer.Option("--group", help="Records that one person may have.")] = 10,
+    allow_plugins: AllowPlugins = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a page for a data-protection officer: what was protected, from whom, what left, and how to verify it."""
+    from fedpriv.cli import stating
+
+    stating.state(folders, places or [], colluders=colluders, group=group, as_json=as_json)
+
+
+@commands.command()
+def key(run: RunFolder) -> None:
+    """Print the key of a run's ledger. With it, `show --verify` finds lines that were written without the key.
+
+    The key follows from the secret seed in the run's checkpoint by a one-way function, so it reveals no noise.
+    """
+    import torch
+
+    from fedpriv.runs.checkpoint import Checkpoint
+
+    saved = Checkpoint.load(run / "checkpoint.pt", torch.device("meta"))
+    typer.echo(saved.randomness().seal_key().hex())

@@ -1,0 +1,152 @@
+"""Commands that start runs: init, train, resume, plan."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedpriv.cli import processes, shipped
+from fedpriv.cli.options import AllowPlugins, AsJson, ConfigFile, Overrides, RunFolder
+
+commands = typer.Typer()
+
+
+def _again(folder: Path, *, allow_plugins: bool) -> str:
+    """The command that goes on with a run."""
+    together = f" --processes {os.environ['WORLD_SIZE']}" if processes.launched() else ""
+    return f"fedpriv resume {folder}{together}{' --allow-plugins' * allow_plugins}"
+
+
+def _flags(**given: bool) -> list[str]:
+    """The options that are set, as they are typed."""
+    return [f"--{name.replace('_', '-')}" for name, wanted in given.items() if wanted]
+
+
+@commands.command()
+def init(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="[NAME]", help="One of `fedpriv list configs`.", autocompletion=shipped.names),
+    ] = "digits_iadmm",
+    folder: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder; created if needed.")] = Path(),
+    python: Annotated[bool, typer.Option("--python", help="Also write a Python script that trains it.")] = False,
+    project: Annotated[
+        bool, typer.Option("--project", help="Write a small project with your own data, model and algorithm instead.")
+    ] = False,
+) -> None:
+    """Write a configuration to start from, and print the next command. Existing files are not changed."""
+    from fedpriv.cli import starting
+    from fedpriv.cli.printing import print_rows
+
+    write = starting.script if python else starting.config
+    following = starting.project(folder) if project else write(name, folder)
+    print_rows({"written": str(folder), "next": following})
+
+
+@commands.command()
+def train(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    folder: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Folder of the run; a new one in runs/ if left out.")
+    ] = None,
+    fix_model: Annotated[
+        bool, typer.Option("--fix-model", help="Replace BatchNorm and the like by GroupNorm.")
+    ] = False,
+    number: processes.Number = None,
+    allow_plugins: AllowPlugins = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train. All files of the run go to its folder."""
+    if number is not None:
+        flags = _flags(fix_model=fix_model, allow_plugins=allow_plugins, json=as_json)
+        where = [] if folder is None else ["--out", str(folder)]
+        processes.launch(number, ["train", str(config), *(overrides or []), *where, *flags])
+    from fedpriv.cli import running
+    from fedpriv.config import load_config
+    from fedpriv.storage.folder import RunFolder
+
+    settings = load_config(shipped.found(config), [*(overrides or []), *(["model.fix=true"] if fix_model else [])])
+    if not processes.leads():
+        return running.follow(settings)
+    claimed = RunFolder.new(folder) if folder else RunFolder.numbered(Path("runs") / config.stem)
+    running.run(settings, claimed, again=_again(claimed.path, allow_plugins=allow_plugins), as_json=as_json)
+
+
+@commands.command()
+def resume(
+    run: RunFolder,
+    fresh_noise: Annotated[
+        bool,
+        typer.Option("--fresh-noise", help="Draw new noise for rounds past the checkpoint and pay for them again."),
+    ] = False,
+    number: processes.Number = None,
+    allow_plugins: AllowPlugins = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a run that stopped, from its last checkpoint."""
+    if number is not None:
+        flags = _flags(fresh_noise=fresh_noise, allow_plugins=allow_plugins, json=as_json)
+        processes.launch(number, ["resume", str(run), *flags])
+    from fedpriv.cli import running
+    from fedpriv.config import load_config
+    from fedpriv.errors import FedprivError
+    from fedpriv.runs.integrity import findings, refuse
+    from fedpriv.runs.run_files import RunFiles
+    from fedpriv.storage.folder import RunFolder
+
+    if not (run / "config.yaml").exists():
+        fix = f"start one in it: fedpriv train CONFIG --out {run}"
+        raise FedprivError(f"{run} holds no run (no config.yaml); {fix}")
+    if (run / "ledger.jsonl").exists():
+        refuse(findings(RunFiles.read(run)))
+    if (run / "result.json").exists():
+        raise FedprivError(f"{run} is finished; look at it with: fedpriv show {run}")
+    settings = load_config(run / "config.yaml")
+    if not processes.leads():
+        return running.follow(settings, resumed=True, fresh_noise=fresh_noise)
+    again = _again(run, allow_plugins=allow_plugins)
+    running.run(settings, RunFolder(run), again=again, resumed=True, fresh_noise=fresh_noise, as_json=as_json)
+
+
+@commands.command()
+def plan(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    timed: Annotated[bool, typer.Option("--time", help="Measure a round, on made-up data of the same shape.")] = False,
+    picture: Annotated[Path | None, typer.Option("--out", metavar="PNG", help="Draw the graph to this file.")] = None,
+    allow_plugins: AllowPlugins = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a run will cost in privacy, messages and time. Trains nothing."""
+    from fedpriv.cli.printing import (
+        busy,
+        forecast_rows,
+        print_json,
+        print_noises,
+        print_pairs,
+        print_rows,
+        print_warning,
+    )
+    from fedpriv.config import forecast, load_config
+    from fedpriv.network.drawing import draw as draw_graph
+    from fedpriv.network.graph import of_peers
+
+    settings = load_config(shipped.found(config), overrides or [])
+    with busy(settings.rounds):
+        found = forecast(settings, timed=timed)
+    if picture is not None:
+        draw_graph(of_peers(settings.network.build(found.n_clients)), picture)
+    if as_json:
+        print_json(found.to_json())
+        return
+    print_rows(forecast_rows(found))
+    if found.pairs is not None:
+        print_pairs(found.pairs)
+    if found.noises is not None:
+        print_noises(found.noises)
+    for warning in found.warnings:
+        print_warning(warning)
