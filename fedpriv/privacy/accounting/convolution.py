@@ -70,7 +70,7 @@ def _part(pmf: pld_pmf.PLDPmf, count: int) -> Part:
 
 def _one_way(parts: Sequence[Part], interval: float, delta: float) -> float:
     """Epsilon in one direction."""
-    tilt, _ = _reach(parts, delta)
+    tilt = _tilt(parts, interval, delta)
     tilted, scale = _tilted(parts, tilt)
     first, last = _window(tilted)
     whole = _transformed(tilted, first, last)
@@ -117,26 +117,36 @@ def _transformed(parts: Sequence[Part], first: int, last: int) -> Array:
     return np.maximum(whole, 0.0) + 2 * float(largest @ lost) / length
 
 
+def _tilt(parts: Sequence[Part], interval: float, delta: float) -> float:
+    """The order whose bound on epsilon is best (Canonne, Kamath, Steinke 2020, proposition 12): it moves sums there."""
+    _, orders, growth = _growth(parts, delta)
+    order = orders / interval
+    rest = order * np.log(order) - (1 + order) * np.log1p(order) - math.log(delta)
+    return float(orders[np.argmin((growth + rest) / orders)])
+
+
 def _window(parts: Sequence[Part]) -> tuple[int, int]:
-    """First and last step, above the smallest sum, between which all but `_TAIL` of the sum lies."""
+    """First and last step, above the smallest sum, between which all but `_TAIL` of the sum lies (Chernoff)."""
     furthest = sum((len(part.probabilities) - 1) * part.count for part in parts)
-    (_, first), (_, last) = (_reach(parts, _TAIL / 2, sign) for sign in (-1, 1))
-    return max(0, math.floor(first)), min(furthest, math.ceil(last))
+    bounds = list[float]()
+    for sign in (-1, 1):
+        mean, orders, growth = _growth(parts, _TAIL / 2, sign)
+        reach = (growth - math.log(_TAIL / 2)) / orders
+        bounds.append(mean + float(reach[np.argmin(np.abs(reach))]))
+    return max(0, math.floor(bounds[0])), min(furthest, math.ceil(bounds[1]))
 
 
-def _reach(parts: Sequence[Part], probability: float, sign: int = 1) -> tuple[float, float]:
-    """What the sum exceeds (or stays below) with this probability at most (Chernoff), and the order that shows it."""
+def _growth(parts: Sequence[Part], probability: float, sign: int = 1) -> tuple[float, Array, Array]:
+    """Mean of the sum, orders for tails of this probability, and `log E e^(order (sum - mean))` of each."""
     moments = [_moments(part.probabilities) for part in parts]
     mean = sum(part.count * m for part, (m, _) in zip(parts, moments, strict=True))
     variance = sum(part.count * v for part, (_, v) in zip(parts, moments, strict=True))
-    rest = -math.log(probability)
     longest = max(len(part.probabilities) for part in parts)
-    orders = sign * np.concatenate([_NORMAL * math.sqrt(2 * rest / max(variance, 1.0)), _HEAVY / longest])
+    magnitudes = [_NORMAL * math.sqrt(-2 * math.log(probability) / max(variance, 1.0)), _HEAVY / longest]
+    orders = sign * np.concatenate(magnitudes)
     # about the mean of each part, so that large sums cancel before they are rounded
     growth = sum(p.count * _log_means(p.probabilities, m, orders) for p, (m, _) in zip(parts, moments, strict=True))
-    reaches = (growth + rest) / orders
-    best = np.argmin(np.abs(reaches))
-    return float(orders[best]), mean + float(reaches[best])
+    return mean, orders, np.asarray(growth)
 
 
 def _moments(probabilities: Array) -> tuple[float, float]:
