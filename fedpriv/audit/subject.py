@@ -20,6 +20,7 @@ from fedpriv.engines.local import RoundNetwork
 from fedpriv.nested import Rows
 from fedpriv.network.local import Star
 from fedpriv.privacy.settings import Privacy
+from fedpriv.runs import compatibility
 from fedpriv.runs.compute import Compute
 from fedpriv.runs.planning import Plan, make_plan, with_neighbours
 from fedpriv.runs.training import Training
@@ -100,7 +101,9 @@ class Subject:
         roster = roster_of(self.clients)
         problems = list({id(problem): problem for problem in roster.problems}.values())
         privacy = with_neighbours(self.privacy, problems, sizes_declared=roster.sizes_declared)
-        return make_plan(self.strategy, privacy, self.sizes, self.network, rounds=self.rounds)
+        plan = make_plan(self.strategy, privacy, self.sizes, self.network, rounds=self.rounds)
+        compatibility.check_problem(self.strategy, problems, plan.privacy, plan.asked, compare=False)
+        return plan
 
     def shortened(self, rounds: int) -> Subject:
         """The first rounds of this run, with the noise of the whole one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -9,9 +10,12 @@ from torch import Tensor
 
 from fedpriv.audit.finding import Finding, judged
 from fedpriv.audit.subject import Data, Subject
-from fedpriv.engines.local import SumsOnly
+from fedpriv.engines.local import SumsOnly, begin, simulate
 from fedpriv.errors import PrivacyError
+from fedpriv.oracle.dry import DryOracle
+from fedpriv.privacy.settings import Independent
 from fedpriv.randomness.streams import Randomness
+from fedpriv.strategies.base import Aggregator, Network
 from fedpriv.strategies.state import named
 
 NAME = "sums only"
@@ -35,19 +39,33 @@ def sums(subject: Subject, data: Data) -> Finding:
     return judged(NAME, broken if apart > _SAME else [], held, f"tried with random messages, {_ROUNDS} rounds")
 
 
+@dataclass(frozen=True)
+class _Scattered:
+    """An aggregator that hears random messages, to which something is added that sums to zero."""
+
+    inner: Aggregator[Any]
+    spread: float
+    draw: torch.Generator
+    found: list[Tensor]
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - what the inner one says, hears and promises
+        return getattr(self.inner, name)
+
+    def __call__(self, message: Tensor, network: Network, state: Any) -> tuple[Tensor, Any]:  # noqa: ANN401
+        rows, apart = (torch.randn(message.shape, generator=self.draw, dtype=torch.float64) for _ in range(2))
+        received, state = self.inner(rows + self.spread * (apart - apart.mean(0)), network, state)
+        self.found.extend([received.double(), *(torch.as_tensor(p).double() for p in named(state).values())])
+        return received, state
+
+
 def _made(subject: Subject, spread: float) -> list[Tensor]:
-    """What the aggregator makes of random messages, to which something is added that sums to zero."""
-    aggregator, network, count = subject.strategy.aggregator, subject.network, len(subject.clients)
+    """What the aggregator makes of messages that are as long as those of a run, which answers zeros here."""
+    found, privacy = list[Tensor](), replace(subject.privacy, epsilon=None, noise_multiplier=1.0, noise=Independent())
     draw = torch.Generator().manual_seed(0)
-    start = torch.randn(1, _WIDTH, generator=draw, dtype=torch.float64).expand(count, -1).clone()
-    received, state = aggregator.init(start)
-    found, seen = list[Tensor](), SumsOnly(network)
-    for at in range(_ROUNDS):
-        cohort = network.participants(at, Randomness(0, 0))
-        shape = len(cohort), received.shape[1]
-        messages = torch.randn(shape, generator=draw, dtype=torch.float64)
-        noise = torch.randn(shape, generator=draw, dtype=torch.float64)
-        seen_by: Any = seen
-        received, state = aggregator(messages + spread * (noise - noise.mean(0)), seen_by, state)
-        found += [received.double(), *(torch.as_tensor(part).double() for part in named(state).values())]
+    start = torch.randn(1, _WIDTH, generator=draw, dtype=torch.float64).expand(len(subject.clients), -1)
+    scattered: Any = _Scattered(subject.strategy.aggregator, spread, draw, found)
+    strategy = replace(subject.strategy, aggregator=scattered)
+    run = DryOracle(privacy, subject.sizes), subject.network, begin(strategy, start), Randomness(0, 0)
+    for _ in simulate(strategy, *run, rounds=_ROUNDS, seen=SumsOnly(subject.network)):
+        pass
     return found

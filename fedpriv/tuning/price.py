@@ -84,9 +84,6 @@ def _hidden(settings: SearchSettings, plan: Plan, one: Spent) -> Spent:
             "a hidden number of trials hides nothing from who sees messages, as under trust: "
             f"{', '.join(sorted(trusts))}. Use trust: central, or leave --hidden out: then all trials are paid for"
         )
-        raise ConfigError(
-            "privacy.budget", str(plan.privacy.budget), "would tell how many trials there were: leave it out"
-        )
     found = [history for _, history in histories(charges_of(plan.records, plan.n_clients), plan.n_clients)]
     epsilon = search.hidden(settings.number, found, plan.privacy.delta)
     return replace(one, epsilon=epsilon, accountant="rdp", per_client=(epsilon,) * plan.n_clients)
