@@ -48,7 +48,7 @@ def _a85(stream: bytes) -> bytes:
     return b"<~" + stream.strip() if not stream.strip().startswith(b"<~") else stream
 
 
-def test_it_answers_the_ten_questions(runs: list[Path]):
+def test_the_page_of_a_run_says_what_was_protected_from_whom_and_at_which_price(runs: list[Path]):
     text, head = page_of(runs[0]), json.loads((runs[0] / "result.json").read_text())["head"]
     answers = {
         "whose data": "4 data holders with 359 to 360 records each, 1437 in all",

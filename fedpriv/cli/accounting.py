@@ -8,12 +8,9 @@ from pathlib import Path
 from rich.markup import escape
 
 from fedpriv.cli.printing import busy_with, out, print_json, print_rows
-from fedpriv.config import load_config
-from fedpriv.config.building import outline, planned
-from fedpriv.errors import FedprivError
+from fedpriv.config.of_run import plan_of
 from fedpriv.reports.accounts import Account, account_for, unfinished
-from fedpriv.reports.spendings import Plan, ended_early, spending_of
-from fedpriv.runs.charging import rest_of
+from fedpriv.reports.spendings import spending_of
 from fedpriv.runs.run_files import RunFiles
 
 
@@ -46,21 +43,6 @@ def tell(
         print_json({**found.to_json(), "notes": notes})
     else:
         _print(found, notes)
-
-
-def plan_of(files: RunFiles) -> Plan:
-    """What the configuration of a run tells, as far as it can be read here."""
-    if files.config is None:
-        return Plan()
-    try:
-        config = load_config(files.folder / "config.yaml")
-        sizes = outline(config).sizes
-        if not ended_early(files) or files.result is None or files.checkpoint is None:
-            return Plan(sizes=sizes)
-        plan = planned(config, files.checkpoint.randomness().seed)
-    except FedprivError:
-        return Plan()
-    return Plan(tuple(rest_of(plan, files.result["rounds"])), sizes)
 
 
 def _print(found: Account, notes: Sequence[str]) -> None:

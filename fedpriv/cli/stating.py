@@ -7,8 +7,8 @@ from pathlib import Path
 
 import typer
 
-from fedpriv.cli.accounting import plan_of
 from fedpriv.cli.printing import busy_with, print_json, print_rows
+from fedpriv.config.of_run import plan_of
 from fedpriv.errors import ConfigError
 from fedpriv.reports.accounts import account_for
 from fedpriv.reports.pages import WRITERS, markdown
@@ -17,6 +17,7 @@ from fedpriv.reports.spendings import spending_of
 from fedpriv.reports.statement import Statement, statement_of
 from fedpriv.sites.statement import is_site, statement_of_site
 from fedpriv.storage.files import write_whole
+from fedpriv.tuning.statement import is_search, statement_of_search
 
 
 def state(folders: Sequence[Path], places: Sequence[Path], *, colluders: int, group: int, as_json: bool) -> None:
@@ -42,11 +43,13 @@ def state(folders: Sequence[Path], places: Sequence[Path], *, colluders: int, gr
 
 
 def _page(folders: Sequence[Path], colluders: int, group: int) -> Statement:
-    site = next((folder for folder in folders if is_site(folder)), None)
-    if site is not None and len(folders) > 1:
-        raise ConfigError("RUN", str(site), "is a site, which has a page of its own: name it alone")
-    if site is not None:
-        return statement_of_site(site)
+    for folder in folders:
+        what = "site" if is_site(folder) else "search" if is_search(folder) else None
+        if what and len(folders) > 1:
+            raise ConfigError("RUN", str(folder), f"is a {what}, which has a page of its own: name it alone")
+        if what:
+            page = statement_of_site if what == "site" else statement_of_search
+            return page(folder, colluders=colluders, group=group)
     runs = [Run.read(folder) for folder in folders]
     spendings = [spending_of(run.files, plan_of(run.files)) for run in runs]
     deltas = [0.0 if run.files.ledger.header.delta is None else run.files.ledger.header.delta for run in runs]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -15,6 +15,8 @@ from fedpriv.privacy.adversaries import ADVERSARIES, COLLUDERS, View, amplificat
 from fedpriv.privacy.composition import Promise, Spending, charges_of, in_any_slot, promise_of, together
 
 _Key = frozenset[frozenset[tuple[Event, int]]]
+Price = Callable[[Sequence[History]], tuple[float, str]]
+"""Epsilon of what several units went through, for the worst of them, and the bound that won."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,13 @@ class _Column:
 
 
 def matrix(
-    runs: Sequence[Spending], delta: float, accountant: str | None = None, *, colluders: int = 1, group: int = 10
+    runs: Sequence[Spending],
+    delta: float,
+    accountant: str | None = None,
+    *,
+    colluders: int = 1,
+    group: int = 10,
+    price: Price | None = None,
 ) -> tuple[Cell, ...]:
     """The bounds for every adversary of `ADVERSARIES` and every unit, of all runs together.
 
@@ -67,6 +75,7 @@ def matrix(
         accountant: As for `composition.compose`.
         colluders: Number of clients that collude.
         group: Number of units in a group.
+        price: Prices histories otherwise than by the smallest bound, as of a search whose trials stay hidden.
 
     Raises:
         ConfigError: an argument or a record is out of range.
@@ -75,11 +84,15 @@ def matrix(
     check_count("colluders", colluders, "give the number of clients that tell each other what they know, e.g. 3")
     check_count("group", group, "give the number of units that change together, e.g. 10")
     columns = _columns(runs, promise_of(runs), group)
+
+    def smallest(histories: Sequence[History]) -> tuple[float, str]:
+        return _worst(frozenset(frozenset(history.items()) for history in histories), delta, accountant)
+
     found = list[Cell]()
     for adversary in ADVERSARIES:
         views = [view(run.records, run.n_clients, adversary, colluders) for run in runs]
         said = f"{colluders} {COLLUDERS}" if adversary == COLLUDERS else adversary
-        found += [_cell(said, column, runs, views, delta, accountant) for column in columns]
+        found += [_cell(said, column, runs, views, price or smallest) for column in columns]
     return tuple(found)
 
 
@@ -98,14 +111,7 @@ def _columns(runs: Sequence[Spending], promise: Promise, group: int) -> list[_Co
     ]
 
 
-def _cell(
-    adversary: str,
-    column: _Column,
-    runs: Sequence[Spending],
-    views: Sequence[View],
-    delta: float,
-    accountant: str | None,
-) -> Cell:
+def _cell(adversary: str, column: _Column, runs: Sequence[Spending], views: Sequence[View], price: Price) -> Cell:
     promise, stronger = column.promise, [column.bound_of, *(one.bound_of for one in views)]
     assumes = [column.missing, *(one.assumes for one in views)]
     charges = list[Counter[Charge]]()
@@ -114,7 +120,7 @@ def _cell(
             charges.append(charges_of(run, one.records, promise, group))
     epsilon, name = math.inf, "none"
     if len(charges) == len(runs):
-        epsilon, name = _priced(_histories(charges, runs, column), delta, accountant)
+        epsilon, name = price(_histories(charges, runs, column))
     records = [record for run in runs for record in run.records]
     alone = all(group == 1 for group in column.groups)
     amplified = [run.records if alone else [in_any_slot(one) for one in run.records] for run in runs]
@@ -138,10 +144,6 @@ def _histories(charges: Sequence[Counter[Charge]], runs: Sequence[Spending], col
     aligned = column.promise.aligned and (exact or not column.several)
     found = together(charges, [run.n_clients for run in runs], aligned=aligned)
     return [history for _, history in found]
-
-
-def _priced(histories: Sequence[History], delta: float, accountant: str | None) -> tuple[float, str]:
-    return _worst(frozenset(frozenset(history.items()) for history in histories), delta, accountant)
 
 
 @lru_cache(maxsize=64)

@@ -82,7 +82,7 @@ def _flowables(number: int, part: Section, styles: Mapping[str, Any], width: flo
         first, *rest = part.table
         cells = [[Paragraph(escape(name), styles["bold"]) for name in first]]
         cells += [[Paragraph(escape(value), styles["plain"]) for value in row] for row in rest]
-        lengths = [max(12, min(60, max(len(row[i]) for row in part.table))) for i in range(len(first))]
+        lengths = [max(14, min(45, max(len(row[i]) for row in part.table))) for i in range(len(first))]
         found.append(_table(cells, [width * length / sum(lengths) for length in lengths]))
     return [*found, *(Paragraph(escape(note), styles["plain"]) for note in part.notes)]
 

@@ -6,18 +6,21 @@ Everything on it is counted again from the runs' files; a run whose files were a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from fedpriv import __version__
+from fedpriv.errors import FedprivError
 from fedpriv.privacy.accounting.spent import Spent, up
 from fedpriv.privacy.adversaries import COLLUDERS, MESSAGES, MODEL, NEIGHBOUR, SERVER
+from fedpriv.privacy.budget import Budget
 from fedpriv.privacy.composition import Spending, compose
 from fedpriv.privacy.matrix import Cell
 from fedpriv.reports import wording
 from fedpriv.reports.accounts import Account, unfinished
 from fedpriv.reports.report import Run
+from fedpriv.runs.results import software
 
 _COLUMNS = {"sample": "one record", "client": "one data holder"}
 _LEFT = {
@@ -36,10 +39,11 @@ _SEES = {
     MESSAGES: "all that travels between data holders and server",
     SERVER: "what the server receives",
     COLLUDERS: "what they know together",
-    NEIGHBOUR: "the messages of its neighbours",
+    NEIGHBOUR: "the messages that it receives",
     MODEL: "the last model alone",
 }
-_SECRET = (
+_DIVIDED = {"iid": "at random", "in_order": "in its order"}
+SECRET = (
     "checkpoint.pt holds the secret from which the noise was drawn, and state that never left: who has it can subtract "
     "the noise. Keep it as the data are kept, or delete it once the run is over."
 )
@@ -103,10 +107,10 @@ def statement_of(
         wording.sentence(subject, spent),
         (
             _protected(runs, spendings, spent),
-            _against(account),
+            against(account.cells),
             _released(runs, spendings),
-            _rests(runs, spendings, spent),
-            _not_covered(spent),
+            rests(spendings, spent.accountant),
+            not_covered(spent),
             _others(runs, spendings, account),
             *more,
             _verify(runs),
@@ -117,9 +121,9 @@ def statement_of(
 def _protected(runs: Sequence[Run], spendings: Sequence[Spending], spent: Spent) -> Section:
     shared = spent.relation.partition("(")[2]
     rows = [
-        ("data", "; ".join(dict.fromkeys(map(_data, runs)))),
-        ("held by", "; ".join(dict.fromkeys(_holders(run, one) for run, one in zip(runs, spendings, strict=True)))),
-        ("used for", "; ".join(dict.fromkeys(f"{run.title}, {run.rounds} rounds" for run in runs))),
+        ("data", "; ".join(dict.fromkeys(data_of(run.config) for run in runs))),
+        ("held by", "; ".join(dict.fromkeys(_held_by(run, one) for run, one in zip(runs, spendings, strict=True)))),
+        ("used for", "; ".join(dict.fromkeys(f"{purpose_of(run.config)}, {run.rounds} rounds" for run in runs))),
         ("protected unit", wording.unit_of(spent)),
         *([("both have in common", shared.removesuffix(")"))] if shared else []),
         ("guarantee", str(spent)),
@@ -129,25 +133,33 @@ def _protected(runs: Sequence[Run], spendings: Sequence[Spending], spent: Spent)
     )
 
 
-def _against(account: Account) -> Section:
-    units = list(dict.fromkeys(cell.unit for cell in account.cells))
+def against(cells: Sequence[Cell], sees: Mapping[str, str] = _SEES) -> Section:
+    """Who could learn what, with a column for each unit; `sees` says what observers see."""
+    units = list(dict.fromkeys(cell.unit for cell in cells))
     remarks, lines = dict[str, str](), dict[str, list[str]]()
-    for cell in account.cells:
+    for cell in cells:
         letter = remarks.setdefault(_assumed(cell), chr(ord("a") + len(remarks) % 26))
         value = "no bound" if math.isinf(cell.epsilon) else up(cell.epsilon)
         lines.setdefault(cell.adversary, []).append(f"{value} [{letter}]")
     table = (
         ("who looks", "what they see", *(f"epsilon of {_column(unit)}" for unit in units)),
-        *((_looking(name), _SEES.get(name.lstrip("0123456789 "), ""), *cells) for name, cells in lines.items()),
+        *((_looking(name), sees.get(name.lstrip("0123456789 "), ""), *cells) for name, cells in lines.items()),
     )
     notes = tuple(f"[{letter}] {text}" for text, letter in remarks.items())
     return Section("Who could learn what?", (wording.SCALE,), (), table, notes)
 
 
+def unbounded(cell: Cell, since: str) -> Cell:
+    """The same observer, unit and neighbours, without a bound."""
+    return replace(cell, epsilon=math.inf, accountant="none", bound_of="", amplification="none", assumes=since)
+
+
 def _assumed(cell: Cell) -> str:
-    stronger = f"the bound for {cell.bound_of}; " if cell.bound_of else ""
+    stronger = f"counted as for {cell.bound_of}; " if cell.bound_of else ""
     drawn = "" if cell.amplification == "none" else f"; {cell.amplification}"
-    return f"{stronger}if {cell.assumes}{drawn}{'; the protocol was SIMULATED' if cell.simulated else ''}"
+    holds = "since" if math.isinf(cell.epsilon) else "if"
+    protocol = "; the protocol was SIMULATED" if cell.simulated else ""
+    return wording.plain(f"{stronger}{holds} {cell.assumes}{drawn}{protocol}")
 
 
 def _released(runs: Sequence[Run], spendings: Sequence[Spending]) -> Section:
@@ -188,7 +200,8 @@ def _accuracy(result: dict[str, Any]) -> str:
     return f"test accuracy {100 * float(result['test_accuracy']):.1f} %"
 
 
-def _rests(runs: Sequence[Run], spendings: Sequence[Spending], spent: Spent) -> Section:
+def rests(spendings: Sequence[Spending], accountant: str, assumed: Sequence[str] = (wording.ASSUMED,)) -> Section:
+    """What runs in one place rest on: who is trusted, what was simulated, and what is assumed besides."""
     trusts = _trusts(spendings)
     said = [text for name, text in _TRUSTS.items() if any(trust.startswith(name) for trust in trusts)]
     together = [
@@ -197,15 +210,16 @@ def _rests(runs: Sequence[Run], spendings: Sequence[Spending], spent: Spent) -> 
     ]
     power = ["No power cut happened while the run was at work."] if any("no_power_cut" in one for one in trusts) else []
     proof = [
-        f"The noise is made of a ChaCha20 keystream, and counted by the bound {spent.accountant!r}.",
-        wording.ASSUMED,
+        f"The noise is made of a ChaCha20 keystream, and counted by the bound {accountant!r}.",
+        *assumed,
     ]
     return Section("What does this rest on, and what was simulated?", (*said, *together, *power, *proof))
 
 
-def _not_covered(spent: Spent) -> Section:
+def not_covered(spent: Spent, secret: str = SECRET) -> Section:
+    """What no epsilon covers, and what must be kept secret."""
     more = [f"Revealed besides, and in no epsilon: {said}." for said in spent.not_covered]
-    return Section("What is not protected?", (wording.PUBLIC, *more, _SECRET))
+    return Section("What is not protected?", (wording.PUBLIC, *more, secret))
 
 
 def _others(runs: Sequence[Run], spendings: Sequence[Spending], account: Account) -> Section:
@@ -223,42 +237,79 @@ def _others(runs: Sequence[Run], spendings: Sequence[Spending], account: Account
         rows.append(
             ("with one more like the last", f"epsilon={up(again.epsilon)} at delta={wording.small(again.delta)}")
         )
-    budgets = dict.fromkeys(str(run.config["privacy"].get("budget") or "") for run in runs)
-    kept = [name for name in budgets if name]
-    rows.append(("lifetime budget", f"{', '.join(kept)} (fedpriv budget shows it)" if kept else "none was set"))
+    rows.append(lifetime(run.config["privacy"].get("budget") for run in runs))
     text = ("Counted here: the runs that this page names. Other runs on the same data, if there are any, add to it.",)
     return Section(
         "What did all runs cost together, and what would another one cost?", (*text, *account.notes), tuple(rows)
     )
 
 
+def lifetime(budgets: Iterable[str | Path | None]) -> tuple[str, str]:
+    """What is spent of the lifetime budgets that runs draw on, as a row."""
+    kept = [Path(name) for name in dict.fromkeys(budgets) if name]
+    return "lifetime budget", "; ".join(map(_balance, kept)) or "none was set"
+
+
+def _balance(path: Path) -> str:
+    try:
+        balance = Budget(path).balance()
+    except FedprivError as error:
+        return f"{path}, which says nothing here: {error}"
+    terms, spent, count = balance.terms, up(balance.spent.epsilon), len(balance.entries)
+    by = f"by {'1 run or search' if count == 1 else f'{count} runs or searches'}; kept in {path}"
+    return f"epsilon={spent} of {terms.epsilon:g} at delta={wording.small(terms.delta)} is spent so far, {by}"
+
+
+def made_by() -> tuple[str, str]:
+    """Who made the page, as a row."""
+    return "page made by", f"{software()}, on {wording.now()}; a ledger proves what was written down"
+
+
 def _verify(runs: Sequence[Run]) -> Section:
     rows = [(f"{run.folder}: ledger", run.evidence) for run in runs]
     names = " ".join(str(run.folder) for run in runs)
     rows += [
-        ("count again", f"fedpriv show {names}; fedpriv account {names}"),
+        ("was anything changed?", f"fedpriv show {names} must print the same head; it says so if a line was altered"),
+        ("count again", f"fedpriv account {names}"),
         ("check the seals", f"fedpriv show {runs[0].folder} --verify KEYFILE, with the key that fedpriv key printed"),
         ("look for faults", f"fedpriv audit {runs[0].folder}, where the data are"),
-        (
-            "made by",
-            f"fedpriv {__version__} on {wording.now()}; a ledger proves what was written down",
-        ),
+        ("runs made by", made_with(run.result for run in runs)),
+        made_by(),
     ]
     left = tuple(unfinished(run.folder) for run in runs if run.result is None)
     return Section("How can this be verified?", left, tuple(rows))
 
 
-def _data(run: Run) -> str:
-    data = run.config["data"]
+def made_with(results: Iterable[Mapping[str, Any] | None]) -> str:
+    """The software that runs say they were made with."""
+    unknown = "not on record: unfinished, or by an early version"
+    return "; ".join(dict.fromkeys(str((one or {}).get("software") or unknown) for one in results))
+
+
+def data_of(config: Mapping[str, Any]) -> str:
+    """The data of a configuration, by name and place."""
+    data = config["data"]
     place = next((str(data[name]) for name in ("train", "path", "file") if data.get(name)), "")
     return f"{data['name']}{f' ({place})' if place else ''}"
 
 
-def _holders(run: Run, spending: Spending) -> str:
-    sizes, names = spending.sizes, (run.result or {}).get("client_names") or []
+def _held_by(run: Run, spending: Spending) -> str:
+    return holders(run.config, spending, (run.result or {}).get("client_names") or ())
+
+
+def purpose_of(config: Mapping[str, Any]) -> str:
+    """What a configuration trains, and how."""
+    strategy, variant = config["strategy"]["name"], config["strategy"]["variant"]
+    kind = " as published" if variant == "published" else ""
+    return f"training a model of the kind {config['model']['name']} by the algorithm {strategy}{kind}"
+
+
+def holders(config: Mapping[str, Any], spending: Spending, names: Sequence[str] = ()) -> str:
+    """How many data holders there are, with how many records."""
+    sizes = spending.sizes
     each = "" if not sizes else f" with {min(sizes)} to {max(sizes)} records each, {sum(sizes)} in all"
-    kind = run.config["data"].get("partition", {}).get("kind", "")
-    split = f"; one table, divided by {kind}" if kind and kind != "by_writer" else ""
+    kind = config["data"].get("partition", {}).get("kind", "")
+    split = f"; one table, divided {_DIVIDED.get(kind, 'by labels')}" if kind and kind != "by_writer" else ""
     called = f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})" if names else ""
     return f"{spending.n_clients} data holders{called}{each}{split}"
 
@@ -270,9 +321,10 @@ def _trusts(spendings: Sequence[Spending]) -> list[str]:
 def _column(unit: str) -> str:
     """Of a table: `group of 10 samples` is 10 records."""
     count = unit.removeprefix("group of ").partition(" ")[0]
-    several = "records of one person" if unit.endswith("samples") else "data holders"
+    several = f"record{'s' * (count != '1')} of one person" if unit.endswith("samples") else "data holders"
     return _COLUMNS.get(unit, f"{count} {several}")
 
 
 def _looking(adversary: str) -> str:
-    return adversary.removesuffix("s") if adversary.startswith("1 ") else adversary
+    known = {NEIGHBOUR: "one other data holder", MODEL: "whoever sees the final model only"}
+    return known.get(adversary) or wording.plain(adversary.removesuffix("s" * adversary.startswith("1 ")))

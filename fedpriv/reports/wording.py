@@ -31,6 +31,11 @@ ASSUMED = (
     "Assumed, and not checked here: each data holder bounds and noises its answers as the code says, settings were "
     "not chosen by trying them on these data, and nobody else reads a data holder's machine."
 )
+SEARCHED = (
+    "Assumed, and not checked here: each data holder bounds and noises its answers as the code says, and nobody else "
+    "reads a data holder's machine. That trials chose the settings of part 1 is paid for; that nothing else was chosen "
+    "by trying it on these data is assumed."
+)
 _THOUGHT = {
     "replace_one": "thought two values of it equally likely can become at most {} sure of one",
     "add_remove": "thought it as likely to be among the data as not can become at most {} sure of either",
@@ -45,8 +50,13 @@ def sentence(subject: str, spent: Spent) -> str:
     delta = small(spent.delta)
     return (
         f"{subject} reveals at most epsilon={up(spent.epsilon)} (delta={delta}) about {UNITS[spent.unit]}: somebody "
-        f"who {sure}, but for an event of probability about {delta}."
+        f"who {sure}, but for an event of probability {_rare(spent.delta)}."
     )
+
+
+def plain(text: str) -> str:
+    """Of clients, as the code calls them."""
+    return text.replace("client", "data holder").replace("examples", "records")
 
 
 def unit_of(spent: Spent) -> str:
@@ -86,6 +96,10 @@ def changed(path: Path) -> str:
 def now() -> str:
     """In UTC, to the minute."""
     return f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _rare(delta: float) -> str:
+    return "0" if delta == 0 else f"about 1 in {1 / delta:,.0f}".replace(",", " ")
 
 
 def _sure(epsilon: float) -> str:

@@ -6,6 +6,7 @@ import copy
 import io
 import json
 import math
+import platform
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
+from fedpriv import __version__
 from fedpriv.clients.layout import Layout
 from fedpriv.errors import FedprivError
 from fedpriv.measuring import metrics
@@ -36,6 +38,11 @@ _ENDINGS: dict[Ended, str] = {
     "metric": "the test metric no longer improved",
     "left": "it was left",
 }
+
+
+def software() -> str:
+    """The versions that this process works with."""
+    return f"fedpriv {__version__}, PyTorch {torch.__version__}, Python {platform.python_version()}"
 
 
 def why_no_more(ended: Ended, planned: int, spent: Spent, status: str | None = None) -> str:

@@ -51,7 +51,7 @@ from fedpriv.runs.identity import Identity, check_models, of_settings, restored
 from fedpriv.runs.planning import Plan, make_plan, with_neighbours
 from fedpriv.runs.reporting import Reporting
 from fedpriv.runs.reserving import Reserving
-from fedpriv.runs.results import Ended, Result, RoundReport
+from fedpriv.runs.results import Ended, Result, RoundReport, software
 from fedpriv.runs.resuming import Keeper
 from fedpriv.runs.telling import warn, weaknesses
 from fedpriv.runs.testing import Public
@@ -418,9 +418,9 @@ class Training:
         return {"parameters": {"trained": self.population.dim, "frozen": fixed}} if fixed else {}
 
     def linked(self, result: Result) -> dict[str, Any]:
-        """Contents of `result.json`: the result, with the last hash of the ledger's chain if there is one."""
+        """Contents of `result.json`: the result, with what made it, and the last hash of a ledger's chain."""
         head = self.ledger.mark.head
-        facts: dict[str, Any] = strict_json.plain(result.to_json())
+        facts: dict[str, Any] = strict_json.plain({**result.to_json(), "software": software()})
         return facts if head is None else linked({**facts, "head": head}, head, self._identity.randomness.seal_key())
 
     def _with(self, params: Tensor) -> nn.Module:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedpriv import __version__
 from fedpriv.errors import FedprivError
 from fedpriv.privacy.accounting.spent import Spent, up
+from fedpriv.privacy.adversaries import COLLUDERS, MESSAGES, MODEL, SERVER
 from fedpriv.privacy.composition import Spending, compose
 from fedpriv.privacy.ledger_file import LedgerFile
+from fedpriv.privacy.matrix import Cell, matrix
 from fedpriv.privacy.record import Record
 from fedpriv.reports import wording
-from fedpriv.reports.statement import Section, Statement
+from fedpriv.reports.statement import Section, Statement, against, made_by, purpose_of, unbounded
 from fedpriv.sites.card import Card
 from fedpriv.sites.guard import of_one
 from fedpriv.sites.notice import Notice
@@ -25,10 +26,7 @@ from fedpriv.sites.terms import Terms
 from fedpriv.storage import files
 
 _TOLD = "That this site takes part, its card (name, public number of records, public key), and when it answers."
-_OWN = (
-    "The site drew its noise itself, from a secret that nobody else has. Others may tell each other all they know; "
-    "where the guarantee says pairwise, at most as many as it names, and where it names none, any number."
-)
+_OWN = "The site drew its noise itself, from a secret that nobody else has."
 _KEEP = "The site's folder holds its secrets: who has read it can subtract the noise. Keep it as the data are kept."
 
 
@@ -41,6 +39,7 @@ class _Federation:
     plan: Path
     done: Spending
     whole: Spending
+    colluders: int | None
     notices: Sequence[Notice]
 
 
@@ -49,8 +48,13 @@ def is_site(folder: Path) -> bool:
     return (folder / SETTINGS).exists()
 
 
-def statement_of_site(folder: Path) -> Statement:
+def statement_of_site(folder: Path, *, colluders: int = 1, group: int = 10) -> Statement:
     """The page about a site, which may be at work meanwhile.
+
+    Args:
+        folder: Its folder.
+        colluders: Number of other sites that collude.
+        group: Number of records that one person may have.
 
     Raises:
         FedprivError: a file of it is missing, damaged or altered.
@@ -63,20 +67,18 @@ def statement_of_site(folder: Path) -> Statement:
         raise FedprivError(f"{folder} has joined no federation: there is nothing to state yet")
     delta = settings.budget.delta
     spent, whole = compose([one.done for one in found], delta), compose([one.whole for one in found], delta)
-    budget = f"epsilon={settings.budget.epsilon:g} at delta={wording.small(delta)}"
+    limit = f"{settings.budget.epsilon:g} at delta={wording.small(delta)}"
     return Statement(
         f"Privacy statement: site {card.name}",
         wording.sentence("All that left this site", spent),
         (
-            _protected(settings, card, spent),
-            Section("Who could learn what?", (wording.SCALE,), (("whoever sees all messages", str(spent)),)),
+            _protected(settings, card, found, spent),
+            against(_cells(found, card, delta, colluders, group)),
             _released(found),
-            Section(
-                "What does this rest on, and what was simulated?", (_OWN, "Nothing was simulated.", wording.ASSUMED)
-            ),
+            _rests(_named(found)),
             Section("What is not protected?", (_TOLD, wording.PUBLIC, _KEEP)),
-            _cost(found, delta, spent, whole, budget),
-            _verify(found),
+            _cost(found, spent, whole, limit),
+            _verify(folder, found),
         ),
     )
 
@@ -93,21 +95,48 @@ def _read(path: Path, card: Card) -> _Federation:
     done = spending([] if ledger is None else ledger.records)
     said = path.with_name(NOTICES)
     notices = [Notice.model_validate(one) for one in json.loads(files.read(said))] if said.exists() else []
-    return _Federation(proposal, ledger, path, done, spending(asked), notices)
+    named = min((one.pairs.colluders for one in asked if one.pairs is not None), default=None)
+    return _Federation(proposal, ledger, path, done, spending(asked), named, notices)
 
 
-def _protected(settings: SiteSettings, card: Card, spent: Spent) -> Section:
+def _named(found: Sequence[_Federation]) -> int | None:
+    """How many sites may tell what they know, in every federation; None for any number."""
+    return min((one.colluders for one in found if one.colluders is not None), default=None)
+
+
+def _cells(found: Sequence[_Federation], card: Card, delta: float, colluders: int, group: int) -> list[Cell]:
+    """What holds for this site's own records, whatever the others do."""
+    sizes, named = None if card.size_declared else (card.size,), _named(found)
+    own = [replace(one.done, sizes=sizes, data=card.name) for one in found]
+    cells = [one for one in matrix(own, delta, colluders=colluders, group=group) if not one.unit.endswith("clients")]
+    if named is None:
+        return cells
+    # a site's part of the noise of pairs is counted for as many colluders as the plan names, and for no more
+    told = f"pairs of sites keep their secrets, and at most {named} of the other sites tell what they know"
+    known = [replace(one, assumes=told) for one in cells if one.adversary in (MESSAGES, SERVER, MODEL)]
+    few = [replace(one, adversary=f"{named} {COLLUDERS}") for one in known if one.adversary == MESSAGES and named]
+    many = [replace(one, adversary=f"{named + 1} {COLLUDERS}") for one in known if one.adversary == MESSAGES]
+    return [*known, *few, *(unbounded(one, "the plan names fewer, and no bound is known") for one in many)]
+
+
+def _protected(settings: SiteSettings, card: Card, found: Sequence[_Federation], spent: Spent) -> Section:
     shared = spent.relation.partition("(")[2].removesuffix(")")
     declared = "a number that it chose" if card.size_declared else "as many as it has"
     rows = [
         ("data", settings.data.name),
         ("held by", f"the site {card.name}; others are told of {card.size} records, {declared}"),
+        ("used for", "; ".join(dict.fromkeys(_used_for(one) for one in found))),
         ("protected unit", wording.unit_of(spent)),
         *([("both have in common", shared)] if shared else []),
         ("guarantee", str(spent)),
     ]
-    text = "If one person has several records, less is promised for that person than for one record."
-    return Section("Whose data, and what of them is protected?", (text,) if spent.unit == "sample" else (), tuple(rows))
+    text = (wording.PERSON,) if spent.unit == "sample" else ()
+    return Section("Whose data, and what of them is protected?", text, tuple(rows))
+
+
+def _used_for(one: _Federation) -> str:
+    settings = one.proposal.document.settings
+    return f"{purpose_of(settings)}, {settings['rounds']} rounds, with other sites"
 
 
 def _released(found: Sequence[_Federation]) -> Section:
@@ -131,24 +160,33 @@ def _released(found: Sequence[_Federation]) -> Section:
     return Section("What was released, and when?", (text,), (), (heading, *rows))
 
 
-def _cost(found: Sequence[_Federation], delta: float, spent: Spent, whole: Spent, budget: str) -> Section:
+def _cost(found: Sequence[_Federation], spent: Spent, whole: Spent, limit: str) -> Section:
+    delta = spent.delta
     rows = [(one.done.name, str(compose([one.done], delta))) for one in found]
     rows += [("together so far", str(spent))]
     if math.isfinite(whole.epsilon):
         rows += [("if all plans are carried out", f"epsilon={up(whole.epsilon)} at delta={wording.small(delta)}")]
         again = compose([*(one.whole for one in found), found[-1].whole], delta)
         rows += [("and with one more like the last", f"epsilon={up(again.epsilon)} at delta={wording.small(delta)}")]
-    rows += [("the site's budget", f"{budget}: an answer that would pass it is refused")]
+    so_far = f"epsilon={up(spent.epsilon)} of {limit} is spent so far; an answer that would pass it is refused"
+    rows += [("the site's lifetime budget", so_far)]
     text = "Federations compose as one if joining later ones did not depend on the answers of earlier ones."
     return Section("What did all federations cost together, and what would another one cost?", (text,), tuple(rows))
 
 
-def _verify(found: Sequence[_Federation]) -> Section:
+def _rests(named: int | None) -> Section:
+    others = "any number of them" if named is None else f"at most {named} of them"
+    said = f"{_OWN} Others may tell each other all they know: {others}."
+    return Section("What does this rest on, and what was simulated?", (said, "Nothing was simulated.", wording.ASSUMED))
+
+
+def _verify(folder: Path, found: Sequence[_Federation]) -> Section:
     rows = [(f"{one.proposal.document.run}: plan", one.proposal.fingerprint) for one in found]
     for one in found:
         records = "no answer yet" if one.ledger is None else _chain(one.ledger)
         rows.append((f"{one.proposal.document.run}: ledger", records))
-    rows.append(("made by", f"fedpriv {__version__} on {wording.now()}; a ledger proves what was written down"))
+    same = f"fedpriv statement {folder} must print the same heads; it refuses a ledger that was altered"
+    rows += [("was anything changed?", same), made_by()]
     return Section("How can this be verified?", (), tuple(rows))
 
 

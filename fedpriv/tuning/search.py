@@ -18,7 +18,8 @@ from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.privacy.budget import Budget
 from fedpriv.runs.planning import Plan
 from fedpriv.runs.reserving import data_of
-from fedpriv.storage import files, strict_json
+from fedpriv.runs.results import software
+from fedpriv.storage import files, strict_json, strict_yaml
 from fedpriv.storage.folder import RunFolder
 from fedpriv.tuning import sampling
 from fedpriv.tuning.price import Price, check_alike, plan_of, price_of, reservation
@@ -26,8 +27,8 @@ from fedpriv.tuning.settings import SearchSettings
 from fedpriv.tuning.space import Space, Value, overrides_of
 from fedpriv.tuning.trials import Watch, run_trial
 
-_SEARCH, _STATE = "search.json", "trials.json"
-_SEEN, _SECRET, _BEST, _FOUND = "trials", "secret", "best", "best.json"
+PLAN, STATE = "search.json", "trials.json"
+SEEN, _SECRET, BEST, FOUND = "trials", "secret", "best", "best.json"
 _SHOWN_TO_PLAN = 8  # choices that are planned beforehand where all must cost alike
 
 
@@ -102,6 +103,20 @@ class Search:
     space: Space
     settings: SearchSettings
 
+    @staticmethod
+    def read(path: Path) -> Search:
+        """The search of a folder.
+
+        Raises:
+            FedprivError: it holds none, or its plan is damaged.
+        """
+        try:
+            told = json.loads(files.read(path / PLAN))
+            base = check(Config, strict_yaml.read(told["config"], str(path / PLAN)))
+            return Search(base, Space.of(told["space"]), SearchSettings(**told["settings"]))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise FedprivError(f"{path / PLAN} holds no search, or is damaged ({error}); restore it") from None
+
     def __post_init__(self) -> None:
         if self.base.secret_seed is not None:
             fix = "leave it out: trials with equal settings would have the same noise"
@@ -158,19 +173,17 @@ class Search:
         price = self.price
         with RunFolder(path) as folder:
             self._begin(folder)
-            if (path / _BEST).exists():  # it was killed while it hid what must not be seen
+            if (path / BEST).exists():  # it was killed while it hid what must not be seen
                 return self._hide(folder, price, None)
             state = self._state(folder)
             self._reserve(path, state)
             while len(open_ := [one for one in state.trials if one.finished]) < state.number:
                 state = self._next(folder, state, len(open_), watch)
             self._close(state)
-            scored = [one for one in state.trials if one.score is not None]
-            sign = 1 if self.settings.maximizes else -1
-            best = max(scored, key=lambda one: (sign * (one.score or 0.0), -one.number), default=None)
+            best = self.best_of(state.trials)
             if self.settings.hidden is not None:
                 return self._hide(folder, price, best)
-            where = None if best is None else self._of(path, best.number)
+            where = None if best is None else self.folder_of(path, best.number)
             found = (None, None) if best is None else (best.chosen, best.score)
             return Outcome(price, where, *found, state.trials)
 
@@ -191,32 +204,44 @@ class Search:
         return {"settings": asdict(self.settings), "space": self.space.plain(), "config": to_yaml(self.base)}
 
     def _begin(self, folder: RunFolder) -> None:
-        place = folder.path / _SEARCH
+        place = folder.path / PLAN
         if not place.exists():
-            folder.write(_SEARCH, strict_json.dumps(strict_json.plain(self._told), indent=2).encode())
+            folder.write(PLAN, strict_json.dumps(strict_json.plain(self._told), indent=2).encode())
         elif json.loads(files.read(place)) != json.loads(strict_json.dumps(strict_json.plain(self._told))):
             raise FedprivError(f"{folder.path} holds another search; choose another folder (--out)")
 
     @property
     def _inside(self) -> str:
-        return _SEEN if self.settings.hidden is None else _SECRET
+        return SEEN if self.settings.hidden is None else _SECRET
 
-    def _of(self, path: Path, number: int) -> Path:
+    def best_of(self, trials: Sequence[Trial]) -> Trial | None:
+        """The first of those with the best score; None if none has one."""
+        scored, sign = [one for one in trials if one.score is not None], 1 if self.settings.maximizes else -1
+        return max(scored, key=lambda one: (sign * (one.score or 0.0), -one.number), default=None)
+
+    def folder_of(self, path: Path, number: int) -> Path:
+        """Where a trial of the search in `path` is."""
         return path / self._inside / f"{number:04d}"
 
     def _state(self, folder: RunFolder) -> State:
-        inside = folder.path / self._inside
-        inside.mkdir(0o700, exist_ok=True)
-        if (inside / _STATE).exists():
-            told = json.loads(files.read(inside / _STATE))
-            return State(told["number"], told["noise"], tuple(Trial(**one) for one in told["trials"]))
+        (folder.path / self._inside).mkdir(0o700, exist_ok=True)
+        if (begun := self.begun(folder.path)) is not None:
+            return begun
         hidden = self.settings.hidden is not None
         number = self.settings.number.draw(secrets.randbits(53) * 2.0**-53) if hidden else self.settings.trials
         return self._keep(folder, State(number, secrets.token_hex(16)))
 
+    def begun(self, path: Path) -> State | None:
+        """How far the search in a folder is; None if it has not begun, or has been hidden."""
+        place = path / self._inside / STATE
+        if not place.exists():
+            return None
+        told = json.loads(files.read(place))
+        return State(told["number"], told["noise"], tuple(Trial(**one) for one in told["trials"]))
+
     def _keep(self, folder: RunFolder, state: State) -> State:
         folder.check()
-        files.write_whole(folder.path / self._inside / _STATE, strict_json.dumps(asdict(state), indent=2).encode())
+        files.write_whole(folder.path / self._inside / STATE, strict_json.dumps(asdict(state), indent=2).encode())
         return state
 
     def _next(self, folder: RunFolder, state: State, done: int, watch: Watch) -> State:
@@ -231,7 +256,7 @@ class Search:
         trial = state.trials[-1]
         unseen = self.settings.hidden is not None
         told: Watch = (lambda number, report: None) if unseen else watch
-        place = self._of(folder.path, trial.number)
+        place = self.folder_of(folder.path, trial.number)
         score = run_trial(self.config(trial.chosen), place, trial.number, self.settings.metric, told)
         ended = replace(trial, score=score, finished=True)
         return self._keep(folder, replace(state, trials=(*state.trials[:-1], ended)))
@@ -256,17 +281,20 @@ class Search:
 
     def _hide(self, folder: RunFolder, price: Price, best: Trial | None) -> Outcome:
         """Keep the best model and its settings, and remove everything else."""
-        path, kept = folder.path, folder.path / _BEST
+        path, kept = folder.path, folder.path / BEST
         if not kept.exists():
-            made = path / f".{_BEST}"
+            made = path / f".{BEST}"
             shutil.rmtree(made, ignore_errors=True)
             made.mkdir(0o700)
-            told = {"chosen": None, "score": None} if best is None else {"chosen": best.chosen, "score": best.score}
-            files.write_whole(made / _FOUND, strict_json.dumps(told, indent=2).encode())
+            told: dict[str, Any] = (
+                {"chosen": None, "score": None} if best is None else {"chosen": best.chosen, "score": best.score}
+            )
+            told |= {"software": software()}
+            files.write_whole(made / FOUND, strict_json.dumps(told, indent=2).encode())
             if best is not None:
-                shutil.copy(self._of(path, best.number) / "model.pt", made / "model.pt")
+                shutil.copy(self.folder_of(path, best.number) / "model.pt", made / "model.pt")
                 files.write_whole(made / "config.yaml", to_yaml(self.config(best.chosen)).encode())
             made.rename(kept)
         shutil.rmtree(path / _SECRET, ignore_errors=True)
-        told = json.loads(files.read(kept / _FOUND))
+        told = json.loads(files.read(kept / FOUND))
         return Outcome(price, kept if told["chosen"] else None, told["chosen"], told["score"], ())

@@ -5,12 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from officer import check_answers
 from sites_in_memory import NAMES, Party, party
 from typer.testing import CliRunner
 
 from fedpriv.cli import app
 from fedpriv.errors import FedprivError
+from fedpriv.privacy.accounting import gaussian
+from fedpriv.privacy.accounting.spent import up
 from fedpriv.privacy.ledger_file import LedgerFile
+from fedpriv.runs.results import software
 from fedpriv.sites import Site
 from fedpriv.sites.statement import statement_of_site
 
@@ -23,26 +27,54 @@ def trained(tmp_path_factory: pytest.TempPathFactory):
     found.close()
 
 
-def test_the_page_of_a_site_says_what_it_has_spent_and_with_whom(trained: Party):
-    done = CliRunner().invoke(app, ["statement", str(trained.folder / "east")])
+PAIRS = "privacy={epsilon: 3, trust: {pairwise: {colluders: 1, ratio: 3}}}"
+
+
+def page_of(found: Party, name: str) -> str:
+    done = CliRunner().invoke(app, ["statement", str(found.folder / name)])
     assert done.exit_code == 0, done.output
-    text, plan = done.stdout, trained.proposal
+    return done.stdout
+
+
+def test_the_page_of_a_site_answers_the_ten_questions(trained: Party):
+    text, plan = page_of(trained, "east"), trained.proposal
     spent = trained.sites[1].spent(plan.hash)
-    head = LedgerFile.read(trained.folder / "east" / "runs" / _run(trained, "east") / "ledger.jsonl")
-    answers = {
-        "whose data": "the site east; others are told of",
-        "how well": f"| guarantee | {spent}",
-        "with whom": ", ".join(NAMES),
-        "what left": "4 x gradient, gaussian noise of",
-        "what was planned": "of 4 that the plan has",
-        "what is simulated": "Nothing was simulated.",
-        "the budget": "epsilon=50 at delta=1e-5: an answer that would pass it is refused",
-        "what another would cost": "and with one more like the last",
-        "the plan that all compared": plan.fingerprint,
-        "the ledger": f"4 records in a chain, head {head.head(4)}",
-    }
-    for question, answer in answers.items():
-        assert answer in text, f"{question}: {text}"
+    head = LedgerFile.read(trained.folder / "east" / "runs" / _run(trained, "east") / "ledger.jsonl").head(4)
+    mu = gaussian.ratio_of(spent.epsilon, 1e-5)
+    twice, ten = (gaussian.epsilon_of(factor * mu, 1e-5) for factor in (2**0.5, 10))
+    check_answers(
+        text,
+        {
+            1: ["the site east; others are told of", "by the algorithm fedavg, 4 rounds, with other sites"],
+            2: [
+                "one record (a row, an image) of one data holder",
+                "epsilon of one data holder",
+                f"| guarantee | {spent}",
+            ],
+            3: [
+                "All that left this site reveals at most epsilon=3 (delta=1e-5)",
+                "about 1 in 100 000",
+                "at 3 at most 96 %",
+            ],
+            4: ["| 1 colluding data holder | what they know together | 3 [c]", "any number of others may collude"],
+            5: ["epsilon of 10 records of one person", f"| {up(ten)} [a] |"],
+            6: ["4 x gradient, gaussian noise of", "of 4 that the plan has", ", ".join(NAMES)],
+            7: ["Nothing was simulated.", "any number of them", "settings were not chosen by trying them"],
+            8: ["how many records each has", "The site's folder holds its secrets"],
+            9: ["epsilon=3 of 50 at delta=1e-5 is spent so far", f"one more like the last | epsilon={up(twice)} at"],
+            10: [plan.fingerprint, f"4 records in a chain, head {head}", f"| page made by | {software()}"],
+        },
+    )
+
+
+def test_a_site_among_pairs_promises_nothing_against_more_colluders_than_its_plan_names(tmp_path: Path):
+    found = party(tmp_path, "strategy={name: fedavg, learning_rate: 0.5}", PAIRS)
+    list(found.federation)
+    found.close()
+    text = page_of(found, "east")
+    assert "| 1 colluding data holder | what they know together | 3 [" in text
+    assert "| 2 colluding data holders | what they know together | no bound [" in text
+    assert "Others may tell each other all they know: at most 1 of them." in text
 
 
 def _run(found: Party, name: str) -> str:

@@ -66,7 +66,8 @@ def account(
 @commands.command()
 def statement(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Folders of runs on the same data, or of a site.")
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Folders of runs on the same data, or of a site, or a search."),
     ],
     places: Annotated[
         list[Path] | None, typer.Option("--out", metavar="FILE", help="A file: .md, .html or .pdf; may be repeated.")
