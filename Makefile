@@ -46,7 +46,7 @@ $(FLOWER)/.stamp: pyproject.toml constraints.txt
 	$(FLOWER)/bin/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint $(FLOWER)/constraints.txt --editable '.[flower]' pytest hypothesis
 	touch $@
 
-demo-federation: venv $(FLOWER)/.stamp ## three sites over Flower on this machine, with TLS and node keys: one is killed, one ends its budget
+demo-federation: venv $(FLOWER)/.stamp ## five hospitals over Flower on this machine, with TLS and node keys: one is killed, one ends its budget
 	$(FLOWER)/bin/python -m pytest -s -p no:cacheprovider -m slow tests/sites/test_over_flower.py
 
 test: venv ## run the tests, but for those that take minutes

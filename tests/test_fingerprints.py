@@ -27,6 +27,7 @@ SHIPPED = {
     "femnist_client_level": "9fa2ea6ad02d97e6",
     "femnist_cnn": "c2a87f4a1dd5a121",
     "femnist_scattering": "f6549a6f65268de7",
+    "hospitals": "fe3dffab17a77f82",
     "mnist_cnn_fedavg": "6df4ee40629c4c23",
     "mnist_cnn_pairwise": "438d1f7ce0131946",
     "mnist_cnn_tracking": "043ccca43163c831",

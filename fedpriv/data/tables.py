@@ -17,11 +17,13 @@ from torch.utils.data import TensorDataset
 from fedpriv.checks import Count, Whole, checked
 from fedpriv.data.base import ExactOnly, Split
 from fedpriv.data.columns import ADULT, BREAST_CANCER, MISSING, MONKS, Column, check_rows
+from fedpriv.data.owners import numbered
 from fedpriv.errors import ConfigError, DataError
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Protocol = Literal["held_out", "paper"]
+Owner = Literal["workclass", "education", "marital-status", "occupation", "race", "native-country"]
 
 # public constants of the published file (all 45 222 complete rows), so that scaling looks at nobody's data
 _ADULT_SCALE = {
@@ -86,7 +88,9 @@ _CELLS = (
 
 
 @checked("data")
-def adult(*, root: str | None = None, n_train: Count | None = None, bias: bool = True) -> Split:
+def adult(
+    *, root: str | None = None, n_train: Count | None = None, owner: Owner | None = None, bias: bool = True
+) -> Split:
     """Adult (census income): 30 162 train and 15 060 test rows without missing values; class 1 earns over 50K.
 
     Features: age, weight, years of education and hours scaled with public constants; married, capital gain, capital
@@ -96,19 +100,24 @@ def adult(*, root: str | None = None, n_train: Count | None = None, bias: bool =
     Args:
         root: Folder with `adult.data(.gz)` and `adult.test(.gz)`; `$FEDPRIV_DATA/adult` if left out.
         n_train: Use only this many train rows, the first ones.
+        owner: Column that says which client a row belongs to, for `partition: {kind: by_writer}`. Clients are numbered
+            in the sorted order of its values, which are public. It stays a feature.
         bias: Add the constant feature.
 
     Source: Kohavi and Becker (1996), UCI; the encoding follows the `adult-b` set of He, Peng and Sun (2024).
     """
     folder = _folder(root, "adult")
-    train, test = (_adult_rows(folder, name) for name in ("adult.data", "adult.test"))
-    if n_train is not None and n_train > len(train[1]):
-        raise ConfigError("data.n_train", n_train, f"give between 1 and {len(train[1])}")
-    parts = [
-        _dataset(_with_bias(x, before=1) if bias else x, y) for x, y in ((train[0][:n_train], train[1][:n_train]), test)
-    ]
-    size = len(parts[0])
-    return Split(parts[0], parts[1], 2, None, f"adult: {size} train and {len(parts[1])} test rows, 2 classes")
+    train, test = (_complete(folder, name) for name in ("adult.data", "adult.test"))
+    if n_train is not None and n_train > len(train):
+        raise ConfigError("data.n_train", n_train, f"give between 1 and {len(train)}")
+    encoded = (_adult_features(rows) for rows in (train[:n_train], test))
+    parts = [_dataset(_with_bias(x, before=1) if bias else x, y) for x, y in encoded]
+    about = f"adult: {len(parts[0])} train and {len(parts[1])} test rows, 2 classes"
+    if owner is None:
+        return Split(parts[0], parts[1], 2, None, about)
+    place = [column.name for column in ADULT].index(owner)
+    (owners, theirs), names = numbered(*([row[place] for row in rows] for rows in (train[:n_train], test)))
+    return Split(parts[0], parts[1], 2, owners, about, test_writers=theirs, writer_names=names)
 
 
 @checked("data")
@@ -188,10 +197,14 @@ def _split(x: Array, y: Integers, owner: Integers, protocol: Protocol, seed: int
     return Split(_dataset(x[~test], y[~test]), _dataset(x[test], y[test]), 2, None, about)
 
 
-def _adult_rows(folder: Path, name: str) -> tuple[Array, Integers]:
+def _complete(folder: Path, name: str) -> list[list[str]]:
+    """The rows of a file of Adult without missing values."""
     path = folder / name
     path = path if path.exists() else folder / f"{name}.gz"
-    rows = [row for row in _fields(path, ADULT, comment="|") if MISSING not in row]
+    return [row for row in _fields(path, ADULT, comment="|") if MISSING not in row]
+
+
+def _adult_features(rows: Sequence[Sequence[str]]) -> tuple[Array, Integers]:
     columns = [np.array(column) for column in zip(*rows, strict=True)]
     scaled = {"age": 0, "fnlwgt": 2, "education_num": 4, "hours": 12}
     numeric = [

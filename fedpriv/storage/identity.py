@@ -51,6 +51,7 @@ LATER: dict[tuple[str, ...], object] = {
     ("strategy", "optimizer_state"): "reset",
     ("data", "missing"): None,
     ("data", "indicators"): [],
+    ("data", "owner"): None,
     ("data", "augment"): [],
     ("data", "augmentation_multiplicity"): 1,
 }

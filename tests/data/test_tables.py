@@ -32,6 +32,19 @@ def test_adult(data_root: Path) -> None:
     assert (x[:, -2] == 1).all()
 
 
+def test_adult_may_be_divided_by_a_public_column(data_root: Path) -> None:
+    split = load("adult", owner="occupation")
+    assert split.writers is not None
+    assert split.test_writers is not None
+    assert [split.writer_names[at] for at in (0, 13)] == ["Adm-clerical", "Transport-moving"]
+    assert torch.bincount(split.writers).tolist()[:3] == [3721, 9, 4030]
+    # the one-hot columns of the occupation say the same
+    x = split.train.tensors[0]
+    assert torch.equal(x[:, -16:-2].argmax(1), split.writers)
+    parts = partition("by_writer", split.train.tensors[1], 5, torch.Generator().manual_seed(0), writers=split.writers)
+    assert [len(part) for part in parts] == [5428, 5485, 9057, 4505, 5687]
+
+
 def test_breast_cancer(data_root: Path) -> None:
     x, y = load("breast_cancer", protocol="paper").train.tensors
     assert x.shape == (683, 10)

@@ -1,0 +1,130 @@
+"""Five hospitals: data and sites in folders of their own, and the run of one process with the same absences."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import yaml
+
+from fedpriv.clients.outline import Outline
+from fedpriv.clients.population import Population
+from fedpriv.config import load_config, to_yaml
+from fedpriv.config.building import divided, load_data, make_population
+from fedpriv.config.schema import Config
+from fedpriv.engines.local import begin, simulate
+from fedpriv.measuring.evaluator import Evaluator
+from fedpriv.oracle.choosing import choose_by_trial
+from fedpriv.oracle.private import PrivateOracle
+from fedpriv.oracle.sums import Sums
+from fedpriv.privacy.accounting.accountant import Accountant
+from fedpriv.privacy.ledger import Ledger
+from fedpriv.randomness.streams import Randomness
+from fedpriv.sites import Proposal, Site, propose
+from fedpriv.sites.federation import Answered
+from fedpriv.sites.terms import Terms
+
+CONFIG = Path(__file__).parents[2] / "configs" / "hospitals.yaml"
+NAMES = ("north", "east", "south", "west", "centre")
+# scikit-learn brings them: for machines without Adult
+DIGITS = (
+    "data={name: digits, flat: true, partition: {kind: iid, n_clients: 5}}",
+    "model=softmax",
+    "loss=cross_entropy",
+    "strategy={name: fedavg, learning_rate: 2.0}",
+    "privacy.epsilon=4",
+)
+
+
+def adult() -> Path | None:
+    """Where the files of Adult are, if they are here."""
+    folder = Path(os.environ.get("FEDPRIV_DATA", "")) / "adult"
+    return folder if "FEDPRIV_DATA" in os.environ and (folder / "adult.data.gz").exists() else None
+
+
+@dataclass(frozen=True)
+class Hospitals:
+    """Sites that have accepted a plan, and the server's folder."""
+
+    folder: Path
+    config: Config
+    plan: Proposal
+
+    @property
+    def server(self) -> Path:
+        return self.folder / "server"
+
+
+def hospitals(folder: Path, budgets: Mapping[str, float]) -> Hospitals:
+    """Make all of them, with a budget over the plan's epsilon for each, 2 where none is given."""
+    source = adult()
+    config = load_config(CONFIG, [] if source else DIGITS)
+    epsilon = config.privacy.epsilon or 0.0
+    split = load_data(config)
+    cards = []
+    for number, name in enumerate(NAMES):
+        limit = {"epsilon": budgets.get(name, 2.0) * epsilon, "delta": config.privacy.delta}
+        told = {"name": name, "budget": limit, "data": config.data.model_dump(mode="json"), "client": number}
+        if source is not None:
+            own = folder / f"{name}-data"
+            share = divided(config.data, split)[number].indices
+            write_part(source, own, [int(index) for index in share])
+            told = {"name": name, "budget": limit, "data": {"name": "adult", "root": str(own)}}
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(told))
+        site = Site.create(folder / name, folder / f"{name}.yaml")
+        cards.append(site.card)
+        site.close()
+    plan = propose(config, cards, Outline.of([split.test], split.n_classes))
+    for name in NAMES:
+        site = Site(folder / name)
+        site.join(plan.text, plan.fingerprint)
+        site.close()
+    found = Hospitals(folder, config, plan)
+    found.server.mkdir(mode=0o700)
+    (found.server / "config.yaml").write_text(to_yaml(config))
+    (found.server / "plan.yaml").write_text(plan.text)
+    return found
+
+
+def write_part(source: Path, own: Path, rows: Sequence[int]) -> None:
+    """A hospital's file: its own rows of Adult, of those without missing values, and the public test rows."""
+    lines = gzip.decompress((source / "adult.data.gz").read_bytes()).decode().splitlines()
+    complete = [line for line in lines if line.strip() and "?" not in line]
+    own.mkdir(mode=0o700)
+    (own / "adult.data").write_text("\n".join(complete[row] for row in rows) + "\n")
+    (own / "adult.test").write_bytes(gzip.decompress((source / "adult.test.gz").read_bytes()))
+
+
+class Missing(Answered):
+    """A star on which given clients are absent from given rounds."""
+
+    absent: Mapping[int, Sequence[int]]
+
+    def participants(self, round_index: int, randomness: Randomness) -> torch.Tensor:
+        away = self.absent.get(round_index, ())
+        self.only(
+            torch.tensor([one for one in super().participants(round_index, randomness).tolist() if one not in away])
+        )
+        return self._drawn
+
+
+def accuracy_in_one_process(found: Hospitals, absent: Mapping[int, Sequence[int]]) -> float:
+    """Of the run that one process makes of the plan, if everybody knew beforehand who will be absent."""
+    terms, split = Terms.of(found.plan), load_data(found.config)
+    clients = make_population(found.config, split)
+    population = Population(clients)
+    start = population.start_alike(terms.start)
+    ledger = Ledger(Accountant(len(clients), terms.plan.privacy.delta))
+    sums = Sums(choose_by_trial("auto", population).backend, len(clients), torch.device("cpu"))
+    randomness = Randomness(terms.seed, 1)
+    oracle = PrivateOracle(population, sums, terms.plan.privacy, ledger, randomness)
+    progress = begin(terms.strategy, start.expand(len(clients), -1))
+    network = Missing(len(clients))
+    network.absent = absent
+    for done in simulate(terms.strategy, oracle, network, progress, randomness, rounds=terms.rounds):
+        progress = done.progress
+    return float(Evaluator(terms.model, terms.loss, split.test)(progress.models.mean(0))["test_accuracy"])
