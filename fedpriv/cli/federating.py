@@ -119,20 +119,29 @@ def site_run(
 ) -> None:
     """Answer the questions of accepted plans, until it is stopped. Starts the site's SuperNode."""
     from fedpriv.cli.printing import print_rows
+    from fedpriv.errors import FedprivError
     from fedpriv.sites.over_flower.starting import supernode
     from fedpriv.sites.site import Site
-    from fedpriv.sites.worker import serve
+    from fedpriv.sites.worker import serve, wake_after
 
     found = Site(folder)
     found.prepare()
     node = supernode(folder, superlink, certificates, folder / "supernode.log", port)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the SuperNode ends, too
-    print_rows({"site": f"{found.card.name} answers; its SuperNode's log is {folder / 'supernode.log'}"})
+    rows = {"site": f"{found.card.name} answers; its SuperNode's log is {folder / 'supernode.log'}"}
+    rows["budget"] = f"epsilon={found.budget.epsilon:g} (delta={found.budget.delta:g}), over all plans"
+    for number, (plan, proposal) in enumerate(found.plans.items(), start=1):
+        absent = [f"absent in rounds {one.first + 1} to {one.last + 1} ({one.why})" for one in found.notices(plan)]
+        told = "; ".join([f"spent so far {found.spent(plan)}", *absent])
+        rows[f"plan {number}"] = f"{proposal.fingerprint}: {told}"
+    print_rows(rows)
+    wake_after(folder, node.wait)
     try:
         serve(folder, found.answer, lambda: node.poll() is None)
     finally:
         node.terminate()
         node.wait()
+    raise FedprivError(f"the SuperNode ended ({node.returncode}); see {folder / 'supernode.log'}, and start again")
 
 
 @federate.command("plan")

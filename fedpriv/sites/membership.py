@@ -118,7 +118,8 @@ class Membership:
             return self._refusal(question, "said_absent")
         try:
             return self._step(question, away)
-        except BudgetExhausted:
+        except BudgetExhausted as refused:
+            _LOG.warning("%s", refused)  # its numbers are the site's own: one word leaves
             self._foresee()
             return self._refusal(question, "over_budget")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -160,6 +160,10 @@ class Site:
     def spent(self, plan: str) -> Spent:
         """What this site has spent so far, in the federation with this hash and in those before it."""
         return self._member(plan).accountant.spent()
+
+    def notices(self, plan: str) -> Sequence[Notice]:
+        """What this site has signed of its absence, in the federation with this hash."""
+        return self._folder.notices(self.plans[plan])
 
     @property
     def plans(self) -> Mapping[str, Proposal]:

@@ -34,6 +34,7 @@ from fedpriv.storage.folder import RunFolder
 
 SETTINGS, _SEED, _KEY, _SIGNING_KEY, CARD = "site.yaml", "secret_seed", "private_key", "signing_key", "card.json"
 NODE_KEY = "node_key"  # by which transport knows the site; it hides no data
+_SECRETS = (_SEED, _KEY, _SIGNING_KEY)
 _PLAN, _STATE, LEDGER, NOTICES = "plan.yaml", "state.pt", "ledger.jsonl", "notices.json"
 _WHOLE: dict[str, Any] = {"kind": "iid", "n_clients": 1}
 
@@ -120,7 +121,7 @@ class SiteFolder:
     def __init__(self, path: Path) -> None:
         if not (path / SETTINGS).exists():
             raise FedprivError(f"{path} holds no site; make one: fedpriv site init {path} SETTINGS.yaml")
-        if path.stat().st_mode & 0o077 or (path / _SEED).stat().st_mode & 0o077:
+        if any(found.stat().st_mode & 0o077 for found in (path, *(path / name for name in _SECRETS))):
             raise FedprivError(f"{path} can be read by others: chmod -R go= {path}, and ask who has read it")
         self.path, self._lock = path, RunFolder(path)
         self.settings = SiteSettings.read(path / SETTINGS)

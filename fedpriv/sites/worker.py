@@ -5,7 +5,10 @@ The socket is in the site's folder, which only its owner can enter. Bytes cross 
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
 
@@ -40,6 +43,19 @@ def serve(folder: Path, answer: Callable[[bytes], bytes], goes_on: Callable[[], 
                         connection.send_bytes(answer(question))
             except (EOFError, OSError):  # whoever asked is gone
                 continue
+
+
+def wake_after(folder: Path, end: Callable[[], object]) -> None:
+    """Have whoever serves this folder look whether it goes on, once `end` has returned; at once, in a thread."""
+
+    def wake() -> None:
+        end()
+        while True:  # it may not listen yet
+            with suppress(OSError, EOFError):
+                ask(folder, b"")
+            time.sleep(1)
+
+    threading.Thread(target=wake, daemon=True).start()
 
 
 def ask(folder: Path, question: bytes) -> bytes:

@@ -113,20 +113,6 @@ class Everyones(Randomness):
             yield next(iter(self.sites[client]._keys(purpose, round_index, index, [client])))
 
 
-@dataclass
-class Absent:
-    """Everyone but those who are absent, by round."""
-
-    absent: Mapping[int, Sequence[int]]
-
-    def draw(self, n_clients: int, round_index: int, randomness: Randomness) -> torch.Tensor:
-        away = self.absent.get(round_index, ())
-        return torch.tensor([client for client in range(n_clients) if client not in away])
-
-    def expected(self, n_clients: int) -> float:
-        return float(n_clients)
-
-
 def in_one_process(found: Party) -> tuple[torch.Tensor, list[Record], list[torch.Tensor]]:
     """The run that one process makes of the same plan, with the seeds of all: model, records, what clients heard."""
     terms = Terms.of(found.proposal)

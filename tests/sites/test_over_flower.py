@@ -6,6 +6,7 @@ import json
 import tempfile
 import time
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from hospitals import NAMES, accuracy_in_one_process, adult, hospitals
 from loopback import loopback, rounds_of, until
 
 from fedpriv.privacy.ledger_file import LedgerFile
+from fedpriv.reports.pages import markdown
 from fedpriv.sites.statement import statement_of_site
 
 
@@ -51,8 +53,8 @@ def test_one_is_killed_and_restarted_and_one_ends_its_budget_with_a_notice() -> 
         assert 0 < ends < rounds
         assert [one["absent"].get("west") for one in told[ends:]] == ["over_budget"] * (rounds - ends)
         assert (result["absent"]["west"], result["noticed"]) == ("over_budget", ["west"])
-        assert f"no more than the first {ends} of {rounds} rounds" in log
-        assert f"rounds {ends + 1} to {rounds} (over_budget)" in statement_of_site(folder / "west").markdown()
+        assert f"absent in rounds {ends + 1} to {rounds} (over_budget)" in " ".join(log.split())
+        assert f"rounds {ends + 1} to {rounds} (over_budget)" in markdown(statement_of_site(folder / "west")).decode()
         assert "X25519" in result["at_most"]
         assert "simulated" not in result["at_most"]
         assert torch.load(server / "model.pt", weights_only=True)
@@ -64,6 +66,8 @@ def test_one_is_killed_and_restarted_and_one_ends_its_budget_with_a_notice() -> 
             assert len({*on_record}) == len(on_record)  # nobody was charged twice, the killed one neither
             assert ledger.altered is None
         absent = {one["round"] - 1: [NAMES.index(name) for name in one["absent"]] for one in told}
-        here, there = result["metrics"]["test_accuracy"], accuracy_in_one_process(found, absent)
+        here = result["metrics"]["test_accuracy"]
+        there = fmean(accuracy_in_one_process(found, absent, secret) for secret in range(5))
         print(f"test accuracy {here:.4f} over Flower, {there:.4f} in one process with the same absences")
+        # of digits there are 360 to test: other noise moves the accuracy by .7 points, of Adult by .03
         assert here == pytest.approx(there, abs=0.01 if adult() else 0.03)

@@ -196,11 +196,12 @@ def test_a_plan_that_is_not_what_it_says_is_not_accepted(found: Party, tmp_path:
 def test_only_the_owner_can_read_a_site(found: Party) -> None:
     for path in (found.folder / "north").rglob("*"):
         assert path.stat().st_mode & 0o077 == 0, path
-    (found.folder / "west" / "secret_seed").chmod(0o644)
     found.sites[3].close()
-    with pytest.raises(FedprivError, match="can be read by others"):
-        Site(found.folder / "west")
-    (found.folder / "west" / "secret_seed").chmod(0o600)
+    for name in ("secret_seed", "private_key", "signing_key"):
+        (found.folder / "west" / name).chmod(0o640)
+        with pytest.raises(FedprivError, match="can be read by others"):
+            Site(found.folder / "west")
+        (found.folder / "west" / name).chmod(0o600)
     found.sites[3] = Site(found.folder / "west")
 
 

@@ -93,8 +93,15 @@ def test_secrets_stay_in_the_folder_of_their_site(tmp_path: Path) -> None:
         own = (
             (tmp_path / names[number] / "secret_seed").read_bytes(),
             (tmp_path / names[number] / "private_key").read_bytes(),
+            (tmp_path / names[number] / "signing_key").read_bytes(),
         )
-        secrets = [*own, folder.private_key, f"{folder.secret_seed}".encode(), f"{folder.secret_seed:x}".encode()]
+        secrets = [
+            *own,
+            folder.private_key,
+            folder.signing_key,
+            f"{folder.secret_seed}".encode(),
+            f"{folder.secret_seed:x}".encode(),
+        ]
         secrets += [member._randomness.digest_key(), member._randomness.seal_key()]
         secrets += [member._secrets().pair_secret(number, other, "noise") for other in range(4) if other != number]
         for secret in secrets:

@@ -11,7 +11,7 @@ import pytest
 
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.sites.over_flower.starting import check_address
-from fedpriv.sites.worker import SOCKET, ask, serve
+from fedpriv.sites.worker import SOCKET, ask, serve, wake_after
 
 
 class Served:
@@ -52,6 +52,17 @@ def test_a_socket_that_a_killed_worker_left_is_no_obstacle(tmp_path: Path) -> No
     for _ in range(2):
         with Served(tmp_path):
             assert ask(tmp_path, b"12") == b"21"
+
+
+def test_a_worker_whose_supernode_ended_ends(tmp_path: Path) -> None:
+    ended, served = threading.Event(), Served(tmp_path)
+    wake_after(tmp_path, ended.wait)
+    served.thread.start()
+    served.on = False
+    assert served.thread.is_alive()  # nobody asks it anything
+    ended.set()
+    served.thread.join(10)
+    assert not served.thread.is_alive()
 
 
 def test_without_a_worker_there_is_no_reply(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -15,23 +16,23 @@ app = ClientApp()
 @app.query("card")
 def card(message: Message, context: Context) -> Message:
     """The site's card, which is public."""
-    return _reply(message, _folder(context) / "card.json")
+    return _reply(message, context, lambda folder: (folder / "card.json").read_bytes())
 
 
 @app.query("round")
 def answer(message: Message, context: Context) -> Message:
-    """What the site says to a question; nothing, where its worker is not there. No error is told."""
+    """What the site says to a question; nothing, where its worker is not there."""
+
+    def said(folder: Path) -> bytes:
+        question = message.content["fedpriv"]["bytes"]
+        return ask(folder, question) if isinstance(question, bytes) else b""  # of a number bytes() makes so many zeros
+
+    return _reply(message, context, said)
+
+
+def _reply(message: Message, context: Context, of: Callable[[Path], bytes]) -> Message:
     try:
-        said = ask(_folder(context), bytes(message.content["fedpriv"]["bytes"]))
+        said = of(Path(str(context.node_config["site"])))
     except Exception:  # whatever it is, Flower would send its text to the server
         said = b""
     return Message(RecordDict({"fedpriv": ConfigRecord({"bytes": said})}), reply_to=message)
-
-
-def _reply(message: Message, path: Path) -> Message:
-    said = path.read_bytes() if path.exists() else b""
-    return Message(RecordDict({"fedpriv": ConfigRecord({"bytes": said})}), reply_to=message)
-
-
-def _folder(context: Context) -> Path:
-    return Path(str(context.node_config["site"]))

@@ -99,6 +99,7 @@ def supernode(folder: Path, superlink: str, certificates: Path | None, log: Path
         secure = ["--root-certificates", str(certificates), "--auth-supernode-private-key", str(key)]
     words = [program("flower-supernode"), *secure, "--superlink", superlink, "--host", "127.0.0.1"]
     words += ["--port", str(port), "--node-config", f"site={json.dumps(str(folder.absolute()))}"]
+    log.touch(mode=0o600)
     with log.open("ab") as said:
         return subprocess.Popen(words, stdout=said, stderr=said, env=environment())
 
