@@ -2,10 +2,11 @@
 
     python benchmarks/speed/borders.py [--processes 2] [--turns 50] [--markdown FILE]
 
-In each turn a mixing (rows of neighbours cross the borders while the product is computed), gloo's bare exchange of as
-many rows, and the product that one process makes of all rows take turns. Milliseconds on the wall are those of the
-fastest turn, of the process that was slowest in it, and need a machine that does nothing else; those of the processor,
-of the busiest process, are medians. `--smoke` runs tiny sizes: its numbers mean nothing.
+In each turn a mixing (rows of neighbours cross the borders while the product is computed), the exchange in it (which
+chooses the rows), gloo's bare exchange of as many rows, and the product that one process makes of all rows take turns.
+Milliseconds on the wall are those of the fastest turn, of the process that was slowest in it, and need a machine that
+does nothing else; those of the processor, of the busiest process, are medians. `--smoke` runs tiny sizes: its numbers
+mean nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def main() -> None:
         for name in GRAPHS:
             measure(name, told.turns, SMOKE if told.smoke else Effort())
         return
-    columns = "graph", "rows that cross", "ms of", "mixing", "bare gloo", "product in one process"
+    columns = "graph", "rows that cross", "ms of", "mixing", "its exchange", "bare gloo", "product in one process"
     lines = [f"| {' | '.join(columns)} |", "| --- " * len(columns) + "|"]
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(told.processes)]
     words = [__file__, "--turns", str(told.turns), *(["--smoke"] * told.smoke)]
@@ -62,6 +63,7 @@ def measure(name: str, turns: int, effort: Effort) -> None:
     from fedpriv.clients.part import Part
     from fedpriv.engines import PLACES
     from fedpriv.engines.processes import shares
+    from fedpriv.engines.processes.graph import SharedGraph
     from fedpriv.randomness.streams import Randomness
 
     torch.set_num_threads(1)
@@ -70,6 +72,7 @@ def measure(name: str, turns: int, effort: Effort) -> None:
     graph, place = fp.Graph(links), PLACES["processes"](60.0)
     part = place.part(Part(range(nodes), [1] * nodes, 1))
     shared, me = place.network(graph, part), place.stream
+    assert isinstance(shared, SharedGraph)
     rows, all_rows = torch.randn(len(part.ids), length), torch.randn(nodes, length)
     for network in (graph, shared):
         network.participants(0, Randomness(0))
@@ -88,7 +91,12 @@ def measure(name: str, turns: int, effort: Effort) -> None:
         for work in dist.batch_isend_irecv(calls) if calls else []:
             work.wait()
 
-    contenders: tuple[Callable[[], object], ...] = (lambda: shared.mix(rows), bare, lambda: graph.mix(all_rows))
+    def exchange() -> None:
+        with shared.crossing(shared.border(rows), rows):
+            pass
+
+    mix, alone = (lambda: shared.mix(rows)), (lambda: graph.mix(all_rows))
+    contenders: tuple[Callable[[], object], ...] = (mix, exchange, bare, alone)
     walls: list[list[float]] = [[] for _ in contenders]
     busy: list[list[float]] = [[] for _ in contenders]
     for turn in range(turns + 1):  # the first one plans and connects

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,18 +82,28 @@ class SharedGraph:
         """Multiply by the round's W, `mixing_steps` times: `[k, dim] -> [k, dim]`, of the active nodes here."""
         if not len(self._cohort):
             return rows
-        border = self._border
-        if border is None or not border.suits(self._whole.current, rows):
-            border = self._border = self._border_of(self._whole.current, rows)
+        border = self.border(rows)
         self.numbers_sent += self._whole.numbers_in(rows)
-        counts = list(border.heard.values())
         for _ in range(self._whole.mixing_steps):
-            others = rows.new_empty(sum(counts), rows.shape[1])
-            told = {rank: rows[places] for rank, places in border.told.items()}
-            with self._group.swapping(told, dict(zip(border.heard, others.split(counts), strict=True))):
+            with self.crossing(border, rows) as others:
                 rows = border.inner @ rows
             rows.addmm_(border.outer, others)
         return rows
+
+    @contextmanager
+    def crossing(self, border: Border, rows: Tensor) -> Generator[Tensor]:
+        """Tell other processes the rows that they need; theirs, `[j, dim]`, are there when the context ends."""
+        counts = list(border.heard.values())
+        others = rows.new_empty(sum(counts), rows.shape[1])
+        told = {rank: rows[places] for rank, places in border.told.items()}
+        with self._group.swapping(told, dict(zip(border.heard, others.split(counts), strict=True))):
+            yield others
+
+    def border(self, rows: Tensor) -> Border:
+        """That of the round's weights, for rows like these."""
+        if self._border is None or not self._border.suits(self._whole.current, rows):
+            self._border = self._border_of(self._whole.current, rows)
+        return self._border
 
     def fill(self, rows: Tensor, others: Tensor) -> Tensor:
         """The active nodes' rows, and those of `others` for the rest here: `[k, dim], [n, dim] -> [n, dim]`."""
