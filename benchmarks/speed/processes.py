@@ -1,5 +1,7 @@
 """What a second process is worth: rounds of 100 clients, on a star and a graph, with 60 images of MNIST's shape each.
 
+The last line is of two clients with 3000 images each, whose examples are shared instead of the clients.
+
     python benchmarks/speed/processes.py [--processes 2] [--rounds 5] [--turns 3] [--markdown FILE]
 
 The model is a small CNN. A run in one process and one that several share, each process with one thread, take turns as
@@ -27,6 +29,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "star, sample level": {},
     "star, client level": {"unit": "client"},
     "graph, sample level": {},
+    "two clients, examples shared": {},
 }
 
 
@@ -87,12 +90,15 @@ def train(kind: str, rounds: int, effort: Effort) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     clients, images = effort.of(CLIENTS, LINKS + 2), effort.of(IMAGES)
+    if kind.startswith("two"):
+        clients, images = 2, images * clients // 2
     draw = torch.Generator().manual_seed(0)
     x, y = torch.randn(clients * images, 1, 28, 28, generator=draw), torch.arange(clients * images) % 10
     data = [TensorDataset(*pair) for pair in zip(x.split(images), y.split(images), strict=True)]
     everyone = fp.make_clients(MnistCNN(), nn.CrossEntropyLoss(), data)
     privacy = fp.Privacy(noise_multiplier=1.0, **KINDS[kind])
-    engine = "processes" if "TORCHELASTIC_RUN_ID" in os.environ else "local"
+    shared = "examples" if kind.startswith("two") else "processes"
+    engine = shared if "TORCHELASTIC_RUN_ID" in os.environ else "local"
     compute = fp.Compute(device="cpu", engine=engine)
     strategy, network = fp.fedavg(0.1), fp.Star(clients)
     if kind.startswith("graph"):  # its models meet when the run ends only

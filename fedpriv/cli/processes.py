@@ -40,7 +40,7 @@ def leads() -> bool:
 
 def as_launched(config: Config) -> Config:
     """The configuration with the engine that fits how this process was started."""
-    if not launched():
+    if not launched() or config.compute.engine != "local":
         return config
     return config.model_copy(update={"compute": replace(config.compute, engine="processes")})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -34,9 +35,16 @@ class Batch:
 
     def of(self, rows: slice) -> Batch:
         """The examples of some of these clients."""
+        return self._cut(lambda values: values[rows])
+
+    def every(self, first: int, step: int) -> Batch:
+        """Some of each client's examples: the one at place `first`, and each `step` further."""
+        return self._cut(lambda values: values if values is self.rows else values[:, first::step])
+
+    def _cut(self, cut: Callable[[Tensor], Tensor]) -> Batch:
         held = [field.name for field in fields(self) if field.name != "views"]
         names = [name for name in held if getattr(self, name) is not None]
-        return replace(self, **{name: each(lambda t: t[rows], getattr(self, name)) for name in names})
+        return replace(self, **{name: each(cut, getattr(self, name)) for name in names})
 
     def weighted(self, of_examples: Tensor) -> Batch:
         """The same examples with these loss factors, `[n_examples]` in the order of the population's data."""

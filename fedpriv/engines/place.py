@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from fedpriv.clients.batch import Batch
 from fedpriv.clients.part import Part
 from fedpriv.engines.local import Progress, RoundNetwork
 from fedpriv.privacy.ledger import Ledger, Witness
@@ -44,6 +45,18 @@ class Place(Protocol):
 
     def network(self, whole: RoundNetwork, part: Part) -> RoundNetwork:
         """The network as it is seen from here: rows are those of the clients that are here."""
+        ...
+
+    def agree(self, data: Callable[[], Sequence[Sequence[bytes]]]) -> None:
+        """Refuse other examples than other processes have, where they have to be the same."""
+        ...
+
+    def own(self, batch: Batch) -> Batch:
+        """The examples of a batch that are worked on here."""
+        ...
+
+    def summed(self, sums: Tensor) -> Tensor:
+        """Sums over examples, of the processes that worked on them."""
         ...
 
     def total(self, rows: Tensor) -> Tensor:
@@ -106,6 +119,17 @@ class Here:
     def network(self, whole: RoundNetwork, part: Part) -> RoundNetwork:
         """See `Place`."""
         return whole
+
+    def agree(self, data: Callable[[], Sequence[Sequence[bytes]]]) -> None:
+        """See `Place`."""
+
+    def own(self, batch: Batch) -> Batch:
+        """See `Place`."""
+        return batch
+
+    def summed(self, sums: Tensor) -> Tensor:
+        """See `Place`."""
+        return sums
 
     def total(self, rows: Tensor) -> Tensor:
         """See `Place`."""

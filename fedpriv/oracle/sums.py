@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -23,10 +23,19 @@ class Sums:
         backend: Computes sums of clipped gradients.
         n_clients: Number of clients of the run.
         device: The clients' device.
+        own: The examples of a batch that are worked on here.
+        summed: Sums of all that work on examples, from those here.
     """
 
-    def __init__(self, backend: Backend, n_clients: int, device: torch.device) -> None:
-        self._backend = backend
+    def __init__(
+        self,
+        backend: Backend,
+        n_clients: int,
+        device: torch.device,
+        own: Callable[[Batch], Batch] = lambda batch: batch,
+        summed: Callable[[Tensor], Tensor] = lambda sums: sums,
+    ) -> None:
+        self._backend, self._own, self._summed = backend, own, summed
         self._broken = torch.zeros(n_clients, dtype=torch.long, device=device)
         self._found: list[tuple[Tensor, Tensor]] = []  # of cohorts, not yet counted
 
@@ -65,14 +74,14 @@ class Sums:
         dtype = params.dtype if clip is None else torch.float64
         total = torch.zeros(params.shape, device=params.device, dtype=dtype)
         broken = torch.zeros(len(params), dtype=torch.long, device=params.device)
-        for batch in batches:
+        for batch in map(self._own, batches):
             at = None if anchor is None else rows_of(anchor, batch)
             weighted = batch if weights is None else batch.weighted(weights)
             part, found = self._backend.clipped_sum(rows_of(params, batch), weighted, clip, at)
             total.index_add_(0, batch.rows, part)
             broken.index_add_(0, batch.rows, found)
-        self._count(cohort, broken)
-        return total
+        self._count(cohort, self._summed(broken))
+        return self._summed(total)
 
     def _count(self, cohort: Tensor, broken: Tensor) -> None:
         if len(cohort) == len(self._broken):

@@ -38,7 +38,8 @@ class Compute:
         threads: Number of CPU threads of torch; None leaves it unchanged. Very large numbers end the process. Several
             threads compute several clients at once, which changes no bit where there are clients enough for all.
         engine: Where clients are: `"local"`, all in this process, or `"processes"`, some of them in each of those
-            that torchrun starts (`fedpriv train CONFIG --processes 2`), which must trust each other.
+            that torchrun starts (`fedpriv train CONFIG --processes 2`), which must trust each other. With `"examples"`
+            all clients are in each of these, which share the examples of a batch: for few clients with large batches.
         timeout: Seconds after which a process that waits for another one gives up.
         state: Where what clients keep between rounds is kept: in `"memory"`, or on `"disk"`, of which a round reads and
             writes the rows of its cohort only. The numbers are the same.

@@ -159,6 +159,7 @@ class Training:
             own = part.of(clients)
             self.population = Population(own, device, getattr(torch, compute.dtype), chunk, part)
             check_kinds(place.all(self.population.kind))
+            place.agree(lambda: ownership.contents(self.population))
             model, loss, self._test = self.population.model, self.population.loss, public.test
             evaluate = public.evaluator(model, loss, batched=compute.backend != "loop")
             self._check_test(public, privacy)
@@ -180,7 +181,8 @@ class Training:
 
             # what it costs, and the only door to the data
             self._charging = Charging(self.plan, uncovered)
-            self._sums = Sums(in_threads(chosen(backend, *of_model[1:])), len(self.population), device)
+            of_examples = in_threads(chosen(backend, *of_model[1:])), len(self.population), device
+            self._sums = Sums(*of_examples, place.own, place.summed)
             self.ledger = self._opened(streams, saved, fresh_noise=fresh_noise)
             of_run = self.plan.privacy, self.ledger, streams
             self.oracle = PrivateOracle(self.population, self._sums, *of_run, place.total, place.largest)

@@ -23,6 +23,7 @@ def serve(rank: int, meeting: str, calls: Connection) -> None:
 
     from fedpriv import engines
     from fedpriv.engines.processes import Processes
+    from fedpriv.engines.processes.examples import SharedExamples
     from fedpriv.engines.processes.group import Group
 
     torch.set_num_threads(1)
@@ -36,6 +37,7 @@ def serve(rank: int, meeting: str, calls: Connection) -> None:
             return
         # a run of this many processes
         engines.PLACES["processes"] = lambda timeout, size=size: Processes(timeout, Group(handles[size], timeout))
+        engines.PLACES["examples"] = lambda timeout, size=size: SharedExamples(timeout, Group(handles[size], timeout))
         try:
             calls.send((None, getattr(importlib.import_module(module), name)(*arguments)))
         except BaseException as error:

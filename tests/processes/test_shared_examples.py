@@ -1,0 +1,96 @@
+"""Processes that share the examples of every batch: the run is that of one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import runs
+import torch
+from runs import Case, outcome
+from test_command import BARE, QUICK, assert_same_run, fedpriv
+from test_same_run import EXACT, FEDAVG, GOSSIP, STRATEGIES, assert_same, in_one
+from workers import Workers
+
+import fedpriv as fp
+
+CASES = [
+    Case(FEDAVG),
+    Case(STRATEGIES[5], network="fixed"),
+    Case(STRATEGIES[10], "sums"),
+    Case(STRATEGIES[13], "curator of examples"),
+    Case(FEDAVG, "clients", "poisson"),
+    Case(GOSSIP, "pairs", "ring"),
+    Case("name: private_al", "values", problem="constraints"),
+    Case(EXACT[0], "nothing", problem="constraints", noise={}, rounds=12),
+]
+
+
+RUNS = [pytest.param(case, 2, id=f"{case}-2") for case in CASES]
+RUNS += [
+    pytest.param(case, 3, marks=pytest.mark.distributed, id=f"{case}-3")
+    for case in CASES
+    if case.options not in EXACT  # refused for more processes than pairs of clients
+]
+
+
+@pytest.mark.parametrize(("case", "size"), RUNS)
+def test_the_run_is_that_of_one_process(workers: Workers, case: Case, size: int) -> None:
+    found = workers.of(size, outcome, case, "examples")
+    assert_same(found[0], in_one(case), 1e-9)
+    for other in found[1:]:
+        assert other.records is None
+        for name, value in other.state.items():
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(found[0].state[name])), name
+
+
+def drawn() -> tuple[int, float]:
+    """How many examples this process has worked on, and their sum."""
+    run, seen = runs.training(Case(FEDAVG, rounds=1), "examples"), list[torch.Tensor]()
+    own = run._sums._own
+
+    def watched(batch: Any) -> Any:
+        found = own(batch)
+        seen.append(found.inputs[found.mask])
+        return found
+
+    run._sums._own = watched
+    list(run)
+    found = torch.cat(seen)
+    return len(found), float(found.sum())
+
+
+def test_each_example_is_worked_on_in_one_process(workers: Workers) -> None:
+    (one, first), (other, second) = workers.of(2, drawn)
+    ((everything, both),) = workers.of(1, drawn)
+    assert min(one, other) > 0
+    assert one + other == everything
+    assert first + second == pytest.approx(both)
+
+
+def with_other_data() -> str:
+    """Set a run up in which each process has read other examples."""
+    clients = runs.clients()
+    rank = torch.distributed.get_rank()
+    clients[1] = fp.Client(clients[1].model, clients[1].loss, runs.clients(2 + rank)[-1].loader)
+    compute = fp.Compute(engine="examples", dtype="float64", timeout=60.0)
+    try:
+        fp.Training(clients, fp.fedavg(0.5), fp.Privacy(noise_multiplier=1.0), rounds=1, compute=compute)
+    except fp.FedprivError as error:
+        return str(error)
+    return "nothing was raised"
+
+
+def test_other_examples_in_another_process_are_refused(workers: Workers) -> None:
+    for text in workers.of(2, with_other_data):
+        assert "every process must read the same examples in the same order" in text
+
+
+@pytest.mark.distributed
+def test_the_command_shares_examples_where_the_settings_say_so(tmp_path: Path) -> None:
+    words = ["train", str(BARE), *QUICK, "rounds=6", "--out"]
+    assert fedpriv(*words, str(tmp_path / "one")).returncode == 0
+    found = fedpriv(*words, str(tmp_path / "two"), "--processes", "2", "compute.engine=examples")
+    assert found.returncode == 0, found.stderr
+    assert_same_run(tmp_path / "one", tmp_path / "two")
