@@ -12,7 +12,7 @@ OUT ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-federation test test-distributed test-slow test-faults fuzz mutants check format format-check lint types layers docs coverage bench bench-scaling bench-runs bench-more clean
+.PHONY: help venv demo demo-federation test test-distributed test-slow test-faults fuzz mutants check format format-check lint types layers docs coverage bench bench-scaling bench-runs bench-audit bench-more clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -101,6 +101,9 @@ bench-scaling: venv ## how a round grows with clients, parameters and examples: 
 
 bench-runs: venv ## where the time of whole runs goes, in shares; reads $$FEDPRIV_DATA
 	$(BIN)/python benchmarks/speed/whole_runs.py $(if $(TABLE),--markdown $(TABLE))
+
+bench-audit: venv ## which deficit of noise an audit finds, how probably: half an hour (TABLE=file writes it)
+	$(BIN)/python benchmarks/audit/power.py $(if $(TABLE),--markdown $(TABLE))
 
 bench-more: venv ## nodes of a sparse graph, the disk of a ledger, noise of pairs, how long it takes to start, a million clients, two cores, a GPU
 	$(BIN)/python benchmarks/speed/nodes.py

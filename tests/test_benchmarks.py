@@ -11,6 +11,10 @@ import torch
 
 ROOT = Path(__file__).parents[1] / "benchmarks"
 RUNS = {
+    "audit/power.py": [
+        *("--parts", "0.5", "--canaries", "30", "--runs", "5", "--rounds", "1"),
+        *("--repeats", "2", "--pool", "10", "--markdown", "OUT/power.md"),
+    ],
     "speed/accounting.py": ["--rounds", "20", "--planned", "5"],
     "speed/anatomy.py": ["--smoke", "--only", "softmax", "--markdown", "OUT/anatomy.md"],
     "speed/table.py": ["--smoke", "--markdown", "OUT/table.md"],
@@ -61,8 +65,10 @@ PARTS = {  # of the scripts above, and run by them
         "subprocesses",
     },
     "reproduce": {"sensors", "svm_problem", "svm_runs"},
+    "audit": set(),
 }
-PEERS = {"speed": {"pfl_environment"}, "reproduce": {"logistic_regression_peer"}}  # need a network or another library
+# need a network or another library
+PEERS = {"speed": {"pfl_environment"}, "reproduce": {"logistic_regression_peer"}, "audit": set()}
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +115,7 @@ def test_it_runs(script, data, tmp_path, monkeypatch, capfd):
 
 
 def test_every_file_is_run_or_named():
-    for folder in ("speed", "reproduce"):
+    for folder in ("audit", "speed", "reproduce"):
         named = {Path(script).stem for script in RUNS if script.startswith(folder)}
         assert {path.stem for path in (ROOT / folder).glob("*.py")} == named | PARTS[folder] | PEERS[folder]
 
