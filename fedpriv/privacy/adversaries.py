@@ -150,7 +150,8 @@ def _pairwise(records: Sequence[Record], n_clients: int, adversary: str, collude
     said = "pairs of clients keep their secrets from all others"
     declared = max((record.pairs.colluders for record in records if record.pairs is not None), default=0)
     if _priced(told, n_clients):
-        return View(told, f"{said}, and at most {count or 'none'} of them tell{'s' * (count == 1)} others", stronger)
+        who = f"at most {count} of them tell{'s' * (count == 1)}" if count else "none of them tells"
+        return View(told, f"{said}, and {who} others", stronger)
     if count <= declared and _priced(records, n_clients):
         return View(records, f"{said}, and at most {declared} of them tell others", f"{declared} colluders")
     return View(None, f"{said}; with {count} colluders no bound is known: too many sets of them to look at")

@@ -87,16 +87,13 @@ class Statement:
         return asdict(self)
 
 
-def statement_of(
-    runs: Sequence[Run], spendings: Sequence[Spending], account: Account, more: Sequence[Section] = ()
-) -> Statement:
+def statement_of(runs: Sequence[Run], spendings: Sequence[Spending], account: Account) -> Statement:
     """The page about runs on the same data.
 
     Args:
         runs: Their folders.
         spendings: What each is charged, in the same order.
         account: What they cost together.
-        more: Further sections, as of a federation or of a search that the runs belong to.
     """
     names = ", ".join(str(run.folder) for run in runs)
     spent = account.spent
@@ -112,7 +109,6 @@ def statement_of(
             rests(spendings, spent.accountant),
             not_covered(spent),
             _others(runs, spendings, account),
-            *more,
             _verify(runs),
         ),
     )

@@ -104,6 +104,10 @@ def _named(found: Sequence[_Federation]) -> int | None:
     return min((one.colluders for one in found if one.colluders is not None), default=None)
 
 
+def _at_most(number: int) -> str:
+    return f"at most {number} of" if number else "none of"
+
+
 def _cells(found: Sequence[_Federation], card: Card, delta: float, colluders: int, group: int) -> list[Cell]:
     """What holds for this site's own records, whatever the others do."""
     sizes, named = None if card.size_declared else (card.size,), _named(found)
@@ -112,7 +116,7 @@ def _cells(found: Sequence[_Federation], card: Card, delta: float, colluders: in
     if named is None:
         return cells
     # a site's part of the noise of pairs is counted for as many colluders as the plan names, and for no more
-    told = f"pairs of sites keep their secrets, and at most {named} of the other sites tell what they know"
+    told = f"pairs of sites keep their secrets, and {_at_most(named)} the others tell what they know"
     known = [replace(one, assumes=told) for one in cells if one.adversary in (MESSAGES, SERVER, MODEL)]
     few = [replace(one, adversary=f"{named} {COLLUDERS}") for one in known if one.adversary == MESSAGES and named]
     many = [replace(one, adversary=f"{named + 1} {COLLUDERS}") for one in known if one.adversary == MESSAGES]
@@ -175,7 +179,7 @@ def _cost(found: Sequence[_Federation], spent: Spent, whole: Spent, limit: str) 
 
 
 def _rests(named: int | None) -> Section:
-    others = "any number of them" if named is None else f"at most {named} of them"
+    others = "any number of them" if named is None else f"{_at_most(named)} them"
     said = f"{_OWN} Others may tell each other all they know: {others}."
     return Section("What does this rest on, and what was simulated?", (said, "Nothing was simulated.", wording.ASSUMED))
 

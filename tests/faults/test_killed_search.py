@@ -25,8 +25,10 @@ from fedpriv.storage import files
 from fedpriv.tuning import Outcome, Search, SearchSettings, Space, search
 
 BASE = str(Path(__file__).parents[1] / "run.yaml")
-QUICK = ["data.partition.n_clients=2", "rounds=2", "seed=0", "compute.threads=1", "privacy.epsilon=1"]
-QUICK += ["log={checkpoint_every: 1, tensorboard: false}"]
+QUICK = [
+    *("data.partition.n_clients=2", "rounds=2", "seed=0", "compute.threads=1", "privacy.epsilon=1"),
+    "log={checkpoint_every: 1, tensorboard: false}",
+]
 CENTRAL = ["strategy={name: fedavg, learning_rate: 0.5}", "privacy={epsilon: 1, trust: {central: {}}}"]
 SPACE = {"strategy.rho.scale": {"low": 0.01, "high": 10.0, "log": True}}
 TRIALS = 3
