@@ -17,6 +17,7 @@ from fedpriv.sites.membership import Membership, number_of, own_data
 from fedpriv.sites.messages import Code, Malformed, Reply, pack, unpack_question
 from fedpriv.sites.notice import BadNotice, Notice
 from fedpriv.sites.plan import Proposal
+from fedpriv.sites.reserving import Reservation
 from fedpriv.sites.site_folder import Budget, SiteFolder, SiteSettings
 from fedpriv.sites.terms import Terms
 
@@ -104,12 +105,17 @@ class Site:
         Raises:
             ConfigError: it is another plan, or is refused.
             DataError: the site's data do not fit it.
+            BudgetExhausted: the lifetime budget of the data does not allow it.
+            PrivacyError: that budget promises more than the plan.
         """
         proposal, terms = self.consider(text)
         if "".join(accept.split()) not in (proposal.hash[:32], proposal.hash):
             fix = "is not the fingerprint of this plan: compare it with the other owners, not with the server"
             raise ConfigError("accept", accept, fix)
+        reservation = Reservation(self._folder, terms, number_of(self._folder, proposal))
+        reservation.check()
         found = Membership(self._folder, proposal, terms)
+        reservation.make()
         self._folder.accept(proposal)
         self._members[proposal.hash] = found
         return proposal
@@ -173,7 +179,9 @@ class Site:
     def _member(self, plan: str) -> Membership:
         if plan not in self._members:
             found = self.plans[plan]
-            self._members[plan] = Membership(self._folder, found, Terms.of(found))
+            terms = Terms.of(found)
+            Reservation(self._folder, terms, number_of(self._folder, found)).check_made()
+            self._members[plan] = Membership(self._folder, found, terms)
         return self._members[plan]
 
     def close(self) -> None:

@@ -45,10 +45,13 @@ class Budget(Section):
     Attributes:
         epsilon: So much.
         delta: At this failure probability.
+        file: The lifetime budget of its data (`fedpriv budget`), in which every accepted plan is reserved as well: for
+            owners whose data have other uses, such as runs of their own. None: federations are the only use.
     """
 
     epsilon: Positive
     delta: Fraction = 1e-5
+    file: str | None = None
 
 
 class SiteSettings(Section):
@@ -146,6 +149,8 @@ class SiteFolder:
         for name, key in zip((NODE_KEY, f"{NODE_KEY}.pub"), _node_key(), strict=True):
             lock.write(name, key)
         told = settings.model_dump(mode="json")
+        if settings.budget.file is not None:  # wherever the site is run from
+            told["budget"]["file"] = str(Path(settings.budget.file).absolute())
         lock.write(SETTINGS, yaml.safe_dump(told, sort_keys=False, allow_unicode=True).encode())
         return cls(path)
 

@@ -155,13 +155,12 @@ def _released(found: Sequence[_Federation]) -> Section:
         for one in found
     )
     text = "Every answer was noised and written down before the site's message was computed from it; nothing else left."
-    for one in found:
-        for said in one.notices:
-            text += (
-                f" {one.proposal.document.run}: the site has signed that it is absent in rounds {said.first + 1} to "
-            )
-            text += f"{said.last + 1} ({said.why})."
-    return Section("What was released, and when?", (text,), (), (heading, *rows))
+    signed = [
+        f"{one.proposal.document.run}: signed to be absent in rounds {said.first + 1} to {said.last + 1} ({said.why})."
+        for one in found
+        for said in one.notices
+    ]
+    return Section("What was released, and when?", (text, *signed), (), (heading, *rows))
 
 
 def _cost(found: Sequence[_Federation], spent: Spent, whole: Spent, limit: str) -> Section:

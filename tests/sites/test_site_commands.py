@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from fedpriv.cli import app
+from fedpriv.errors import LedgerError
+from fedpriv.privacy.budget import Budget
 from fedpriv.sites import Proposal, Site
+from fedpriv.sites.messages import Question, pack
 
 RUNNER = CliRunner()
 DIGITS = "{name: digits, flat: true, partition: {kind: iid, n_clients: 2}}"
@@ -83,4 +87,43 @@ def test_a_site_signs_that_it_will_be_away(tmp_path: Path, monkeypatch: pytest.M
     assert "still to come, 1 to 4" in refused("site", "absent", "north", "4-5", "--plan", plan.fingerprint)
     assert "such as 7-9" in refused("site", "absent", "north", "two")
     assert "of 1" in refused("site", "absent", "north", "2", "--plan", "0000")
-    assert "absent in rounds 2 to 3 (away)" in fedpriv("statement", "north")
+    assert "signed to be absent in rounds 2 to 3 (away)" in fedpriv("statement", "north")
+
+
+def test_a_plan_is_reserved_in_the_lifetime_budget_of_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    budget = Budget.create("life.jsonl", epsilon=4, delta=1e-5)
+    Path("run.yaml").write_text(CONFIG)
+    for number, name in enumerate(("north", "south")):
+        file = ", file: life.jsonl" if name == "north" else ""
+        told = f"name: {name}\nclient: {number}\ndata: {DIGITS}\nbudget: {{epsilon: 9{file}}}\n"
+        Path(f"{name}.yaml").write_text(told)
+        fedpriv("site", "init", name, f"{name}.yaml")
+    for number, costs in enumerate((3.0, 4.0)):
+        fedpriv("federate", "plan", "run.yaml", "north/card.json", "south/card.json", "--out", f"fed{number}")
+        plan = Proposal.read(Path(f"fed{number}/plan.yaml").read_text())
+        accept = "site", "join", "north", f"fed{number}/plan.yaml", "--accept", plan.fingerprint
+        if costs <= 3:
+            fedpriv(*accept)
+            fedpriv(*accept)  # again is once
+            first = plan
+        else:  # two of epsilon 3 cost more than 4 together
+            assert "Nothing was released" in refused(*accept)
+        assert budget.balance().spent.epsilon == pytest.approx(3.0, rel=1e-5)
+    (entry,) = budget.balance().entries
+    assert entry.run.startswith("site north, plan ")
+    assert "X25519" in entry.trust
+    site = Site("north")
+    assert [*site.plans] == [first.hash]
+    site.prepare()
+    site.close()
+    # a budget without the reservation is no budget for this plan
+    Budget.create("other.jsonl", epsilon=4, delta=1e-5)
+    settings = Path("north/site.yaml")
+    settings.write_text(settings.read_text().replace("life.jsonl", "other.jsonl"))
+    site = Site("north")
+    with pytest.raises(LedgerError, match="accept the plan again"):
+        site.prepare()
+    question = pack(Question(first.hash, 0, torch.zeros(650)))
+    assert b"failed" in site.answer(question)
+    site.close()
