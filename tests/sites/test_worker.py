@@ -23,9 +23,12 @@ class Served:
 
     def __enter__(self) -> Served:
         self.thread.start()
-        while not (self.folder / SOCKET).exists():
-            time.sleep(0.01)
-        return self
+        while True:  # there is a name before anybody listens
+            try:
+                ask(self.folder, b"")
+                return self
+            except OSError:
+                time.sleep(0.01)
 
     def __exit__(self, *_: object) -> None:
         self.on = False
