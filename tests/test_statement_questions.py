@@ -216,6 +216,9 @@ def test_of_a_search_that_is_not_finished_all_is_charged(search: Path, tmp_path:
     page = done("statement", str(tmp_path / "half"))
     assert "The search is not finished: 1 of 3 have ended, all are charged." in page
     assert f"reveals at most epsilon={gaussians(3, 1)} (delta=1e-5)" in page and "3 x gradient" in page
+    # what the shell computes: of the trial that was begun too
+    every = sorted((tmp_path / "half" / "trials").glob("*/ledger.jsonl"))
+    assert len(every) == 2 and hashlib.sha256(b"".join(path.read_bytes() for path in every)).hexdigest() in page
 
 
 def test_an_altered_trial_or_another_folder_beside_it_has_no_page(search: Path, tmp_path: Path):

@@ -238,11 +238,12 @@ def _cost(search: Search, alone: Spent, spent: Spent, more: Mapping[str, tuple[f
 
 def _ledgers(folder: Path, runs: Sequence[Run]) -> list[tuple[str, str]]:
     """One hash for all ledgers, which any machine can compute."""
-    whole = hashlib.sha256()
-    for run in runs:
-        whole.update((run.folder / "ledger.jsonl").read_bytes())
+    whole, places = hashlib.sha256(), sorted((folder / SEEN).glob("*/ledger.jsonl"))
+    for place in places:
+        whole.update(place.read_bytes())
     records = sum(len(run.files.ledger.records) for run in runs)
-    told = f"{records} records in {len(runs)} chains; SHA-256 of all in order {whole.hexdigest()}"
+    begun = "" if len(places) == len(runs) else f", and {len(places) - len(runs)} that has not ended"
+    told = f"{records} records in {len(runs)} chains{begun}; SHA-256 of all in order {whole.hexdigest()}"
     return [
         ("ledgers", told),
         ("was anything changed?", f"cat {folder / SEEN}/*/ledger.jsonl | sha256sum must print the same hash"),
