@@ -96,7 +96,54 @@ class Place(Protocol):
         ...
 
 
-class Here:
+class EveryClient:
+    """What a `Place` says where all clients are in the process."""
+
+    def part(self, whole: Part) -> Part:
+        """See `Place`."""
+        return whole
+
+    def network(self, whole: RoundNetwork, part: Part) -> RoundNetwork:
+        """See `Place`."""
+        return whole
+
+    def total(self, rows: Tensor) -> Tensor:
+        """See `Place`."""
+        return rows.sum(0, keepdim=True)
+
+    def largest(self, number: float) -> float:
+        """See `Place`."""
+        return number
+
+    def rows(self, rows: Tensor, part: Part) -> Tensor:
+        """See `Place`."""
+        return rows
+
+    def whole(self, progress: Progress, part: Part) -> Progress:
+        """See `Place`."""
+        return progress
+
+    def share(self, progress: Progress, part: Part) -> Progress:
+        """See `Place`."""
+        return progress
+
+
+class EveryExample:
+    """What a `Place` says where a client's examples are in one process."""
+
+    def agree(self, data: Callable[[], Sequence[Sequence[bytes]]]) -> None:
+        """See `Place`."""
+
+    def own(self, batch: Batch) -> Batch:
+        """See `Place`."""
+        return batch
+
+    def summed(self, sums: Tensor) -> Tensor:
+        """See `Place`."""
+        return sums
+
+
+class Here(EveryClient, EveryExample):
     """All clients are in this process.
 
     Args:
@@ -111,33 +158,6 @@ class Here:
     def device(self, found: torch.device) -> torch.device:
         """See `Place`."""
         return found
-
-    def part(self, whole: Part) -> Part:
-        """See `Place`."""
-        return whole
-
-    def network(self, whole: RoundNetwork, part: Part) -> RoundNetwork:
-        """See `Place`."""
-        return whole
-
-    def agree(self, data: Callable[[], Sequence[Sequence[bytes]]]) -> None:
-        """See `Place`."""
-
-    def own(self, batch: Batch) -> Batch:
-        """See `Place`."""
-        return batch
-
-    def summed(self, sums: Tensor) -> Tensor:
-        """See `Place`."""
-        return sums
-
-    def total(self, rows: Tensor) -> Tensor:
-        """See `Place`."""
-        return rows.sum(0, keepdim=True)
-
-    def largest(self, number: float) -> float:
-        """See `Place`."""
-        return number
 
     def told(self, make: Callable[[], T]) -> T:
         """See `Place`."""
@@ -154,15 +174,3 @@ class Here:
     def ledger(self, make: Callable[[], Ledger], digest_key: bytes | None) -> Ledger | Witness:
         """See `Place`."""
         return make()
-
-    def rows(self, rows: Tensor, part: Part) -> Tensor:
-        """See `Place`."""
-        return rows
-
-    def whole(self, progress: Progress, part: Part) -> Progress:
-        """See `Place`."""
-        return progress
-
-    def share(self, progress: Progress, part: Part) -> Progress:
-        """See `Place`."""
-        return progress

@@ -12,9 +12,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from fedpriv.clients.batch import Batch
 from fedpriv.clients.part import Part
 from fedpriv.engines.local import Progress, RoundNetwork
+from fedpriv.engines.place import EveryExample
 from fedpriv.engines.processes.graph import SharedGraph
 from fedpriv.engines.processes.group import Group, joined, local_rank
 from fedpriv.engines.processes.rows import gathered, gathered_rows, of_part
@@ -29,7 +29,7 @@ T = TypeVar("T")
 _DONE, _EXHAUSTED, _FAILED = range(3)
 
 
-class Processes:
+class Processes(EveryExample):
     """One of the processes of a run.
 
     Args:
@@ -68,17 +68,6 @@ class Processes:
             return SharedGraph(whole, part, shares(whole.n_clients, self.size), self._group)
         fix = "only a star or a graph can be shared by processes: train in one process"
         raise ConfigError("network", type(whole).__name__, fix)
-
-    def agree(self, data: Callable[[], Sequence[Sequence[bytes]]]) -> None:
-        """See `Place`."""
-
-    def own(self, batch: Batch) -> Batch:
-        """See `Place`."""
-        return batch
-
-    def summed(self, sums: Tensor) -> Tensor:
-        """See `Place`."""
-        return sums
 
     def total(self, rows: Tensor) -> Tensor:
         """See `Place`."""

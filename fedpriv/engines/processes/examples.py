@@ -9,16 +9,14 @@ from typing import TypeVar
 from torch import Tensor
 
 from fedpriv.clients.batch import Batch
-from fedpriv.clients.part import Part
-from fedpriv.engines.local import Progress, RoundNetwork
+from fedpriv.engines.place import EveryClient
 from fedpriv.engines.processes import Processes
 from fedpriv.errors import ConfigError
-from fedpriv.network.local import sum_of
 
 T = TypeVar("T")
 
 
-class SharedExamples(Processes):
+class SharedExamples(EveryClient, Processes):
     """One of the processes of a run, each of which sums the gradients of its part of every batch.
 
     Batches, noise, rows and the server are the same in all of them, to the last bit; so are the examples that they
@@ -26,14 +24,6 @@ class SharedExamples(Processes):
     """
 
     _alike = True
-
-    def part(self, whole: Part) -> Part:
-        """See `Place`."""
-        return whole
-
-    def network(self, whole: RoundNetwork, part: Part) -> RoundNetwork:
-        """See `Place`."""
-        return whole
 
     def agree(self, data: Callable[[], Sequence[Sequence[bytes]]]) -> None:
         """Refuse other examples, or another order, than other processes have.
@@ -54,26 +44,6 @@ class SharedExamples(Processes):
         """See `Place`."""
         return self._group.sum(sums)
 
-    def total(self, rows: Tensor) -> Tensor:
-        """See `Place`."""
-        return sum_of(rows)
-
-    def largest(self, number: float) -> float:
-        """See `Place`."""
-        return number
-
     def all(self, own: T) -> Sequence[T]:
         """What one of them has, since all have the same; it still fails in all where one has failed."""
         return super().all(own)[:1]
-
-    def rows(self, rows: Tensor, part: Part) -> Tensor:
-        """See `Place`."""
-        return rows
-
-    def whole(self, progress: Progress, part: Part) -> Progress:
-        """See `Place`."""
-        return progress
-
-    def share(self, progress: Progress, part: Part) -> Progress:
-        """See `Place`."""
-        return progress
