@@ -15,7 +15,7 @@ from fedpriv.reports.pages import WRITERS, markdown
 from fedpriv.reports.report import Run
 from fedpriv.reports.spendings import spending_of
 from fedpriv.reports.statement import Statement, statement_of
-from fedpriv.sites.statement import is_site, statement_of_site
+from fedpriv.sites.statement import draw_site, is_site, statement_of_site
 from fedpriv.storage.files import write_whole
 from fedpriv.tuning.statement import is_search, statement_of_search
 
@@ -27,13 +27,17 @@ def state(folders: Sequence[Path], places: Sequence[Path], *, colluders: int, gr
         ConfigError: a file's name does not say what it is.
         FedprivError: a folder holds no run, or its files are altered or incomplete.
     """
+    drawn = {".png"} if len(folders) == 1 and is_site(folders[0]) else set[str]()
     for place in places:
-        if place.suffix not in WRITERS:
-            raise ConfigError("--out", str(place), f"name a file that ends in {', '.join(WRITERS)}")
+        if place.suffix not in {*WRITERS, *drawn}:
+            raise ConfigError("--out", str(place), f"name a file that ends in {', '.join([*WRITERS, *drawn])}")
     with busy_with("counting"):
         page = _page(folders, colluders, group)
     for place in places:
-        write_whole(place, WRITERS[place.suffix](page))
+        if place.suffix in drawn:
+            draw_site(folders[0], place)
+        else:
+            write_whole(place, WRITERS[place.suffix](page))
     if as_json:
         print_json({**page.to_json(), "written": [str(place) for place in places]})
     elif places:

@@ -1,4 +1,4 @@
-"""A run as a picture: its test metric and its epsilon against rounds."""
+"""Pictures: a run's test metric and its epsilon against rounds, and what is spent of a budget."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 import itertools
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from fedpriv.storage.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Okabe and Ito's blue and vermilion: distinct to colour-blind readers too
 _METRIC, _EPSILON, _GREY = "#0072B2", "#D55E00", "#5F6368"
@@ -52,6 +53,37 @@ def draw(run: Run, path: Path) -> None:
     above.set_title(run.title, loc="left", fontsize=13, fontweight="bold", pad=14 + 12 * len(privacy))
     place = {"xycoords": "axes fraction", "textcoords": "offset points"}
     above.annotate("\n".join(privacy), (0, 1), (0, 9), **place, fontsize=8.5, color=_GREY)
+    _write(figure, path)
+
+
+def draw_budget(spent: Mapping[int, float], limit: float, begins: Mapping[int, str], title: str, path: Path) -> None:
+    """Draw what is spent of a budget.
+
+    Args:
+        spent: Epsilon, finite, after so many rounds.
+        limit: The budget.
+        begins: After how many rounds something began, and what.
+        title: Of the picture.
+        path: PNG file to write.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 3.6), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    _draw_spent(axes, [*spent], [*spent.values()], limit, f"budget {limit:g}")
+    for at, what in begins.items():
+        axes.axvline(at, color=_GREY, linewidth=0.6, linestyle=":")
+        axes.annotate(what, (at, 0), (3, 16), textcoords="offset points", rotation=90, fontsize=7, color=_GREY)
+    axes.set_xlabel("rounds answered, in all federations")
+    axes.set_ylabel("epsilon spent")
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
+    _tidy(axes)
+    _write(figure, path)
+
+
+def _write(figure: Figure, path: Path) -> None:
     picture = io.BytesIO()
     figure.savefig(picture, format="png")
     write_whole(path, picture.getvalue())
@@ -115,14 +147,18 @@ def _draw_epsilon(axes: Axes, run: Run) -> None:
         axes.text(0.5, 0.5, "infinite: not private", transform=axes.transAxes, ha="center", color=_EPSILON)
         axes.set_yticks([])
         return
+    _draw_spent(axes, rounds, values, target, "" if target is None else f"target {target:g}")
+
+
+def _draw_spent(axes: Axes, rounds: Sequence[int], values: Sequence[float], limit: float | None, told: str) -> None:
     axes.plot(rounds, values, color=_EPSILON, linewidth=2)
     axes.fill_between(rounds, values, color=_EPSILON, alpha=0.12, linewidth=0)
-    axes.set_ylim(0, 1.15 * max(target or 0.0, *values))
-    if target is not None:
-        axes.axhline(target, color=_GREY, linewidth=1, linestyle=(0, (4, 3)))
+    axes.set_ylim(0, 1.15 * max(limit or 0.0, *values))
+    if limit is not None:
+        axes.axhline(limit, color=_GREY, linewidth=1, linestyle=(0, (4, 3)))
         axes.annotate(
-            f"target {target:g}",
-            (0, target),
+            told,
+            (0, limit),
             (2, 3),
             xycoords=("axes fraction", "data"),
             textcoords="offset points",

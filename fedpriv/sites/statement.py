@@ -16,6 +16,7 @@ from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.matrix import Cell, matrix
 from fedpriv.privacy.record import Record
 from fedpriv.reports import wording
+from fedpriv.reports.picture import draw_budget
 from fedpriv.reports.statement import Section, Statement, against, made_by, purpose_of, unbounded
 from fedpriv.sites.card import Card
 from fedpriv.sites.guard import of_one
@@ -81,6 +82,27 @@ def statement_of_site(folder: Path, *, colluders: int = 1, group: int = 10) -> S
             _verify(folder, found),
         ),
     )
+
+
+def draw_site(folder: Path, place: Path) -> None:
+    """Draw what a site has spent after each of its answered rounds, and its budget, as a PNG file.
+
+    Raises:
+        FedprivError: a file of the site is missing, damaged or altered.
+    """
+    settings = SiteSettings.read(folder / SETTINGS)
+    card = Card.model_validate_json(files.read(folder / CARD))
+    delta, before = settings.budget.delta, list[Spending]()
+    spent, begins = {0: 0.0}, dict[int, str]()
+    plans = sorted((folder / "runs").glob("*/plan.yaml"), key=lambda path: path.stat().st_mtime)
+    for one in (_read(path, card) for path in plans):
+        begins[max(spent)] = f"plan {one.proposal.fingerprint[:9]}"
+        rounds = sorted({record.round for record in one.done.records})
+        for so_far in rounds:
+            released = [record for record in one.done.records if record.round <= so_far]
+            spent[max(spent) + 1] = compose([*before, replace(one.done, records=released)], delta).epsilon
+        before.append(one.done)
+    draw_budget(spent, settings.budget.epsilon, begins, f"Site {card.name}: epsilon at delta={delta:g}", place)
 
 
 def _read(path: Path, card: Card) -> _Federation:

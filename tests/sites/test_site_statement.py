@@ -14,6 +14,7 @@ from fedpriv.errors import FedprivError
 from fedpriv.privacy.accounting import gaussian
 from fedpriv.privacy.accounting.spent import up
 from fedpriv.privacy.ledger_file import LedgerFile
+from fedpriv.reports import picture
 from fedpriv.runs.results import software
 from fedpriv.sites import Site
 from fedpriv.sites.statement import statement_of_site
@@ -99,3 +100,31 @@ def test_an_altered_ledger_has_no_page_nor_has_a_site_that_joined_nothing(traine
     site.close()
     with pytest.raises(FedprivError, match="joined no federation"):
         statement_of_site(tmp_path / "new")
+
+
+def test_what_a_site_has_spent_is_drawn_against_its_budget(
+    trained: Party, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    seen = dict[str, object]()
+    whole = picture.draw_budget
+
+    def watched(*drawn: object) -> None:
+        seen.update(zip(("spent", "limit", "begins"), drawn, strict=False))
+        whole(*drawn)  # pyright: ignore
+
+    monkeypatch.setattr("fedpriv.sites.statement.draw_budget", watched)
+    done = CliRunner().invoke(app, ["statement", str(trained.folder / "east"), "--out", str(tmp_path / "east.png")])
+    assert done.exit_code == 0, done.output
+    spent = seen["spent"]
+    assert isinstance(spent, dict)
+    assert [*spent] == [0, 1, 2, 3, 4]
+    assert [*spent.values()] == sorted(spent.values())
+    assert spent[4] == pytest.approx(trained.sites[1].spent(trained.proposal.hash).epsilon, rel=1e-6)
+    assert (seen["limit"], seen["begins"]) == (50.0, {0: f"plan {trained.proposal.fingerprint[:9]}"})
+    assert (tmp_path / "east.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_only_a_site_has_a_picture(tmp_path: Path):
+    done = CliRunner().invoke(app, ["statement", str(tmp_path), "--out", str(tmp_path / "run.png")])
+    assert done.exit_code == 2
+    assert "ends in .md, .html, .pdf" in done.output
