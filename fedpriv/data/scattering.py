@@ -9,6 +9,7 @@ Source: Bruna and Mallat (2013), invariant scattering convolution networks; with
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache, reduce
 
 import torch
@@ -33,28 +34,53 @@ def scattering(images: Tensor) -> Tensor:
     Raises:
         ConfigError: an image is smaller than 8 pixels.
     """
+    return _of_channels(images, _two_layers, "scattering")
+
+
+def wavelets(images: Tensor) -> Tensor:
+    """The first layer alone, channels 1 to 16 of `scattering`: `[n, c, h, w] -> [n, 16 c, ceil(h / 4), ceil(w / 4)]`.
+
+    Raises:
+        ConfigError: an image is smaller than 8 pixels.
+    """
+    return _of_channels(images, _first_layer, "wavelets")
+
+
+def _of_channels(images: Tensor, coefficients: Callable[[Tensor], Tensor], name: str) -> Tensor:
+    """`coefficients` of each channel, mirrored at its edges, so many at a time that waves stay in a cache."""
     channels, height, width = images.shape[1:]
     if min(height, width) < 2 * _STEP:
-        raise ConfigError("data.transforms", "scattering", f"needs 8 pixels a side, found {height} x {width}")
+        raise ConfigError("data.transforms", name, f"needs 8 pixels a side, found {height} x {width}")
     # a multiple of 4, and two outputs beyond either edge, where the image is mirrored
     tall, wide = (-(-side // _STEP) * _STEP + 2 * _STEP for side in (height, width))
     edges = (_STEP, wide - width - _STEP, _STEP, tall - height - _STEP)
     single = functional.pad(images.reshape(-1, 1, height, width), edges, mode="reflect")[:, 0]
-    found = torch.cat([_scattered(block) for block in single.split(_BLOCK)])
-    return found[..., 1:-1, 1:-1].reshape(-1, CHANNELS * channels, tall // _STEP - 2, wide // _STEP - 2)
+    found = torch.cat([coefficients(block) for block in single.split(_BLOCK)])
+    return found[..., 1:-1, 1:-1].reshape(-1, channels * found.shape[1], tall // _STEP - 2, wide // _STEP - 2)
 
 
-def _scattered(images: Tensor) -> Tensor:
+def _two_layers(images: Tensor) -> Tensor:
     """`[n, h, w] -> [n, 81, h / 4, w / 4]`, the image taken to be periodic."""
-    small, large = (filters.to(images) for filters in _wavelets(*images.shape[-2:]))
-    smooth = _low_pass(*images.shape[-2:]).to(images)
     waves = torch.fft.fft2(images).unsqueeze(1)
-    of_small, of_large = (torch.fft.fft2(torch.fft.ifft2(waves * filters).abs()) for filters in (small, large))
+    moduli = _moduli(waves)
+    smooth, large = _low_pass(*images.shape[-2:]).to(images), _wavelets(*images.shape[-2:])[1].to(images)
     # what large wavelets leave has no high frequency: half the resolution holds it
-    halved = torch.fft.ifft2(_folded(of_small.unsqueeze(2) * large, 2)).abs().flatten(1, 2)
-    means = [_folded(part * smooth, _STEP) for part in (waves, of_small, of_large)]
+    halved = torch.fft.ifft2(_folded(moduli[:, :_DIRECTIONS].unsqueeze(2) * large, 2)).abs().flatten(1, 2)
+    means = [_folded(part * smooth, _STEP) for part in (waves, moduli)]
     means.append(_folded(torch.fft.fft2(halved) * _halved(smooth), _STEP // 2))
     return torch.fft.ifft2(torch.cat(means, 1)).real
+
+
+def _first_layer(images: Tensor) -> Tensor:
+    """`[n, h, w] -> [n, 16, h / 4, w / 4]`, the image taken to be periodic."""
+    moduli = _moduli(torch.fft.fft2(images).unsqueeze(1))
+    return torch.fft.ifft2(_folded(moduli * _low_pass(*images.shape[-2:]).to(images), _STEP)).real
+
+
+def _moduli(waves: Tensor) -> Tensor:
+    """Spectra of the wavelet moduli, those of small wavelets first: `[n, 1, h, w] -> [n, 16, h, w]`."""
+    filters = torch.cat(_wavelets(*waves.shape[-2:])).to(waves.real)
+    return torch.fft.fft2(torch.fft.ifft2(waves * filters).abs())
 
 
 def _folded(waves: Tensor, factor: int) -> Tensor:

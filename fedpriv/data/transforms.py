@@ -6,6 +6,7 @@ gradients of similar norms mean less noise for the same epsilon.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Literal
@@ -15,12 +16,15 @@ from scipy.fft import dct
 from torch import Tensor
 from torch.nn import functional
 
-from fedpriv.data.scattering import scattering
+from fedpriv.data.scattering import CHANNELS, scattering, wavelets
 from fedpriv.errors import ConfigError
 from fedpriv.plugins import nearest
 
 _AT_ONCE = 4096  # images
-TransformName = Literal["center", "unit", "bandpass", "edges", "deskew", "scattering", "group_norm"]
+_PRODUCTS = 4000
+TransformName = Literal[
+    "center", "unit", "bandpass", "edges", "deskew", "scattering", "wavelets", "group_norm", "contrast", "products"
+]
 
 
 def center(images: Tensor) -> Tensor:
@@ -108,6 +112,45 @@ def group_norm(images: Tensor) -> Tensor:
     return functional.group_norm(images, images.shape[1] // 3)
 
 
+def contrast(images: Tensor) -> Tensor:
+    """How eight directions differ at each place: `[n, 8 k, h, w] -> [n, 8 k, h, w]`.
+
+    From eight numbers of a place, one for each direction, their mean is taken away, and what is left is divided by the
+    root of its root mean square. What all directions share says where ink is, which is alike in most images, and the
+    root keeps strong edges from hiding weak ones. Of `scattering`'s channels, `[n, 81 c, h, w] -> [n, 80 c, h, w]`, the
+    first has no direction and is left out.
+
+    Raises:
+        ConfigError: the channels are not those of `scattering`, `wavelets` or `edges`.
+
+    Source: local contrast normalisation of Jarrett, Kavukcuoglu, Ranzato and LeCun (2009), here over directions alone;
+    the root is Arandjelovic and Zisserman's (2012).
+    """
+    if images.shape[1] % CHANNELS == 0:
+        images = images.unflatten(1, (-1, CHANNELS))[:, :, 1:].flatten(1, 2)
+    if images.shape[1] % 8:
+        fix = f"needs the channels of scattering, wavelets or edges, found {images.shape[1]}: put it behind one of them"
+        raise ConfigError("data.transforms", "contrast", fix)
+    directions = images.unflatten(1, (-1, 8))
+    apart = directions - directions.mean(2, keepdim=True)
+    spread = apart.square().mean(2, keepdim=True).sqrt()
+    return (apart / spread.clamp_min(1e-6).sqrt()).flatten(1, 2)  # rounding errors of a blank place stay small
+
+
+def products(images: Tensor) -> Tensor:
+    """4000 products of two random sums of an image's numbers: `[n, c, h, w] -> [n, 4000, 1, 1]`.
+
+    The signs in the sums are the same for all images and runs. The inner product of two results is, up to sampling, the
+    square of that of the images: a linear model of them is a quadratic one of the image. Use `unit` after it.
+
+    Source: Kar and Karnick (2012), random feature maps for dot product kernels.
+    """
+    flat, generator = images.flatten(1), torch.Generator().manual_seed(0)
+    shape = (flat.shape[1], _PRODUCTS)
+    sums = (flat @ (2 * torch.randint(2, shape, generator=generator, dtype=torch.int8) - 1).to(flat) for _ in range(2))
+    return (next(sums) * next(sums) / math.sqrt(_PRODUCTS))[:, :, None, None]
+
+
 def apply(images: Tensor, names: Sequence[TransformName]) -> Tensor:
     """Apply the transforms with these names, in order: `[n, c, h, w] -> [n, c', h', w']`.
 
@@ -130,7 +173,10 @@ TRANSFORMS: dict[str, Callable[[Tensor], Tensor]] = {
     "edges": edges,
     "deskew": deskew,
     "scattering": scattering,
+    "wavelets": wavelets,
     "group_norm": group_norm,
+    "contrast": contrast,
+    "products": products,
 }
 
 

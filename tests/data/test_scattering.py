@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy.signal import fftconvolve
 
-from fedpriv.data.scattering import CHANNELS, scattering
+from fedpriv.data.scattering import CHANNELS, scattering, wavelets
 from fedpriv.data.transforms import apply
 from fedpriv.errors import ConfigError
 
@@ -89,6 +89,12 @@ def test_it_moves_images_no_further_apart() -> None:
     assert bool((apart < before).all())
 
 
+def test_wavelets_are_the_first_layer() -> None:
+    images = torch.rand(3, 2, 20, 13, generator=torch.Generator().manual_seed(0))
+    for of_colour, layer in zip(scattering(images).split(81, 1), wavelets(images).split(16, 1), strict=True):
+        torch.testing.assert_close(layer, of_colour[:, 1:17])
+
+
 def test_groups_are_of_three_channels_and_small_images_are_refused() -> None:
     found = apply(torch.rand(2, 1, 8, 8), ["scattering", "group_norm"])
     torch.testing.assert_close(found.reshape(2, 27, -1).mean(2), torch.zeros(2, 27), atol=1e-5, rtol=0)
@@ -96,3 +102,5 @@ def test_groups_are_of_three_channels_and_small_images_are_refused() -> None:
         apply(torch.rand(2, 1, 8, 8), ["group_norm"])
     with pytest.raises(ConfigError, match="8 pixels a side, found 4 x 9"):
         apply(torch.rand(2, 1, 4, 9), ["scattering"])
+    with pytest.raises(ConfigError, match="'wavelets': needs 8 pixels a side, found 4 x 9"):
+        apply(torch.rand(2, 1, 4, 9), ["wavelets"])
