@@ -114,7 +114,8 @@ def _transformed(parts: Sequence[Part], first: int, last: int) -> Array:
         largest *= bound**part.count
         lost += part.count * (error / bound + _A_STEP * _UNIT)
     whole = np.roll(np.asarray(fft.irfft(product, length)), -first)[: last - first + 1]
-    return np.maximum(whole, 0.0) + 2 * float(largest @ lost) / length
+    # sums here are no `@`, which adds up in another order with more threads: a resumed run must find the same noise
+    return np.maximum(whole, 0.0) + 2 * float((largest * lost).sum()) / length
 
 
 def _tilt(parts: Sequence[Part], interval: float, delta: float) -> float:
@@ -152,8 +153,8 @@ def _growth(parts: Sequence[Part], probability: float, sign: int = 1) -> tuple[f
 def _moments(probabilities: Array) -> tuple[float, float]:
     steps = np.arange(len(probabilities))
     total = float(probabilities.sum())
-    mean = float(probabilities @ steps) / total
-    return mean, float(probabilities @ (steps - mean) ** 2) / total
+    mean = float((probabilities * steps).sum()) / total
+    return mean, float((probabilities * (steps - mean) ** 2).sum()) / total
 
 
 def _log_means(probabilities: Array, centre: float, orders: Array) -> Array:
