@@ -1,4 +1,4 @@
-"""A process is killed at any point between ledger and exchange, again and again, and its run goes on.
+"""A process is killed at any point between ledger, exchange, report and checkpoint, over and over, and its run goes on.
 
 Each run has processes of its own, forked from one that has imported everything.
 """
@@ -24,18 +24,20 @@ import torch
 import torch.distributed as dist
 from runs import Case, Outcome, finished, training
 from test_going_on import without_digests
-from test_same_run import GOSSIP, assert_same, in_one
+from test_same_run import FEDAVG, GOSSIP, assert_same, in_one
 
 import fedpriv as fp
 from fedpriv import engines
 from fedpriv.engines.processes import Processes
+from fedpriv.engines.processes.examples import SharedExamples
 from fedpriv.engines.processes.graph import SharedGraph
 from fedpriv.engines.processes.group import Group
 from fedpriv.privacy.ledger import Ledger
+from fedpriv.runs.training import Training
 
 SIZE, TIMEOUT = 2, 60.0
 EVERYBODY, FIRST = (0, 1), (0,)
-GRAPH = Case(GOSSIP, network="ring", rounds=16)
+GRAPH, STAR = Case(GOSSIP, network="ring", rounds=16), Case(FEDAVG, rounds=16)
 Call = Callable[..., Any]
 
 
@@ -55,6 +57,21 @@ LEDGER = {
     "before the record is written": Point(Ledger, "_enter", "before", ranks=FIRST),
     "once the record is written": Point(Ledger, "_enter", "after", ranks=FIRST),
     "once the value is handed out": Point(Processes, "enter", "after"),
+}
+REPORT = {
+    "before the report": Point(Training, "_told", "before", ranks=FIRST),
+    "after the report": Point(Training, "_told", "after", ranks=FIRST),
+}
+ALIKE = {
+    "before a checkpoint": Point(Training, "save", "before", 1),
+    "before the checkpoint is written": Point(Training, "_save", "before", 1, ranks=FIRST),
+    "once the checkpoint is written": Point(Training, "_save", "after", 1, ranks=FIRST),
+    "after the checkpoint": Point(Training, "save", "after", 1),
+}
+CHECKPOINT = {**ALIKE, "once rows have met": Point(Processes, "whole", "after", 1)}
+ON_A_STAR = {
+    "before sums meet": Point(Group, "sum", "before"),
+    "once sums have met": Point(Group, "sum", "after"),
 }
 ON_A_GRAPH = {
     "before the exchange": Point(Group, "swapping", "before"),
@@ -100,10 +117,11 @@ def part(
     wait = timedelta(seconds=timeout)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=SIZE, timeout=wait)
     engines.PLACES["processes"] = lambda _: Processes(timeout, Group(None, timeout))
+    engines.PLACES["examples"] = lambda _: SharedExamples(timeout, Group(None, timeout))
     if blow and blow[0] == rank:
         strike(*blow[1:])
     try:
-        found: Any = finished(training(case, "processes", checkpoint_every=2, **options))
+        found: Any = finished(training(case, checkpoint_every=2, **options))
     except fp.FedprivError as error:
         found = error
     told.send_bytes(pickle.dumps(found))  # not as torch would, whose tensors end with their process
@@ -137,14 +155,25 @@ def run(context: Any, case: Case, folder: Path, blow: tuple[Any, ...] = (), **op
 
 
 @pytest.mark.distributed
-def test_a_run_goes_on_however_often_its_processes_are_killed(context: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("case", "engine", "points"),
+    [
+        (GRAPH, "processes", LEDGER | ON_A_GRAPH | REPORT | CHECKPOINT),
+        (STAR, "processes", LEDGER | ON_A_STAR | REPORT | CHECKPOINT),
+        (STAR, "examples", LEDGER | ON_A_STAR | REPORT | ALIKE),
+    ],
+    ids=["graph", "star", "examples of a star"],
+)
+def test_a_run_goes_on_however_often_its_processes_are_killed(
+    context: Any, tmp_path: Path, case: Case, engine: str, points: dict[str, Point]
+) -> None:
     folder = tmp_path / "run"
-    for name, point in (LEDGER | ON_A_GRAPH).items():
+    for name, point in points.items():
         for rank in point.ranks:
-            found = run(context, GRAPH, folder, (rank, point), resume=folder.exists())
+            found = run(context, case, folder, (rank, point), resume=folder.exists(), engine=engine)
             assert found[rank] == signal.SIGKILL, f"{name}: process {rank} never came there"
             assert isinstance(found[1 - rank], fp.errors.ProcessError), f"{name}, {rank}: {found[1 - rank]}"
             assert len(str(found[1 - rank]).splitlines()) == 1
-    whole = run(context, GRAPH, folder, resume=True)[0]
+    whole = run(context, case, folder, resume=True, engine=engine)[0]
     assert isinstance(whole, Outcome), whole
-    assert_same(without_digests(whole), without_digests(in_one(GRAPH)), 1e-9)
+    assert_same(without_digests(whole), without_digests(in_one(case)), 1e-9)
