@@ -75,7 +75,7 @@ def _print_plan(search: Search) -> None:
     settings, price = search.settings, search.price
     count = str(settings.trials) if settings.hidden is None else f"{settings.trials} on average, a secret number"
     rows = {
-        "trials": f"{count}, chosen by {settings.sampler} sampling, scored by {settings.metric} on public test data",
+        "trials": f"{count}, chosen by {settings.sampler} sampling, scored by {settings.scored_on}",
         "one trial": f"epsilon={up(price.one.epsilon)}" if price.one.epsilon < float("inf") else "epsilon=inf",
         "the search": str(price.spent),
         "rests on": price.rests_on,
@@ -98,7 +98,7 @@ def _print_found(found: Outcome, settings: SearchSettings, path: Path) -> None:
 def _tell(number: int, report: RoundReport) -> None:
     if report.round == report.rounds:
         told = ", ".join(f"{name}={value:.4g}" for name, value in report.metrics.items() if name.startswith("test_"))
-        err.print(f"trial {number}: {escape(told)}")
+        err.print(f"trial {number}: {escape(told) or 'has ended'}")
 
 
 def _free(parent: Path) -> Path:

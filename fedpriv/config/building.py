@@ -75,7 +75,7 @@ def measured(config: Config, split: Split, n_clients: int) -> dict[str, Any]:
     return {
         "seed": config.seed,
         "secret_seed": config.secret_seed,
-        "test": split.test,
+        "test": split.test if config.log.test else None,
         "compute": config.compute,
         "evaluate_every": config.log.evaluate_every,
         "checkpoint_every": config.log.checkpoint_every,

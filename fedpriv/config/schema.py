@@ -166,9 +166,11 @@ class LogSection(Section):
     `stop` ends a run when a test metric no longer improves; the whole plan is then charged. `metrics` gives further
     ones by name, each a `package.module:name` of a function of outputs and targets; or, where targets are numbers,
     `rmse` or `mae`, in the units of the data's own column. `client_tests` also tests each client's model on the test
-    examples of its own writers (femnist), and reports the spread over clients.
+    examples of its own writers (femnist), and reports the spread over clients. `test: false` is for test data that are
+    private: nothing is computed on them (`fedpriv tune --score-noise` tells a noised score).
     """
 
+    test: bool = True
     evaluate_every: Count = 1
     checkpoint_every: Count = 10
     tensorboard: bool = True
@@ -179,6 +181,13 @@ class LogSection(Section):
     client_tests: bool = False
     optimum: Finite | None = None
     save_node_models: bool = False
+
+    @model_validator(mode="after")
+    def _tests_what_may_be_tested(self) -> Self:
+        given = {"stop": self.stop, "metrics": self.metrics, "client_tests": self.client_tests}
+        for name in () if self.test else (name for name, value in given.items() if value):
+            raise ConfigError(f"log.{name}", given[name], "is computed on test data: leave it out, or log.test: false")
+        return self
 
 
 class Config(Section):

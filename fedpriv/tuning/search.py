@@ -21,7 +21,7 @@ from fedpriv.runs.reserving import data_of
 from fedpriv.runs.results import software
 from fedpriv.storage import files, strict_json, strict_yaml
 from fedpriv.storage.folder import RunFolder
-from fedpriv.tuning import sampling
+from fedpriv.tuning import sampling, scores
 from fedpriv.tuning.price import Price, check_alike, plan_of, price_of, reservation
 from fedpriv.tuning.settings import SearchSettings
 from fedpriv.tuning.space import Space, Value, overrides_of
@@ -121,6 +121,8 @@ class Search:
         if self.base.secret_seed is not None:
             fix = "leave it out: trials with equal settings would have the same noise"
             raise ConfigError("secret_seed", "(given)", fix)
+        if self.settings.score_noise is not None:
+            scores.check(self.base)
         if self.settings.hidden is not None and self.base.privacy.budget is not None:
             fix = "would tell how many trials a hidden search had: leave it out"
             raise ConfigError("privacy.budget", self.base.privacy.budget, fix)
@@ -139,12 +141,21 @@ class Search:
     def plans(self) -> Sequence[Plan]:
         """The plan of every trial, or one for all."""
         if self._known:
-            return [plan_of(self.config(one)) for one in self._choices(self.settings.trials)]
+            return [self.plan(one) for one in self._choices(self.settings.trials)]
         drawn = self._choices(min(_SHOWN_TO_PLAN, self.settings.trials))
-        found = [plan_of(self.config(one)) for one in drawn]
+        found = [self.plan(one) for one in drawn]
         for plan, chosen in zip(found, drawn, strict=True):
             check_alike(plan, found[0], chosen)
         return found[:1]
+
+    def plan(self, chosen: dict[str, Value]) -> Plan:
+        """What a trial with these choices releases, its score included.
+
+        Raises:
+            ConfigError: it cannot work.
+        """
+        found, noise = plan_of(self.config(chosen)), self.settings.score_noise
+        return found if noise is None else scores.with_score(found, noise)
 
     def config(self, chosen: dict[str, Value]) -> Config:
         """The run with what was chosen.
@@ -155,7 +166,8 @@ class Search:
         given = self.base.model_dump(mode="json")
         seed = self.settings.seed if self.base.seed is None else self.base.seed
         # the search reserves all trials at once
-        for setting in (*overrides_of(chosen), f"seed={seed}", "privacy.budget=null"):
+        private = ["log.test=false"] if self.settings.score_noise is not None else []
+        for setting in (*overrides_of(chosen), f"seed={seed}", "privacy.budget=null", *private):
             given = override(given, setting)
         return check(Config, given)
 
@@ -251,13 +263,13 @@ class Search:
             past = [(one.chosen, one.score) for one in state.trials]
             chosen = sampling.choose(self.space, self.settings, past, seed)
             if not self._known:
-                check_alike(plan_of(self.config(chosen)), self.plans[0], chosen)
+                check_alike(self.plan(chosen), self.plans[0], chosen)
             state = self._keep(folder, replace(state, trials=(*state.trials, Trial(done, chosen))))
         trial = state.trials[-1]
         unseen = self.settings.hidden is not None
         told: Watch = (lambda number, report: None) if unseen else watch
         place = self.folder_of(folder.path, trial.number)
-        score = run_trial(self.config(trial.chosen), place, trial.number, self.settings.metric, told)
+        score = run_trial(self.config(trial.chosen), place, trial.number, self.settings, told)
         ended = replace(trial, score=score, finished=True)
         return self._keep(folder, replace(state, trials=(*state.trials[:-1], ended)))
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from fedpriv.checks import Bound, PositiveOrInfinite, Whole, checked
+from fedpriv.checks import Bound, Positive, PositiveOrInfinite, Whole, checked
 from fedpriv.errors import ConfigError
 from fedpriv.measuring import metrics
 from fedpriv.privacy.accounting.search import NegativeBinomial, NumberOfTrials, PoissonTrials
 
+METRIC = "test_accuracy"
+"""The one score that may be private."""
 Sampler = Literal["tpe", "random"]
 Hidden = Literal["logarithmic", "geometric", "poisson"]
 Better = Literal["higher", "lower"]
@@ -25,6 +27,8 @@ class SearchSettings:
         trials: Number of runs; with `hidden` the expected number.
         sampler: `"tpe"` learns from the scores so far; `"random"` chooses all settings beforehand.
         metric: The score: a metric on public test data, e.g. `"test_accuracy"`.
+        score_noise: The test data are private, and each trial tells `test_accuracy` alone, with so much noise: its
+            standard deviation over what one example changes. It is in the price. None: test data are public.
         better: Which way is better; needed for metrics of your own.
         epsilon: The most that the search may cost; None only tells the price.
         hidden: Distribution of the number of trials, drawn in secret: then one model is published, and everything else
@@ -42,13 +46,17 @@ class SearchSettings:
     epsilon: PositiveOrInfinite | None = None
     hidden: Hidden | None = None
     seed: Whole = 0
+    score_noise: Positive | None = None
 
     def __post_init__(self) -> None:
         if not self.metric.startswith(("test_", "client_test_")):
             fix = (
-                "scores come from public test data, e.g. test_accuracy. A score on private data would be one more "
-                "answer about them, and fedpriv has no noised one: hold out data that may be public"
+                "scores come from test data, e.g. test_accuracy. One on training data would be one more answer about "
+                "them: hold out data that may be public, or give score_noise for test data that may not"
             )
+            raise ConfigError("search.metric", self.metric, fix)
+        if self.score_noise is not None and self.metric != METRIC:
+            fix = f"one example must change a score by little: on private test data take {METRIC}"
             raise ConfigError("search.metric", self.metric, fix)
         if self.better is None and metrics.direction(self.metric) is None:
             raise ConfigError("search.better", None, f"say which way {self.metric} is better: higher or lower")
@@ -57,6 +65,13 @@ class SearchSettings:
             raise ConfigError("search.sampler", self.sampler, fix)
         if self.hidden is not None:
             self.number  # noqa: B018 - an expected number that the distribution does not have is an error now
+
+    @property
+    def scored_on(self) -> str:
+        """The score and its data, in words."""
+        if self.score_noise is None:
+            return f"{self.metric} on public test data"
+        return f"{self.metric} on private test data, with noise of {self.score_noise:g} times what one example changes"
 
     @property
     def maximizes(self) -> bool:

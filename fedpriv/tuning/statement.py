@@ -73,7 +73,8 @@ def _seen(search: Search, folder: Path, colluders: int, group: int) -> Statement
     ended = [one for one in trials if one.finished]
     _check_folders(search, folder, trials)
     runs = [Run.read(search.folder_of(folder, one.number)) for one in ended]
-    spendings = [replace(spending_of(run.files, plan_of(run.files)), data=_SAME) for run in runs]
+    pairs = zip(runs, ended, strict=True)
+    spendings = [replace(_with_score(search, run, one), data=_SAME) for run, one in pairs]
     spendings += _planned(search, len(ended))
     spent, cells = compose(spendings, delta), matrix(spendings, delta, colluders=colluders, group=group)
     count = f"{len(ended)} of {search.settings.trials} have ended"
@@ -83,7 +84,7 @@ def _seen(search: Search, folder: Path, colluders: int, group: int) -> Statement
             "answers to questions about the data",
             wording.released([one for run in runs for one in run.files.ledger.records]),
         ),
-        ("then, of every trial", "messages, models, settings, and metrics on public test data"),
+        ("then, of every trial", f"messages, models, settings, and {_scores(search)}"),
         ("shown to", "counted as if everybody saw all of it; part 2 says what each observer needs"),
         ("best", _best(search.best_of(trials), search)),
     ]
@@ -123,7 +124,7 @@ def _unseen(search: Search, folder: Path, colluders: int, group: int) -> Stateme
     cells = matrix([one], delta, colluders=colluders, group=group, price=price)
     rows = [
         ("number of trials", f"hidden: a secret {search.settings.hidden} draw, {search.settings.trials} on average"),
-        ("released", f"one model, its settings, and its score on public test data: {folder / BEST}"),
+        ("released", f"one model, its settings, and its score, {search.settings.scored_on}: {folder / BEST}"),
         ("shown to", "anybody"),
         ("never released", "the other trials, their ledgers, their number and their times; their files are removed"),
         ("best", _best(Trial(0, found["chosen"], found["score"]) if found["chosen"] else None, search)),
@@ -146,6 +147,18 @@ def _unseen(search: Search, folder: Path, colluders: int, group: int) -> Stateme
             _verify(folder, [*_files_of_best(folder / BEST), ("trials made by", statement.made_with([found]))]),
         ),
     )
+
+
+def _with_score(search: Search, run: Run, trial: Trial) -> Spending:
+    """What a trial released: its ledger, and the score that was told when it had ended."""
+    found, noise = spending_of(run.files, plan_of(run.files)), search.settings.score_noise
+    if noise is None:
+        return found
+    return replace(found, records=(*found.records, search.plan(trial.chosen).records[-1]))
+
+
+def _scores(search: Search) -> str:
+    return "metrics on public test data" if search.settings.score_noise is None else search.settings.scored_on
 
 
 def _of_published(cells: Sequence[Cell], rests_on: str) -> Sequence[Cell]:
@@ -182,7 +195,7 @@ def _protected(search: Search, one: Spending, spent: Spent) -> Section:
         ("data", statement.data_of(config)),
         ("held by", statement.holders(config, one)),
         ("used for", f"a search for good settings of {statement.purpose_of(config)}{length}"),
-        ("settings tried", f"{tried}; chosen by {by}, scored by {search.settings.metric} on public test data"),
+        ("settings tried", f"{tried}; chosen by {by}, scored by {search.settings.scored_on}"),
         ("protected unit", wording.unit_of(spent)),
         ("guarantee", str(spent)),
     )

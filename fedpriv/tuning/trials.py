@@ -14,12 +14,14 @@ from fedpriv.reports.sinks import Jsonl
 from fedpriv.runs.results import RoundReport
 from fedpriv.storage import files, strict_json
 from fedpriv.storage.folder import RunFolder
+from fedpriv.tuning import scores
+from fedpriv.tuning.settings import SearchSettings
 
 Watch = Callable[[int, RoundReport], None]
 _CONFIG, _RESULT, _METRICS = "config.yaml", "result.json", "metrics.jsonl"
 
 
-def run_trial(config: Config, path: Path, number: int, metric: str, watch: Watch) -> float | None:
+def run_trial(config: Config, path: Path, number: int, settings: SearchSettings, watch: Watch) -> float | None:
     """Make a run, or what is left of it, and return its score; None if that is not finite.
 
     A run that was killed repeats the rounds after its checkpoint with the same noise, so it is paid for once.
@@ -28,7 +30,7 @@ def run_trial(config: Config, path: Path, number: int, metric: str, watch: Watch
         config: The run.
         path: Its folder.
         number: Which trial it is, for `watch`.
-        metric: The score.
+        settings: Say what the score is.
         watch: Is told of every round.
 
     Raises:
@@ -36,7 +38,9 @@ def run_trial(config: Config, path: Path, number: int, metric: str, watch: Watch
     """
     if not (path / _RESULT).exists():
         _run(config, path, lambda report: watch(number, report))
-    return score_of(json.loads(files.read(path / _RESULT)), metric)
+    if settings.score_noise is not None:
+        return scores.noised_accuracy(config, path, settings.score_noise, config.privacy.relation)
+    return score_of(json.loads(files.read(path / _RESULT)), settings.metric)
 
 
 def score_of(result: dict[str, Any], metric: str) -> float | None:

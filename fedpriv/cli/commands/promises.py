@@ -85,6 +85,10 @@ def tune(
         float | None, typer.Option("--epsilon", help="Refuse a search that would cost more; its price if left out.")
     ] = None,
     metric: Annotated[str, typer.Option("--metric", help="The score, on public test data.")] = "test_accuracy",
+    score_noise: Annotated[
+        float | None,
+        typer.Option("--score-noise", help="Test data are private: noise of scores, over what one example changes."),
+    ] = None,
     better: Annotated[str | None, typer.Option("--better", help="higher or lower, for metrics of your own.")] = None,
     sampler: Annotated[
         str, typer.Option("--sampler", help="tpe learns from scores; random chooses beforehand.")
@@ -105,7 +109,7 @@ def tune(
     from fedpriv.cli import tuning
     from fedpriv.tuning import SearchSettings
 
-    given: Any = {"better": better, "hidden": hidden, "sampler": sampler}
+    given: Any = {"score_noise": score_noise, "better": better, "hidden": hidden, "sampler": sampler}
     settings = SearchSettings(trials, metric=metric, epsilon=epsilon, seed=seed, **given)
     tuning.run(config, space, overrides or [], settings, folder, plan_only=plan_only, as_json=as_json)
 

@@ -1,0 +1,99 @@
+"""`fedpriv tune --score-noise`: scores on private test data are noised, priced, and all that is told of these data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from test_tune import central, quiet, search
+
+from fedpriv.cli import app
+from fedpriv.config.building import load_data, make_model, outline
+from fedpriv.errors import ConfigError
+from fedpriv.privacy.accounting import gaussian
+from fedpriv.tuning import scores
+from fedpriv.tuning.search import Search
+from fedpriv.tuning.statement import statement_of_search
+
+
+def test_the_price_is_that_of_all_answers_and_all_scores():
+    """Three runs of epsilon 3 and three scores, Gaussian and unsampled."""
+    price = search(score_noise=10.0).price
+    mu2 = 3 * (gaussian.ratio_of(3.0, 1e-5) ** 2 + 1 / 10**2)
+    assert price.spent.epsilon == pytest.approx(gaussian.epsilon_of(mu2**0.5, 1e-5), rel=1e-3)
+    assert price.one.epsilon > search().price.one.epsilon
+
+
+def test_a_hidden_search_pays_for_its_scores():
+    assert (
+        central(hidden="geometric", score_noise=5.0).price.spent.epsilon
+        > central(hidden="geometric").price.spent.epsilon
+    )
+
+
+@pytest.mark.parametrize(("relation", "change"), [("replace_one", 1.0), ("add_remove", 0.5)])
+def test_the_noise_is_that_of_the_record(relation: str, change: float):
+    """A right answer counts half above the middle: replacing it changes the sum by one, leaving it out by a half."""
+    record = search(
+        f"privacy.relation={relation}", "privacy.epsilon=null", "privacy.noise_multiplier=9", score_noise=4.0
+    )
+    last = record.plan({"strategy.rho.scale": 1.0}).records[-1]
+    assert (last.query, last.mechanism, last.noise_multiplier, last.bound) == ("statistic:score", "gaussian", 4.0, 0.5)
+    assert scores.deviation(4.0, last.relation) == 4.0 * change
+
+
+def right_answers(searched: Search, folder: Path) -> tuple[int, int]:
+    config = searched.config(json.loads((folder.parent / "trials.json").read_text())["trials"][0]["chosen"])
+    split = load_data(config)
+    model, _ = make_model(config, outline(config))
+    model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
+    x, y = (torch.stack([torch.as_tensor(one[k]) for one in split.test]) for k in (0, 1))
+    return int((model.eval()(x).argmax(1) == y).sum()), len(y)
+
+
+def test_scores_alone_are_told_with_their_noise(tmp_path: Path):
+    searched = search(score_noise=7.0, trials=1)
+    (trial,) = searched.run(tmp_path / "a", quiet).trials
+    folder = tmp_path / "a" / "trials" / "0000"
+    told = json.loads((folder / "result.json").read_text())
+    assert {name: value for name, value in told.items() if "test" in name and value is not None} == {}
+    assert "test_" not in (folder / "metrics.jsonl").read_text()
+    right, count = right_answers(searched, folder)
+    config = searched.config(trial.chosen)
+    drawn = torch.tensor([scores.noised_accuracy(config, folder, 7.0, "replace_one") * count for _ in range(200)])
+    assert float(drawn.mean()) == pytest.approx(right, abs=4 * 7 / 200**0.5)
+    assert float(drawn.std()) == pytest.approx(7, rel=4 / 400**0.5)
+    assert trial.score is not None
+    assert abs(trial.score * count - right) < 6 * 7
+    assert trial.score * count != right
+
+
+def test_a_statement_counts_the_scores(tmp_path: Path):
+    searched = search(score_noise=3.0, trials=2)
+    searched.run(tmp_path / "a", quiet)
+    page = statement_of_search(tmp_path / "a")
+    told = json.dumps(page.to_json())
+    assert f"epsilon={searched.price.spent.epsilon:.4g}"[:12] in told
+    assert "on private test data, with noise of 3 times what one example changes" in told
+    assert "public test data" not in told
+
+
+def test_what_would_not_be_protected_is_refused():
+    with pytest.raises(ConfigError, match="take test_accuracy"):
+        search(score_noise=3.0, metric="test_loss")
+    with pytest.raises(ConfigError, match="protects one test example"):
+        search(
+            "privacy.unit=client", "privacy.at=message", "strategy={name: fedavg, learning_rate: .5}", score_noise=3.0
+        )
+    with pytest.raises(ConfigError, match=r"log\.stop"):
+        _ = search("log.stop={metric: test_loss}", score_noise=3.0).price
+
+
+def test_the_command_says_what_scores_are(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    space = tmp_path / "space.yaml"
+    space.write_text("strategy.rho.scale: [0.1, 1]\n")
+    words = ["tune", "digits_iadmm", str(space), "--trials", "2", "--score-noise", "20", "--plan", "--json"]
+    app(words, standalone_mode=False)
+    assert json.loads(capsys.readouterr().out)["epsilon"] > 3
