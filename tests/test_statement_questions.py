@@ -265,7 +265,7 @@ def test_of_a_search_whose_trials_stay_hidden(tmp_path: Path):
             5: ["epsilon of 1 record of one person", f"| {price} [a] |"],
             6: [
                 "| number of trials | hidden: a secret geometric draw, 3 on average |",
-                "one model, its settings, and its score on public test data",
+                "one model, its settings, and its score, test_accuracy on public test data",
                 "not told: how long the search took would tell how many trials there were",
             ],
             7: [
