@@ -109,7 +109,7 @@ def train(kind: str, rounds: int, effort: Effort) -> None:
         costs.append(Cost.now().since(before))
         before = Cost.now()
     parts = [median(getattr(cost, name) for cost in costs[1:]) for name in ("wall", "busy")]
-    print(json.dumps(parts), flush=True)
+    sys.stdout.write(f"{json.dumps(parts)}\n")  # at once: torchrun's processes write to one place without a buffer
 
 
 if __name__ == "__main__":
