@@ -29,6 +29,8 @@ class Border:
         outer: Its part from nodes elsewhere to those here, `[k, j]`.
         heard: How many of the j rows come from which process.
         told: Which of the rows here go to which process.
+        sent: Where these are put together, for each process; used again in every step, as new pages take time.
+        others: Where those of the others come, `[j, dim]`.
     """
 
     weights: Weights
@@ -36,10 +38,14 @@ class Border:
     outer: Tensor
     heard: Mapping[int, int]
     told: Mapping[int, Tensor]
+    sent: Mapping[int, Tensor]
+    others: Tensor
 
     def suits(self, weights: Weights, rows: Tensor) -> bool:
         """Whether it is that of these weights, for rows of this type and place."""
-        return self.weights is weights and self.inner.dtype == rows.dtype and self.inner.device == rows.device
+        like = self.others
+        alike = like.dtype == rows.dtype and like.device == rows.device and like.shape[1] == rows.shape[1]
+        return self.weights is weights and alike
 
 
 class SharedGraph:
@@ -93,11 +99,11 @@ class SharedGraph:
     @contextmanager
     def crossing(self, border: Border, rows: Tensor) -> Generator[Tensor]:
         """Tell other processes the rows that they need; theirs, `[j, dim]`, are there when the context ends."""
-        counts = list(border.heard.values())
-        others = rows.new_empty(sum(counts), rows.shape[1])
-        told = {rank: rows[places] for rank, places in border.told.items()}
-        with self._group.swapping(told, dict(zip(border.heard, others.split(counts), strict=True))):
-            yield others
+        for rank, places in border.told.items():
+            torch.index_select(rows, 0, places, out=border.sent[rank])
+        parts = border.others.split(list(border.heard.values()))
+        with self._group.swapping(border.sent, dict(zip(border.heard, parts, strict=True))):
+            yield border.others
 
     def border(self, rows: Tensor) -> Border:
         """That of the round's weights, for rows like these."""
@@ -119,4 +125,6 @@ class SharedGraph:
         heard = {rank: count for rank, count in enumerate(np.bincount(owner[elsewhere]).tolist()) if count}
         inner, outer = (to_torch(whole[mine][:, nodes], like, 1)[0] for nodes in (mine, elsewhere))
         places = moved(like.device, *told.values())
-        return Border(weights, inner, outer, heard, dict(zip(told, places, strict=True)))
+        sent = {rank: like.new_empty(len(rows), like.shape[1]) for rank, rows in told.items()}
+        others = like.new_empty(len(elsewhere), like.shape[1])
+        return Border(weights, inner, outer, heard, dict(zip(told, places, strict=True)), sent, others)
