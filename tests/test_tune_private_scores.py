@@ -78,6 +78,8 @@ def test_a_statement_counts_the_scores(tmp_path: Path):
     assert f"epsilon={searched.price.spent.epsilon:.4g}"[:12] in told
     assert "on private test data, with noise of 3 times what one example changes" in told
     assert "public test data" not in told
+    assert "every number computed on them" not in told
+    assert "the number of test records" in told
 
 
 def test_what_would_not_be_protected_is_refused():

@@ -212,10 +212,10 @@ def rests(spendings: Sequence[Spending], accountant: str, assumed: Sequence[str]
     return Section("What does this rest on, and what was simulated?", (*said, *together, *power, *proof))
 
 
-def not_covered(spent: Spent, secret: str = SECRET) -> Section:
+def not_covered(spent: Spent, secret: str = SECRET, tests: str = wording.TESTS) -> Section:
     """What no epsilon covers, and what must be kept secret."""
     more = [f"Revealed besides, and in no epsilon: {said}." for said in spent.not_covered]
-    return Section("What is not protected?", (wording.PUBLIC, *more, secret))
+    return Section("What is not protected?", (wording.public(tests), *more, secret))
 
 
 def _others(runs: Sequence[Run], spendings: Sequence[Spending], account: Account) -> Section:

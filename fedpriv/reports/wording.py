@@ -22,10 +22,17 @@ SCALE = (
     "At an epsilon of 0.1 an even guess becomes at most 53 % sure, at 1 at most 74 %, at 3 at most 96 %; above 10 "
     "hardly anything is promised, and where there is no bound, nothing is."
 )
-PUBLIC = (
-    "Counted as known to everybody, and not protected: the number of data holders, how many records each has, their "
-    "names; all settings; the code; the test data and every number computed on them; parameters that are not trained."
-)
+TESTS, NUMBER_OF_TESTS = "the test data and every number computed on them", "the number of test records"
+
+
+def public(tests: str = TESTS) -> str:
+    """What counts as known to everybody; with private test data their number alone."""
+    return (
+        "Counted as known to everybody, and not protected: the number of data holders, how many records each has, "
+        f"their names; all settings; the code; {tests}; parameters that are not trained."
+    )
+
+
 PERSON = "If one person has several records, the column of the group holds for that person, not that of one."
 ASSUMED = (
     "Assumed, and not checked here: each data holder bounds and noises its answers as the code says, settings were "

@@ -77,7 +77,7 @@ def statement_of_site(folder: Path, *, colluders: int = 1, group: int = 10) -> S
             against(_cells(found, card, delta, colluders, group)),
             _released(found),
             _rests(_named(found)),
-            Section("What is not protected?", (_TOLD, wording.PUBLIC, _KEEP)),
+            Section("What is not protected?", (_TOLD, wording.public(), _KEEP)),
             _cost(found, spent, whole, limit),
             _verify(folder, found),
         ),

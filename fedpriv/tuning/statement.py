@@ -104,7 +104,7 @@ def _seen(search: Search, folder: Path, colluders: int, group: int) -> Statement
             statement.against(cells),
             _released(search, folder, rows, left),
             statement.rests(spendings, spent.accountant, (_rests_on(search), wording.SEARCHED)),
-            statement.not_covered(spent, f"In each trial's folder {statement.SECRET}"),
+            statement.not_covered(spent, f"In each trial's folder {statement.SECRET}", _tests(search)),
             _cost(search, alone, spent, {name: (one.epsilon, delta) for name, one in more.items()}, text),
             _verify(folder, [*_ledgers(folder, runs), ("runs made by", statement.made_with(r.result for r in runs))]),
         ),
@@ -142,7 +142,7 @@ def _unseen(search: Search, folder: Path, colluders: int, group: int) -> Stateme
             statement.against([*_of_published(cells, search.price.rests_on)], _SEES),
             _released(search, folder, rows, ()),
             statement.rests([one], spent.accountant, (_rests_on(search), wording.SEARCHED)),
-            statement.not_covered(spent, _HIDE),
+            statement.not_covered(spent, _HIDE, _tests(search)),
             _cost(search, search.price.one, spent, more, text),
             _verify(folder, [*_files_of_best(folder / BEST), ("trials made by", statement.made_with([found]))]),
         ),
@@ -159,6 +159,10 @@ def _with_score(search: Search, run: Run, trial: Trial) -> Spending:
 
 def _scores(search: Search) -> str:
     return "metrics on public test data" if search.settings.score_noise is None else search.settings.scored_on
+
+
+def _tests(search: Search) -> str:
+    return wording.TESTS if search.settings.score_noise is None else wording.NUMBER_OF_TESTS
 
 
 def _of_published(cells: Sequence[Cell], rests_on: str) -> Sequence[Cell]:
