@@ -36,7 +36,7 @@ SHIPPED = {
     "mnist_output": "fb7ba9b2d950940b",
     "mnist_published": "728357c51c75ae00",
     "mnist_scattering": "e858aec306760b98",
-    "mnist_scattering_sums": "e77c2b8cd6b7f741",
+    "mnist_scattering_sums": "31fe80e094a7e64e",
     "mnist_softmax_pairwise": "1a1f7deaf37cc293",
     "np_breast_cancer": "148a57ec501e9b3f",
     "sensor_fusion": "bcb91e4ed7064263",
