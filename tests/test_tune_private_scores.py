@@ -13,6 +13,8 @@ from fedpriv.cli import app
 from fedpriv.config.building import load_data, make_model, outline
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting import gaussian
+from fedpriv.randomness.streams import Randomness
+from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.tuning import scores
 from fedpriv.tuning.search import Search
 from fedpriv.tuning.statement import statement_of_search
@@ -62,12 +64,21 @@ def test_scores_alone_are_told_with_their_noise(tmp_path: Path):
     assert "test_" not in (folder / "metrics.jsonl").read_text()
     right, count = right_answers(searched, folder)
     config = searched.config(trial.chosen)
-    drawn = torch.tensor([scores.noised_accuracy(config, folder, 7.0, "replace_one") * count for _ in range(200)])
-    assert float(drawn.mean()) == pytest.approx(right, abs=4 * 7 / 200**0.5)
-    assert float(drawn.std()) == pytest.approx(7, rel=4 / 400**0.5)
     assert trial.score is not None
-    assert abs(trial.score * count - right) < 6 * 7
-    assert trial.score * count != right
+    assert [scores.noised_accuracy(config, folder, 7.0, "replace_one") for _ in range(2)] == [trial.score] * 2
+    told = round(trial.score * count)
+    assert trial.score == told / count  # a whole number
+    assert told == scores.noised(right, 7.0, randomness_of(folder))
+
+
+def randomness_of(folder: Path) -> Randomness:
+    return Checkpoint.load(folder / "checkpoint.pt", torch.device("meta")).randomness()
+
+
+def test_the_noise_has_its_deviation():
+    drawn = torch.tensor([scores.noised(50, 7.0, Randomness()) for _ in range(400)], dtype=torch.float64)
+    assert float(drawn.mean()) == pytest.approx(50, abs=4 * 7 / 20)
+    assert float(drawn.std()) == pytest.approx(7, rel=4 / 800**0.5)
 
 
 def test_a_statement_counts_the_scores(tmp_path: Path):

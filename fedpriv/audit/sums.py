@@ -51,7 +51,7 @@ class _Scattered:
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - what the inner one says, hears and promises
         return getattr(self.inner, name)
 
-    def __call__(self, message: Tensor, network: Network, state: Any) -> tuple[Tensor, Any]:  # noqa: ANN401
+    def __call__(self, message: Tensor, network: Network, state: Any) -> tuple[Tensor, Any]:  # noqa: ANN401 - the inner one's
         rows, apart = (torch.randn(message.shape, generator=self.draw, dtype=torch.float64) for _ in range(2))
         received, state = self.inner(rows + self.spread * (apart - apart.mean(0)), network, state)
         self.found.extend([received.double(), *(torch.as_tensor(p).double() for p in named(state).values())])

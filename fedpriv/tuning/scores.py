@@ -19,6 +19,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.measuring.evaluator import Evaluator
 from fedpriv.privacy.record import Record, Relation
 from fedpriv.randomness.streams import Randomness, normal
+from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.planning import Plan
 from fedpriv.tuning.settings import METRIC
 
@@ -60,7 +61,8 @@ def check(config: Config) -> None:
 def noised_accuracy(config: Config, path: Path, noise: float, relation: Relation) -> float:
     """Accuracy of a finished trial's model on the test data, with noise: nothing else of these data is told.
 
-    It is drawn anew at each call: hand it out once.
+    The noise follows from the trial's secret seed: told again, after a kill or from an older list of trials, it is the
+    same number.
 
     Args:
         config: The trial.
@@ -79,7 +81,13 @@ def noised_accuracy(config: Config, path: Path, noise: float, relation: Relation
         raise ConfigError("search.score_noise", noise, f"is for {METRIC}, which these runs have not: leave it out")
     count = size(split.test)
     right = min(max(round(found[METRIC] * count), 0), count)
-    return (right + deviation(noise, relation) * float(normal(Randomness().stream("noise"), 1))) / count
+    randomness = Checkpoint.load(path / "checkpoint.pt", torch.device("meta")).randomness()
+    return noised(right, deviation(noise, relation), randomness) / count
+
+
+def noised(right: int, scale: float, randomness: Randomness) -> int:
+    """A number with noise of this deviation, rounded to a whole one: its last bits could tell what was added to."""
+    return right + round(scale * float(normal(randomness.stream("score"), 1)))
 
 
 def deviation(noise: float, relation: Relation) -> float:
