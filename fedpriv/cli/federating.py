@@ -130,10 +130,10 @@ def site_run(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the SuperNode ends, too
     rows = {"site": f"{found.card.name} answers; its SuperNode's log is {folder / 'supernode.log'}"}
     rows["budget"] = f"epsilon={found.budget.epsilon:g} (delta={found.budget.delta:g}), over all plans"
+    rows["spent so far"] = f"{found.spent()}, over all plans"
     for number, (plan, proposal) in enumerate(found.plans.items(), start=1):
         absent = [f"absent in rounds {one.first + 1} to {one.last + 1} ({one.why})" for one in found.notices(plan)]
-        told = "; ".join([f"spent so far {found.spent(plan)}", *absent])
-        rows[f"plan {number}"] = f"{proposal.fingerprint}: {told}"
+        rows[f"plan {number}"] = "; ".join([proposal.fingerprint, *absent])
     print_rows(rows)
     wake_after(folder, node.wait)
     try:

@@ -1,15 +1,16 @@
-"""What a site lets out: answers that its plan has announced, as long as its own budget allows them."""
+"""What a site lets out: answers that one of its plans has announced, while the budget of all its plans allows them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 
-from fedpriv.errors import BudgetExhausted, PrivacyError
-from fedpriv.privacy.accounting.accountant import Accountant
+from fedpriv.errors import PrivacyError
 from fedpriv.privacy.accounting.pairwise import exposure
 from fedpriv.privacy.record import Record
+from fedpriv.sites.site_accountant import SiteAccountant
 from fedpriv.sites.terms import Terms
 
 _SLACK = 1e-9  # of numbers that are computed in another order
@@ -38,33 +39,28 @@ def of_one(record: Record, client: int, n_clients: int) -> Record:
     return replace(record, clients=None, pairs=None, **own)
 
 
-class SiteGuard:
-    """Admits a record if the plan has it, and if all that the site has told so far stays within its budget.
+class PlanFilter:
+    """Admits a record if the plan has it and if the site's budget, which all its plans share, allows it.
 
-    Guarantee: whatever is asked, in this federation and in earlier ones, what the site has released is within its
-    budget. Epsilon is the site's own: it does not depend on who else answers, or on what others keep.
+    Guarantee: whatever is asked, in this federation and in any other, before it or beside it, what the site releases is
+    within its budget. Epsilon is the site's own: it does not depend on who else answers, or on what others keep.
 
     Args:
         terms: The plan.
-        number: The site's.
-        epsilon: Most that the site may spend, over all federations.
-        delta: Of that budget.
-        before: Records of the site's earlier federations, each its own part (`of_one`).
-
-    Raises:
-        BudgetExhausted: earlier federations have spent more.
-        PrivacyError: they protect another unit or relation than this one.
+        number: The site's number in it.
+        accountant: Counts the releases of all plans of the site.
+        on_record: The records of this plan's ledger that `accountant` has counted already: those of a ledger that is
+            opened again. They are admitted once, in this order, without being counted twice.
     """
 
-    def __init__(self, terms: Terms, number: int, epsilon: float, delta: float, before: Iterable[Record]) -> None:
-        self._number, self._n_sites = number, len(terms.cards)
-        mine = [r for r in terms.plan.records if r.clients is None or number in r.clients]
-        planned = [of_one(record, number, self._n_sites) for record in mine]
-        self._planned = {(record.round, record.index): record for record in planned}
-        told = [*before]
-        self.accountant = Accountant(1, delta, epsilon, [*told, *planned])
-        for record in told:
-            self.accountant.admit(record)
+    def __init__(self, terms: Terms, number: int, accountant: SiteAccountant, on_record: Sequence[Record] = ()) -> None:
+        self._plan = terms.hash
+        self._number = number
+        self._n_sites = len(terms.cards)
+        self._accountant = accountant
+        self._on_record = deque(on_record)
+        self.planned = planned_of(terms, number)
+        self._by_place = {(record.round, record.index): record for record in self.planned}
 
     def admit(self, record: Record) -> None:
         """See `fedpriv.privacy.ledger.Guard`.
@@ -73,24 +69,28 @@ class SiteGuard:
             BudgetExhausted: it would pass the site's budget.
             NotAsPlanned: the plan has another record, or none.
         """
+        if self._on_record:
+            if record != self._on_record[0]:
+                raise NotAsPlanned(f"round {record.round}, {record.query}: its ledger was changed while the site ran")
+            self._on_record.popleft()
+            return
         own = of_one(record, self._number, self._n_sites)
-        planned = self._planned.get((record.round, record.index))
+        planned = self._by_place.get((record.round, record.index))
         if planned is None or not _covered(own, planned):
             raise NotAsPlanned(f"round {record.round}, {record.query}: the plan has no such answer at this price")
-        self.accountant.admit(own)
+        self._accountant.admit(self._plan, own)
 
     def first_refused(self, after: int) -> int | None:
-        """The first round past `after` that the budget does not allow if all before it are answered; None if none.
+        """Returns the first round past `after` that the budget does not allow if all before it are answered."""
+        coming = [record for record in self.planned if record.round > after]
+        return self._accountant.first_refused(coming)
 
-        It counts them: the guard admits nothing afterwards.
-        """
-        for (index, _), record in sorted(self._planned.items(), key=lambda item: item[0]):
-            try:
-                if index > after:
-                    self.accountant.admit(record)
-            except BudgetExhausted:
-                return index
-        return None
+
+def planned_of(terms: Terms, number: int) -> list[Record]:
+    """Returns one site's own part of a plan's records, in order of their rounds."""
+    n_sites = len(terms.cards)
+    shared = [record for record in terms.plan.records if record.clients is None or number in record.clients]
+    return sorted((of_one(record, number, n_sites) for record in shared), key=lambda record: record.round)
 
 
 def _covered(own: Record, planned: Record) -> bool:

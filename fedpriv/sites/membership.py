@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -38,10 +38,11 @@ from fedpriv.privacy.record import Record
 from fedpriv.randomness.agreement import AgreedSecrets
 from fedpriv.randomness.streams import Randomness
 from fedpriv.runs import compatibility
-from fedpriv.sites.guard import SiteGuard, of_one
+from fedpriv.sites.guard import PlanFilter, of_one
 from fedpriv.sites.messages import Code, Question, Reply, pack
 from fedpriv.sites.notice import MOST, BadNotice, Notice, Reason, absent_by
 from fedpriv.sites.plan import Proposal
+from fedpriv.sites.site_accountant import SiteAccountant
 from fedpriv.sites.site_folder import Kept, SiteFolder
 from fedpriv.sites.terms import Terms
 from fedpriv.strategies.state import named, restored
@@ -73,23 +74,24 @@ class Membership:
         folder: The site's.
         proposal: The plan.
         terms: What it means.
+        accountant: Counts the releases of all plans of the site.
 
     Raises:
         ConfigError: the plan has no such site, or does not fit its data.
         DataError: its data cannot be used.
-        PrivacyError: its earlier federations protect something else, or have spent its budget.
     """
 
-    def __init__(self, folder: SiteFolder, proposal: Proposal, terms: Terms) -> None:
+    def __init__(self, folder: SiteFolder, proposal: Proposal, terms: Terms, accountant: SiteAccountant) -> None:
         self._folder, self._proposal, self.terms = folder, proposal, terms
         self.number = number_of(folder, proposal)
         self._population = self._made(terms)
         backend = choose_by_trial("auto", self._population).backend
         self._constants = totals(self._population.model)
         self._randomness = Randomness(terms.seed, folder.secret_seed, secrets.randbits(62), terms.hash)
-        guard = self._guard()
-        self._ledger = self._opened(guard)
-        self.accountant = guard.accountant
+        self._accountant = accountant
+        self._filter = PlanFilter(terms, self.number, accountant, ledger_records(folder, proposal))
+        accountant.add_plan(proposal.hash, self._filter.planned)
+        self._ledger = self._opened(self._filter)
         sums = Sums(backend, 1, torch.device("cpu"))
         of_run = terms.plan.privacy, self._ledger, self._randomness
         self._oracle = PrivateOracle(self._population, sums, *of_run, _of_own, secrets=self._secrets())
@@ -162,16 +164,13 @@ class Membership:
             return
         if self._many >= MOST:
             return
-        guard = self._guard()
-        for record in self._ledger.records:
-            guard.admit(record)
-        first, budget = guard.first_refused(self._newest), self._folder.settings.budget
+        first, budget = self._filter.first_refused(self._newest), self._folder.settings.budget
         if first is None:
             return
         _LOG.warning(
             "the budget of epsilon=%g at delta=%g allows no more than the first %d of %d rounds of plan %s; spent so "
             "far, in all plans: %s. Others are told, signed, that the site is absent from then on.",
-            *(budget.epsilon, budget.delta, first, last + 1, self._proposal.fingerprint, self.accountant.spent()),
+            *(budget.epsilon, budget.delta, first, last + 1, self._proposal.fingerprint, self._accountant.spent()),
         )
         self.say_absent(first, last, "over_budget")
 
@@ -240,11 +239,6 @@ class Membership:
         public = {number: card.key for number, card in enumerate(self.terms.cards)}
         return AgreedSecrets(self.number, self._folder.private_key, public, bytes.fromhex(self.terms.hash))
 
-    def _guard(self) -> SiteGuard:
-        budget = self._folder.settings.budget
-        before = earlier(self._folder, self._proposal)
-        return SiteGuard(self.terms, self.number, budget.epsilon, budget.delta, before)
-
     def _opened(self, guard: Guard) -> Ledger:
         folder, path = self._folder, self._folder.ledger(self._proposal)
         keys = {"digest_key": self._randomness.digest_key(), "seal_key": self._randomness.seal_key()}
@@ -274,13 +268,31 @@ def number_of(folder: SiteFolder, proposal: Proposal) -> int:
     return found[0]
 
 
-def earlier(folder: SiteFolder, proposal: Proposal) -> Iterator[Record]:
-    """What a site has released in other federations, each record its own part."""
-    for other in folder.accepted:
-        path = folder.ledger(other)
-        if other.hash != proposal.hash and path.exists():
-            number, n_sites = number_of(folder, other), len(other.cards)
-            yield from (of_one(record, number, n_sites) for record in LedgerFile.read(path).records)
+def ledger_records(folder: SiteFolder, proposal: Proposal) -> Sequence[Record]:
+    """Returns what a site has released in one federation, by its ledger; nothing if it has none yet.
+
+    Raises:
+        LedgerError: the ledger is damaged or altered.
+    """
+    path = folder.ledger(proposal)
+    if not path.exists():
+        return []
+    return LedgerFile.read(path).records
+
+
+def make_accountant(folder: SiteFolder) -> SiteAccountant:
+    """Returns the accountant of a site, with all that its ledgers have on record in all plans that it has accepted.
+
+    Raises:
+        LedgerError: a ledger is damaged or altered.
+    """
+    on_record: dict[str, Sequence[Record]] = {}
+    for proposal in folder.accepted:
+        number = number_of(folder, proposal)
+        n_sites = len(proposal.cards)
+        on_record[proposal.hash] = [of_one(record, number, n_sites) for record in ledger_records(folder, proposal)]
+    budget = folder.settings.budget
+    return SiteAccountant(budget.epsilon, budget.delta, on_record)
 
 
 def _of_own(rows: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from fedpriv.errors import BudgetExhausted, ConfigError
 from fedpriv.privacy.accounting.spent import Spent
 from fedpriv.sites.card import Card
 from fedpriv.sites.guard import NotAsPlanned
-from fedpriv.sites.membership import Membership, number_of, own_data
+from fedpriv.sites.membership import Membership, make_accountant, number_of, own_data
 from fedpriv.sites.messages import Code, Malformed, Reply, pack, unpack_question
 from fedpriv.sites.notice import BadNotice, Notice
 from fedpriv.sites.plan import Proposal
@@ -40,7 +40,8 @@ class Site:
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = SiteFolder(Path(folder))
-        self._one_at_a_time = threading.Lock()
+        self._one_at_a_time = threading.RLock()
+        self._accountant = make_accountant(self._folder)
         self._members: dict[str, Membership] = {}
 
     @classmethod
@@ -75,8 +76,9 @@ class Site:
 
     def prepare(self) -> None:
         """Read the data and check the plans now, not at the first question."""
-        for plan in self.plans:
-            self._member(plan)
+        with self._one_at_a_time:
+            for plan in self.plans:
+                self._member(plan)
 
     def consider(self, text: str) -> tuple[Proposal, Terms]:
         """What a plan asks of this site; nothing is accepted.
@@ -106,18 +108,21 @@ class Site:
             ConfigError: it is another plan, or is refused.
             DataError: the site's data do not fit it.
             BudgetExhausted: the lifetime budget of the data does not allow it.
-            PrivacyError: that budget promises more than the plan.
+            PrivacyError: that budget promises more than the plan, or the site's other plans protect something else.
         """
         proposal, terms = self.consider(text)
         if "".join(accept.split()) not in (proposal.hash[:32], proposal.hash):
             fix = "is not the fingerprint of this plan: compare it with the other owners, not with the server"
             raise ConfigError("accept", accept, fix)
-        reservation = Reservation(self._folder, terms, number_of(self._folder, proposal))
-        reservation.check()
-        found = Membership(self._folder, proposal, terms)
-        reservation.make()
-        self._folder.accept(proposal)
-        self._members[proposal.hash] = found
+        with self._one_at_a_time:
+            reservation = Reservation(self._folder, terms, number_of(self._folder, proposal))
+            reservation.check()
+            member = self._members.get(proposal.hash)
+            if member is None:
+                member = Membership(self._folder, proposal, terms, self._accountant)
+            reservation.make()
+            self._folder.accept(proposal)
+            self._members[proposal.hash] = member
         return proposal
 
     def answer(self, question: bytes) -> bytes:
@@ -163,9 +168,9 @@ class Site:
         with self._one_at_a_time:
             return self._member(plan).say_absent(first, last, "away")
 
-    def spent(self, plan: str) -> Spent:
-        """What this site has spent so far, in the federation with this hash and in those before it."""
-        return self._member(plan).accountant.spent()
+    def spent(self) -> Spent:
+        """What this site has spent so far, in all its federations together."""
+        return self._accountant.spent()
 
     def notices(self, plan: str) -> Sequence[Notice]:
         """What this site has signed of its absence, in the federation with this hash."""
@@ -181,7 +186,7 @@ class Site:
             found = self.plans[plan]
             terms = Terms.of(found)
             Reservation(self._folder, terms, number_of(self._folder, found)).check_made()
-            self._members[plan] = Membership(self._folder, found, terms)
+            self._members[plan] = Membership(self._folder, found, terms, self._accountant)
         return self._members[plan]
 
     def close(self) -> None:

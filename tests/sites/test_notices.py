@@ -72,8 +72,8 @@ def test_pairs_with_a_site_that_said_it_are_left_out_and_its_price_is_that_of_fe
     before, _, _, after, *_ = records(found, "north")
     assert (before.clients, after.clients) == (None, (0, 1, 2))
     assert after.noise_multiplier / before.noise_multiplier == pytest.approx(own)
-    twice = found.sites[NORTH].spent(found.proposal.hash).epsilon
-    assert twice == pytest.approx(found.sites[EAST].spent(found.proposal.hash).epsilon)
+    twice = found.sites[NORTH].spent().epsilon
+    assert twice == pytest.approx(found.sites[EAST].spent().epsilon)
 
 
 def test_who_signed_it_answers_no_more_whatever_happens(found: Party) -> None:
@@ -186,7 +186,7 @@ def test_a_site_says_beforehand_when_its_budget_ends(tmp_path: Path, caplog: pyt
     assert 0 < ends < 6
     assert all((dict(one.absent), one.noticed) == ({"west": "over_budget"}, ("west",)) for one in reports[ends:])
     assert {record.clients for record in records(found, "north")[ends:]} == {(0, 1, 2)}
-    assert found.sites[WEST].spent(found.proposal.hash).epsilon <= 0.4
+    assert found.sites[WEST].spent().epsilon <= 0.4
     assert f"no more than the first {ends} of 6 rounds" in caplog.text
     assert "epsilon=0.4 at delta=1e-05" in caplog.text
     sent = b"".join(reply for _, reply in found.transport.sent)

@@ -10,9 +10,11 @@ from sites_in_memory import NAMES, config_of, like
 
 from fedpriv.errors import BudgetExhausted, PrivacyError
 from fedpriv.privacy.accounting.accountant import account
+from fedpriv.privacy.record import Record
 from fedpriv.randomness.agreement import new_key, public_key
 from fedpriv.sites import Card, notice, propose
-from fedpriv.sites.guard import NotAsPlanned, SiteGuard, of_one
+from fedpriv.sites.guard import NotAsPlanned, PlanFilter, of_one
+from fedpriv.sites.site_accountant import SiteAccountant
 from fedpriv.sites.terms import Terms
 
 PAIRS = "privacy.trust={pairwise: {colluders: 1, ratio: 3.0}}"
@@ -27,6 +29,13 @@ def terms_of(*overrides: str, sizes: tuple[int, ...] = (300, 300, 300, 300)) -> 
     config = config_of("strategy={name: fedavg, learning_rate: .5}", *overrides)
     cards = [Card(name=name, size=size, size_declared=False, **keys()) for name, size in zip(NAMES, sizes, strict=True)]
     return Terms.of(propose(config, cards, like(config)))
+
+
+def guard_of(terms: Terms, epsilon: float = 100.0, earlier: list[Record] | None = None) -> PlanFilter:
+    accountant = SiteAccountant(epsilon, 1e-5, {"another plan": earlier or []})
+    guard = PlanFilter(terms, 0, accountant)
+    accountant.add_plan(terms.hash, guard.planned)
+    return guard
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +62,7 @@ def terms() -> Terms:
     ids=str,
 )
 def test_another_answer_than_the_planned_one_is_not_admitted(terms: Terms, change: dict[str, Any]) -> None:
-    guard, record = SiteGuard(terms, 0, 100.0, 1e-5, []), terms.plan.records[1]
+    guard, record = guard_of(terms), terms.plan.records[1]
     with pytest.raises(NotAsPlanned):
         guard.admit(replace(record, **change))
     guard.admit(record)
@@ -62,7 +71,7 @@ def test_another_answer_than_the_planned_one_is_not_admitted(terms: Terms, chang
 
 def test_with_pairs_fewer_partners_are_another_price() -> None:
     terms = terms_of(PAIRS)
-    guard, record = SiteGuard(terms, 0, 100.0, 1e-5, []), terms.plan.records[0]
+    guard, record = guard_of(terms), terms.plan.records[0]
     with pytest.raises(NotAsPlanned):
         guard.admit(replace(record, clients=(0, 1)))
     with pytest.raises(NotAsPlanned):
@@ -83,11 +92,11 @@ def test_the_budget_is_one_for_all_federations(terms: Terms) -> None:
     records = terms.plan.records
     mine = [of_one(record, 0, 4) for record in records]
     limit = account(mine + mine[:2], 1, 1e-5).epsilon * 1.001
-    guard = SiteGuard(terms, 0, limit, 1e-5, mine)
+    guard = guard_of(terms, limit, mine)
     for record in records[:2]:
         guard.admit(record)
     with pytest.raises(BudgetExhausted):
         guard.admit(records[2])
-    assert guard.accountant.spent().epsilon <= limit
+    assert guard._accountant.spent().epsilon <= limit
     with pytest.raises(PrivacyError, match="do not add up"):
-        SiteGuard(terms, 0, 100.0, 1e-5, [replace(mine[0], unit="client")]).admit(records[0])
+        guard_of(terms, 100.0, [replace(mine[0], unit="client")])

@@ -42,11 +42,11 @@ def releases(found: Party, site: str = "north") -> int:
 
 def test_the_same_question_has_the_same_reply_and_one_price(found: Party) -> None:
     first = say(found, 0, torch.zeros(DIM), site=1)
-    spent = found.sites[1].spent(found.proposal.hash).epsilon
+    spent = found.sites[1].spent().epsilon
     assert unpack_reply(first, DIM).message is not None
     assert say(found, 0, torch.zeros(DIM), site=1) == first
     assert releases(found, "east") == 1
-    assert found.sites[1].spent(found.proposal.hash).epsilon == spent
+    assert found.sites[1].spent().epsilon == spent
     assert code(say(found, 0, torch.full((DIM,), 1e-3), site=1)) == "other_point"
     assert releases(found, "east") == 1
 
@@ -148,9 +148,9 @@ def test_a_site_stops_at_its_own_budget_over_all_federations(tmp_path: Path) -> 
                 answered.append(4 * number + at)
             else:
                 assert code(sites[1].answer(question)) in ("over_budget", "other_round")
-        assert sites[1].spent(proposal.hash).epsilon <= 2.2
+        assert sites[1].spent().epsilon <= 2.2
     assert answered == [0, 1, 2, 3]
-    assert sites[0].spent(proposal.hash).epsilon > 2.5
+    assert sites[0].spent().epsilon > 2.5
     for site in sites.values():
         site.close()
 

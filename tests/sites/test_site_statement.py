@@ -39,7 +39,7 @@ def page_of(found: Party, name: str) -> str:
 
 def test_the_page_of_a_site_answers_the_ten_questions(trained: Party):
     text, plan = page_of(trained, "east"), trained.proposal
-    spent = trained.sites[1].spent(plan.hash)
+    spent = trained.sites[1].spent()
     head = LedgerFile.read(trained.folder / "east" / "runs" / _run(trained, "east") / "ledger.jsonl").head(4)
     mu = gaussian.ratio_of(spent.epsilon, 1e-5)
     twice, ten = (gaussian.epsilon_of(factor * mu, 1e-5) for factor in (2**0.5, 10))
@@ -85,7 +85,7 @@ def _run(found: Party, name: str) -> str:
 
 def test_its_epsilon_is_that_of_its_accountant(trained: Party):
     page = statement_of_site(trained.folder / "north")
-    spent = trained.sites[0].spent(trained.proposal.hash)
+    spent = trained.sites[0].spent()
     assert str(spent) in dict(page.sections[0].rows)["guarantee"]
 
 
@@ -119,7 +119,7 @@ def test_what_a_site_has_spent_is_drawn_against_its_budget(
     assert isinstance(spent, dict)
     assert [*spent] == [0, 1, 2, 3, 4]
     assert [*spent.values()] == sorted(spent.values())
-    assert spent[4] == pytest.approx(trained.sites[1].spent(trained.proposal.hash).epsilon, rel=1e-6)
+    assert spent[4] == pytest.approx(trained.sites[1].spent().epsilon, rel=1e-6)
     assert (seen["limit"], seen["begins"]) == (50.0, {0: f"plan {trained.proposal.fingerprint[:9]}"})
     assert (tmp_path / "east.png").read_bytes().startswith(b"\x89PNG")
 

@@ -77,7 +77,7 @@ def test_it_is_the_run_of_one_process(case: str, tmp_path: Path) -> None:
         mine = [record for record in records if record.clients is None or number in record.clients]
         assert [bare(record) for record in ledger.records] == [bare(record) for record in mine]
         whole = account(records, 4, 1e-5)
-        own = found.sites[number].spent(found.proposal.hash).epsilon
+        own = found.sites[number].spent().epsilon
         assert own == pytest.approx(whole.per_client[number], rel=1e-6)
     assert found.federation.spent().epsilon == pytest.approx(whole.epsilon, rel=1e-6)
     found.close()

@@ -77,6 +77,19 @@ class Accountant:
         price = self._price(charge.events)
         if self._limit is not None and not self._fits(record, charge, self._tally.after(charge.clients, price)):
             raise self._refusal(record, charge)
+        self._count(record, charge, price)
+
+    def count(self, record: Record) -> None:
+        """Count a record of a release that has been made, whether or not it is within the limit.
+
+        Raises:
+            ConfigError: the record is out of range, or no sound bound on its epsilon is known.
+            PrivacyError: as for `admit`.
+        """
+        charge = self._bill.check(record)
+        self._count(record, charge, self._price(charge.events))
+
+    def _count(self, record: Record, charge: Charge, price: Totals) -> None:
         self._tally.take(charge.clients, price)
         self._bill.take(record, charge)
         self._rounds = max(self._rounds, record.round + 1)
