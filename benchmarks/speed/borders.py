@@ -61,25 +61,27 @@ def measure(name: str, turns: int, effort: Effort) -> None:
 
     import fedpriv as fp
     from fedpriv.clients.part import Part
-    from fedpriv.engines import PLACES
-    from fedpriv.engines.processes import shares
-    from fedpriv.engines.processes.graph import SharedGraph
+    from fedpriv.engines import MESHES
+    from fedpriv.engines.sharded_graph import ShardedGraph
+    from fedpriv.engines.sharding import shard_clients, shard_network, split_evenly
     from fedpriv.randomness.streams import Randomness
 
     torch.set_num_threads(1)
     nodes, length = effort.of(NODES, DEGREE + 2), effort.of(LENGTH)
     links = nx.cycle_graph(nodes) if name == "ring" else nx.random_regular_graph(DEGREE, nodes, seed=0)
-    graph, place = fp.Graph(links), PLACES["processes"](60.0)
-    part = place.part(Part(range(nodes), [1] * nodes, 1))
-    shared, me = place.network(graph, part), place.stream
-    assert isinstance(shared, SharedGraph)
+    graph = fp.Graph(links)
+    mesh = MESHES["processes"](60.0)
+    me = mesh.world.rank
+    part = shard_clients(Part(range(nodes), [1] * nodes, 1), mesh)
+    shared = shard_network(graph, part, mesh)
+    assert isinstance(shared, ShardedGraph)
     rows, all_rows = torch.randn(len(part.ids), length), torch.randn(nodes, length)
     for network in (graph, shared):
         network.participants(0, Randomness(0))
     shared.here(part.ids, rows)
 
     # what the other processes have to hear of this one, and this one of them
-    every = shares(nodes, place.size)
+    every = split_evenly(nodes, mesh.world.world_size)
     near = {rank: {b for a in share for b in links[a]} for rank, share in enumerate(every)}
     told = {rank: len(near[rank] & {*every[me]}) for rank in near if rank != me}
     heard = {rank: len(near[me] & {*every[rank]}) for rank in near if rank != me}
@@ -110,7 +112,7 @@ def measure(name: str, turns: int, effort: Effort) -> None:
     slowest, busiest = torch.tensor(walls) * 1e3, torch.tensor(busy).median(1).values * 1e3
     for found in (slowest, busiest):
         dist.all_reduce(found, dist.ReduceOp.MAX)
-    if place.leads:
+    if mesh.is_main:
         print(json.dumps([name, sum(heard.values()), slowest.amin(1).tolist(), busiest.tolist()]), flush=True)
 
 

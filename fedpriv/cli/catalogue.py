@@ -26,7 +26,7 @@ from fedpriv.config.schema import (
     StrategySection,
 )
 from fedpriv.data.partition import PARTITIONS
-from fedpriv.engines import ENGINES
+from fedpriv.engines import MESHES
 from fedpriv.errors import ConfigError
 from fedpriv.oracle.backends import BACKENDS
 from fedpriv.plugins import nearest
@@ -48,7 +48,7 @@ PLAIN: dict[str, tuple[str, Mapping[Any, Any]]] = {
     "partitions": ("data.partition", PARTITIONS),
     "mechanisms": ("privacy.mechanism", MECHANISMS),
     "backends": ("compute.backend", BACKENDS),
-    "engines": ("compute.engine", ENGINES),
+    "engines": ("compute.engine", MESHES),
 }
 _WORDS: dict[type, str] = {
     float: "a number",

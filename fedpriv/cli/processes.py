@@ -49,9 +49,9 @@ def speaks(error: FedprivError) -> bool:
     """Whether this process tells the user of an error that may be one of all processes."""
     if not launched():
         return True
-    from fedpriv.engines.processes.group import first_to_tell
+    from fedpriv.distributed.process_group import is_first_to_report
 
-    return not error.told_elsewhere and first_to_tell(default=leads())
+    return not error.told_elsewhere and is_first_to_report(default=leads())
 
 
 def launch(size: int, arguments: Sequence[str]) -> NoReturn:

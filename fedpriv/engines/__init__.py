@@ -1,33 +1,24 @@
-"""Engines say where rows live and how a round is made: all give the same run, up to rounding."""
+"""How a round is made, where rows live, and how a run is split over processes; every engine gives the same run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from fedpriv.distributed.mesh import Mesh
 from fedpriv.engines.keeping import InMemory, Keeping, OnDisk
-from fedpriv.engines.local import Round, simulate
-from fedpriv.engines.place import Here, Place
-from fedpriv.engines.processes import Processes
-from fedpriv.engines.processes.examples import SharedExamples
+from fedpriv.engines.sharding import split_clients, split_examples
 
 EngineName = Literal["local", "processes", "examples"]
 StateName = Literal["memory", "disk"]
 
-ENGINES: dict[str, Callable[..., Iterator[Round]]] = {
-    "local": simulate,
-    "processes": simulate,
-    "examples": simulate,
+MESHES: dict[EngineName, Callable[[float], Mesh]] = {
+    "local": lambda _: Mesh(),
+    "processes": split_clients,
+    "examples": split_examples,
 }
-"""Each takes what `fedpriv.engines.local.simulate` takes, and yields each finished round."""
-
-PLACES: dict[EngineName, Callable[[float], Place]] = {
-    "local": Here,
-    "processes": Processes,
-    "examples": SharedExamples,
-}
-"""Each takes a timeout in seconds, and says which of a run's clients are in this process."""
+"""For each engine, a function from a timeout in seconds to the processes of the run."""
 
 KEEPING: dict[StateName, Callable[[Path | None], Keeping]] = {"memory": InMemory, "disk": OnDisk}
 """Each takes a run's folder, if there is one, and keeps what clients keep between rounds."""

@@ -10,8 +10,8 @@ from torch.utils.data import ConcatDataset
 
 from fedpriv.clients.part import Part
 from fedpriv.clients.population import Population
+from fedpriv.distributed.mesh import Mesh
 from fedpriv.engines.local import Progress
-from fedpriv.engines.place import Place
 from fedpriv.measuring import metrics
 from fedpriv.measuring.centralised import centralised_al
 from fedpriv.measuring.client_tests import ClientTests
@@ -102,7 +102,7 @@ class Measures:
         loss = Evaluator(population.model, population.loss, data)(params)["test_loss"]
         return loss + float(self.strategy.regularizer.value(params)) - self.optimum
 
-    def of_constraints(self, progress: Progress, oracle: PrivateOracle, place: Place, part: Part) -> dict[str, Any]:
+    def of_constraints(self, progress: Progress, oracle: PrivateOracle, mesh: Mesh, part: Part) -> dict[str, Any]:
         """Further results of a run with constraints; in a private run computed from releases only.
 
         All places ask for it together, with the models of all clients in the place that leads, which has the result.
@@ -111,9 +111,9 @@ class Measures:
         if not isinstance(local, Priced) or progress.round == 0:
             return {}
         if oracle.privacy.private:
-            return private_report(progress, oracle, local, place, part) if isinstance(local, Measured) else {}
-        h, params = self.strategy.regularizer, place.told(lambda: reported(progress))
-        report = exact_report(progress, oracle.problem, params, local.multipliers, h, place, part)
+            return private_report(progress, oracle, local, mesh, part) if isinstance(local, Measured) else {}
+        h, params = self.strategy.regularizer, mesh.world.broadcast(lambda: reported(progress))
+        report = exact_report(progress, oracle.problem, params, local.multipliers, h, mesh, part)
         if self.start is not None:
             best = centralised_al(oracle.problem, self.start, regularizer=h)
             names = ("objective", "converged", "outer_rounds", "evaluations", "cpu_seconds")

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from fedpriv.clients.part import Part
+from fedpriv.distributed.mesh import Mesh
 from fedpriv.engines.local import Progress
-from fedpriv.engines.place import Here, Place
+from fedpriv.engines.sharding import gather_rows
 from fedpriv.oracle.exact import ProblemValues
 from fedpriv.oracle.private import PrivateOracle
 from fedpriv.privacy.mechanisms import LAWS
@@ -49,7 +50,7 @@ def kkt(
     params: Tensor,
     multipliers: Tensor,
     regularizer: Proximal | None = None,
-    place: Place | None = None,
+    mesh: Mesh | None = None,
 ) -> Kkt:
     """Compute the optimality conditions at a point.
 
@@ -58,25 +59,25 @@ def kkt(
         params: The point, `[dim]`.
         multipliers: Of the clients here, `[n, m]`.
         regularizer: h; none by default.
-        place: Where other clients are; by default all are here. What the conditions have a row of is of those here.
+        mesh: Where other clients are; by default all are here. What the conditions have a row of is of those here.
     """
-    h, place = regularizer or Zero(), place or Here()
+    h, mesh = regularizer or Zero(), mesh or Mesh()
     rows = params.detach().expand(len(multipliers), -1).clone().requires_grad_()
     objective, values = problem(rows)
-    gradient = place.total(_slopes((objective + (multipliers * values).sum(1)).sum(), rows))[0]
+    gradient = mesh.sum_clients(_slopes((objective + (multipliers * values).sum(1)).sum(), rows))[0]
     broken = values.where(problem.equality, values.clamp_min(0))
-    push = place.total(_slopes(broken.square().sum() / 2, rows))[0]
+    push = mesh.sum_clients(_slopes(broken.square().sum() / 2, rows))[0]
     point, values = params.detach(), values.detach()
     step = point - h.prox((point - gradient).unsqueeze(0), 1.0)[0]
-    feasibility = place.largest(_largest(broken.detach()))
-    total = place.total(objective.detach().unsqueeze(1))[0]
+    feasibility = mesh.max_clients(_largest(broken.detach()))
+    total = mesh.sum_clients(objective.detach().unsqueeze(1))[0]
     return Kkt(
         objective=float(total + h.value(point.unsqueeze(0))[0]),
         constraint_values=values,
         multipliers=multipliers,
         stationarity=_largest(step),
         feasibility=feasibility,
-        complementarity=place.largest(_largest((multipliers * values).where(~problem.equality, 0.0))),
+        complementarity=mesh.max_clients(_largest((multipliers * values).where(~problem.equality, 0.0))),
         infeasible_point=_largest(push) / feasibility if feasibility > 0 else 0.0,
     )
 
@@ -87,21 +88,21 @@ def exact_report(
     params: Tensor,
     multipliers: Tensor,
     regularizer: Proximal | None,
-    place: Place,
+    mesh: Mesh,
     part: Part,
 ) -> dict[str, Any]:
     """Fields of `result.json` for a run without privacy; optimality is computed anew, not taken from the algorithm.
 
     All places compute it together; what it has a row of is of all clients in the place that leads.
     """
-    found, server = kkt(problem, params, multipliers, regularizer, place), progress.server
+    found, server = kkt(problem, params, multipliers, regularizer, mesh), progress.server
     loops = server if isinstance(server, Loops) else None
     converged = loops is not None and bool(loops.converged)
     return {
         "objective": found.objective,
-        "constraint_values": place.rows(found.constraint_values, part).tolist(),
+        "constraint_values": gather_rows(found.constraint_values, part, mesh).tolist(),
         "max_violation": found.feasibility,
-        "multipliers": place.rows(found.multipliers, part).tolist(),
+        "multipliers": gather_rows(found.multipliers, part, mesh).tolist(),
         "kkt": {name: getattr(found, name) for name in ("stationarity", "feasibility", "complementarity")},
         "converged": converged,
         "status": "converged" if converged else _unfinished(found, stopped=loops is not None and bool(loops.done)),
@@ -112,15 +113,15 @@ def exact_report(
 
 
 def private_report(
-    progress: Progress, oracle: PrivateOracle, local: Measured, place: Place, part: Part
+    progress: Progress, oracle: PrivateOracle, local: Measured, mesh: Mesh, part: Part
 ) -> dict[str, Any]:
     """Fields of `result.json` for a private run, from releases only: estimates of constraint values and their noise.
 
     If the run stopped early, the reported model was not measured, and the estimates are those of the last round. All
     places compute it together; what it has a row of is of all clients in the place that leads.
     """
-    broken = place.largest(_largest(violations(local.measured[: len(part.ids)], oracle.equality)))
-    estimate, server = place.rows(local.measured, part), progress.server
+    broken = mesh.max_clients(_largest(violations(local.measured[: len(part.ids)], oracle.equality)))
+    estimate, server = gather_rows(local.measured, part, mesh), progress.server
     repeats = int(server.measurements) if isinstance(server, Remeasures) else 0
     width = half_width(oracle, progress.round - 1, max(repeats, 1))
     return {
@@ -128,7 +129,7 @@ def private_report(
         "constraint_confidence": {"level": 0.95, "half_width": width.tolist()},
         "estimates_of_reported_model": repeats > 0,
         "max_violation_estimate": broken,
-        "multipliers": place.rows(local.multipliers, part).tolist(),
+        "multipliers": gather_rows(local.multipliers, part, mesh).tolist(),
     }
 
 

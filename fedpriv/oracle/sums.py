@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from fedpriv.clients.batch import Batch
 from fedpriv.devices import moved
+from fedpriv.distributed.mesh import Communicator, SingleProcess
 from fedpriv.errors import ConfigError
 from fedpriv.oracle.backends.base import Backend
 from fedpriv.privacy.clipping import ROUNDING, Clip
@@ -23,8 +24,7 @@ class Sums:
         backend: Computes sums of clipped gradients.
         n_clients: Number of clients of the run.
         device: The clients' device.
-        own: The examples of a batch that are worked on here.
-        summed: Sums of all that work on examples, from those here.
+        processes: Those that share the examples of a batch.
     """
 
     def __init__(
@@ -32,10 +32,9 @@ class Sums:
         backend: Backend,
         n_clients: int,
         device: torch.device,
-        own: Callable[[Batch], Batch] = lambda batch: batch,
-        summed: Callable[[Tensor], Tensor] = lambda sums: sums,
+        processes: Communicator | None = None,
     ) -> None:
-        self._backend, self._own, self._summed = backend, own, summed
+        self._backend, self._processes = backend, processes or SingleProcess()
         self._broken = torch.zeros(n_clients, dtype=torch.long, device=device)
         self._found: list[tuple[Tensor, Tensor]] = []  # of cohorts, not yet counted
 
@@ -74,14 +73,15 @@ class Sums:
         dtype = params.dtype if clip is None else torch.float64
         total = torch.zeros(params.shape, device=params.device, dtype=dtype)
         broken = torch.zeros(len(params), dtype=torch.long, device=params.device)
-        for batch in map(self._own, batches):
+        for batch in batches:
+            batch = batch.every(self._processes.rank, self._processes.world_size)
             at = None if anchor is None else rows_of(anchor, batch)
             weighted = batch if weights is None else batch.weighted(weights)
             part, found = self._backend.clipped_sum(rows_of(params, batch), weighted, clip, at)
             total.index_add_(0, batch.rows, part)
             broken.index_add_(0, batch.rows, found)
-        self._count(cohort, self._summed(broken))
-        return self._summed(total)
+        self._count(cohort, self._processes.all_reduce(broken))
+        return self._processes.all_reduce(total)
 
     def _count(self, cohort: Tensor, broken: Tensor) -> None:
         if len(cohort) == len(self._broken):

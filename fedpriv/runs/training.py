@@ -24,8 +24,8 @@ from fedpriv.clients.layout import Layout, changed_constants, frozen, totals
 from fedpriv.clients.part import Part
 from fedpriv.clients.population import Population
 from fedpriv.clients.roster import public_sizes, roster_of
-from fedpriv.engines import ENGINES, KEEPING, PLACES
-from fedpriv.engines.local import Progress, RoundNetwork, adopt, begin, seen_by_aggregator
+from fedpriv.engines import KEEPING, MESHES, sharding
+from fedpriv.engines.local import Progress, RoundNetwork, adopt, begin, seen_by_aggregator, simulate
 from fedpriv.errors import ConfigError, FedprivError, PrivacyError
 from fedpriv.measuring import measures
 from fedpriv.measuring.health import Health, StopOn, is_finite
@@ -98,20 +98,20 @@ class Training:
         client_names: Sequence[str] | None = None,
     ) -> None:
         compute = compute or Compute()
-        place = self._place = PLACES[compute.engine](compute.timeout)
-        with place.together():
+        mesh = self._mesh = MESHES[compute.engine](compute.timeout)
+        with mesh.world.raise_together():
             if not clients:
                 raise ConfigError("clients", [], "a run needs at least one client")
             models.validate_model(clients[0].model)
             roster, sizes = roster_of(clients), public_sizes(clients, privacy)
-            device = place.device(compute.start())
+            device = sharding.local_device(compute.start(), mesh)
             problems = list({id(problem): problem for problem in roster.problems}.values())
             privacy = with_neighbours(privacy, problems, sizes_declared=roster.sizes_declared)
             self.strategy, self.rounds, self.network = strategy, rounds, network or Star(len(clients))
 
             # where it is kept, and how far it had come
-            self._keeper = Keeper(folder if place.leads else None, checkpoint_every)
-            saved = place.told(lambda: self._keeper.last(device)) if resume else None
+            self._keeper = Keeper(folder if mesh.is_main else None, checkpoint_every)
+            saved = mesh.world.broadcast(lambda: self._keeper.last(device)) if resume else None
             compatibility.check_compute(compute, strategy, self.network, privacy, clients[0].model, clients[0].loss)
             if saved is not None:
                 compute.check_goes_on(saved.state)
@@ -121,12 +121,12 @@ class Training:
             same = of_settings(clients, settings, seed, strategy, privacy, rounds, self.network, sizes, compute.numbers)
             if saved is None:
                 restart, private, seeds = None, privacy.private, {"seed": seed, "secret_seed": secret_seed}
-                identity = place.told(lambda: Identity.new(same, clients, private=private, **seeds))
+                identity = mesh.world.broadcast(lambda: Identity.new(same, clients, private=private, **seeds))
             else:
                 identity = Identity.resumed(same, saved, self._keeper.path, secret_seed=secret_seed)
                 restart = restored(saved, begin(strategy, torch.zeros(1, 1).expand(len(clients), 1)), self._keeper.path)
             if saved is not None and fresh_noise:
-                identity = place.told(identity.with_fresh_noise)
+                identity = mesh.world.broadcast(identity.with_fresh_noise)
             streams = identity.randomness
 
             # what it will release
@@ -134,101 +134,104 @@ class Training:
                 begun = None if saved is None else self._keeper.matrix()
                 return make_plan(strategy, privacy, sizes, self.network, rounds=rounds, randomness=streams, begun=begun)
 
-            self.plan: Plan = place.told(planned)
+            self.plan: Plan = mesh.world.broadcast(planned)
             asked = self.plan.asked
             compatibility.check_problem(strategy, problems, privacy, asked, compare=compare)
             compatibility.check_fresh(self.plan.privacy, fresh_noise)
             of_run = clients, self.network, privacy, asked
-            compatibility.check_shared(place.size, compute, *of_run, optimum=optimum, compare=compare)
+            compatibility.check_shared(mesh.world.world_size, compute, *of_run, optimum=optimum, compare=compare)
 
             # whether the data's budget allows that
             uncovered = ("the optimality gap, exact",) if optimum is not None and privacy.private else ()
             begun_at = None if saved is None else saved.round
             of_plan = self.plan, streams, self._keeper.path, begun_at, uncovered
-            self._reserving = Reserving.of(*of_plan) if place.leads else None
+            self._reserving = Reserving.of(*of_plan) if mesh.is_main else None
             if self._reserving is not None:
                 self._reserving.check()
 
             # whose data it reads, and what is measured of its models
             told = test, client_tests, metrics, stop, client_names
-            public = Public.made(*told, len(clients)) if place.leads else Public.nothing()
+            public = Public.made(*told, len(clients)) if mesh.is_main else Public.nothing()
             ownership.check_clients(clients, public.everything, privacy)
             begun_with = None if saved is None else saved.chunk
             chunk = compute.examples_at_once(device, Layout.of(clients[0].model).dim, begun_with)
-            part = self._part = place.part(Part.whole(clients))
+            part = self._part = sharding.shard_clients(Part.whole(clients), mesh)
             own = part.of(clients)
             self.population = Population(own, device, getattr(torch, compute.dtype), chunk, part)
-            check_kinds(place.all(self.population.kind))
-            place.agree(lambda: ownership.contents(self.population))
+            check_kinds(mesh.world.all_gather_object(self.population.kind))
+            sharding.check_replicated(lambda: ownership.contents(self.population), mesh)
             model, loss, self._test = self.population.model, self.population.loss, public.test
             evaluate = public.evaluator(model, loss, batched=compute.backend != "loop")
             self._check_test(public, privacy)
-            start = self.population.start_alike(place.told(self.population.start_alike))
+            start = self.population.start_alike(mesh.world.broadcast(self.population.start_alike))
             try_out(self.population)
             of_model = compute.backend, self.population, chunk, compute.precision
-            backend, slow = place.told(lambda: choose_by_trial(*of_model).told)
+            backend, slow = mesh.world.broadcast(lambda: choose_by_trial(*of_model).told)
             compatibility.check_batched(problems, model, slow)
             if evaluate is not None:
                 evaluate.try_out(start)
             stored = {} if saved is None else saved.stopping
-            self._stopping = place.told(lambda: public.stopping(evaluate, start, stored))
+            self._stopping = mesh.world.broadcast(lambda: public.stopping(evaluate, start, stored))
             central, of_clients = start if compare else None, public.client_tests(evaluate)
             self.measures = Measures(self.population, strategy, evaluate, optimum, central, of_clients, public.names)
             self._identity, self._constants = identity.with_model(model, saved, self._keeper.path), totals(model)
-            check_models(place.all(self._identity.model))
+            check_models(mesh.world.all_gather_object(self._identity.model))
             self.warnings = weaknesses(self.plan, sizes, clients[0].model, optimum=optimum, secret_seed=secret_seed)
-            self.warnings += [*dict.fromkeys(chain.from_iterable(place.all(loaders.ignored(own)))), *slow]
+            self.warnings += [
+                *dict.fromkeys(chain.from_iterable(mesh.clients.all_gather_object(loaders.ignored(own)))),
+                *slow,
+            ]
 
             # what it costs, and the only door to the data
             self._charging = Charging(self.plan, uncovered)
             of_examples = in_threads(chosen(backend, *of_model[1:])), len(self.population), device
-            self._sums = Sums(*of_examples, place.own, place.summed)
+            self._sums = Sums(*of_examples, mesh.examples)
             self.ledger = self._opened(streams, saved, fresh_noise=fresh_noise)
             of_run = self.plan.privacy, self.ledger, streams
-            self.oracle = PrivateOracle(self.population, self._sums, *of_run, place.total, place.largest)
+            self.oracle = PrivateOracle(self.population, self._sums, *of_run, mesh.sum_clients, mesh.max_clients)
             self.oracle.prepare(asked)
 
             # where it stands, and how it goes on
-            self._engine, self._seen = ENGINES[compute.engine], place.network(self.network, part)
+            self._engine, self._seen = simulate, sharding.shard_network(self.network, part, mesh)
             self._state, self._keeping = compute.state, KEEPING[compute.state](self._keeper.path)
-            mine = None if restart is None else place.share(restart, part)
+            mine = None if restart is None else sharding.shard_progress(restart, part, mesh)
             self.progress = self._keeping.begin(strategy, start.expand(len(own), -1), mine)
             self._seconds, self._mark, self._over = 0.0 if saved is None else saved.seconds, self.ledger.mark, False
-            before = place.told(lambda: self._keeper.rows(self.progress.round))
+            before = mesh.world.broadcast(lambda: self._keeper.rows(self.progress.round))
             self._reporting = Reporting(self.measures, evaluate_every, before)
             if saved is None or fresh_noise:
                 self.save()
-            place.told(lambda: None if self._reserving is None else self._reserving.reserve())
-            for weakness in self.warnings if place.leads else ():
+            mesh.world.broadcast(lambda: None if self._reserving is None else self._reserving.reserve())
+            for weakness in self.warnings if mesh.is_main else ():
                 warn(weakness)
 
     def _check_test(self, public: Public, privacy: Privacy) -> None:
         """Refuse copies of the training examples of all processes."""
-        place, population = self._place, self.population
-        count = sum(place.all(int(population.counts.sum())))
-        if place.told(lambda: public.as_many(count, privacy)):
+        mesh, population = self._mesh, self.population
+        count = sum(mesh.clients.all_gather_object(int(population.counts.sum())))
+        if mesh.world.broadcast(lambda: public.as_many(count, privacy)):
             public.check(population, self._contents())
 
     def _contents(self) -> list[list[bytes]]:
         """Fingerprints of every client's examples."""
-        return list(chain.from_iterable(self._place.all(ownership.contents(self.population))))
+        return list(chain.from_iterable(self._mesh.clients.all_gather_object(ownership.contents(self.population))))
 
     def _opened(self, streams: Randomness, saved: Checkpoint | None, *, fresh_noise: bool) -> Ledger | Witness:
         """The ledger where it is written, and elsewhere what waits for it."""
-        place, keeper, charging, plan = self._place, self._keeper, self._charging, self.plan
+        mesh, keeper, charging, plan = self._mesh, self._keeper, self._charging, self.plan
         reserving = self._reserving
-        on_disk = place.told(lambda: keeper.path is not None)
+        on_disk = mesh.world.broadcast(lambda: keeper.path is not None)
         begun = 1 if saved is None else saved.processes
 
         def write() -> Ledger:
             guard = charging.guard if reserving is None else reserving.guard(charging.guard)
             budget = None if reserving is None else reserving.budget.terms.id
             ledger = keeper.ledger(guard, plan, streams, saved, fresh_noise=fresh_noise, budget=budget)
-            compatibility.check_processes(begun, place.size, ledger, fresh_noise=fresh_noise)
+            compatibility.check_processes(begun, mesh.world.world_size, ledger, fresh_noise=fresh_noise)
             charging.follow(ledger)
             return ledger
 
-        return place.ledger(write, streams.digest_key() if on_disk else None)
+        return sharding.open_ledger(write, streams.digest_key() if on_disk else None, mesh)
 
     def __iter__(self) -> Iterator[RoundReport]:
         """Train, round by round.
@@ -239,16 +242,16 @@ class Training:
         """
         if self._over:
             raise FedprivError("this run is over; make a new Training with fresh clients for another one")
-        start, place = time.monotonic() - self._seconds, self._place
+        start, mesh = time.monotonic() - self._seconds, self._mesh
         seen = seen_by_aggregator(self._seen, self.plan.privacy)
         started = self.strategy, self.oracle, self._seen, self.progress, self._identity.randomness
-        rounds = self._engine(*started, rounds=self.rounds, seen=seen, stream=place.stream)
+        rounds = self._engine(*started, rounds=self.rounds, seen=seen, stream=mesh.world.rank)
         self._keeper.check()
         for done in () if self.health.stops or self._stopping.stops else rounds:
             self.progress = done.progress
             self._check_constants()
             models = self._reported_models()
-            report, self.health, self._stopping = place.told(lambda models=models: self._told(models))
+            report, self.health, self._stopping = mesh.world.broadcast(lambda models=models: self._told(models))
             self._seconds = time.monotonic() - start
             yield report
             # only now, so that whoever writes reports down never misses one that a checkpoint counts as done
@@ -258,10 +261,10 @@ class Training:
                 break
             self._keeper.check()  # while a report was read another one may have taken the folder
         self._check_constants()
-        place.told(self._sync)
+        mesh.world.broadcast(self._sync)
         self._over = True
-        place.told(self._close)
-        adopt(self.population, self.progress, place.told(lambda: str(self._charged())))
+        mesh.world.broadcast(self._close)
+        adopt(self.population, self.progress, mesh.world.broadcast(lambda: str(self._charged())))
 
     def _sync(self) -> None:
         """Before anything that was made of a round's answers leaves the run: reports, checkpoints, models."""
@@ -278,7 +281,7 @@ class Training:
         """The trial's few examples may not show that a forward pass changes what is released as it is."""
         names = changed_constants(self.population.model, self._constants) if self.plan.privacy.private else []
         fix = "a forward pass on private data changed it, and it would be released as it is; change a copy instead"
-        with self._place.together():
+        with self._mesh.world.raise_together():
             if names:
                 raise PrivacyError(f"model.{names[0]} is frozen, or a buffer, and is not what it was: {fix}")
 
@@ -286,7 +289,7 @@ class Training:
         """Models of all clients where a report needs them, in the process that writes it; else those here."""
         models, last = self.progress.models, self._ended() != "left"
         if self._reporting.is_due(self.progress.round, last=last) or self.anywhere(not is_finite(models)):
-            return self._place.rows(models, self._part)
+            return sharding.gather_rows(models, self._part, self._mesh)
         return models
 
     def _told(self, models: Tensor) -> tuple[RoundReport, Health, Stopping]:
@@ -311,14 +314,14 @@ class Training:
 
     def save(self) -> None:
         """Write a checkpoint of the last finished round now (with a folder)."""
-        progress = self._place.whole(self.progress, self._part)
-        self._place.told(lambda: self._save(progress))
+        progress = sharding.gather_progress(self.progress, self._part, self._mesh)
+        self._mesh.world.broadcast(lambda: self._save(progress))
 
     def _save(self, progress: Progress) -> None:
         first = dict(self.health.first)
         whole = self._identity.checkpoint(progress, self._mark, self._seconds, first)
         self._keeping.sync()
-        speed = {"chunk": self.population.chunk, "state": self._state, "processes": self._place.size}
+        speed = {"chunk": self.population.chunk, "state": self._state, "processes": self._mesh.world.world_size}
         self._keeper.save(replace(whole, stopping=self._stopping.stored(), **speed), self.ledger)
         self._keeping.saved(self.progress)
 
@@ -330,20 +333,20 @@ class Training:
     @property
     def broken_examples(self) -> Tensor:
         """Number of gradients that were not finite, of each client, `[n_clients]`. Exact, so not private."""
-        return torch.cat([*self._place.all(self._sums.broken_examples)])
+        return torch.cat([*self._mesh.clients.all_gather_object(self._sums.broken_examples)])
 
     def repeats(self) -> ownership.Repeats:
         """How many training examples equal others, or test examples. Exact, so not private."""
         contents = self._contents()
-        return self._place.told(lambda: ownership.repeats(self.population, self._test, contents))
+        return self._mesh.world.broadcast(lambda: ownership.repeats(self.population, self._test, contents))
 
     def spent(self) -> Spent:
         """Tight upper bound on what has been spent so far."""
-        return self._place.told(self._charging.spent)
+        return self._mesh.world.broadcast(self._charging.spent)
 
     def anywhere(self, here: bool) -> bool:
         """Whether something is so in any process of the run."""
-        return self._place.largest(float(here)) > 0
+        return self._mesh.max_clients(float(here)) > 0
 
     def _ended(self) -> Ended:
         """Why there are no more rounds, as far as is known."""
@@ -370,10 +373,10 @@ class Training:
             PrivacyError: a forward pass changed a frozen parameter or a buffer.
         """
         self._check_constants()
-        place, part = self._place, self._part
-        progress = replace(self.progress, models=place.rows(self.progress.models, part))
-        of_constraints = self.measures.of_constraints(progress, self.oracle, place, part)
-        found = place.told(lambda: self._result(progress, of_constraints))
+        mesh, part = self._mesh, self._part
+        progress = replace(self.progress, models=sharding.gather_rows(self.progress.models, part, mesh))
+        of_constraints = self.measures.of_constraints(progress, self.oracle, mesh, part)
+        found = mesh.world.broadcast(lambda: self._result(progress, of_constraints))
         return replace(found, model=self._with(found.params))
 
     def _result(self, progress: Progress, of_constraints: dict[str, Any]) -> Result:

@@ -13,7 +13,6 @@ from test_shards import BARE
 
 import fedpriv as fp
 from fedpriv.config import build, load_config
-from fedpriv.engines import ENGINES
 from fedpriv.engines.local import Call, Progress, Reply, Round, client_half, server_half
 from fedpriv.strategies.state import in_common, named, restored, rows_of, with_rows
 
@@ -59,7 +58,7 @@ def test_a_second_engine_gives_the_same_run(monkeypatch: pytest.MonkeyPatch, str
             rounds.append(done.index)
             yield done
 
-    monkeypatch.setitem(ENGINES, "local", counted)
+    monkeypatch.setattr("fedpriv.runs.training.simulate", counted)
     other, again = train()
     assert rounds == [0, 1, 2, 3]
     assert torch.equal(other.params, plain.params)

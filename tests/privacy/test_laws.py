@@ -8,7 +8,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from fedpriv.engines import ENGINES, EngineName
+from fedpriv.engines import MESHES, EngineName
 from fedpriv.oracle.backends import BACKENDS, BackendName
 from fedpriv.privacy.accounting import bounds, rdp
 from fedpriv.privacy.accounting.events import Event
@@ -21,7 +21,7 @@ def test_each_name_has_its_row() -> None:
     assert set(get_args(LawName)) == {*LAWS} == {law.mechanism.name for law in LAWS.values()}
     assert set(get_args(MechanismName)) == {*LAWS, "none"}
     assert set(get_args(BackendName)) == {"auto", *BACKENDS}
-    assert set(get_args(EngineName)) == {*ENGINES}
+    assert set(get_args(EngineName)) == {*MESHES}
 
 
 @pytest.mark.parametrize("name", LAWS)

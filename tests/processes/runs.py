@@ -16,6 +16,7 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.config import load_config
+from fedpriv.engines.sharding import gather_progress
 from fedpriv.models import SoftmaxRegression
 from fedpriv.network.mixing import lazy_metropolis
 from fedpriv.privacy.record import Record
@@ -143,18 +144,18 @@ def outcome(case: Case, engine: str = "processes") -> Outcome:
 def finished(run: fp.Training) -> Outcome:
     for _ in run:
         pass
-    result, place = run.result(), run._place
-    progress = place.whole(run.progress, run._part)
+    result, mesh = run.result(), run._mesh
+    progress = gather_progress(run.progress, run._part, mesh)
     state = {"received": progress.received, "models": progress.models, "params": result.params}
     state |= {f"local.{name}": leaf for name, leaf in named(progress.local).items()}
     state |= {f"server.{name}": leaf for name, leaf in named(progress.server).items()}
     state |= {f"output.{name}": leaf for name, leaf in named(progress.output).items()}
     state["sent"] = progress.numbers_sent
-    state |= dict(flat(result.measures)) if place.leads else {}
-    records = list(run.ledger.records) if place.leads else None
+    state |= dict(flat(result.measures)) if mesh.is_main else {}
+    records = list(run.ledger.records) if mesh.is_main else None
     adopted = [parameter.detach().clone() for parameter in run.population.clients[0].model.parameters()]
     at_gradient = run.plan.privacy.private and run.plan.privacy.at == "gradient"
-    parts = place.all(run.oracle.noise_variance if at_gradient else torch.zeros(0))
+    parts = mesh.clients.all_gather_object(run.oracle.noise_variance if at_gradient else torch.zeros(0))
     # where all participants have one answer, all processes have its variance
     variance = parts[0] if run.oracle.alike else torch.cat([*parts])
     return Outcome(state, records, result.reports, run.spent().epsilon, result.ended, adopted, variance)

@@ -128,7 +128,7 @@ def test_a_process_that_hangs_ends_the_run_with_one_line(
     tmp_path: Path, request: pytest.FixtureRequest, network: list[str]
 ) -> None:
     whole = request.getfixturevalue("whole_on_a_graph" if network else "whole")
-    run = Started(tmp_path / "run", "compute.timeout=4", *network)
+    run = Started(tmp_path / "run", "compute.timeout=15", *network)
     run.until(20)
     hung = run.rank(1)
     os.kill(hung, signal.SIGSTOP)
@@ -139,7 +139,7 @@ def test_a_process_that_hangs_ends_the_run_with_one_line(
     assert code == 2
     lines = [line for line in told.splitlines() if "error" in line.lower()]
     assert len(lines) == 1, told
-    assert "process 0 of 2 lost another one, which ended or gave no answer for 4 s" in lines[0]
+    assert "process 0 of 2 lost another one, which ended or gave no answer for 15 s" in lines[0]
     assert fedpriv("resume", str(run.folder), "--processes", "2").returncode == 0
     assert_same_run(whole, run.folder)
 

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, TensorDataset
 from workers import Workers
 
 import fedpriv as fp
-from fedpriv.engines import PLACES
+from fedpriv.engines import MESHES, sharding
 from fedpriv.privacy.record import Record
 
 CASE = Case(FEDAVG)
@@ -72,13 +72,13 @@ def test_a_budget_ends_the_run_in_all_processes_alike(workers: Workers) -> None:
 
 def priced_differently(rank_of: int) -> str:
     """Open a release whose record is another one in one of the processes."""
-    place = PLACES["processes"](60.0)
-    rank = place.all(0).index(0) if place.size == 1 else place.stream
+    mesh = MESHES["processes"](60.0)
+    rank = mesh.world.rank
     factor = 0.5 if rank == rank_of else 1.0
     record = Record(0, "gradient", 0, "gaussian", factor, "sample", "replace_one")
     written = list[Record]()
     try:
-        place.enter(record, written.append)  # pyright: ignore
+        sharding.SharedLedger(mesh.world, replicated=False).enter(record, written.append)  # pyright: ignore
     except fp.PrivacyError as error:
         return f"{len(written)} written: {error}"
     return "nothing was raised"

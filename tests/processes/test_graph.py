@@ -16,7 +16,7 @@ from workers import Workers
 
 import fedpriv as fp
 from fedpriv.clients.part import Part
-from fedpriv.engines import PLACES
+from fedpriv.engines import MESHES, sharding
 from fedpriv.randomness.streams import Randomness
 
 GRAPHS: dict[str, Any] = {
@@ -29,16 +29,16 @@ GRAPHS: dict[str, Any] = {
 
 def mixed(name: str, rounds: int, engine: str) -> tuple[list[Tensor], list[int]]:
     """Rows of all nodes after each round, and how many rows this process heard from others in a mixing step."""
-    place, network = PLACES[engine](60.0), GRAPHS[name]()
-    part = place.part(Part(range(network.n_clients), [1] * network.n_clients, 1))
-    shared = place.network(network, part)
+    mesh, network = MESHES[engine](60.0), GRAPHS[name]()
+    part = sharding.shard_clients(Part(range(network.n_clients), [1] * network.n_clients, 1), mesh)
+    shared = sharding.shard_network(network, part, mesh)
     rows = torch.randn(network.n_clients, 5, generator=torch.Generator().manual_seed(1)).double()[part.ids]
     found, heard = list[Tensor](), list[int]()
     for index in range(rounds):
         cohort = shared.participants(index, Randomness(3))
         some = shared.here(cohort, rows)
         rows = shared.fill(shared.mix(rows[some]), rows)
-        found.append(torch.cat([*place.all(rows)]))
+        found.append(torch.cat([*mesh.clients.all_gather_object(rows)]))
         found.append(torch.tensor(shared.numbers_sent))
         if engine == "processes":
             heard.append(sum(shared._border.heard.values()))
@@ -77,24 +77,15 @@ def test_models_meet_only_for_a_report(workers: Workers) -> None:
 
 
 def outcome_and_meetings(case: Case) -> tuple[Outcome, int]:
-    run = training(case, "processes")
-    counted = Counted(run._place)
-    run._place = counted
-    return finished(run), counted.meetings
+    meetings, gather_rows = [0], sharding.gather_rows
 
+    def counted(*arguments: Any) -> Tensor:
+        meetings[0] += 1
+        return gather_rows(*arguments)
 
-class Counted:
-    """A place that counts how often rows of clients were brought together."""
-
-    def __init__(self, place: Any) -> None:
-        self._place, self.meetings = place, 0
-
-    def rows(self, rows: Tensor, part: Part) -> Tensor:
-        self.meetings += 1
-        return self._place.rows(rows, part)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._place, name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sharding, "gather_rows", counted)
+        return finished(training(case, "processes")), meetings[0]
 
 
 def ended_where_one_node_overflows(engine: str) -> tuple[str, int, bool]:

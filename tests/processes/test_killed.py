@@ -5,6 +5,7 @@ Each run has processes of its own, forked from one that has imported everything.
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing as mp
 import os
 import pickle
@@ -28,10 +29,9 @@ from test_same_run import FEDAVG, GOSSIP, assert_same, in_one
 
 import fedpriv as fp
 from fedpriv import engines
-from fedpriv.engines.processes import Processes
-from fedpriv.engines.processes.examples import SharedExamples
-from fedpriv.engines.processes.graph import SharedGraph
-from fedpriv.engines.processes.group import Group
+from fedpriv.distributed.process_group import ProcessGroup
+from fedpriv.engines.sharded_graph import ShardedGraph
+from fedpriv.engines.sharding import SharedLedger, split_clients, split_examples
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.runs.training import Training
 
@@ -45,7 +45,7 @@ Call = Callable[..., Any]
 class Point:
     """Where a process ends: around call number `count` of a method."""
 
-    owner: type
+    owner: type | str  # a class, or the name of a module
     method: str
     when: str
     count: int = 2
@@ -53,10 +53,10 @@ class Point:
 
 
 LEDGER = {
-    "before records are compared": Point(Processes, "enter", "before"),
+    "before records are compared": Point(SharedLedger, "enter", "before"),
     "before the record is written": Point(Ledger, "_enter", "before", ranks=FIRST),
     "once the record is written": Point(Ledger, "_enter", "after", ranks=FIRST),
-    "once the value is handed out": Point(Processes, "enter", "after"),
+    "once the value is handed out": Point(SharedLedger, "enter", "after"),
 }
 REPORT = {
     "before the report": Point(Training, "_told", "before", ranks=FIRST),
@@ -68,21 +68,22 @@ ALIKE = {
     "once the checkpoint is written": Point(Training, "_save", "after", 1, ranks=FIRST),
     "after the checkpoint": Point(Training, "save", "after", 1),
 }
-CHECKPOINT = {**ALIKE, "once rows have met": Point(Processes, "whole", "after", 1)}
+CHECKPOINT = {**ALIKE, "once rows have met": Point("fedpriv.engines.sharding", "gather_progress", "after", 1)}
 ON_A_STAR = {
-    "before sums meet": Point(Group, "sum", "before"),
-    "once sums have met": Point(Group, "sum", "after"),
+    "before sums meet": Point(ProcessGroup, "all_reduce", "before"),
+    "once sums have met": Point(ProcessGroup, "all_reduce", "after"),
 }
 ON_A_GRAPH = {
-    "before the exchange": Point(Group, "swapping", "before"),
-    "within the exchange": Point(Group, "swapping", "within"),
-    "after the exchange": Point(SharedGraph, "mix", "after"),
+    "before the exchange": Point(ProcessGroup, "exchange", "before"),
+    "within the exchange": Point(ProcessGroup, "exchange", "within"),
+    "after the exchange": Point(ShardedGraph, "mix", "after"),
 }
 
 
 def strike(point: Point) -> None:
     """Have this process end at the point."""
-    method, calls = getattr(point.owner, point.method), [0]
+    owner = importlib.import_module(point.owner) if isinstance(point.owner, str) else point.owner
+    method, calls = getattr(owner, point.method), [0]
 
     def now() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -105,7 +106,7 @@ def strike(point: Point) -> None:
                 now()
             yield
 
-    setattr(point.owner, point.method, around)
+    setattr(owner, point.method, around)
 
 
 def part(
@@ -116,8 +117,8 @@ def part(
     timeout = options.pop("timeout")
     wait = timedelta(seconds=timeout)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=SIZE, timeout=wait)
-    engines.PLACES["processes"] = lambda _: Processes(timeout, Group(None, timeout))
-    engines.PLACES["examples"] = lambda _: SharedExamples(timeout, Group(None, timeout))
+    engines.MESHES["processes"] = lambda _: split_clients(timeout, ProcessGroup(None, timeout))
+    engines.MESHES["examples"] = lambda _: split_examples(timeout, ProcessGroup(None, timeout))
     if blow and blow[0] == rank:
         strike(*blow[1:])
     try:

@@ -22,9 +22,8 @@ def serve(rank: int, meeting: str, calls: Connection) -> None:
     import torch.distributed as dist
 
     from fedpriv import engines
-    from fedpriv.engines.processes import Processes
-    from fedpriv.engines.processes.examples import SharedExamples
-    from fedpriv.engines.processes.group import Group
+    from fedpriv.distributed.process_group import ProcessGroup
+    from fedpriv.engines.sharding import split_clients, split_examples
 
     torch.set_num_threads(1)
     wait = timedelta(seconds=TIMEOUT)
@@ -36,8 +35,9 @@ def serve(rank: int, meeting: str, calls: Connection) -> None:
         except EOFError:
             return
         # a run of this many processes
-        engines.PLACES["processes"] = lambda timeout, size=size: Processes(timeout, Group(handles[size], timeout))
-        engines.PLACES["examples"] = lambda timeout, size=size: SharedExamples(timeout, Group(handles[size], timeout))
+        group = ProcessGroup(handles[size], TIMEOUT)
+        engines.MESHES["processes"] = lambda timeout, group=group: split_clients(timeout, group)
+        engines.MESHES["examples"] = lambda timeout, group=group: split_examples(timeout, group)
         try:
             calls.send((None, getattr(importlib.import_module(module), name)(*arguments)))
         except BaseException as error:

@@ -7,12 +7,12 @@ from torch import Tensor
 
 from fedpriv.clients.part import Part
 from fedpriv.devices import moved
-from fedpriv.engines.processes.group import Group
+from fedpriv.distributed.mesh import Communicator
 from fedpriv.network.local import Star, sum_of
 from fedpriv.randomness.streams import Randomness
 
 
-class SharedStar(Star):
+class ShardedStar(Star):
     """A star as one of its processes sees it: rows are of clients here, and sums and maxima are over all processes.
 
     Cohorts are drawn from the public seed, so each process draws them all.
@@ -21,12 +21,12 @@ class SharedStar(Star):
         whole: The network of all clients.
         part: The clients that are here. Where there are none, one row stands for what they would hear: it counts
             nowhere.
-        group: The processes.
+        communicator: The processes among which the clients are split.
     """
 
-    def __init__(self, whole: Star, part: Part, group: Group) -> None:
+    def __init__(self, whole: Star, part: Part, communicator: Communicator) -> None:
         super().__init__(whole.n_clients, whole.cohort)
-        self._part, self._group = part, group
+        self._part, self._communicator = part, communicator
         self._held, self._rows = max(len(part.ids), 1), self._drawn
 
     def participants(self, round_index: int, randomness: Randomness) -> Tensor:
@@ -42,13 +42,13 @@ class SharedStar(Star):
 
     def total(self, rows: Tensor) -> Tensor:
         """Sum over all processes, `[k, dim] -> [1, dim]`."""
-        return self._group.sum(sum_of(self._own(rows)))
+        return self._communicator.all_reduce(sum_of(self._own(rows)))
 
     def largest(self, rows: Tensor) -> Tensor:
         """Largest entry of each column in all processes: `[k, dim] -> [1, dim]`."""
         own = self._own(rows)
         lowest = own.new_full((1, own.shape[1]), -torch.inf)
-        return self._group.largest(torch.cat([lowest, own]).amax(0, keepdim=True))
+        return self._communicator.all_reduce(torch.cat([lowest, own]).amax(0, keepdim=True), "max")
 
     def mean(self, rows: Tensor) -> Tensor:
         """Sum over all participants divided by their expected number: `[k, dim] -> [n, dim]`."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedpriv.clients.part import Part
 from fedpriv.devices import moved
-from fedpriv.engines.processes.group import Group
+from fedpriv.distributed.mesh import Communicator
 from fedpriv.network.graph import Graph, to_torch
 from fedpriv.network.mixing import Weights
 from fedpriv.randomness.streams import Randomness
@@ -48,7 +48,7 @@ class Border:
         return self.weights is weights and alike
 
 
-class SharedGraph:
+class ShardedGraph:
     """A graph as one of its processes sees it: rows are of nodes here.
 
     Links and weights are drawn from the public seed, so each process draws them all, and knows without asking which
@@ -58,11 +58,11 @@ class SharedGraph:
         whole: The network of all nodes.
         part: The nodes that are here. Where there are none, one row stands for what they would hear: it counts nowhere.
         shares: The nodes of each process.
-        group: The processes.
+        communicator: The processes among which the clients are split.
     """
 
-    def __init__(self, whole: Graph, part: Part, shares: Sequence[range], group: Group) -> None:
-        self._whole, self._part, self._group = whole, part, group
+    def __init__(self, whole: Graph, part: Part, shares: Sequence[range], communicator: Communicator) -> None:
+        self._whole, self._part, self._communicator = whole, part, communicator
         self._ends = np.array([share.stop for share in shares])
         self.n_clients, self.everyone, self.answers = whole.n_clients, whole.everyone, whole.answers
         self.mean = self.gather = self.total = self.largest = whole.mean  # there is no server
@@ -102,7 +102,7 @@ class SharedGraph:
         for rank, places in border.told.items():
             torch.index_select(rows, 0, places, out=border.sent[rank])
         parts = border.others.split(list(border.heard.values()))
-        with self._group.swapping(border.sent, dict(zip(border.heard, parts, strict=True))):
+        with self._communicator.exchange(border.sent, dict(zip(border.heard, parts, strict=True))):
             yield border.others
 
     def border(self, rows: Tensor) -> Border:
@@ -116,9 +116,9 @@ class SharedGraph:
         return rows if len(rows) == len(others) else others.index_copy(0, self._rows.to(others.device), rows)
 
     def _border_of(self, weights: Weights, like: Tensor) -> Border:
-        owner, me = np.searchsorted(self._ends, self._cohort.numpy(), side="right"), self._group.rank
+        owner, me = np.searchsorted(self._ends, self._cohort.numpy(), side="right"), self._communicator.rank
         whole, mine = sparse.csr_array(weights), owner == me
-        needed = {rank: np.unique(whole[owner == rank].indices) for rank in range(self._group.size)}
+        needed = {rank: np.unique(whole[owner == rank].indices) for rank in range(self._communicator.world_size)}
         asked = {rank: nodes[mine[nodes]] - mine.argmax() for rank, nodes in needed.items() if rank != me}
         told = {rank: torch.from_numpy(places) for rank, places in asked.items() if len(places)}
         elsewhere = needed[me][~mine[needed[me]]]  # ascending, so those of one process after those of another
