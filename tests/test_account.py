@@ -130,7 +130,7 @@ def test_total_of_results():
 
     whole, left = result(), result(fp.Stop("accuracy"))
     assert left.rounds == 2 and len(left.charged) == len(whole.charged) == 6
-    found = fp.total([whole, whole, left])
+    found = fp.total([whole, result(), left])
     assert found.epsilon == pytest.approx(1.835, abs=1e-3)
     assert fp.total([whole], delta=1e-6).epsilon > 1
     assert math.isinf(fp.total([whole], accountant="pure").epsilon)

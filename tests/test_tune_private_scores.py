@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from test_tune import central, quiet, search
+from torch.utils.data import TensorDataset
 
 from fedpriv.cli import app
 from fedpriv.config.building import load_data, make_model, outline
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, DataError
 from fedpriv.privacy.accounting import gaussian
 from fedpriv.randomness.streams import Randomness
 from fedpriv.runs.checkpoint import Checkpoint
@@ -68,7 +70,30 @@ def test_scores_alone_are_told_with_their_noise(tmp_path: Path):
     assert [scores.noised_accuracy(config, folder, 7.0, "replace_one") for _ in range(2)] == [trial.score] * 2
     told = round(trial.score * count)
     assert trial.score == told / count  # a whole number
-    assert told == scores.noised(right, 7.0, randomness_of(folder))
+    digest = (folder / "test_data_digest").read_text()
+    assert told == scores.noised(right, 7.0, randomness_of(folder), digest)
+
+
+def test_no_second_score_is_told_of_other_test_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """From an older list of trials: the difference of the two would be the true one, without noise."""
+    searched = search(score_noise=7.0, trials=1)
+    (trial,) = searched.run(tmp_path / "a", quiet).trials
+    folder = tmp_path / "a" / "trials" / "0000"
+    config = searched.config(trial.chosen)
+    split = load_data(config)
+    x, y = (torch.stack([torch.as_tensor(one[k]) for one in split.test]) for k in (0, 1))
+    changed = replace(split, test=TensorDataset(x, y.roll(1)))
+    monkeypatch.setattr(scores, "load_data", lambda _: changed)
+    with pytest.raises(DataError, match="told a score of other test data"):
+        scores.noised_accuracy(config, folder, 7.0, "replace_one")
+    (folder / "test_data_digest").unlink()  # an older copy of the whole folder
+    others = {round(scores.noised_accuracy(config, folder, 7.0, "replace_one") * len(y))}
+    right, _ = right_answers(searched, folder)
+    noise = round(trial.score * len(y)) - right
+    model, _ = make_model(config, outline(config))
+    model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
+    right_then = int((model.eval()(x).argmax(1) == y.roll(1)).sum())
+    assert others != {right_then + noise}
 
 
 def randomness_of(folder: Path) -> Randomness:
@@ -76,7 +101,7 @@ def randomness_of(folder: Path) -> Randomness:
 
 
 def test_the_noise_has_its_deviation():
-    drawn = torch.tensor([scores.noised(50, 7.0, Randomness()) for _ in range(400)], dtype=torch.float64)
+    drawn = torch.tensor([scores.noised(50, 7.0, Randomness(), "") for _ in range(400)], dtype=torch.float64)
     assert float(drawn.mean()) == pytest.approx(50, abs=4 * 7 / 20)
     assert float(drawn.std()) == pytest.approx(7, rel=4 / 800**0.5)
 

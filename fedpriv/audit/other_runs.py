@@ -13,13 +13,16 @@ import torch
 
 from fedpriv.audit.finding import Finding, judged
 from fedpriv.audit.subject import Data, Subject
+from fedpriv.config.of_run import plan_of
 from fedpriv.errors import FedprivError
 from fedpriv.privacy.accounting.accountant import account
-from fedpriv.privacy.accounting.spent import up
+from fedpriv.privacy.accounting.spent import Spent, up
+from fedpriv.privacy.composition import Spending, compose
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.record import Record
+from fedpriv.reports.spendings import spending_of
 from fedpriv.runs.checkpoint import Checkpoint
-from fedpriv.runs.run_files import config_in
+from fedpriv.runs.run_files import RunFiles, config_in
 
 NAME = "other runs"
 
@@ -31,7 +34,7 @@ class _Run:
     folder: Path
     data: object
     ledger: LedgerFile
-    noise: tuple[str, str, int] | None  # secret seed, settings and attempt, from which its noise follows
+    noise: str | None  # name of its streams, see `Randomness.streams_name`
 
     @property
     def records(self) -> Sequence[Record]:
@@ -76,7 +79,7 @@ def _without_copies(runs: Sequence[_Run]) -> list[_Run]:
 def _read(folder: Path) -> _Run:
     checkpoint, config = folder / "checkpoint.pt", config_in(folder)
     saved = Checkpoint.load(checkpoint, torch.device("meta")) if checkpoint.exists() else None
-    noise = None if saved is None else (saved.secret_seed, saved.run, saved.attempt)
+    noise = None if saved is None else saved.randomness().streams_name()
     return _Run(folder, named_data(config), LedgerFile.read(folder / "ledger.jsonl"), noise)
 
 
@@ -92,27 +95,37 @@ def named_data(config: dict[str, Any] | None) -> object:
 
 
 def _summed(subject: Subject, own: _Run | None, same: Sequence[_Run]) -> Iterator[str]:
+    """Says what the run and others on the same data cost together, as `fedpriv account` of their folders does."""
     if not same:
         return
     plan = subject.plan()
-    records = [plan.records if own is None else own.records, *(run.records for run in same)]
+    delta = plan.privacy.delta
     folders = ", ".join(str(run.folder) for run in same)
-    alone = account(records[0], plan.n_clients, plan.privacy.delta)
-    known = all(run.ledger.header.n_clients == plan.n_clients for run in same)
+    if own is None:
+        cost = Spending("this run", plan.records, plan.n_clients)
+        alone = account(plan.records, plan.n_clients, delta)
+    else:
+        cost = _cost_of(own)
+        alone = compose([cost], delta)
     try:
-        if not known:
-            raise FedprivError("other clients")
-        joint = account([record for part in records for record in part], plan.n_clients, plan.privacy.delta)
-        together, how = joint.epsilon, f"epsilon={up(joint.epsilon)} at delta={joint.delta:g}, composed"
-    except FedprivError:  # other clients, another unit, or noise over time: each by itself, added up
-        parts = [alone, *(_alone(run) for run in same)]
-        together, deltas = sum(part.epsilon for part in parts), sum(part.delta for part in parts)
-        how = f"epsilon={up(together)} at delta={deltas:g}, added up"
+        joint = compose([cost, *map(_cost_of, same)], delta)
+        together = joint.epsilon
+        text = f"epsilon={up(together)} at delta={delta:g}, composed"
+    except FedprivError:  # they protect nothing in common, or share noise: each by itself
+        parts = [alone, *map(_alone, same)]
+        together = math.fsum(part.epsilon for part in parts)
+        text = f"epsilon={up(together)} at delta={math.fsum(part.delta for part in parts):g}, added up"
     if together > alone.epsilon or math.isinf(together):
-        yield f"{len(same)} other runs have the same data ({folders}): together {how}, not {up(alone.epsilon)}"
+        number = "1 other run has" if len(same) == 1 else f"{len(same)} other runs have"
+        yield f"{number} the same data ({folders}): together {text}, not {up(alone.epsilon)}"
 
 
-def _alone(run: _Run) -> Any:  # noqa: ANN401 - `Spent`
+def _cost_of(run: _Run) -> Spending:
+    files = RunFiles.read(run.folder)
+    return spending_of(files, plan_of(files))
+
+
+def _alone(run: _Run) -> Spent:
     header = run.ledger.header
     if header.n_clients is None or header.delta is None:
         raise FedprivError(f"{run.ledger.path} does not say for how many clients and which delta it is")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -13,9 +13,17 @@ from fedpriv.clients.reading import Pair, Read, Source, read_all
 from fedpriv.errors import DataError
 from fedpriv.nested import Nested, each, first, joined, leaves, structure
 
+OnRead = Callable[[int, Pair], None]
+
 
 class Examples(Protocol):
-    """All clients' examples as they were read first. They have one shape and type."""
+    """All clients' examples as they were read first. They have one shape and type.
+
+    Attributes:
+        on_read: Called with each client and its examples whenever they are read later; it raises to refuse them.
+    """
+
+    on_read: OnRead
 
     @property
     def counts(self) -> Tensor:
@@ -49,6 +57,10 @@ class Examples(Protocol):
         ...
 
 
+def accept_all(_: int, __: Pair) -> None:
+    """Refuses no examples."""
+
+
 class InMemory:
     """All examples in one tensor of inputs and one of targets, or in dicts and tuples of such tensors.
 
@@ -73,6 +85,7 @@ class InMemory:
         dtype: torch.dtype,
         numbers: Sequence[int] | None = None,
     ) -> None:
+        self.on_read: OnRead = accept_all  # nothing is read later
         numbers = range(len(clients)) if numbers is None else numbers
         found = [_read(number, client) for number, client in zip(numbers, clients, strict=True)]
         data = [read.pair for read in found]
@@ -105,6 +118,7 @@ class Nothing:
     """The examples of no client."""
 
     def __init__(self) -> None:
+        self.on_read: OnRead = accept_all
         self.counts = torch.zeros(0, dtype=torch.long)
 
     def take(self, clients: Tensor, places: Tensor, at: Tensor | None = None) -> Pair:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, overload
@@ -16,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from fedpriv.checks import Count, checked
 from fedpriv.clients.client import Client, Loss
-from fedpriv.clients.examples import Examples, at_places, check_alike, with_types
+from fedpriv.clients.examples import Examples, OnRead, accept_all, at_places, check_alike, with_types
 from fedpriv.clients.layout import Layout, duplicate
 from fedpriv.clients.reading import Pair, Read, Source, Unbatched, length_of, read_all
 from fedpriv.data.augmentation import Augmentation
@@ -177,6 +176,7 @@ class ReadWhenDrawn:
 
     Attributes:
         random: Whether reading client 0's examples draws random numbers.
+        on_read: See `Examples`.
     """
 
     def __init__(self, clients: LazyClients, workers: int, device: torch.device, dtype: torch.dtype) -> None:
@@ -185,6 +185,7 @@ class ReadWhenDrawn:
         self._pool = ThreadPoolExecutor(workers, "fedpriv-reader")
         self._first, self.random = clients.read(0)
         self._held: dict[int, Future[dict[int, Pair]]] = {}
+        self.on_read: OnRead = accept_all
 
     def expect(self, *cohorts: Tensor) -> None:
         """Read these clients' examples, in this order, and forget all others."""
@@ -220,10 +221,18 @@ class ReadWhenDrawn:
         return (self._read([client]) if held is None else held.result())[client]
 
     def _read(self, clients: Sequence[int]) -> dict[int, Pair]:
-        with global_generators() if self.random else nullcontext():
-            found = {client: self._clients.read(client).pair for client in clients}
+        found: dict[int, Pair] = {}
+        for client in clients:
+            if self.random:
+                # views are read anew from numbers of their own; what is read here is only compared
+                with global_generators() as seed:
+                    seed(0)
+                    found[client] = self._clients.read(client).pair
+            else:
+                found[client] = self._clients.read(client).pair
         for client, pair in found.items():
             check_alike(client, pair, self._first)
+            self.on_read(client, pair)
         return {client: with_types(*pair, self._dtype) for client, pair in found.items()}
 
 

@@ -138,6 +138,17 @@ class Randomness:
         name = f"{self.run}/seals".encode()
         return hashlib.blake2b(name, digest_size=32, key=self._secret, person=b"fedpriv seals").digest()
 
+    def data_key(self) -> bytes:
+        """Key of the digests of clients' examples, the same after every resume. It reveals no other key and no seed."""
+        return hashlib.blake2b(
+            f"{self.run}/data".encode(), digest_size=32, key=self._secret, person=b"fedpriv data"
+        ).digest()
+
+    def streams_name(self) -> str:
+        """A public name of the noise of all attempts: runs that share it may have answers with equal noise."""
+        name = f"{self.run}/all attempts".encode()
+        return hashlib.blake2b(name, digest_size=16, key=self._secret, person=b"fedpriv names").hexdigest()
+
     def noise_name(self) -> str:
         """A public name of this noise, 32 hexadecimal digits: runs with another one draw other noise."""
         name = f"{self.run}/{self.attempt}/noise".encode()

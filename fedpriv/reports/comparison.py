@@ -9,7 +9,7 @@ from fedpriv.errors import PrivacyError
 from fedpriv.measuring.health import told
 from fedpriv.measuring.metrics import headlines
 from fedpriv.privacy.accounting.spent import up
-from fedpriv.privacy.composition import compose
+from fedpriv.privacy.composition import Spending, compose
 from fedpriv.reports.report import Run
 from fedpriv.reports.spendings import Plan, spending_of
 
@@ -48,21 +48,27 @@ def notes(runs: Sequence[Run]) -> list[str]:
     if same and math.isfinite(total) and len(spent) == len(runs):
         delta = math.fsum(one.delta for one in spent)
         adaptive = f"epsilon={up(total)} at delta={delta:.6g}"
+        spendings = _spendings(runs)
+        together = adaptive
+        if spendings:
+            try:
+                whole = compose(spendings, min(one.delta for one in spent))
+            except PrivacyError as error:  # they share noise: then no sum holds either
+                return [*found, f"these runs do not add up: {error}"]
+            together = f"epsilon={up(whole.epsilon)} at delta={up(whole.delta)}"
         found.append(
-            f"if these runs read the same private data, they cost up to {_together(runs) or adaptive} together, and so "
+            f"if these runs read the same private data, they cost up to {together} together, and so "
             f"does choosing the best of them; {adaptive} if results of earlier ones chose settings of later ones"
         )
     return found
 
 
-def _together(runs: Sequence[Run]) -> str:
-    """The price of all runs, tightly; empty where a plan that is charged is not on record."""
+def _spendings(runs: Sequence[Run]) -> list[Spending]:
+    """What each run is charged; empty where a plan that is charged is not on record."""
     try:
-        spendings = [spending_of(run.files, Plan()) for run in runs]
+        return [spending_of(run.files, Plan()) for run in runs]
     except PrivacyError:
-        return ""
-    spent = compose(spendings, min(run.spent.delta for run in runs if run.spent is not None))
-    return f"epsilon={up(spent.epsilon)} at delta={up(spent.delta)}"
+        return []
 
 
 def _columns(run: Run) -> dict[str, str]:

@@ -11,7 +11,6 @@ from fedpriv.privacy.record import Record
 from fedpriv.runs.charging import STOPPED_EARLY
 from fedpriv.runs.integrity import findings, refuse
 from fedpriv.runs.run_files import RunFiles
-from fedpriv.storage.identity import digest
 
 
 @dataclass(frozen=True)
@@ -67,4 +66,4 @@ def _noise(files: RunFiles) -> str:
     saved, folder = files.checkpoint, str(files.folder.resolve())
     if saved is None:
         return files.ledger.head(len(files.ledger.texts)) or folder
-    return digest(saved.secret_seed, saved.run, saved.attempt)
+    return saved.randomness().streams_name()

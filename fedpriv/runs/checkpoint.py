@@ -38,6 +38,7 @@ class Checkpoint:
         chunk: See `fedpriv.runs.compute.Compute`; None in files of earlier versions.
         state: See there. On disk, `progress` says which rows of the files beside this one are the clients'.
         processes: Number of processes that the run had.
+        data: Keyed digests of the clients' examples, see `fedpriv.clients.data_fingerprints`.
     """
 
     progress: dict[str, Any]
@@ -55,6 +56,7 @@ class Checkpoint:
     chunk: int | None = None
     state: StateName = "memory"
     processes: int = 1
+    data: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
 
     @property
     def round(self) -> int:
@@ -94,7 +96,7 @@ class Checkpoint:
         try:
             with content:
                 payload: dict[str, Any] = torch.load(content, map_location=device, weights_only=True)
-            if "secret_seed" not in payload:
+            if "secret_seed" not in payload or "data" not in payload:
                 raise FedprivError(
                     f"{path} was written by an earlier fedpriv, whose noise this one cannot repeat: go on with the "
                     "version that began the run, or start a new run (what this one has spent stays spent)"

@@ -126,6 +126,7 @@ class Result:
         node_params: Each node's trainable parameters, `[n, dim]`; n times `params` with a server.
         model: The model as a module, in eval mode.
         charged: The releases behind `spent`: those of the ledger and, if the run stopped early, the rest of its plan.
+        noise: A public name of the noise that the run drew: results that share it do not add up (`fedpriv.total`).
     """
 
     strategy: str
@@ -148,6 +149,7 @@ class Result:
     node_params: Tensor
     model: nn.Module
     charged: tuple[Record, ...] = ()
+    noise: str = ""
 
     @property
     def history(self) -> Any:  # noqa: ANN401 - pandas is not a dependency

@@ -24,12 +24,19 @@ def total(results: Sequence[Result], *, delta: float | None = None, accountant: 
 
     Raises:
         ConfigError: there are no results, or an argument is out of range.
-        PrivacyError: the runs protect whole clients, but other ones.
+        PrivacyError: two results are of one run, or of runs with the same secret seed and settings: they drew the same
+            noise, and if their data differ no epsilon holds. Or the runs protect whole clients, but other ones.
     """
     if not results:
         raise ConfigError("results", [], "give the results of at least one run")
     runs = [
-        Spending(f"run {number}", one.charged, len(one.spent.per_client), not_covered=one.spent.not_covered)
+        Spending(
+            f"run {number}",
+            one.charged,
+            len(one.spent.per_client),
+            not_covered=one.spent.not_covered,
+            noise=one.noise or None,
+        )
         for number, one in enumerate(results, start=1)
     ]
     return compose(runs, min(one.spent.delta for one in results) if delta is None else delta, accountant)

@@ -19,6 +19,7 @@ from fedpriv import models
 from fedpriv.checks import Count, checked
 from fedpriv.clients import loaders, ownership
 from fedpriv.clients.client import Client
+from fedpriv.clients.data_fingerprints import DataFingerprints
 from fedpriv.clients.examples import check_kinds
 from fedpriv.clients.layout import Layout, changed_constants, frozen, totals
 from fedpriv.clients.part import Part
@@ -160,6 +161,7 @@ class Training:
             self.population = Population(own, device, getattr(torch, compute.dtype), chunk, part)
             check_kinds(mesh.world.all_gather_object(self.population.kind))
             sharding.check_replicated(lambda: ownership.contents(self.population), mesh)
+            self._fingerprints = self._check_data(streams, saved)
             model, loss, self._test = self.population.model, self.population.loss, public.test
             evaluate = public.evaluator(model, loss, batched=compute.backend != "loop")
             self._check_test(public, privacy)
@@ -204,6 +206,14 @@ class Training:
             mesh.world.broadcast(lambda: None if self._reserving is None else self._reserving.reserve())
             for weakness in self.warnings if mesh.is_main else ():
                 warn(weakness)
+
+    def _check_data(self, streams: Randomness, saved: Checkpoint | None) -> DataFingerprints:
+        """Refuse to go on with other data than the run began with; see `fedpriv.clients.data_fingerprints`."""
+        fingerprints = DataFingerprints(streams.data_key(), None if saved is None else saved.data)
+        if self._mesh.world.broadcast(lambda: self._keeper.path is not None):
+            fingerprints.watch(self.population)
+            fingerprints.merge(self._mesh.clients.all_gather_object(fingerprints.stored()))
+        return fingerprints
 
     def _check_test(self, public: Public, privacy: Privacy) -> None:
         """Refuse copies of the training examples of all processes."""
@@ -322,7 +332,8 @@ class Training:
         whole = self._identity.checkpoint(progress, self._mark, self._seconds, first)
         self._keeping.sync()
         speed = {"chunk": self.population.chunk, "state": self._state, "processes": self._mesh.world.world_size}
-        self._keeper.save(replace(whole, stopping=self._stopping.stored(), **speed), self.ledger)
+        kept = {"stopping": self._stopping.stored(), "data": self._fingerprints.stored()}
+        self._keeper.save(replace(whole, **kept, **speed), self.ledger)
         self._keeping.saved(self.progress)
 
     @property
@@ -415,6 +426,7 @@ class Training:
             else params.expand(self._part.n_clients, -1),
             model=nn.Module(),
             charged=self._charging.records(self._ended(), progress.round),
+            noise=self._identity.randomness.streams_name(),
         )
 
     def _parts(self) -> dict[str, Any]:

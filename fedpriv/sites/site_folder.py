@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 from fedpriv.checks import Count, Fraction, Positive, Whole
 from fedpriv.config.base import Section, check
 from fedpriv.config.schema import DataSection
-from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.errors import ConfigError, DataError, FedprivError
 from fedpriv.randomness.agreement import new_key, public_key
 from fedpriv.randomness.streams import new_secret
 from fedpriv.sites import notice
@@ -36,6 +36,7 @@ SETTINGS, _SEED, _KEY, _SIGNING_KEY, CARD = "site.yaml", "secret_seed", "private
 NODE_KEY = "node_key"  # by which transport knows the site; it hides no data
 _SECRETS = (_SEED, _KEY, _SIGNING_KEY)
 _PLAN, _STATE, LEDGER, NOTICES = "plan.yaml", "state.pt", "ledger.jsonl", "notices.json"
+_DATA_DIGEST = "data_digest"  # keyed with the secret seed
 _WHOLE: dict[str, Any] = {"kind": "iid", "n_clients": 1}
 
 
@@ -238,6 +239,22 @@ class SiteFolder:
             FedprivError: it cannot be written.
         """
         self._write(proposal, NOTICES, json.dumps([one.model_dump() for one in notices]).encode())
+
+    def check_data(self, proposal: Proposal, digest: bytes) -> None:
+        """Take note of a keyed digest of the site's examples when a plan is accepted, and compare it from then on.
+
+        Raises:
+            DataError: the examples are not those with which the site accepted the plan.
+        """
+        path = self._of(proposal) / _DATA_DIGEST
+        if not path.exists():
+            self.run(proposal)
+            self._write(proposal, _DATA_DIGEST, digest.hex().encode())
+        elif files.read(path).decode() != digest.hex():
+            raise DataError(
+                f"the site's examples are not those with which it accepted plan {proposal.fingerprint}: a plan is "
+                "about one data set. Bring back the data as they were; a plan for the new data is another one"
+            )
 
     def check(self) -> None:
         """Make sure that this process still holds the folder.

@@ -6,23 +6,30 @@ one among the test data pays for both. The number of test examples counts as pub
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch.utils.data import DataLoader, Dataset
 
+from fedpriv.clients.data_fingerprints import digest_of
 from fedpriv.clients.layout import Layout
+from fedpriv.clients.reading import pair_of
 from fedpriv.config import Config
 from fedpriv.config.building import load_data, make_model, outline
 from fedpriv.data.base import size
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, DataError
 from fedpriv.measuring.evaluator import Evaluator
 from fedpriv.privacy.record import Record, Relation
 from fedpriv.randomness.streams import Randomness, normal
 from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.planning import Plan
+from fedpriv.storage import files
 from fedpriv.tuning.settings import METRIC
 
+_TEST_DIGEST = "test_data_digest"  # in a trial's folder, keyed with its secret seed
 _BOUND = 0.5  # an example counts as right or wrong: by as much above or below the middle
 
 
@@ -61,8 +68,9 @@ def check(config: Config) -> None:
 def noised_accuracy(config: Config, path: Path, noise: float, relation: Relation) -> float:
     """Accuracy of a finished trial's model on the test data, with noise: nothing else of these data is told.
 
-    The noise follows from the trial's secret seed: told again, after a kill or from an older list of trials, it is the
-    same number.
+    The noise follows from the trial's secret seed and from the test data: told again, after a kill or from an older
+    list of trials, it is the same number. Other test data are refused: with equal noise, the difference of two scores
+    would be exact.
 
     Args:
         config: The trial.
@@ -72,6 +80,7 @@ def noised_accuracy(config: Config, path: Path, noise: float, relation: Relation
 
     Raises:
         ConfigError: the run has no accuracy.
+        DataError: the trial told a score of other test data before.
     """
     split = load_data(config)
     model, loss = make_model(config, outline(config))
@@ -82,12 +91,40 @@ def noised_accuracy(config: Config, path: Path, noise: float, relation: Relation
     count = size(split.test)
     right = min(max(round(found[METRIC] * count), 0), count)
     randomness = Checkpoint.load(path / "checkpoint.pt", torch.device("meta")).randomness()
-    return noised(right, deviation(noise, relation), randomness) / count
+    data = _digest_of_test(split.test, randomness.data_key())
+    _check_same_data(path / _TEST_DIGEST, data)
+    return noised(right, deviation(noise, relation), randomness, data) / count
 
 
-def noised(right: int, scale: float, randomness: Randomness) -> int:
-    """A number with noise of this deviation, rounded to a whole one: its last bits could tell what was added to."""
-    return right + round(scale * float(normal(randomness.stream("score"), 1)))
+def noised(right: int, scale: float, randomness: Randomness, data: str) -> int:
+    """A number with noise of this deviation, rounded to a whole one: its last bits could tell what was added to.
+
+    Args:
+        right: The number.
+        scale: Standard deviation of the noise.
+        randomness: The trial's streams.
+        data: Keyed digest of the test data: other data have other noise.
+    """
+    of_data = replace(randomness, run=f"{randomness.run}/{data}")
+    return right + round(scale * float(normal(of_data.stream("score"), 1)))
+
+
+def _digest_of_test(test: Dataset[Any], key: bytes) -> str:
+    digest = hashlib.blake2b(digest_size=16, key=key)
+    for batch in DataLoader(test, batch_size=1000):
+        digest.update(digest_of(pair_of(batch), key))
+    return digest.hexdigest()
+
+
+def _check_same_data(path: Path, digest: str) -> None:
+    """Takes note of the test data of a trial's score before it is told; refuses other ones."""
+    if not path.exists():
+        files.write_whole(path, digest.encode())
+    elif files.read(path).decode() != digest:
+        raise DataError(
+            f"{path.parent} told a score of other test data: bring them back, or search again in another folder, whose "
+            "epsilon is counted by itself"
+        )
 
 
 def deviation(noise: float, relation: Relation) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.ledger_file import LedgerFile
 
 RUN = str(Path(__file__).parents[1] / "run.yaml")
+CLIENT_LEVEL = ("privacy={epsilon: 1, unit: client, at: message}", "strategy={name: fedavg, learning_rate: .5}")
 SHORT = ("data.partition.n_clients=3", "rounds=2")
 
 
@@ -49,10 +51,18 @@ def test_runs_on_the_same_data_cost_more_together(tmp_path: Path) -> None:
     assert look(one).verdict == "held"
     config.write_text(text)
     found, together = look(one), tight([one, two])
-    assert found.verdict == "found" and "1 other runs have the same data" in found.evidence
+    assert found.verdict == "found" and "1 other run has the same data" in found.evidence
     assert 3 < together < 6
     assert f"together epsilon={together:.4g}"[:20] in found.evidence and "composed" in found.evidence
-    train(tmp_path / "three", "data.partition.n_clients=4")
+    three = train(tmp_path / "three", "data.partition.n_clients=4")
+    accounted = CliRunner().invoke(app, ["account", str(one), str(two), str(three), "--json"])
+    epsilon = json.loads(accounted.stdout)["epsilon"]
+    assert f"together epsilon={epsilon:.4g}"[:20] in look(one).evidence
+
+
+def test_runs_that_protect_nothing_in_common_are_added_up(tmp_path: Path) -> None:
+    one = train(tmp_path / "one", *CLIENT_LEVEL)
+    train(tmp_path / "two", *CLIENT_LEVEL, "data.partition.n_clients=4")
     assert "added up, not" in look(one).evidence
 
 

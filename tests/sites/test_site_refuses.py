@@ -10,10 +10,12 @@ import torch
 import yaml
 from safetensors.torch import save
 from sites_in_memory import Party, config_of, like, party, sites_of
+from torch.utils.data import TensorDataset
 
-from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.errors import ConfigError, DataError, FedprivError
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.sites import Federation, Proposal, Site, propose
+from fedpriv.sites.membership import own_data
 from fedpriv.sites.messages import Question, Reply, pack, unpack_reply
 from fedpriv.sites.terms import Terms
 
@@ -153,6 +155,25 @@ def test_a_site_stops_at_its_own_budget_over_all_federations(tmp_path: Path) -> 
     assert sites[0].spent().epsilon > 2.5
     for site in sites.values():
         site.close()
+
+
+def test_a_site_whose_data_have_changed_answers_no_more(tmp_path: Path) -> None:
+    """Its plan is about one data set: what earlier noise has hidden must be what later noise hides."""
+    found = party(tmp_path, FEDAVG)
+    assert code(say(found, 0, torch.zeros(DIM))) is None
+    found.sites[0].close()
+    again = Site(tmp_path / "north")
+    found.sites[0] = again
+    dataset, split = own_data(again._folder.settings.data, again._folder.settings.client)
+    inputs, labels = (torch.stack([torch.as_tensor(dataset[i][k]) for i in range(len(dataset))]) for k in (0, 1))
+    labels[3] = (labels[3] + 1) % 10
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedpriv.sites.membership.own_data", lambda *_: (TensorDataset(inputs, labels), split))
+        assert code(say(found, 1, torch.zeros(DIM))) == "failed"
+        with pytest.raises(DataError, match="not those with which it accepted plan"):
+            again.prepare()
+    assert code(say(found, 1, torch.zeros(DIM))) is None
+    found.close()
 
 
 def changed(text: str, **more: object) -> str:

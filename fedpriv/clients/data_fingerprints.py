@@ -1,0 +1,116 @@
+"""Keyed digests of clients' examples, by which a resumed run knows that its data are those that it began with.
+
+A resumed run draws the noise that it would have drawn without the stop. If its data had changed since, the answers of
+two resumptions (of a folder and of a copy of it) would differ by the change alone, without any noise: no epsilon would
+hold, though each ledger by itself looks right.
+
+The noise could follow from the data instead, so that other data had other noise. That was not done: data that are read
+when they are drawn are not known when the run begins, and one party would hold rows whose noise another one, with other
+data, could not repeat.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpriv.clients.population import Population
+from fedpriv.clients.reading import Pair, Unbatched, read_all
+from fedpriv.errors import DataError
+from fedpriv.nested import leaves
+from fedpriv.randomness.borrowed import global_generators
+
+_DIGEST_BYTES = 16
+_READ_SEED = 0  # for examples that are other ones whenever they are read: any seed does, if it is always the same
+
+
+class DataFingerprints:
+    """The digest of each client's examples, when they are first read and whenever they are read again.
+
+    The digests are keyed with the run's secret: without it they reveal nothing of the examples. They are kept in the
+    checkpoint, which holds that secret and is as private as the data.
+
+    Of clients whose examples are read when they are drawn, those that were never drawn are unknown: a copy of the
+    folder that goes on with other data of theirs is not noticed. Never go on with a run's folder and with its copy.
+
+    Args:
+        key: Secret key, the same for all attempts of a run (`Randomness.data_key`).
+        known: What `stored` gave when the run was saved.
+    """
+
+    def __init__(self, key: bytes, known: Mapping[str, Tensor] | None = None) -> None:
+        self._key = key
+        self._lock = threading.Lock()
+        self._digests: dict[int, bytes] = {}
+        if known:
+            self.merge([known])
+
+    def watch(self, population: Population) -> None:
+        """Checks the examples of a population: those in memory now, others whenever they are read.
+
+        Raises:
+            DataError: a client's examples are not those that were known.
+        """
+        if not population.is_held:
+            population.examples.on_read = self.check
+            return
+        for row, client in enumerate(population.part.ids.tolist()):
+            source = population.examples.source(row)
+            if source is None:
+                self.check(client, population.examples_of(row))
+                continue
+            # random transforms: read once more from generators whose state is known
+            with global_generators() as seed:
+                seed(_READ_SEED)
+                again = Unbatched(source.dataset, source.collate_fn)
+                self.check(client, read_all(again, int(population.counts[row])).pair)
+
+    def check(self, client: int, examples: Pair) -> None:
+        """Compares a client's examples with those that are known, or takes note of them.
+
+        Args:
+            client: Number of the client in the run.
+            examples: All its inputs `[m, ...]` and targets `[m, ...]`.
+
+        Raises:
+            DataError: they are other ones.
+        """
+        digest = digest_of(examples, self._key)
+        with self._lock:
+            known = self._digests.setdefault(client, digest)
+        if known != digest:
+            raise DataError(
+                f"client {client}: its examples are not those that this run began with, and noise that has hidden one "
+                "data set may not hide another: the difference of their answers would have none. Bring back the data "
+                "as they were, or start a new run in another folder, whose epsilon is counted by itself"
+            )
+
+    def merge(self, others: Sequence[Mapping[str, Tensor]]) -> None:
+        """Takes note of what other processes, or an earlier one, have read: values of `stored`."""
+        for known in others:
+            clients = known["clients"].tolist()
+            digests = known["digests"].cpu().numpy()
+            self._digests |= {client: row.tobytes() for client, row in zip(clients, digests, strict=True)}
+
+    def stored(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps: `clients [m]` and `digests [m, 16]`."""
+        with self._lock:
+            known = dict(sorted(self._digests.items()))
+        clients = torch.tensor(list(known), dtype=torch.int64)
+        digests = np.frombuffer(b"".join(known.values()), dtype=np.uint8).reshape(-1, _DIGEST_BYTES)
+        return {"clients": clients, "digests": torch.from_numpy(digests.copy())}
+
+
+def digest_of(examples: Pair, key: bytes) -> bytes:
+    """Returns a keyed digest of examples: their numbers, shapes, types and order."""
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES, key=key)
+    for tensor in leaves(examples):
+        values = tensor.detach().cpu().contiguous()
+        digest.update(f"{values.dtype}{tuple(values.shape)}".encode())
+        digest.update(values.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.digest()
