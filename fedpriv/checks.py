@@ -2,14 +2,17 @@
 
 Examples are `learning_rate: Positive` and `local_steps: Count`. `checked` compares the arguments of a function or a
 dataclass with its annotations; configurations read the same annotations and raise the same errors. Types are strict:
-True is no number, text is no number, and 1.5 is no whole number.
+True is no number, text is no number, and 1.5 is no whole number. A call with an unknown or missing argument is a
+`ConfigError` too, which says what to write.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+import re
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, is_dataclass
 from math import inf, isfinite
 from numbers import Integral, Real
@@ -22,8 +25,11 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from torch import Tensor
 
 from fedpriv.errors import ConfigError, DataError
+from fedpriv.translations import KINDS, PRIVACY_WORDS, TORCH_OPTIMIZERS, example, suggestion
 
 T = TypeVar("T", bound=Callable[..., Any])
+Explain = Callable[[str, object, Mapping[str, object]], str | None]
+"""What to write for an unknown argument, from its name, its value and the others; None for the usual answer."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,8 @@ def complaint(kind: Any, value: object) -> str | None:  # noqa: ANN401 - any ann
         return None if any(type(value) is type(part) and value == part for part in parts) else f"choose {either(parts)}"
     if kind in PLAIN:
         of, words = PLAIN[kind]
+        if kind is str and isinstance(value, torch.device | torch.dtype):
+            return f"write {str(value).removeprefix('torch.')!r}"
         return None if isinstance(value, of) and isinstance(value, bool) == (kind is bool) else words
     if getattr(origin, "_is_protocol", False):
         return _of_class(origin, value)
@@ -112,11 +120,15 @@ def either(words: tuple[object, ...]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def checked(field: str) -> Callable[[T], T]:
+def checked(field: str, explain: Explain | None = None) -> Callable[[T], T]:
     """Decorator that checks the arguments of a function or class, or the fields of a dataclass, against annotations.
 
     Args:
         field: Prefix of the names in errors: `strategy` makes an error about `strategy.learning_rate`; empty for none.
+        explain: Says what to write for an unknown argument where that takes the other arguments.
+
+    Raises:
+        ConfigError: on a call, an argument is unknown, missing, given twice, or does not fit its annotation.
 
     Example:
         >>> @checked("strategy")
@@ -137,7 +149,12 @@ def checked(field: str) -> Callable[[T], T]:
 
         @functools.wraps(call)
         def looked_at(*args: object, **options: object) -> object:
-            for name, value in signature.bind(*args, **options).arguments.items():
+            try:
+                given = signature.bind(*args, **options).arguments
+            except TypeError:
+                positional = args[1:] if is_class else args
+                raise _call_error(thing, field, positional, options, explain) from None
+            for name, value in given.items():
                 if fix := complaint(hints().get(name), value):
                     raise ConfigError(f"{field}.{name}" if field else name, value, fix)
             return call(*args, **options)
@@ -148,6 +165,103 @@ def checked(field: str) -> Callable[[T], T]:
         return owner
 
     return decorate
+
+
+class _NotGiven:
+    """The value of an argument that is missing, as an error shows it."""
+
+    def __repr__(self) -> str:
+        return "(not given)"
+
+
+def _call_error(
+    thing: Callable[..., Any],
+    field: str,
+    args: tuple[object, ...],
+    options: Mapping[str, object],
+    explain: Explain | None,
+) -> ConfigError:
+    """The error of a call whose arguments do not fit the parameters."""
+    parameters = list(inspect.signature(thing).parameters.values())
+    by_place = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    known = [one.name for one in parameters if one.kind is not one.VAR_POSITIONAL]
+    given = {**dict(zip(by_place, args, strict=False)), **{name: options[name] for name in options if name in known}}
+
+    def error(name: str, value: object, fix: str) -> ConfigError:
+        return ConfigError(f"{field}.{name}" if field else name, value, fix)
+
+    for word, value in options.items():
+        if word not in known:
+            explained = explain(word, value, given) if explain else None
+            return error(word, value, explained or suggestion(word, value, known, "python"))
+    for name in by_place[: len(args)]:
+        if name in options:
+            return error(name, options[name], "is given twice, by its place and by its name: leave one out")
+    if len(args) > len(by_place):
+        named = [name for name in known if name not in by_place and name not in options]
+        value = args[len(by_place)]
+        if not named:
+            return error("arguments", value, f"is one too many: {call_of(thing)} takes {', '.join(by_place) or 'none'}")
+        fix = f"write its name, e.g. {named[0]}=...; by their places go {', '.join(by_place)} alone"
+        return error("arguments", value, fix)
+    missing = next(one.name for one in parameters if _is_required(one) and one.name not in given)
+    meaning = _meaning(thing, missing)
+    return error(missing, _NotGiven(), f"is needed{f': {meaning}' if meaning else ''}; e.g. {call_of(thing)}")
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    return parameter.default is parameter.empty and parameter.kind not in (
+        parameter.VAR_POSITIONAL,
+        parameter.VAR_KEYWORD,
+    )
+
+
+def _meaning(thing: Callable[..., Any], name: str) -> str:
+    """What an argument is, from the docstring: the first sentence under its name, else what the whole is."""
+    text = inspect.getdoc(thing) or ""
+    if text.startswith(f"{thing.__name__}("):  # a dataclass without one of its own has its signature there
+        return ""
+    described = re.search(rf"^ +{name}: (.*?)(?=\n\s*\n|\n {{,4}}\S|\Z)", text, re.DOTALL | re.MULTILINE)
+    if described is None and ("Args:" in text or "Arguments:" in text):
+        return ""
+    sentence = described[1] if described else text
+    return " ".join(re.split(r"(?<=[a-z0-9)`])\.(?:\s|$)", sentence, maxsplit=1)[0].split())
+
+
+def call_of(thing: Callable[..., Any], value: object = None) -> str:
+    """Text of a call with good values of what must be given; `value` is its first argument where that takes it."""
+    name = _public_name(thing)
+    try:
+        parameters = list(inspect.signature(thing).parameters.values())
+    except (TypeError, ValueError):  # some builtins have no signature
+        return f"{name}(...)"
+    arguments = {one.name: example(one.name, thing.__name__) for one in parameters if _is_required(one)}
+    takes_numbers = parameters and (_is_required(parameters[0]) or parameters[0].name == "epsilon")
+    if isinstance(value, Real) and takes_numbers and _takes(thing, parameters[0].name, value):
+        arguments[parameters[0].name] = repr(value)
+    return f"{name}({', '.join(f'{name}={text}' for name, text in arguments.items())})"
+
+
+def _takes(thing: Callable[..., Any], name: str, value: object) -> bool:
+    """Whether a parameter is a number, and this one."""
+    whole: object = thing
+    noted = thing if is_dataclass(whole) else getattr(thing, "__init__", thing) if inspect.isclass(thing) else thing
+    hint = get_type_hints(noted, include_extras=True).get(name)
+    return hint is not None and complaint(hint, value) is None and complaint(hint, "") is not None
+
+
+def _public_name(thing: Callable[..., Any]) -> str:
+    """Where a user finds it."""
+    name, module = thing.__name__, thing.__module__
+    if getattr(_public(name), "__module__", None) == module:
+        return f"fedpriv.{name}"
+    return f"{module}.{name}" if module.startswith("fedpriv.") else name
+
+
+def _public(name: str) -> Any:  # noqa: ANN401 - whatever fedpriv exports
+    """What fedpriv exports under a name; None if nothing."""
+    package = sys.modules["fedpriv"]
+    return getattr(package, name) if name in package.__all__ else None
 
 
 def check_finite(values: Tensor, what: str) -> None:
@@ -180,19 +294,80 @@ def _of_none(parts: tuple[Any, ...], value: object) -> str | None:
     if None in found:
         return None
     classes = [part for part in parts if inspect.isclass(part) and part is not NoneType and part not in PLAIN]
-    return f"make it with {_calls(classes)}" if len(classes) > 1 else " or ".join(fix for fix in found if fix)
+    return _make_it(classes, value) if len(classes) > 1 else " or ".join(fix for fix in found if fix)
 
 
 def _of_class(kind: type, value: object) -> str | None:
-    """Of a class: an instance; of a protocol: anything with its methods."""
+    """Of a class: an instance; of a protocol: anything with its methods and attributes."""
+    if not getattr(kind, "_is_protocol", False):
+        return None if isinstance(value, kind) else _make_it([kind], value)
+    if inspect.isclass(value):
+        return f"make it with {call_of(value)}"
+    members = vars(kind)
+    methods = {name: held for name, held in members.items() if inspect.isfunction(held) and not name.startswith("_")}
+    lacking = [name for name in methods if not callable(getattr(value, name, None))]
+    if not lacking:
+        return None
+    if kind.__name__ in KINDS and not callable(value) and not any(hasattr(value, name) for name in methods):
+        return _make_it([kind], value)
+    lines = " and ".join(f"def {name}{inspect.signature(methods[name])}".replace("'", "") for name in lacking)
+    return f"is no {kind.__name__}: it has no {' and no '.join(lacking)}; add {lines}"
+
+
+def _make_it(kinds: list[Any], value: object) -> str:
+    """What to write instead of a value of another kind."""
+    if inspect.isclass(value) and issubclass(value, tuple(kinds)):
+        return f"is a class: make one with {call_of(value)}"
+    if inspect.isfunction(value) and _public(value.__name__) is value:
+        return f"is a function: call it, e.g. {call_of(value)}"
+    if _is_torch_optimizer(value):
+        return _for_torch_optimizer(kinds, value)
+    if isinstance(value, str) and (named := _named(kinds, value)):
+        return f"make it with {named}"
+    usual = [KINDS.get(kind.__name__) or call_of(kind, value) for kind in kinds]
+    if len(kinds) == 1 and kinds[0].__name__ == "Privacy" and isinstance(value, Real):
+        usual = [call_of(kinds[0], value)]
+    return f"make it with {' or '.join(usual)}"
+
+
+def _named(kinds: list[Any], word: str) -> str | None:
+    """The call that a word means, where an object of one of the kinds is wanted: `"fixed_size"` for `FixedSize`."""
+    plain = re.sub(r"[^a-z0-9]", "", word.lower())
+    for kind in kinds:
+        if kind.__name__ == "Privacy" and plain in PRIVACY_WORDS:
+            return f"fedpriv.Privacy(epsilon=3.0, delta=1e-5, {PRIVACY_WORDS[plain]})"
+        if kind.__name__.lower() == plain:
+            return call_of(kind)
+    for name in sys.modules["fedpriv"].__all__:
+        if re.sub(r"[^a-z0-9]", "", name.lower()) == plain:
+            found = _public(name)
+            if any(_makes(found, kind) for kind in kinds):
+                return call_of(found)
+    return None
+
+
+def _makes(found: Any, kind: Any) -> bool:  # noqa: ANN401 - whatever fedpriv exports
+    """Whether a public class or function gives an object of a kind."""
+    if inspect.isfunction(found):
+        return get_type_hints(found).get("return") is kind
+    if not inspect.isclass(found):
+        return False
     if getattr(kind, "_is_protocol", False):
-        asked = [name for name, held in vars(kind).items() if inspect.isfunction(held) and not name.startswith("_")]
-        if inspect.isclass(value):
-            return f"make it with {_calls([value])}"
-        lacking = [name for name in asked if not callable(getattr(value, name, None))]
-        return f"is no {kind.__name__}: it has no {' and no '.join(lacking)}" if lacking else None
-    return None if isinstance(value, kind) else f"make it with {_calls([kind])}"
+        names = [name for name, held in vars(kind).items() if inspect.isfunction(held) and not name.startswith("_")]
+        return all(callable(getattr(found, name, None)) for name in names)
+    return issubclass(found, kind)
 
 
-def _calls(classes: list[Any]) -> str:
-    return " or ".join(f"{one.__name__}(...)" for one in classes)
+def _is_torch_optimizer(value: object) -> bool:
+    return isinstance(value, torch.optim.Optimizer)
+
+
+def _for_torch_optimizer(kinds: list[Any], value: Any) -> str:  # noqa: ANN401 - torch's own
+    """What to write for an optimizer of torch: it updates one model in place, from gradients that no one noised."""
+    options = value.defaults
+    ours = TORCH_OPTIMIZERS.get(type(value).__name__, "fedpriv.Sgd()")
+    if options.get("momentum"):
+        ours = f"fedpriv.Momentum({options['momentum']})"
+    if any(kind.__name__ == "Strategy" for kind in kinds):
+        ours = f"fedpriv.fedavg(learning_rate={options.get('lr', 0.1)}, optimizer={ours})"
+    return f"is torch's, which updates one model in place: write {ours}"

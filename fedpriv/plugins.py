@@ -12,7 +12,7 @@ import inspect
 import os
 import pkgutil
 import types
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from fedpriv.errors import ConfigError, FedprivError, in_short
+from fedpriv.translations import nearest, suggestion
 
 T = TypeVar("T")
 OPT_IN = "FEDPRIV_ALLOW_PLUGINS"
@@ -103,15 +104,6 @@ class Registry(Mapping[str, R]):
         builder = checked(found, self.makes, point.value, f"entry point {self._group}")
         first_line = (inspect.getdoc(builder) or "").split("\n")[0]
         return self._row(builder, f"{first_line or 'no description'} (of {package})")
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """The end of an error message: `; did you mean 'x'?` if a name is close, else every name there is."""
-    known = sorted(names)
-    close = difflib.get_close_matches(name[:100], known, n=3)  # a longer one is like no other
-    if close:
-        return "; did you mean " + " or ".join(repr(match) for match in close) + "?"
-    return "; choose one of " + ", ".join(known) if known else ""
 
 
 def resolve_object(reference: str, *, field: str = "plugin") -> Any:  # noqa: ANN401 - the user's object may be anything
@@ -289,8 +281,8 @@ def _arguments(
         return {**context, **options}
     for name, value in options.items():
         if name not in parameters:
-            fix = f"{reference} has no such option{nearest(name, parameters) or '; it has none'}"
-            raise ConfigError(f"{field}.{name}", value, fix)
+            known = [known for known in parameters if known not in (context or {})]
+            raise ConfigError(f"{field}.{name}", value, suggestion(name, value, known, "yaml"))
     arguments = {**{name: context[name] for name in parameters if name in context}, **options}
     for name, parameter in parameters.items():
         required = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL

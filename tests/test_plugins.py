@@ -85,7 +85,7 @@ def test_options_and_context():
 
 @pytest.mark.usefixtures("allow_plugins")
 def test_wrong_options_are_named():
-    with pytest.raises(ConfigError, match=r"x\.lefft = 1: pair has no such option; did you mean 'left'"):
+    with pytest.raises(ConfigError, match=r"x\.lefft = 1: unknown; did you mean 'left'"):
         build("pair", REGISTRY, {"lefft": 1}, field="x")
     with pytest.raises(ConfigError, match=r"x\.left = None: pair needs this option"):
         build("pair", REGISTRY, {}, field="x")

@@ -24,6 +24,7 @@ from fedpriv.audit.rows_of_data import rows_of_data
 from fedpriv.audit.subject import Data, Subject
 from fedpriv.audit.sums import NAME as SUMS
 from fedpriv.audit.sums import sums
+from fedpriv.checks import checked
 from fedpriv.errors import FedprivError
 
 Check = Callable[[Subject, Data], Finding]
@@ -41,6 +42,7 @@ CHECKS: Mapping[str, Check] = {
 """Each looks at a run and its data, and says what it found."""
 
 
+@checked("audit")
 def audit(subject: Subject, tell: Callable[[Finding], None] = lambda _: None) -> Audit:
     """Make all checks.
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+from fedpriv.checks import checked
 from fedpriv.clients.client import Client, Loss, Pair
 from fedpriv.clients.layout import copied
 from fedpriv.clients.part import Part
@@ -30,6 +31,7 @@ Data = list[Pair]
 """Inputs and targets of each client, `[m, ...]` each."""
 
 
+@checked("audit")
 @dataclass(frozen=True)
 class Subject:
     """A run to audit.

@@ -29,8 +29,8 @@ from fedpriv.data.partition import PARTITIONS
 from fedpriv.engines import MESHES
 from fedpriv.errors import ConfigError
 from fedpriv.oracle.backends import BACKENDS
-from fedpriv.plugins import nearest
 from fedpriv.privacy.mechanisms import MECHANISMS
+from fedpriv.translations import nearest
 
 SECTIONS: dict[str, type[Plugin]] = {
     "strategies": StrategySection,

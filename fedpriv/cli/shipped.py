@@ -61,6 +61,6 @@ def title(path: Path) -> str:
 
 
 def _near(name: str) -> str:
-    from fedpriv.plugins import nearest  # help and completion need none of what it imports
+    from fedpriv.translations import nearest  # help and completion need none of what it imports
 
     return nearest(name, configs())

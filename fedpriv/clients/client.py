@@ -8,6 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomSampler
 
+from fedpriv.checks import checked
+from fedpriv.clients.arguments import check_datasets, check_loader, check_loss
 from fedpriv.clients.layout import copied, duplicate
 from fedpriv.clients.reading import Pair, length_of, read_all
 from fedpriv.data.augmentation import Augmentation
@@ -19,6 +21,7 @@ Loss = Callable[[Any, Any], Tensor]
 """Maps a model's outputs and the targets of a batch to a scalar."""
 
 
+@checked("client")
 class Client(nn.Module):
     """One data owner.
 
@@ -51,6 +54,8 @@ class Client(nn.Module):
         augmentation: Augmentation | None = None,
     ) -> None:
         super().__init__()
+        check_loss("client.loss", loss)
+        check_loader("client.loader", loader)
         if isinstance(loader.dataset, IterableDataset):
             raise DataError(
                 "a client's loader must have a map-style data set: a streaming one has no public size, and private "
@@ -98,6 +103,7 @@ class Client(nn.Module):
         return read_all(self.loader, len(self)).pair
 
 
+@checked("make_clients")
 def make_clients(
     model: nn.Module,
     loss: Loss,
@@ -121,5 +127,7 @@ def make_clients(
     Raises:
         DataError: a data set is empty or streams.
     """
+    check_loss("make_clients.loss", loss)
+    check_datasets("make_clients.datasets", datasets)
     one = duplicate(model)  # the user's own model is left alone
     return [Client(copied(one), loss, DataLoader(d), problem=problem, augmentation=augmentation) for d in datasets]

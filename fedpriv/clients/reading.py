@@ -220,6 +220,11 @@ def pair_of(batch: object, count: int | None = None) -> Pair:
         DataError: it is no pair of tensors, or of dicts and tuples of tensors, with a row for each example.
     """
     found = plain(batch)
+    if isinstance(found, Tensor) or (isinstance(found, tuple) and len(found) == 1):
+        raise DataError(
+            "a loader gave inputs without targets: give pairs (input, target), e.g. TensorDataset(inputs, targets); "
+            "for a model that learns from inputs alone TensorDataset(inputs, inputs)"
+        )
     if not isinstance(found, tuple) or len(found) != 2:
         raise DataError(
             f"a loader gave a {type(batch).__name__}; fedpriv needs batches (inputs, targets) of tensors, or of dicts "

@@ -22,6 +22,7 @@ from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError
 
 from fedpriv import plugins
 from fedpriv.errors import ConfigError
+from fedpriv.translations import example, nearest, suggestion
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -225,17 +226,18 @@ def named_fields(annotation: Any) -> Any:  # noqa: ANN401 - any annotation
 
 
 def _only(given: object, names: Collection[str]) -> object:
-    for name in given if isinstance(given, dict) else ():
+    mapping = given if isinstance(given, dict) else {}
+    for name, value in mapping.items():
         if name not in names:
-            context = {"name": str(name), "fix": _unknown(str(name), names)}
+            context = {"name": str(name), "fix": suggestion(str(name), value, names, "yaml")}
             raise PydanticCustomError("unknown_field", "{fix}", context)
     return given
 
 
-def _unknown(name: str, names: Collection[str]) -> str:
-    close = plugins.nearest(name, names)
-    everything = f" (there are: {', '.join(sorted(names))})" if "did you mean" in close else ""
-    close = close or "; there are no options here"
+def _unknown(choice: str, choices: Collection[str]) -> str:
+    """What to say of a word that is none of the choices."""
+    close = nearest(choice, choices)
+    everything = f" (there are: {', '.join(sorted(choices))})" if "did you mean" in close else ""
     return f"unknown{close}{everything}"
 
 
@@ -277,11 +279,20 @@ _FIXES = {
 }
 
 
+def _required(name: str) -> str:
+    """What to say of a setting that is missing; some examples are Python's alone."""
+    usual = example(name)
+    is_plain = usual.replace(".", "").replace("-", "").replace("e", "").isdigit()
+    return f"is required, e.g. {name}: {usual}" if is_plain else "is required"
+
+
 def _fix(error: ErrorDetails, context: dict[str, Any]) -> str:
     if error["type"] == "literal_error":
         return f"choose {context['expected']}"
     if error["type"] == "union_tag_invalid":
         return _unknown(str(context["tag"]), [tag.strip(" '") for tag in context["expected_tags"].split(",")])
+    if error["type"] == "missing":
+        return _required(str(error["loc"][-1]))
     if error["type"] in _FIXES:
         return _FIXES[error["type"]]
     return error["msg"].replace("Input should", "must").replace("Value error, ", "")

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import Subset
 
 from fedpriv import data, models
+from fedpriv.checks import checked
 from fedpriv.clients.client import Client, make_clients
 from fedpriv.clients.outline import Outline
 from fedpriv.clients.ownership import check_datasets
@@ -32,6 +33,7 @@ from fedpriv.runs.training import Training
 from fedpriv.storage.folder import RunFolder
 
 
+@checked("build")
 def build(
     config: Config, folder: Path | RunFolder | None = None, *, resume: bool = False, fresh_noise: bool = False
 ) -> Training:
@@ -89,6 +91,7 @@ def measured(config: Config, split: Split, n_clients: int) -> dict[str, Any]:
     }
 
 
+@checked("forecast")
 def forecast(config: Config, *, timed: bool = False) -> Forecast:
     """Compute a run's epsilon, noise and traffic without training; data are read only if their size is unknown.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from fedpriv.checks import checked
 from fedpriv.config.base import check
 from fedpriv.config.schema import Config
 from fedpriv.errors import ConfigError
@@ -15,6 +16,7 @@ from fedpriv.storage import strict_yaml
 from fedpriv.storage.identity import of_config
 
 
+@checked("load_config")
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read and check a configuration.
 
@@ -36,11 +38,13 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     return check(Config, given)
 
 
+@checked("to_yaml")
 def to_yaml(config: Config) -> str:
     """The configuration as YAML with all defaults filled in, without the secret seed."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
 
 
+@checked("fingerprint")
 def fingerprint(config: Config) -> str:
     """Digest of what must not change between stop and resume: all settings but those of logging and speed.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedpriv import plugins
+from fedpriv.checks import checked
 from fedpriv.data.base import DatasetEntry, Facts, Split, check_dataset, labels_of
 from fedpriv.data.covertype import covertype
 from fedpriv.data.csv_file import csv
@@ -49,6 +50,7 @@ _OWN = {
 DATASETS = plugins.Registry(_OWN, (Split,), "fedpriv.data", DatasetEntry)
 
 
+@checked("data")
 def load(name: str, **options: object) -> Split:
     """Load a data set.
 

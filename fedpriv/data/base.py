@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
+from fedpriv.checks import checked
 from fedpriv.data.transforms import TransformName, apply
 from fedpriv.errors import DataError
 from fedpriv.plugins import Entry
@@ -19,6 +20,7 @@ class ExactOnly(TensorDataset):
     """Examples that a private run refuses: each was prepared by looking at all of them, or some occur twice."""
 
 
+@checked("data")
 @dataclass(frozen=True)
 class Split:
     """Train and test examples of one task, checked by `check_dataset`.
@@ -56,6 +58,7 @@ class Split:
             raise DataError(f"test_writers has {len(self.test_writers)} entries for {size(self.test)} test examples")
 
 
+@checked("data")
 @dataclass(frozen=True)
 class Facts:
     """What everybody knows of a data set: what it is, whoever loads it and with whatever options.
@@ -71,6 +74,7 @@ class Facts:
     n_classes: int | None
 
 
+@checked("data")
 @dataclass(frozen=True)
 class DatasetEntry(Entry[Split]):
     """A row of the table of data sets.
@@ -95,6 +99,7 @@ def size(dataset: Dataset[Any]) -> int:
     return len(dataset)
 
 
+@checked("labels_of")
 def labels_of(dataset: Dataset[Any]) -> Tensor:
     """The targets `[n]`, int64 where they are labels; a data set that is not a `TensorDataset` is read once in full."""
     if _is_plain(dataset):
@@ -102,6 +107,7 @@ def labels_of(dataset: Dataset[Any]) -> Tensor:
     return torch.stack([torch.as_tensor(dataset[index][1]).reshape(()) for index in range(size(dataset))])
 
 
+@checked("check_dataset")
 def check_dataset(dataset: Dataset[Any], n_classes: int | None, *, name: str = "dataset") -> None:
     """Refuse examples that would break training silently; reads every example once.
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedpriv import plugins
 from fedpriv.checks import Count, Positive, checked
 from fedpriv.errors import ConfigError
+from fedpriv.translations import nearest
 
 Kind = Literal["iid", "in_order", "by_label", "dirichlet", "stratified", "by_writer"]
 # one changed label moves other examples to other clients
@@ -20,10 +21,11 @@ LABEL_DEPENDENT = ("by_label", "dirichlet", "stratified")
 _TRIES = 100
 
 
+@checked("partition")
 def partition(
     kind: Kind,
     labels: Tensor,
-    n_clients: int | None,
+    n_clients: Count | None,
     generator: torch.Generator,
     *,
     writers: Tensor | None = None,
@@ -46,7 +48,7 @@ def partition(
         ConfigError: such a division does not exist, e.g. there are fewer examples than clients.
     """
     if kind not in PARTITIONS:
-        raise ConfigError("partition.kind", kind, f"unknown{plugins.nearest(str(kind), get_args(Kind))}")
+        raise ConfigError("partition.kind", kind, f"unknown{nearest(str(kind), get_args(Kind))}")
     if labels.is_floating_point() and kind in LABEL_DEPENDENT:
         fix = "divides by class, and the data's targets are numbers: use iid, in_order or by_writer"
         raise ConfigError("partition.kind", kind, fix)

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from fedpriv import plugins
+from fedpriv.checks import checked
 from fedpriv.errors import ConfigError, DataError, in_short
 from fedpriv.nested import Nested
+from fedpriv.translations import nearest
 
 
 class NamedRows(Protocol):
@@ -28,6 +29,7 @@ class NamedRows(Protocol):
         ...
 
 
+@checked("data")
 @dataclass(frozen=True)
 class RowDataset(Dataset[tuple[Nested, Tensor]]):
     """Pairs (input, target) of rows with names, read when they are asked for.
@@ -63,7 +65,7 @@ class RowDataset(Dataset[tuple[Nested, Tensor]]):
             raise DataError(f"row 0 is a {type(first).__name__}: give rows that map columns to values, as a dict does")
         for name in (*self._names, self.target):
             if name not in first:
-                raise ConfigError("column", name, f"the rows have none{plugins.nearest(name, map(str, first))}")
+                raise ConfigError("column", name, f"the rows have none{nearest(name, map(str, first))}")
 
     def __len__(self) -> int:
         """Number of rows."""

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from fedpriv import plugins
 from fedpriv.checks import checked
 from fedpriv.errors import ConfigError, DataError, cut, shown
+from fedpriv.translations import nearest
 
 if TYPE_CHECKING:  # frames come from those who have pandas; it is no dependency
     from pandas import DataFrame
@@ -159,7 +159,7 @@ class TableEncoder:
             fix = "is the label, which is not made up where it is missing: drop such rows"
             raise ConfigError(f"data.{setting}", name, fix)
         if name not in (*self._features, *self.categories):
-            fix = f"is in neither numbers nor categories{plugins.nearest(name, [*self._features, *self.categories])}"
+            fix = f"is in neither numbers nor categories{nearest(name, [*self._features, *self.categories])}"
             raise ConfigError(f"data.{setting}", name, fix)
 
     def _check_stand_in(self, name: str, value: float | str) -> None:
@@ -227,7 +227,7 @@ def check_columns(table: str, wanted: Sequence[str], known: Sequence[str]) -> No
     """
     for name in wanted:
         if name not in known:
-            raise ConfigError("data", name, f"{table} has no such column{plugins.nearest(name, filter(None, known))}")
+            raise ConfigError("data", name, f"{table} has no such column{nearest(name, filter(None, known))}")
         if list(known).count(name) > 1:
             raise ConfigError("data", name, f"{table} has several columns of this name: rename all but one")
 

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedpriv.checks import checked
 from fedpriv.errors import ConfigError
 
 Reduction = Literal["mean", "sum", "none"]
 PerExampleLoss = Callable[[Tensor, Tensor], Tensor]
 
 
+@checked("loss")
 class Loss(nn.Module):
     """A loss module made of a function `(outputs [n, k], targets [n]) -> [n]` that gives each example's loss.
 

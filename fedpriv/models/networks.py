@@ -6,10 +6,11 @@ from math import gcd
 
 from torch import Tensor, nn
 
-from fedpriv.checks import Count
+from fedpriv.checks import Count, checked
 from fedpriv.errors import ConfigError
 
 
+@checked("model")
 class SoftmaxRegression(nn.Module):
     """One linear layer on the flattened input, zero at the start: `[n, ...] -> scores [n, n_classes]`.
 
@@ -28,6 +29,7 @@ class SoftmaxRegression(nn.Module):
         return self.linear(inputs.flatten(1))  # [n, ...] -> [n, n_features]
 
 
+@checked("model")
 class LinearRegression(nn.Module):
     """One linear layer on the flattened input, zero at the start, for regression: `[n, ...] -> [n, 1]`."""
 
@@ -40,6 +42,7 @@ class LinearRegression(nn.Module):
         return self.linear(inputs.flatten(1))  # [n, ...] -> [n, n_features]
 
 
+@checked("model")
 class LinearSVM(nn.Module):
     """`SoftmaxRegression` for the hinge loss: for two classes it has one score `[n, 1]`, positive for class 1."""
 
@@ -52,6 +55,7 @@ class LinearSVM(nn.Module):
         return self.linear(inputs.flatten(1))  # [n, ...] -> [n, n_features]
 
 
+@checked("model")
 class LogisticRegression(nn.Module):
     """`SoftmaxRegression` for two classes and the logistic loss: one score `[n, 1]`, positive for class 1."""
 
@@ -66,6 +70,7 @@ class LogisticRegression(nn.Module):
         return self.linear(inputs.flatten(1))  # [n, ...] -> [n, n_features]
 
 
+@checked("model")
 class MnistCNN(nn.Module):
     """Blocks of (5x5 convolution, GroupNorm, ReLU, 2x2 max-pool), then a linear layer: `[n, c, h, w]` to scores.
 
@@ -89,6 +94,7 @@ class MnistCNN(nn.Module):
         return self.layers(images.reshape(len(images), *self.input_shape))  # -> [n, c, h, w]
 
 
+@checked("model")
 class FemnistCNN(nn.Module):
     """Three blocks of (3x3 convolution, GroupNorm, ReLU, 2x2 max-pool), then a linear layer; arguments as `MnistCNN`.
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv import plugins
+from fedpriv.checks import checked
 from fedpriv.errors import ConfigError
 from fedpriv.models.lora import Lora, add_lora
 from fedpriv.models.losses import Loss, PerExampleLoss, Reduction, cross_entropy, hinge, logistic, squared_error
@@ -31,6 +32,7 @@ from fedpriv.models.weights import Weights, load_weights
 from fedpriv.randomness.streams import Randomness
 
 
+@checked("model")
 def resolve(name: str, *, input_shape: tuple[int, ...], n_classes: int | None, **options: object) -> nn.Module:
     """Build a model.
 
@@ -50,6 +52,7 @@ def resolve(name: str, *, input_shape: tuple[int, ...], n_classes: int | None, *
     return _as_module(plugins.build(name, MODELS, options, field="model", context=context), name, "model")
 
 
+@checked("loss")
 def resolve_loss(name: str, **options: object) -> nn.Module:
     """Build a loss `(outputs, targets) -> scalar`: a key of `LOSSES`, or `package.module:Name`.
 
@@ -59,6 +62,7 @@ def resolve_loss(name: str, **options: object) -> nn.Module:
     return _as_module(plugins.build(name, LOSSES, options, field="loss"), name, "loss")
 
 
+@checked("make")
 def make(
     model: tuple[str, Mapping[str, Any]],
     loss: tuple[str, Mapping[str, Any]],

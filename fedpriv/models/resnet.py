@@ -10,13 +10,14 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from fedpriv.checks import Count
+from fedpriv.checks import Count, checked
 from fedpriv.errors import ConfigError
 
 _GROUPS = 32  # as Wu and He have them
 Stem = Literal["imagenet", "cifar"]
 
 
+@checked("model")
 class ResNet18(nn.Module):
     """ResNet-18 with GroupNorm in the place of BatchNorm: `[n, c, h, w]` to scores `[n, n_classes]`.
 

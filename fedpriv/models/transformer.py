@@ -8,10 +8,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fedpriv.checks import Count
+from fedpriv.checks import Count, checked
 from fedpriv.errors import ConfigError
 
 
+@checked("model")
 class VisionTransformer(nn.Module):
     """An image as words, one a square patch, through blocks of attention: `[n, c, h, w]` to scores `[n, n_classes]`.
 

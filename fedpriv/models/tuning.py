@@ -7,10 +7,12 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
+from fedpriv.checks import checked
 from fedpriv.errors import ConfigError
-from fedpriv.plugins import nearest
+from fedpriv.translations import nearest
 
 
+@checked("train_only")
 def train_only(model: nn.Module, names: Sequence[str]) -> nn.Module:
     """Train the parameters of these names and freeze all others, in place.
 

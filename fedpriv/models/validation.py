@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from fedpriv.checks import checked
 from fedpriv.errors import ConfigError
 
 # the private bases, since they cover the synchronised and lazy variants too
@@ -21,6 +22,7 @@ _INSTANCE_NORM = nn.modules.instancenorm._InstanceNorm  # noqa: SLF001
 _GROUPS = 32  # at most, as in the paper on group normalisation (Wu and He, 2018)
 
 
+@checked("validate_model")
 def validate_model(model: nn.Module) -> None:
     """Refuse models that no private run can use, as far as can be told without data; a run then tries the model out.
 
@@ -47,6 +49,7 @@ def validate_model(model: nn.Module) -> None:
             raise ConfigError(f"model.{name}", str(parameter.dtype), f"{fix} in forward")
 
 
+@checked("shipped")
 def shipped(model: nn.Module) -> list[str]:
     """A warning about the model's buffers, which are released without noise; empty if it has none."""
     names = [name for name, _ in model.named_buffers()]
@@ -58,6 +61,7 @@ def shipped(model: nn.Module) -> list[str]:
     ]
 
 
+@checked("fix_model")
 def fix_model(model: nn.Module) -> nn.Module:
     """A copy of `model` that `validate_model` accepts.
 
@@ -124,7 +128,7 @@ def _replacement(layer: nn.Module, path: str) -> nn.Module:
     warnings.warn(
         f"model.{path} is a new GroupNorm now, in the place of {type(layer).__name__}: another model, whose outputs "
         "differ, and weights from elsewhere may not suit it",
-        stacklevel=3,
+        stacklevel=4,  # past `checked`
     )
     some = next((t for t in (*layer.parameters(), *layer.buffers()) if t.is_floating_point()), torch.empty(0))
     return found.to(some.device, some.dtype).train(layer.training)

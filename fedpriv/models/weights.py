@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from fedpriv.checks import checked
 from fedpriv.errors import ConfigError, in_short
 from fedpriv.models.tuning import matching
 
@@ -18,6 +19,7 @@ _FIELD = "model.weights"
 _SHOWN = 3  # names of each kind in an error
 
 
+@checked("model.weights")
 @dataclass(frozen=True)
 class Weights:
     """Weights that a model starts from.
@@ -45,6 +47,7 @@ class Weights:
             raise ConfigError(_FIELD, self.file, f"cannot be read ({error.strerror}): correct the path") from error
 
 
+@checked("load_weights")
 def load_weights(model: nn.Module, file: str | Path, *, without: Sequence[str] = ()) -> nn.Module:
     """Copy parameters and buffers from a file into the model, in place.
 

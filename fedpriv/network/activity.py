@@ -56,6 +56,7 @@ def _first(activity: Activity, graph: Undirected, rounds: int = _TYPICAL) -> Ite
     return (activity.links(graph, k, Randomness().stream("topology", k)) for k in range(rounds))
 
 
+@checked("network.activity")
 @dataclass(frozen=True)
 class Always:
     """The whole graph, every round."""
@@ -152,6 +153,7 @@ class RandomNodes:
     typical = _first
 
 
+@checked("network.activity")
 @dataclass(frozen=True)
 class OnePeerExponential:
     """Round k: node i sends to `i + 2^(k mod log2 n)` only (Ying et al., 2021); the graph itself is not used.

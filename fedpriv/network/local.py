@@ -14,6 +14,7 @@ from fedpriv.randomness.streams import Randomness
 from fedpriv.storage.identity import parts
 
 
+@checked("network.cohort")
 @dataclass(frozen=True)
 class Everyone:
     """All clients take part in every round."""

@@ -91,6 +91,7 @@ class Balance:
         }
 
 
+@checked("budget")
 class Budget:
     """A budget file, for all runs on one data set. Processes may use it at the same time.
 

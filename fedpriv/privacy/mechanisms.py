@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedpriv import threads
+from fedpriv.checks import checked
 from fedpriv.devices import moved
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.clipping import NormName
@@ -53,6 +54,7 @@ EVERYBODY = -1
 _IN_CACHE, _ELSEWHERE = 2**15, 2**23  # numbers that get noise at once, on a processor and on other devices
 
 
+@checked("privacy.mechanism")
 @dataclass(frozen=True)
 class Gaussian:
     """Gaussian noise; its scale is the standard deviation. Use with an l2 clip."""
@@ -72,6 +74,7 @@ class Gaussian:
         return normal_rows(keys, dim).mul_(math.sqrt(amount))
 
 
+@checked("privacy.mechanism")
 @dataclass(frozen=True)
 class Laplace:
     """Laplace noise of density `exp(-|x| / b) / 2b`; its scale is b. Use with an l1 clip: delta may then be 0."""

@@ -26,6 +26,7 @@ class Schedule(Protocol):
         ...
 
 
+@checked("privacy.schedule")
 @dataclass(frozen=True)
 class Uniform:
     """Every round costs the same."""
@@ -65,6 +66,7 @@ class Geometric:
         return shares / epsilon
 
 
+@checked("privacy.schedule")
 @dataclass(frozen=True)
 class Custom:
     """Shares from a function of the round, `int -> positive float`. It must not look at data."""

@@ -28,6 +28,7 @@ Amount = Annotated[float, Bound("must be positive and finite; use at: none for n
 _LEAST = 1e-20  # of an epsilon or a noise multiplier: its square is still a number
 
 
+@checked("privacy.sampling")
 @dataclass(frozen=True)
 class FullBatch:
     """Every answer uses all of a client's examples."""
@@ -73,6 +74,7 @@ class Cyclic:
 Sampling = FullBatch | Poisson | FixedSize | Cyclic
 
 
+@checked("privacy.noise")
 @dataclass(frozen=True)
 class Independent:
     """Each round has noise of its own."""
@@ -81,6 +83,7 @@ class Independent:
 Noise = Independent | BSR | Banded | BLT | OverTime
 
 
+@checked("privacy.trust")
 @dataclass(frozen=True)
 class Local:
     """Nobody is trusted: an observer sees every message, so each client adds all the noise that it needs."""

@@ -212,6 +212,7 @@ class GroupLossGap(OfLosses):
         return flat[:, self.feature] > self.threshold
 
 
+@checked("problem.constraints")
 @dataclass(frozen=True)
 class LinearEquality:
     """The parameters w satisfy `coefficients @ w + offset = 0`, with shapes `[m, dim]` and `[m]`. It uses no data."""
@@ -241,6 +242,7 @@ class LinearEquality:
         return None
 
 
+@checked("problem.constraints")
 @dataclass(frozen=True)
 class Function:
     """A constraint (or, with one value, objective) of your own: `function(model, inputs, targets) -> [m]`.

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from fedpriv.checks import checked
 from fedpriv.errors import ConfigError
 from fedpriv.nested import Nested, first
 from fedpriv.problems.constraints import Constraint, LossSum, mean_loss
 
 
+@checked("problem")
 @dataclass(frozen=True)
 class Problem:
     """Objective and constraints of one client.

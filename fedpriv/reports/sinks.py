@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedpriv.checks import checked
 from fedpriv.errors import FedprivError
 from fedpriv.measuring import metrics
 from fedpriv.runs.live import Live
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Csv", "Jsonl", "Live", "TensorBoard"]
 
 
+@checked("sinks")
 class Jsonl:
     """`metrics.jsonl`: one JSON object a round, without times. A number that is not finite is null.
 
@@ -53,6 +55,7 @@ class Jsonl:
         self._lines.sync()
 
 
+@checked("sinks")
 class Csv:
     """`metrics.csv`: the rounds as a table; values that were not measured or are not finite are empty.
 
@@ -85,6 +88,7 @@ class Csv:
         self._lines.sync()
 
 
+@checked("sinks")
 class TensorBoard:
     """TensorBoard events: test metrics, epsilon, its fraction of the target, and a text where training breaks.
 

@@ -14,6 +14,7 @@ from fedpriv.oracle.backends import BackendName
 
 _EXAMPLES = 16384  # more at once do not pay on any device, and sums of few pieces round less well
 _COPIES = 4  # of an example's gradient: its own, two of a part while it is widened, and what activations take
+_OTHER_NAMES = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps", "processor": "cpu", "host": "cpu"}  # of devices
 PrecisionName = Literal["full", "bfloat16"]
 Threads = Annotated[int, Bound("must be a whole number from 1 to 1024", 1, 1024, "[]")]
 
@@ -57,6 +58,12 @@ class Compute:
     timeout: Positive = 600.0
     state: StateName = "memory"
     precision: PrecisionName = "full"
+
+    def __post_init__(self) -> None:
+        kind, colon, index = self.device.lower().partition(":")
+        if kind in _OTHER_NAMES:
+            fix = f"write {_OTHER_NAMES[kind] + colon + index!r}, or 'auto' for a GPU if there is one"
+            raise ConfigError("compute.device", self.device, fix)
 
     @property
     def numbers(self) -> str:

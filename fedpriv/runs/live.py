@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
+from fedpriv.checks import checked
 from fedpriv.measuring import metrics
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def bar(rounds: int, done: int) -> list[Live]:
     return [Live(rounds, done, console)] if moves(console) else []
 
 
+@checked("sinks")
 class Live:
     """A progress bar on a terminal and in a notebook; about twenty plain lines elsewhere.
 

@@ -15,20 +15,19 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from fedpriv import __version__
+from fedpriv import __version__, checks
 from fedpriv.clients.layout import Layout
 from fedpriv.errors import FedprivError
 from fedpriv.measuring import metrics
 from fedpriv.measuring.health import told
 from fedpriv.privacy.accounting.spent import Spent
+from fedpriv.privacy.record import Record
 from fedpriv.runs import presenting
 from fedpriv.storage import files, strict_json
 from fedpriv.storage.saved import ROUND, checked
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from fedpriv.privacy.record import Record
 
 Ended = Literal["rounds", "strategy", "budget", "nonfinite", "metric", "left"]
 _ENDINGS: dict[Ended, str] = {
@@ -61,6 +60,7 @@ def why_no_more(ended: Ended, planned: int, spent: Spent, status: str | None = N
     return f" of {planned}: {status or _ENDINGS[ended]}{whole}"
 
 
+@checks.checked("report")
 @dataclass(frozen=True)
 class RoundReport:
     """What is known after a round. All of it is computed from public data and from released, noised values.
@@ -92,6 +92,7 @@ class RoundReport:
     warning: str | None = None
 
 
+@checks.checked("result")
 @dataclass(frozen=True, repr=False)
 class Result:
     """The result of a run; `to_json` gives `result.json`, and a notebook shows it as a card.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedpriv.checks import checked
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting.spent import Spent
 from fedpriv.privacy.composition import Spending, compose
 from fedpriv.runs.results import Result
 
 
+@checked("total")
 def total(results: Sequence[Result], *, delta: float | None = None, accountant: str | None = None) -> Spent:
     """What several runs on the same data cost together, which is less than the sum of what each costs.
 

@@ -8,12 +8,14 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
+from fedpriv.checks import Count, checked
 from fedpriv.clients.client import Client
 from fedpriv.engines.local import RoundNetwork
 from fedpriv.measuring.health import StopOn
 from fedpriv.measuring.own import Own
 from fedpriv.measuring.stopping import Stop
 from fedpriv.privacy.settings import Privacy
+from fedpriv.runs.arguments import check_sinks, explain
 from fedpriv.runs.compute import Compute
 from fedpriv.runs.results import Result, Sink
 from fedpriv.runs.training import Training
@@ -21,19 +23,20 @@ from fedpriv.storage.folder import RunFolder
 from fedpriv.strategies.base import Strategy
 
 
+@checked("", explain)
 def train(
     clients: Sequence[Client],
     strategy: Strategy,
     privacy: Privacy,
     *,
-    rounds: int,
+    rounds: Count,
     seed: int | None = None,
     secret_seed: int | None = None,
     network: RoundNetwork | None = None,
     test: Dataset[Any] | None = None,
     compute: Compute | None = None,
-    evaluate_every: int = 1,
-    checkpoint_every: int = 10,
+    evaluate_every: Count = 1,
+    checkpoint_every: Count = 10,
     folder: str | Path | RunFolder | None = None,
     settings: str = "",
     resume: bool = False,
@@ -98,6 +101,7 @@ def train(
         ConfigError: settings cannot work; raised before data are read, with field, value and fix.
         FedprivError: data or a folder cannot be used.
     """
+    check_sinks(sinks)
     training = Training(
         clients,
         strategy,

@@ -18,6 +18,7 @@ from torch.utils.data import Dataset
 from fedpriv import models
 from fedpriv.checks import Count, checked
 from fedpriv.clients import loaders, ownership
+from fedpriv.clients.arguments import check_clients
 from fedpriv.clients.client import Client
 from fedpriv.clients.data_fingerprints import DataFingerprints
 from fedpriv.clients.examples import check_kinds
@@ -45,6 +46,7 @@ from fedpriv.privacy.ledger import Ledger, Witness
 from fedpriv.privacy.settings import Privacy
 from fedpriv.randomness.streams import Randomness
 from fedpriv.runs import compatibility
+from fedpriv.runs.arguments import check_measuring, explain
 from fedpriv.runs.charging import Charging
 from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.compute import Compute
@@ -61,7 +63,7 @@ from fedpriv.storage.folder import RunFolder
 from fedpriv.strategies.base import Strategy
 
 
-@checked("")
+@checked("", explain)
 class Training:
     """A run that trains while you iterate over it, once; each round gives a `RoundReport`. Arguments: see `train`.
 
@@ -98,6 +100,8 @@ class Training:
         client_tests: Sequence[Dataset[Any] | None] | None = None,
         client_names: Sequence[str] | None = None,
     ) -> None:
+        check_clients(clients)
+        check_measuring(test, client_tests, metrics)
         compute = compute or Compute()
         mesh = self._mesh = MESHES[compute.engine](compute.timeout)
         with mesh.world.raise_together():

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from fedpriv.checks import checked
 from fedpriv.engines.local import Progress, server_half
 from fedpriv.errors import FedprivError
 from fedpriv.measuring.evaluator import Evaluator
@@ -73,6 +74,7 @@ class SiteRound:
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
+@checked("federation")
 class Federation:
     """The server's side of a plan.
 

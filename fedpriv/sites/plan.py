@@ -13,7 +13,7 @@ import torch
 import yaml
 from pydantic import Field
 
-from fedpriv.checks import Count
+from fedpriv.checks import Count, checked
 from fedpriv.clients.outline import Outline
 from fedpriv.config import Config
 from fedpriv.config.base import Section, check
@@ -120,6 +120,7 @@ class Proposal:
         return found
 
 
+@checked("propose")
 def propose(config: Config, cards: Sequence[Card], like: Outline) -> Proposal:
     """A plan for these sites, whose noise reaches the configuration's target epsilon.
 

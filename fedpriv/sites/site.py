@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
+from fedpriv.checks import checked
 from fedpriv.data.base import size
 from fedpriv.errors import BudgetExhausted, ConfigError
 from fedpriv.privacy.accounting.spent import Spent
@@ -25,6 +26,7 @@ _LOG = logging.getLogger(__name__)
 _ROUNDED = 1 + 1e-6
 
 
+@checked("site")
 class Site:
     """One organisation, in a folder of its own that nobody else can read.
 

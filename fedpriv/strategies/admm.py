@@ -77,6 +77,7 @@ class Trust:
         return at + move * (radius / length.clamp_min(radius))
 
 
+@checked("strategy.feasible")
 @dataclass(frozen=True)
 class Everywhere:
     """No constraint."""
@@ -188,6 +189,7 @@ class AdmmServer:
         return network.mean(message), None
 
 
+@checked("strategy.step")
 @dataclass(frozen=True)
 class OutputNoise:
     """Budget schedule under which the noise on `z_p`, the result of a step, is constant: `1 / (rho_t + 1/eta_t)`."""

@@ -13,9 +13,10 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from fedpriv.errors import ConfigError
+from fedpriv.checks import checked
 from fedpriv.strategies.advice import Advises, Outlook
 from fedpriv.strategies.outputs import Last
+from fedpriv.strategies.pair import check_pair
 from fedpriv.strategies.proximal import Proximal, Zero
 from fedpriv.strategies.state import S
 
@@ -227,6 +228,7 @@ class Output(Protocol[S]):
         ...
 
 
+@checked("strategy")
 @dataclass(frozen=True)
 class Strategy:
     """An algorithm: a local step and an aggregator that fit together.
@@ -241,7 +243,8 @@ class Strategy:
         message_norm: l2 norm that messages have at most by themselves; with `at: message` the clip must be this one.
 
     Raises:
-        ConfigError: what one part says is not what the other hears.
+        ConfigError: a part lacks something, or returns another type or shape (says which line to write), or what one
+            part says is not what the other hears.
     """
 
     local_step: LocalStep[Any]
@@ -253,17 +256,7 @@ class Strategy:
     message_norm: float | None = None
 
     def __post_init__(self) -> None:
-        step, aggregator = self.local_step, self.aggregator
-        for speaker, says, listener, hears in (
-            (step, step.says, aggregator, aggregator.hears),
-            (aggregator, aggregator.says, step, step.hears),
-        ):
-            if says != hears:
-                raise ConfigError(
-                    "strategy",
-                    f"{type(step).__name__} + {type(aggregator).__name__}",
-                    f"{type(speaker).__name__} says {says} but {type(listener).__name__} hears {hears}",
-                )
+        check_pair(self.local_step, self.aggregator)
 
     def is_done(self, server: object) -> bool:
         """Whether the aggregator's state says that the run is over."""

@@ -51,6 +51,7 @@ class Optimizer(Protocol[S]):
         ...
 
 
+@checked("strategy.optimizer")
 @dataclass(frozen=True)
 class Sgd:
     """`x - size gradient`."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedpriv.checks import Bound, NonNegative, Ratio, checked
 
 
+@checked("strategy.output")
 @dataclass(frozen=True)
 class Last:
     """Report the model of the last round."""

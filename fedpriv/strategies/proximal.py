@@ -36,6 +36,7 @@ class Proximal(Protocol):
         ...
 
 
+@checked("regularizer")
 @dataclass(frozen=True)
 class Zero:
     """`h = 0`."""

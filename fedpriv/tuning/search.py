@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fedpriv.checks import checked
 from fedpriv.config import Config, to_yaml
 from fedpriv.config.base import check
 from fedpriv.config.files import override
@@ -83,6 +84,7 @@ class Outcome:
     trials: tuple[Trial, ...]
 
 
+@checked("search")
 @dataclass(frozen=True)
 class Search:
     """A search for good settings of a run.

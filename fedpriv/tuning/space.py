@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import model_validator
 
+from fedpriv.checks import checked
 from fedpriv.config.base import Section, check
 from fedpriv.errors import ConfigError
 from fedpriv.storage import strict_yaml
@@ -76,6 +77,7 @@ class Choices:
         return CategoricalDistribution(self.values)
 
 
+@checked("space")
 @dataclass(frozen=True)
 class Space:
     """The fields of a search.

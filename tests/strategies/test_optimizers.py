@@ -275,8 +275,8 @@ REFUSED: dict[str, Callable[[], object]] = {
     "strategy.regularizer": lambda: fp.gradient_descent(1, fp.strategies.proximal.L2(0.1), optimizer=fp.Adam()),
     "strategy.optimizer.beta1": lambda: fp.Adam(1.0),
     "strategy.optimizer.noise_floor": lambda: fp.AdamW(noise_floor=0.0),
-    "strategy.optimizer = 'adam': is no Optimizer": lambda: fp.fedavg(1, optimizer="adam"),
-    r"strategy.optimizer = .*: make it with Adam\(...\)": lambda: fp.fedavg(1, optimizer=fp.Adam),
+    "strategy.optimizer = 'adam': make it with fedpriv.Adam": lambda: fp.fedavg(1, optimizer="adam"),
+    r"strategy.optimizer = .*: make it with fedpriv.Adam\(\)": lambda: fp.fedavg(1, optimizer=fp.Adam),
 }
 
 

@@ -1,0 +1,125 @@
+"""Checks of what users pass as clients, models, losses and data: the usual other forms are answered with what to write.
+
+Nothing is read here, so a check takes no time and learns nothing about examples.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from fedpriv.errors import ConfigError
+
+_ONE = "fedpriv.Client(model, loss, loader)"
+_MANY = "fedpriv.make_clients(model, loss, datasets)"
+_PAIRS = "torch.utils.data.TensorDataset(inputs, targets)"
+
+
+def check_clients(clients: Any) -> None:  # noqa: ANN401 - whatever a user gives
+    """Refuse what is no sequence of clients.
+
+    Raises:
+        ConfigError: says how to make one of what was given.
+    """
+    from fedpriv.clients.client import Client  # which uses the other checks
+
+    if isinstance(clients, Client):
+        raise ConfigError("clients", _short(clients), "is one client: give a list of them, [client]")
+    if isinstance(clients, nn.Module | DataLoader | Dataset) and not isinstance(clients, nn.ModuleList):
+        raise ConfigError("clients", _short(clients), f"give a list of clients: {_fix_of_one(clients)}")
+    if isinstance(clients, Mapping):
+        raise ConfigError("clients", _short(clients), "give a list: list(clients.values())")
+    if isinstance(clients, Iterator):
+        raise ConfigError("clients", _short(clients), "can be read only once: give a list, list(clients)")
+    if isinstance(clients, str) or not hasattr(clients, "__len__") or not hasattr(clients, "__getitem__"):
+        raise ConfigError("clients", _short(clients), f"give a list of clients: {_MANY}")
+    listed: list[Any] = list(clients) if isinstance(clients, list | tuple) else []  # lazy ones are made by fedpriv
+    for index, client in enumerate(listed):
+        if not isinstance(client, Client):
+            raise ConfigError(f"clients[{index}]", _short(client), f"is no client: {_fix_of_one(client)}")
+
+
+def check_loss(field: str, loss: Any) -> None:  # noqa: ANN401 - whatever a user gives
+    """Refuse a loss that cannot be called with outputs and targets.
+
+    Raises:
+        ConfigError: it is a class, a name, or no function.
+    """
+    if inspect.isclass(loss):
+        raise ConfigError(field, loss.__name__, f"is a class: make the loss, {loss.__name__}()")
+    if isinstance(loss, str):
+        fix = f"is a name: write fedpriv.models.resolve_loss({loss!r}), or a loss of torch, torch.nn.CrossEntropyLoss()"
+        raise ConfigError(field, loss, fix)
+    if not callable(loss):
+        fix = "give a function of (outputs, targets), e.g. torch.nn.CrossEntropyLoss()"
+        raise ConfigError(field, _short(loss), fix)
+
+
+def check_loader(field: str, loader: Any) -> None:  # noqa: ANN401 - whatever a user gives
+    """Refuse training data of a client that are no loader.
+
+    Raises:
+        ConfigError: says how to make a loader of them.
+    """
+    if all(hasattr(loader, name) for name in ("dataset", "collate_fn", "sampler")):
+        return
+    write = "torch.utils.data.DataLoader(dataset)"
+    if isinstance(loader, list | tuple | Tensor):
+        write = f"torch.utils.data.DataLoader({_PAIRS})"
+    raise ConfigError(field, _short(loader), f"is no loader: write {write}")
+
+
+def check_datasets(field: str, datasets: Any) -> None:  # noqa: ANN401 - whatever a user gives
+    """Refuse what is no sequence of data sets, one for each client.
+
+    Raises:
+        ConfigError: it is one data set, or has loaders or tensors in it.
+    """
+    if isinstance(datasets, DataLoader):
+        raise ConfigError(field, _short(datasets), "give a list of data sets, one for each client: [loader.dataset]")
+    if isinstance(datasets, Dataset):
+        fix = (
+            "is one data set: give a list with one for each client, e.g. torch.utils.data.random_split(dataset, sizes)"
+        )
+        raise ConfigError(field, _short(datasets), fix)
+    if isinstance(datasets, str) or not isinstance(datasets, Sequence):
+        raise ConfigError(field, _short(datasets), f"give a list with a data set for each client, e.g. [{_PAIRS}]")
+    for index, dataset in enumerate(datasets):
+        check_dataset(f"{field}[{index}]", dataset)
+
+
+def check_dataset(field: str, dataset: Any) -> None:  # noqa: ANN401 - whatever a user gives
+    """Refuse a loader or bare tensors where a data set is wanted.
+
+    Raises:
+        ConfigError: says how to make a data set of them.
+    """
+    if isinstance(dataset, DataLoader):
+        raise ConfigError(field, _short(dataset), "is a loader: give its data set, loader.dataset")
+    is_pair = isinstance(dataset, tuple) and any(isinstance(part, Tensor) for part in dataset)
+    if isinstance(dataset, Tensor) or is_pair:
+        raise ConfigError(field, _short(dataset), f"is no data set: write {_PAIRS}")
+    if isinstance(dataset, str):
+        raise ConfigError(field, dataset, f"is a name: load it, e.g. fedpriv.data.load({dataset!r}).test")
+
+
+def _fix_of_one(given: object) -> str:
+    """What to write for one object that is no client."""
+    if isinstance(given, DataLoader):
+        return f"write {_ONE}, with a model and a loss"
+    if isinstance(given, Dataset):
+        return f"write {_MANY}"
+    if isinstance(given, nn.Module):
+        return f"a client has a model, a loss and data: write {_ONE}, or {_MANY}"
+    return f"write {_ONE}"
+
+
+def _short(given: object) -> str:
+    """What an error shows of an object: its class, since modules and data sets print at length."""
+    if given is None or isinstance(given, bool | int | float | str):
+        return repr(given)
+    return f"a {type(given).__name__}"
