@@ -100,11 +100,11 @@ class Training:
         client_tests: Sequence[Dataset[Any] | None] | None = None,
         client_names: Sequence[str] | None = None,
     ) -> None:
-        check_clients(clients)
-        check_measuring(test, client_tests, metrics)
         compute = compute or Compute()
         mesh = self._mesh = MESHES[compute.engine](compute.timeout)
         with mesh.world.raise_together():
+            check_clients(clients)
+            check_measuring(test, client_tests, metrics)
             if not clients:
                 raise ConfigError("clients", [], "a run needs at least one client")
             models.validate_model(clients[0].model)
