@@ -25,7 +25,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from torch import Tensor
 
 from fedpriv.errors import ConfigError, DataError
-from fedpriv.translations import KINDS, PRIVACY_WORDS, TORCH_OPTIMIZERS, example, suggestion
+from fedpriv.translations import KINDS, TORCH_OPTIMIZERS, WORDS_FOR_KINDS, example, suggestion
 
 T = TypeVar("T", bound=Callable[..., Any])
 Explain = Callable[[str, object, Mapping[str, object]], str | None]
@@ -156,6 +156,8 @@ def checked(field: str, explain: Explain | None = None) -> Callable[[T], T]:
                 raise _call_error(thing, field, positional, options, explain) from None
             for name, value in given.items():
                 if fix := complaint(hints().get(name), value):
+                    if isinstance(value, torch.optim.lr_scheduler.LRScheduler):
+                        fix = "is torch's: write fedpriv.Cosine(peak=0.1, rounds=100), or a function of the round"
                     raise ConfigError(f"{field}.{name}" if field else name, value, fix)
             return call(*args, **options)
 
@@ -334,8 +336,8 @@ def _named(kinds: list[Any], word: str) -> str | None:
     """The call that a word means, where an object of one of the kinds is wanted: `"fixed_size"` for `FixedSize`."""
     plain = re.sub(r"[^a-z0-9]", "", word.lower())
     for kind in kinds:
-        if kind.__name__ == "Privacy" and plain in PRIVACY_WORDS:
-            return f"fedpriv.Privacy(epsilon=3.0, delta=1e-5, {PRIVACY_WORDS[plain]})"
+        if meant := WORDS_FOR_KINDS.get(kind.__name__, {}).get(plain):
+            return meant
         if kind.__name__.lower() == plain:
             return call_of(kind)
     for name in sys.modules["fedpriv"].__all__:

@@ -282,7 +282,7 @@ def _arguments(
     for name, value in options.items():
         if name not in parameters:
             known = [known for known in parameters if known not in (context or {})]
-            raise ConfigError(f"{field}.{name}", value, suggestion(name, value, known, "yaml"))
+            raise ConfigError(f"{field}.{name}", value, suggestion(name, value, known, "python"))
     arguments = {**{name: context[name] for name in parameters if name in context}, **options}
     for name, parameter in parameters.items():
         required = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL

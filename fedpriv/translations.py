@@ -69,10 +69,10 @@ def _option(owner: str, section: str, name: str, words: str = "", *also: str) ->
 
 _BATCHES = "each example joins a batch with this probability, in secret, which makes epsilon small"
 _BATCH_SIZE = f"n is the number of examples of a client: {_BATCHES}"
-_OPTIMIZERS = "Sgd(), Momentum(), Adam() or AdamW(); fedavg, fedprox, fedopt and decentralized_sgd take one"
+_OPTIMIZERS = "there are Sgd, Momentum, Adam and AdamW; fedavg, fedprox, fedopt and decentralized_sgd take one"
 _ONE_PASS = (
-    "one round is one pass over the data with all examples (the default), and 1 / rate rounds are one with "
-    "sampling=fedpriv.Poisson(rate)"
+    "one round is one pass over the data where a batch has all examples, which is the default; of Poisson batches "
+    "1 / rate rounds are one pass"
 )
 
 TERMS: tuple[Term, ...] = (
@@ -274,7 +274,7 @@ TERMS: tuple[Term, ...] = (
         "network=fedpriv.Star(n_clients, {argument})",
         "network.cohort: {poisson: {value}}",
         ("rate", "cohort_rate"),
-        "a secret cohort, which costs less, is trust=fedpriv.Central(cohort_rate)",
+        "a secret cohort, which costs less epsilon, is the cohort_rate of central trust",
     ),
     Term(
         "network",
@@ -667,6 +667,7 @@ EXAMPLES = {
 KINDS = {
     "Strategy": "fedpriv.fedavg(learning_rate=0.1)",
     "Privacy": 'fedpriv.Privacy(epsilon=3.0, delta=1e-5), or without privacy fedpriv.Privacy(at="none")',
+    "Stop": 'fedpriv.Stop("accuracy", patience=5)',
     "RoundNetwork": "fedpriv.Star(n_clients=10) or fedpriv.Graph(networkx.cycle_graph(10))",
     "Optimizer": "fedpriv.Sgd(), fedpriv.Momentum(), fedpriv.Adam() or fedpriv.AdamW()",
     "Mechanism": "fedpriv.Gaussian() or fedpriv.Laplace()",
@@ -678,19 +679,35 @@ KINDS = {
 }
 """What gives an object of a kind that has no constructor of its own, or an obvious one."""
 
-PRIVACY_WORDS = {
-    "gaussian": "mechanism=fedpriv.Gaussian()",
-    "laplace": 'mechanism=fedpriv.Laplace(), clip=fedpriv.Clip(1.0, norm="l1")',
-    "poisson": "sampling=fedpriv.Poisson(rate=0.01)",
-    "local": "trust=fedpriv.Local()",
-    "ldp": "trust=fedpriv.Local()",
-    "central": "trust=fedpriv.Central()",
-    "secureaggregation": "trust=fedpriv.SecureAggregation(min_honest=5)",
-    "secagg": "trust=fedpriv.SecureAggregation(min_honest=5)",
-    "sample": 'unit="sample"',
-    "client": 'unit="client"',
+_WITH_EPSILON = "fedpriv.Privacy(epsilon=3.0, delta=1e-5, {})"
+WORDS_FOR_KINDS = {
+    "Privacy": {
+        "none": 'fedpriv.Privacy(at="none")',
+        "gaussian": _WITH_EPSILON.format("mechanism=fedpriv.Gaussian()"),
+        "laplace": _WITH_EPSILON.format('mechanism=fedpriv.Laplace(), clip=fedpriv.Clip(1.0, norm="l1")'),
+        "poisson": _WITH_EPSILON.format("sampling=fedpriv.Poisson(rate=0.01)"),
+        "local": _WITH_EPSILON.format("trust=fedpriv.Local()"),
+        "ldp": _WITH_EPSILON.format("trust=fedpriv.Local()"),
+        "central": _WITH_EPSILON.format("trust=fedpriv.Central()"),
+        "secureaggregation": _WITH_EPSILON.format("trust=fedpriv.SecureAggregation(min_honest=5)"),
+        "secagg": _WITH_EPSILON.format("trust=fedpriv.SecureAggregation(min_honest=5)"),
+        "sample": _WITH_EPSILON.format('unit="sample"'),
+        "client": _WITH_EPSILON.format('unit="client"'),
+    },
+    "Compute": {
+        "cpu": 'fedpriv.Compute(device="cpu")',
+        "cuda": 'fedpriv.Compute(device="cuda")',
+        "gpu": 'fedpriv.Compute(device="cuda")',
+        "mps": 'fedpriv.Compute(device="mps")',
+    },
+    "RoundNetwork": {
+        "star": "fedpriv.Star(n_clients=10)",
+        "ring": "fedpriv.Graph(networkx.cycle_graph(10))",
+        "complete": "fedpriv.Graph(networkx.complete_graph(10))",
+        "path": "fedpriv.Graph(networkx.path_graph(10))",
+    },
 }
-"""The option of `Privacy` that one word means, given instead of the whole."""
+"""What a word means that is given where an object of a kind is wanted."""
 
 TORCH_OPTIMIZERS = {"SGD": "fedpriv.Sgd()", "Adam": "fedpriv.Adam()", "AdamW": "fedpriv.AdamW()"}
 """fedpriv's optimizers by the names of torch's."""
@@ -718,7 +735,7 @@ def suggestion(word: str, value: object, known: Collection[str], language: Langu
     for term in meant:
         for name in (term.name, *term.also):
             if name in known and name != word:
-                return f"unknown{names}: it is called {name} here: write {_text(term, name, shown, language)}"
+                return f"unknown; it is called {name} here: write {_text(term, name, shown, language)}"
 
     # a slip of the pen
     if difflib.get_close_matches(word, known, n=1, cutoff=0.8):
@@ -728,11 +745,27 @@ def suggestion(word: str, value: object, known: Collection[str], language: Langu
     if meant:
         text = _text(meant[0], None, shown, language)
         if text.startswith("leave it out"):
-            return f"unknown{names}: {text}"
-        return f"unknown{names}: it belongs elsewhere: write {text}"
+            return f"unknown; {text}"
+        return f"unknown; it belongs elsewhere: write {text}"
 
     close = nearest(word, known) or "; there are no options here"
     return f"unknown{close}{names if 'did you mean' in close else ''}"
+
+
+def setting_for_option(option: str) -> str | None:
+    """The setting of the command line that an option such as `--max-grad-norm` means; None if it means none.
+
+    Example:
+        >>> setting_for_option("--max-grad-norm")
+        "'privacy.clip={bound: VALUE}'"
+    """
+    word = option.lstrip("-").lower().replace("-", "_")
+    term = next((term for term in TERMS if term.is_called(word)), None)
+    if term is None or term.yaml.startswith("leave it out"):
+        return None
+    path, _, value = term.yaml.replace("{value}", "VALUE").partition(": ")
+    setting = f"{path}={value}"
+    return f"'{setting}'" if "{" in setting or "[" in setting else setting
 
 
 def _text(term: Term, name: str | None, value: str, language: Language) -> str:

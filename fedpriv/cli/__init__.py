@@ -23,7 +23,7 @@ class _Commands(TyperGroup):
         from fedpriv.errors import FedprivError
 
         try:
-            return super().invoke(ctx)
+            return self._invoke(ctx)
         except KeyboardInterrupt:  # a run that trains says more
             raise typer.Exit(130) from None
         except BrokenPipeError:  # as in `fedpriv list | head`
@@ -37,6 +37,26 @@ class _Commands(TyperGroup):
         if text:
             print_error(text)
         raise typer.Exit(2)
+
+    def _invoke(self, ctx: Any) -> object:  # noqa: ANN401
+        """Invoke; the error of an option that others have names the setting that it is here."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            if type(error).__name__ == "NoSuchOption":  # of whichever click typer brings
+                _suggest_setting(error)
+            raise
+
+
+def _suggest_setting(error: Any) -> None:  # noqa: ANN401 - click's
+    """Add to the error of an unknown option which setting it means, where the command takes settings."""
+    from fedpriv.translations import setting_for_option
+
+    takes_settings = any(one.name == "overrides" for one in error.ctx.command.params)
+    setting = setting_for_option(error.option_name) if takes_settings else None
+    if setting is not None:
+        error.message = f"{error.message}; settings stand after the file: write {setting}"
+        error.possibilities = None
 
 
 app = typer.Typer(

@@ -268,7 +268,7 @@ class Privacy:
 
     def _check_amount(self) -> None:
         if self.epsilon is None and self.noise_multiplier is None:
-            raise ConfigError("privacy.epsilon", None, "give a target epsilon or a noise_multiplier")
+            raise ConfigError("privacy.epsilon", None, "give a target epsilon or a noise_multiplier, e.g. epsilon=3.0")
         for name, value in (("epsilon", self.epsilon), ("noise_multiplier", self.noise_multiplier)):
             if value is not None and not _LEAST <= value <= 1 / _LEAST:
                 raise ConfigError(f"privacy.{name}", value, f"must be from {_LEAST:g} to {1 / _LEAST:g} to be computed")

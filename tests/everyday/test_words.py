@@ -16,9 +16,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
+from typer.testing import CliRunner
 
 import fedpriv
 from fedpriv import ConfigError, DataError, translations
+from fedpriv.cli import app
 from fedpriv.config import load_config
 from fedpriv.translations import TERMS
 
@@ -187,6 +189,15 @@ CNN = nn.Linear(4, 2)
 SAID = {
     "fedavg": (lambda: run(strategy="fedavg"), "strategy = 'fedavg': make it with fedpriv.fedavg(learning_rate=0.1)"),
     "FedProx": (lambda: run(strategy="FedProx"), "make it with fedpriv.fedprox(learning_rate=0.1, proximal=0.1)"),
+    "none": (lambda: run(privacy="none"), 'make it with fedpriv.Privacy(at="none")'),
+    "a device for compute": (lambda: run(compute="cuda:0"), "make it with fedpriv.Compute()"),
+    "cuda for compute": (lambda: run(compute="cuda"), 'make it with fedpriv.Compute(device="cuda")'),
+    "a patience": (lambda: run(stop=5), 'make it with fedpriv.Stop("accuracy", patience=5)'),
+    "a ring": (lambda: run(network="ring"), "make it with fedpriv.Graph(networkx.cycle_graph(10))"),
+    "torch's scheduler": (
+        lambda: fedpriv.fedavg(torch.optim.lr_scheduler.StepLR(torch.optim.SGD(CNN.parameters(), lr=0.1), 3)),
+        "is torch's: write fedpriv.Cosine(peak=0.1, rounds=100), or a function of the round",
+    ),
     "no such one": (lambda: run(strategy="zzz"), "make it with fedpriv.fedavg(learning_rate=0.1)"),
     "the function": (lambda: run(strategy=fedpriv.fedavg), "call it, e.g. fedpriv.fedavg(learning_rate=0.1)"),
     "torch SGD": (
@@ -346,6 +357,28 @@ def test_a_configuration_in_the_words_of_others(given: str):
     said = answer(lambda: load_config(RUN, [given]))
     assert said.startswith(given.split("=")[0])
     assert IN_YAML[given] in said
+
+
+@pytest.mark.parametrize(
+    ("option", "setting"),
+    [
+        ("--epochs", "rounds=VALUE"),
+        ("--lr", "strategy.learning_rate=VALUE"),
+        ("--epsilon", "privacy.epsilon=VALUE"),
+        ("--max-grad-norm", "'privacy.clip={bound: VALUE}'"),
+        ("--gpu", "compute.device=cuda"),
+    ],
+)
+@pytest.mark.parametrize("command", ["train", "plan"])
+def test_an_option_of_the_command_line_that_is_a_setting(command: str, option: str, setting: str):
+    told = CliRunner().invoke(app, [command, "digits_iadmm", option, "3"])
+    assert told.exit_code == 2
+    assert f"write {setting}" in " ".join(told.stderr.replace("│", " ").split())
+
+
+def test_an_option_that_means_nothing_here():
+    told = CliRunner().invoke(app, ["train", "digits_iadmm", "--zzz"])
+    assert told.exit_code == 2 and "No such option" in told.stderr and "settings stand" not in told.stderr
 
 
 def test_a_strategy_of_a_configuration_in_the_words_of_others():
