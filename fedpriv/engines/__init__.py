@@ -8,13 +8,13 @@ from typing import Literal
 
 from fedpriv.distributed.mesh import Mesh
 from fedpriv.engines.keeping import InMemory, Keeping, OnDisk
-from fedpriv.engines.sharding import split_clients, split_examples
+from fedpriv.engines.sharding import single_process, split_clients, split_examples
 
 EngineName = Literal["local", "processes", "examples"]
 StateName = Literal["memory", "disk"]
 
 MESHES: dict[EngineName, Callable[[float], Mesh]] = {
-    "local": lambda _: Mesh(),
+    "local": single_process,
     "processes": split_clients,
     "examples": split_examples,
 }

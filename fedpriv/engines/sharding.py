@@ -32,6 +32,11 @@ _EXHAUSTED = 1
 _FAILED = 2
 
 
+def single_process(timeout: float) -> Mesh:
+    """All clients in this process, which waits for no other one."""
+    return Mesh()
+
+
 def split_clients(timeout: float, group: ProcessGroup | None = None) -> Mesh:
     """Returns processes with some of the clients each.
 
