@@ -20,6 +20,7 @@ from fedpriv.devices import fetched
 from fedpriv.errors import DataError, cut, in_short
 from fedpriv.measuring import metrics
 from fedpriv.measuring.own import OwnMetrics
+from fedpriv.models.example_losses import example_losses
 from fedpriv.nested import Nested, each, first, joined
 from fedpriv.oracle.backends.functional import Functional
 
@@ -78,7 +79,7 @@ class Evaluator:
             for at in {int(labels.argmin()), int(labels.argmax())}:
                 x, y = each(lambda t, at=at: t[at : at + 1], (inputs, targets))
                 try:
-                    self._loss(self._functional.outputs(named, x), y)
+                    self._mean_loss(self._functional.outputs(named, x), y)
                 except Exception as error:  # whatever a user's model or loss raises
                     told = f"shape {tuple(first(x).shape[1:])} and target {cut(str(first(y)[0].tolist()))}"
                     fix = f"test data must be like the clients' ({in_short(error)})"
@@ -136,6 +137,12 @@ class Evaluator:
         parts = rows.split(self._models_at_once(batches, rows))
         return self._read([self._totals(self._answers(part, batches)) for part in parts])
 
+    def _mean_loss(self, outputs: Any, targets: Nested) -> Tensor:  # noqa: ANN401
+        """The mean of the examples' losses, which is what a run minimises; see `example_losses`."""
+        if isinstance(outputs, Tensor):
+            return example_losses(self._loss, outputs, targets).mean()
+        return self._loss(outputs, targets)
+
     def _models_at_once(self, batches: Batches, rows: Tensor) -> int:
         if rows.device.type == "cpu":
             return _AT_ONCE if self._batched and not self._in_turn else 1
@@ -162,7 +169,7 @@ class Evaluator:
         """Of each model's outputs `[n, b, ...]`; None where the metric has no meaning."""
 
         def of_one(outputs: Any) -> Tensor | None:  # noqa: ANN401
-            return metric.function(outputs, targets, self._loss)
+            return metric.function(outputs, targets, self._mean_loss)
 
         found = of_one(outputs[0])
         if found is None or len(outputs) == 1:

@@ -7,50 +7,61 @@ results is refused by name. This finds mistakes, but proves nothing for other ex
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedpriv.clients.client import Loss
 from fedpriv.clients.population import Population
 from fedpriv.errors import ConfigError, DataError, FedprivError, cut, in_short
-from fedpriv.nested import Nested, each, first, leaves
+from fedpriv.nested import Nested, arguments, each, first, leaves
 from fedpriv.oracle.backends.functional import is_finite
-from fedpriv.oracle.watched import Event, Trial, at, name_of, start_draws_anew
+from fedpriv.oracle.watched import Event, Trial, at, name_of, number, start_draws_anew
+from fedpriv.randomness.streams import torch_generators
 
 Point = tuple[Tensor, Nested, Nested]
 """Parameters `[dim]`, inputs and targets."""
 _SAME = 1e-4  # relative difference of one kernel on inputs of one shape
 _ROUNDED = 1e-2  # of two kernels: one for a batch, one for a batch of one
+_REDUCED = 1e-3  # of a batch's loss and the mean of single ones
 _ONE, _OTHER = [0, 1, 2], [0, 3, 4]  # two batches that share their first example
 _EXAMPLES = 5
 _PASSED_OVER = -100  # what torch's losses ignore
 
 
-def try_out(population: Population) -> None:
-    """Refuse a model or a loss that mixes examples or remembers them.
+def try_out(population: Population) -> list[str]:
+    """Refuse a model or loss that mixes or remembers examples, or a loss that is another one for single examples.
 
     The examples are random numbers of the real shapes and types or, where model and loss fail on those, the first real
     ones. The trial uses a copy of the model. Torch's random draws, as in dropout, are the same in each trial; a model
     that makes any is in eval mode where batches are compared with single examples.
+
+    Returns:
+        Warnings for the user.
 
     Raises:
         ConfigError: names the layer or the function.
     """
     device = population.device
     if not len(population):  # other processes have the examples
-        return
+        return []
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         row, x, y = _usable(population)
         trial = Trial(population, row)
+        notes = _changes_in_forward(population.model, at(x, _ONE))
         _check_memory(trial, Trial(population, row), x)
         _check_neighbours(trial, x)
+        check_loss_parameters(trial.functional.loss)
         _check_loss(trial, at(x, _ONE), at(y, _ONE))
+        _check_reads_outputs_only(trial, population, at(x, _ONE), at(y, _ONE))
+        notes += _check_loss_of_batch(trial, x, y)
         _check_gradients(trial, x, y)
         _check_alone(trial, x, y)
         _check_labels(trial, population)
+    return notes
 
 
 def _usable(population: Population) -> Point:
@@ -205,7 +216,8 @@ def _check_labels(trial: Trial, population: Population) -> None:
 
 
 def _check_loss(trial: Trial, x: Nested, y: Nested) -> None:
-    loss, form, outputs = trial.functional.loss, trial.functional.per_example, trial.outputs(x)
+    loss, outputs = trial.functional.loss, trial.outputs(x)
+    form = None if trial.functional.form is None else trial.functional.form.losses
     memory = "answers the same example differently when it is asked again; keep nothing between calls"
     order = [0, 1, 2, 0]
     ones = outputs[order].split(1) if isinstance(outputs, Tensor) else [trial.outputs(at(x, [i])) for i in order]
@@ -218,12 +230,207 @@ def _check_loss(trial: Trial, x: Nested, y: Nested) -> None:
     if len(together) != len(outputs):
         fix = f"its per-example form {name_of(form)} gives {len(together)} losses for {len(outputs)} examples"
         raise ConfigError("loss", name_of(loss), f"{fix}; return one for each")
-    if any(_differ(one, row, _SAME) for one, row in zip(alone[:3], together, strict=True)):
+    differs = trial.functional.form is not None and trial.functional.form.differs  # on purpose, which a warning says
+    if not differs and any(_differ(one, row, _SAME) for one, row in zip(alone[:3], together, strict=True)):
         fix = "gives an example another loss or gradient in a batch than alone; use its own output and target only"
         raise ConfigError("loss", name_of(loss), f"its per-example form {name_of(form)} {fix}")
     _with_gradient(form, outputs.flip(0), at(y, [2, 1, 0]))
     if _differ(together, _with_gradient(form, outputs, y), _SAME):
         raise ConfigError("loss", name_of(loss), f"its per-example form {name_of(form)} {memory}")
+
+
+def check_loss_parameters(loss: Loss) -> None:
+    """Refuse a loss with parameters of its own: a run trains those of the model alone.
+
+    Raises:
+        ConfigError: names the first of them.
+    """
+    if not isinstance(loss, nn.Module):
+        return
+    for name, parameter in loss.named_parameters():
+        if parameter.requires_grad:
+            fix = (
+                f"has a parameter {name} of its own, which would not be trained, clipped or released. Make it a part "
+                "of the model (let the model's forward apply it to its outputs), or freeze it: requires_grad_(False)"
+            )
+            raise ConfigError("loss", name_of(loss), fix)
+
+
+def _check_reads_outputs_only(trial: Trial, population: Population, x: Nested, y: Nested) -> None:
+    """Refuse a loss with a gradient that does not come through the outputs, such as a penalty on parameters."""
+    outputs = trial.outputs(x)
+    if not isinstance(outputs, Tensor):
+        return
+    start_draws_anew(first(x).device)
+    with torch.enable_grad():
+        value = trial.functional.loss(outputs[:1].detach(), at(y, [0]))
+    if not value.requires_grad:
+        return
+    shapes = {tensor.shape for tensor in _leaves_of(value) if isinstance(tensor, nn.Parameter)}
+    names = [name for name, parameter in population.model.named_parameters() if parameter.shape in shapes]
+    what = "a tensor with a gradient that is no output of the model"
+    if shapes and names:
+        what = f"a parameter of the shape of the model's {names[0]}"
+    elif shapes:
+        what = f"a parameter of shape {tuple(next(iter(shapes)))}"
+    fix = (
+        f"reads {what}: its gradient would be dropped, since an example's loss is differentiated through its outputs "
+        "alone. For a penalty on parameters take the strategy's own: weight_decay of the optimizer, or the regularizer "
+        "(fedpriv.strategies.proximal.L2); else detach() what it reads"
+    )
+    raise ConfigError("loss", name_of(trial.functional.loss), fix)
+
+
+def _leaves_of(value: Tensor) -> list[Tensor]:
+    """The tensors that a value's gradient flows to."""
+    found: list[Tensor] = []
+    pending = [value.grad_fn]
+    seen: set[Any] = set()
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            found.append(variable)
+        pending += [following for following, _ in node.next_functions]
+    return found
+
+
+def _check_loss_of_batch(trial: Trial, x: Nested, y: Nested) -> list[str]:
+    """Compare what the loss gives for a batch with what it gives each of its examples alone.
+
+    Gradients are those of single examples. So a loss whose value for a batch is not the mean or the sum of its values
+    for single examples, as with a penalty on a batch's mean, would train something else here than its author wrote.
+    """
+    loss, form = trial.functional.loss, trial.functional.form
+    if form is not None:
+        return [form.warning] if form.warning else []
+    outputs = trial.outputs(x)
+    if not isinstance(outputs, Tensor):
+        return []  # an object with a loss of its own has a meaning for one example at a time
+    notes: list[str] = []
+    for targets in _other_targets(outputs, y):
+        try:
+            batch, alone, draws = _values(loss, outputs, targets)
+        except Exception:  # whatever a user's loss raises for targets that are made up
+            continue
+        if draws or not (is_finite(batch) and is_finite(alone)):
+            continue
+        note = _compare_reductions(loss, outputs, targets, batch, alone)
+        if note and note not in notes:
+            notes.append(note)
+    return notes
+
+
+def _other_targets(outputs: Tensor, y: Nested) -> Iterator[Nested]:
+    """Targets of the same kind: those that were made up and, for class numbers, others among as many as there are."""
+    yield y
+    if isinstance(y, Tensor) and not y.is_floating_point() and outputs.dim() > y.dim():
+        classes = outputs.shape[1]
+        for step in (1, 2):
+            numbers = torch.arange(y.numel(), device=y.device).reshape(y.shape)
+            yield ((numbers * step + step - 1) % max(classes, 1)).to(y.dtype)
+
+
+def _values(loss: Loss, outputs: Tensor, y: Nested) -> tuple[Tensor, Tensor, bool]:
+    """The loss of a batch, those of its examples alone `[b]`, and whether it draws random numbers."""
+    device = first(y).device
+    start_draws_anew(device)
+    before = [generator.get_state() for generator in torch_generators(device)]
+    batch = loss(outputs, y)
+    draws = any(
+        not torch.equal(state, generator.get_state())
+        for state, generator in zip(before, torch_generators(device), strict=True)
+    )
+    alone = [number(loss, outputs[i : i + 1], at(y, [i])) for i in range(len(outputs))]
+    return batch.detach().double(), torch.stack(alone).detach().double(), draws
+
+
+def _compare_reductions(loss: Loss, outputs: Tensor, targets: Nested, batch: Tensor, alone: Tensor) -> str:
+    """Returns a warning, if there is something to say."""
+    name = name_of(loss)
+    if batch.numel() == len(alone) and not _differ(batch.flatten(), alone, _REDUCED):
+        return ""
+    if batch.numel() != 1:
+        fix = f"gives {batch.numel()} numbers for {len(alone)} examples; return their mean, or one for each example"
+        raise ConfigError("loss", name, fix)
+    value = batch.reshape(())
+    if not _differ(value, alone.mean(), _REDUCED):
+        return ""
+    if not _differ(value, alone.sum(), _REDUCED):
+        return (
+            f"the loss {name} sums over a batch: here the mean over examples is trained and shown, so a learning rate "
+            "for the sum is to be multiplied by the batch's size"
+        )
+    if not _differ(_without_broadcasting(loss, outputs, targets, value), alone.mean(), _REDUCED):
+        told = f"outputs {tuple(outputs.shape[1:])} against targets {tuple(first(targets).shape[1:])} of each example"
+        return (
+            f"the loss {name} compares {told}: in a batch torch would compare every output with every target; here "
+            "each example is compared with its own. Give both one shape, e.g. by model(x).squeeze(-1)"
+        )
+    fix = (
+        f"gives a batch of {len(alone)} examples {float(value):.4g}, which is neither the mean "
+        f"({float(alone.mean()):.4g}) nor the sum ({float(alone.sum()):.4g}) of what it gives each alone. "
+        "Gradients are those of single examples, so another loss would be trained. Write what it gives each example: "
+        "fedpriv.models.Loss(lambda outputs, targets: ...), which returns a tensor [b] (in torch's own losses "
+        "reduction='none'), with weights divided by a public number and without terms about the batch"
+    )
+    raise ConfigError("loss", name, fix)
+
+
+def _without_broadcasting(loss: Loss, outputs: Tensor, targets: Nested, otherwise: Tensor) -> Tensor:
+    """The loss of the batch with outputs in the targets' shape; `otherwise` if that is not how they differ."""
+    if not isinstance(targets, Tensor):
+        return otherwise
+    try:
+        if outputs.dim() == targets.dim() + 1 and outputs.shape[-1] == 1:
+            return loss(outputs.squeeze(-1), targets).detach().double().reshape(())
+        if outputs.dim() + 1 == targets.dim() and targets.shape[-1] == 1:
+            return loss(outputs.unsqueeze(-1), targets).detach().double().reshape(())
+    except Exception:  # whatever a user's loss raises
+        return otherwise
+    return otherwise
+
+
+def _changes_in_forward(model: nn.Module, x: Nested) -> list[str]:
+    """Warnings about buffers and attributes that a forward pass changes: these changes have no effect on a run."""
+    model = copy.deepcopy(model)
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    attributes = _attributes_of(model)
+    args, named = arguments(x)
+    start_draws_anew(first(x).device)
+    with torch.no_grad():
+        model(*args, **named)
+    now = dict(model.named_buffers())
+    changed = [name for name, before in buffers.items() if not torch.equal(now[name], before)]
+    counts = [name for name, value in _attributes_of(model).items() if attributes.get(name, _NOTHING) != value]
+    found: list[str] = []
+    if changed:
+        found.append(
+            f"a forward pass changes the buffers {', '.join(changed[:3])}: every pass of a run starts from their first "
+            "values again, and the result has these"
+        )
+    if counts:
+        found.append(
+            f"a forward pass changes the attributes {', '.join(counts[:3])}: what it keeps there stays in a copy of "
+            "the model and is not in the result"
+        )
+    return found
+
+
+_NOTHING = object()
+
+
+def _attributes_of(model: nn.Module) -> dict[str, object]:
+    """Numbers and words that modules keep in public attributes, by their path."""
+    return {
+        f"{path}.{name}".removeprefix("."): value
+        for path, layer in model.named_modules()
+        for name, value in vars(layer).items()
+        if not name.startswith("_") and isinstance(value, bool | int | float | str)
+    }
 
 
 def _with_gradient(loss: Loss, outputs: Any, targets: Nested) -> Tensor:  # noqa: ANN401

@@ -170,7 +170,7 @@ class Training:
             evaluate = public.evaluator(model, loss, batched=compute.backend != "loop")
             self._check_test(public, privacy)
             start = self.population.start_alike(mesh.world.broadcast(self.population.start_alike))
-            try_out(self.population)
+            tried = mesh.clients.all_gather_object(try_out(self.population))
             of_model = compute.backend, self.population, chunk, compute.precision
             backend, slow = mesh.world.broadcast(lambda: choose_by_trial(*of_model).told)
             compatibility.check_batched(problems, model, slow)
@@ -183,6 +183,7 @@ class Training:
             self._identity, self._constants = identity.with_model(model, saved, self._keeper.path), totals(model)
             check_models(mesh.world.all_gather_object(self._identity.model))
             self.warnings = weaknesses(self.plan, sizes, clients[0].model, optimum=optimum, secret_seed=secret_seed)
+            self.warnings += [*dict.fromkeys(chain.from_iterable(tried))]
             self.warnings += [
                 *dict.fromkeys(chain.from_iterable(mesh.clients.all_gather_object(loaders.ignored(own)))),
                 *slow,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +13,7 @@ from fedpriv.clients.batch import Batch
 from fedpriv.clients.client import Loss
 from fedpriv.clients.layout import Layout
 from fedpriv.clients.reading import Pair
+from fedpriv.models.example_losses import example_form
 from fedpriv.nested import Nested, arguments, each
 
 ScoresOrLoss = tuple[Tensor, tuple[()]] | tuple[tuple[()], Tensor]
@@ -32,14 +32,15 @@ class Functional:
 
     Attributes:
         layout: Where parameters lie in a row.
-        per_example: The loss as `(outputs, targets) -> [b]`, if it has that form, which is faster; else None.
+        form: The form of the loss for single examples, where it is known to have one; else None, and each example's
+            loss is what the loss gives for a batch of it alone.
     """
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
         self.model = model
         self.loss = loss
         self.layout = Layout.of(model)
-        self.per_example = _per_example_form(loss)
+        self.form = example_form(loss)
 
     def unflatten(self, rows: Tensor) -> dict[str, Tensor]:
         """Parameters by name, as views: `[..., dim] -> {name: [..., *shape]}`."""
@@ -60,6 +61,8 @@ class Functional:
 
     def loss_alone(self, outputs: Any, y: Nested) -> Tensor:  # noqa: ANN401
         """Loss of one example, from the outputs for a batch of one and its target `[...]`."""
+        if self.form is not None and isinstance(outputs, Tensor):
+            return self.form.losses(outputs, alone(y)).reshape(())
         return self.loss(outputs, alone(y)).reshape(())
 
     def scores_or_loss(self, params: Mapping[str, Tensor], x: Nested, y: Nested) -> ScoresOrLoss:
@@ -71,8 +74,8 @@ class Functional:
         """Loss of each example, without the loss's reduction: `[b, ...], [b, ...] -> [b]`."""
         if len(outputs) == 0:
             return outputs.flatten()  # vmap needs at least one
-        if self.per_example is not None:
-            return self.per_example(outputs, targets)
+        if self.form is not None:
+            return self.form.losses(outputs, targets)
         return vmap(lambda o, y: self.loss_alone(o.unsqueeze(0), y))(outputs, targets)
 
     def batch_losses(self, params: Mapping[str, Tensor], x: Nested, y: Nested) -> Tensor:
@@ -89,23 +92,6 @@ class Functional:
 def alone(example: Nested) -> Nested:
     """One example as a batch of one: `[...] -> [1, ...]`."""
     return each(lambda values: values.unsqueeze(0), example)
-
-
-def _per_example_form(loss: Loss) -> Loss | None:
-    """The loss as `(outputs, targets) -> [b]` if it is known to have that form.
-
-    Either the loss says so itself (`fedpriv.models.Loss.per_example`), or it is a torch loss whose mean over a batch
-    of one is its sum: not so for weighted cross-entropy, whose mean divides by the weight. Torch's forms have one
-    number for each target, of which an example may have several.
-    """
-    form: Loss | None = getattr(loss, "per_example", None)
-    if form is None and type(loss) in (nn.CrossEntropyLoss, nn.MultiMarginLoss):
-        plain = cast("nn.CrossEntropyLoss | nn.MultiMarginLoss", copy.copy(loss))
-        if plain.reduction == "sum" or plain.weight is None:
-            reduce = torch.sum if plain.reduction == "sum" else torch.mean
-            plain.reduction = "none"
-            return lambda outputs, targets: reduce(plain(outputs, targets).reshape(len(outputs), -1), 1)
-    return form
 
 
 def all_alike(params: Tensor) -> bool:

@@ -1,0 +1,127 @@
+"""The loss of each example, from a loss that is written for batches.
+
+A private gradient is a sum of clipped gradients of single examples: the objective is the mean of their losses. A loss
+whose value for a batch is that mean has one meaning here and in torch. Of the others some have a natural form for
+single examples, given here; the rest is refused before a run (`fedpriv.oracle.trial`).
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+from torch.nn import functional
+
+from fedpriv.nested import Nested, each, first
+
+BatchLoss = Callable[[Any, Any], Tensor]
+"""From outputs and targets of a batch to a number, or to one for each example."""
+_WEIGHTED = (nn.CrossEntropyLoss, nn.NLLLoss)
+_FUNCTIONS: dict[object, type[nn.Module]] = {
+    functional.cross_entropy: nn.CrossEntropyLoss,
+    functional.nll_loss: nn.NLLLoss,
+}
+
+
+@dataclass(frozen=True)
+class ExampleForm:
+    """A loss as a function of a batch that gives each example's own.
+
+    Attributes:
+        losses: `(outputs [b, ...], targets [b, ...]) -> [b]`.
+        differs: True if the mean of these is not what the loss itself gives for a batch.
+        warning: What to tell the user of that; empty if there is nothing to tell.
+    """
+
+    losses: BatchLoss
+    differs: bool = False
+    warning: str = ""
+
+
+def example_form(loss: BatchLoss) -> ExampleForm | None:
+    """Returns the form for single examples of losses that are known to have one; None for others.
+
+    These are `fedpriv.models.Loss` and others with a method `per_example`, and of torch's `CrossEntropyLoss`, `NLLLoss`
+    (and `functools.partial` of their functions) and `MultiMarginLoss`.
+    """
+    own: BatchLoss | None = getattr(loss, "per_example", None)
+    if own is not None:
+        return ExampleForm(own)
+    if isinstance(loss, functools.partial) and loss.func in _FUNCTIONS and not loss.args:
+        loss = cast("BatchLoss", _FUNCTIONS[loss.func](**loss.keywords))
+    if type(loss) is nn.MultiMarginLoss:
+        return ExampleForm(_reduced(cast("nn.MultiMarginLoss", loss)))
+    if type(loss) in _WEIGHTED:
+        return _weighted(cast("nn.CrossEntropyLoss", loss))
+    return None
+
+
+def example_losses(loss: BatchLoss, outputs: Tensor, targets: Nested) -> Tensor:
+    """Returns the loss of each example: `[b, ...], [b, ...] -> [b]`.
+
+    What `loss` gives for a batch is not looked at: it may be a sum, or torch may broadcast `[b, 1]` against `[b]`.
+    """
+    if len(outputs) == 0:
+        return outputs.flatten()
+    form = example_form(loss)
+    if form is not None:
+        return form.losses(outputs, targets)
+
+    def alone(output: Tensor, target: Nested) -> Tensor:
+        return loss(output.unsqueeze(0), each(lambda values: values.unsqueeze(0), target)).reshape(())
+
+    try:
+        return vmap(alone, randomness="different")(outputs, targets)
+    except Exception:  # whatever torch raises where it cannot batch a user's loss
+        rows = [each(lambda values, row=row: values[row], targets) for row in range(len(first(targets)))]
+        return torch.stack([alone(output, target) for output, target in zip(outputs, rows, strict=True)])
+
+
+def _reduced(loss: nn.MultiMarginLoss) -> BatchLoss:
+    """The mean of this loss over a batch does not depend on its weights: each example has its own value."""
+    plain = copy.copy(loss)
+    reduce = torch.sum if loss.reduction == "sum" else torch.mean
+    plain.reduction = "none"
+    return lambda outputs, targets: reduce(plain(outputs, targets).reshape(len(outputs), -1), 1)
+
+
+def _weighted(loss: nn.CrossEntropyLoss) -> ExampleForm:
+    """Cross entropy of class numbers or probabilities, with weights of classes, of one or several targets an example.
+
+    Torch divides a batch's sum by the sum of its weights: alone, an example would not feel the weight of its class, and
+    in a batch its gradient would depend on the others. Here an example's loss is the mean of `weight[target] * loss`
+    over its targets that are not ignored.
+    """
+    plain = copy.copy(loss)
+    plain.reduction = "none"
+    reduction = loss.reduction
+    ignored = loss.ignore_index
+
+    def losses(outputs: Tensor, targets: Tensor) -> Tensor:
+        values = plain(outputs, targets).reshape(len(outputs), -1)
+        if reduction == "sum" or targets.is_floating_point():
+            return values.sum(1) if reduction == "sum" else values.mean(1)
+        counted = (targets != ignored).reshape(len(outputs), -1).sum(1)
+        return values.sum(1) / counted.clamp_min(1)
+
+    if loss.weight is None:
+        return ExampleForm(losses)
+    name = type(loss).__name__
+    smoothed = " and label_smoothing" if getattr(loss, "label_smoothing", 0.0) > 0 else ""
+    return ExampleForm(
+        losses,
+        differs=reduction != "sum",
+        warning=(
+            f"{name}(weight=...){smoothed}: an example's loss is weight[target] times its own, and their mean divides "
+            "by the number of examples; torch's divides by the sum of the weights in a batch, which no loss of single "
+            "examples does. With weights whose mean over the examples is 1 both are of one size"
+        )
+        if reduction != "sum"
+        else "",
+    )

@@ -1,0 +1,292 @@
+"""Losses that people write: each is trained as plain torch trains the mean of single examples' losses, or refused."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from plain_torch import assert_same_parameters, classes, linear, rows, trained_by_torch, trained_here
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import fedpriv as fp
+from fedpriv import models
+from fedpriv.errors import ConfigError
+
+X, Y = classes()
+WEIGHTS = torch.tensor([1.0, 5.0, 20.0])
+BINARY = (Y > 0).float()
+NUMBERS = torch.linspace(-1, 1, len(Y))
+MANY = torch.stack([Y == 0, Y > 0, Y == 2], 1).float()
+
+
+def focal(outputs: Tensor, targets: Tensor) -> Tensor:
+    cross_entropy = F.cross_entropy(outputs, targets, reduction="none")
+    return ((1 - torch.exp(-cross_entropy)) ** 2 * cross_entropy).mean()
+
+
+def focal_losses(outputs: Tensor, targets: Tensor) -> Tensor:
+    cross_entropy = F.cross_entropy(outputs, targets, reduction="none")
+    return (1 - torch.exp(-cross_entropy)) ** 2 * cross_entropy
+
+
+def weighted(**options: Any) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda outputs, targets: F.cross_entropy(outputs, targets, weight=WEIGHTS, reduction="none", **options)
+
+
+CLASS_LOSSES: dict[str, tuple[Any, Callable[[Tensor, Tensor], Tensor]]] = {
+    "cross entropy, as a module": (nn.CrossEntropyLoss(), lambda o, t: F.cross_entropy(o, t, reduction="none")),
+    "cross entropy, as a function": (F.cross_entropy, lambda o, t: F.cross_entropy(o, t, reduction="none")),
+    "a lambda": (lambda o, t: F.cross_entropy(o, t), lambda o, t: F.cross_entropy(o, t, reduction="none")),
+    "label smoothing": (
+        nn.CrossEntropyLoss(label_smoothing=0.1),
+        lambda o, t: F.cross_entropy(o, t, label_smoothing=0.1, reduction="none"),
+    ),
+    "weights of classes": (nn.CrossEntropyLoss(weight=WEIGHTS), weighted()),
+    "weights and label smoothing": (
+        nn.CrossEntropyLoss(weight=WEIGHTS, label_smoothing=0.1),
+        weighted(label_smoothing=0.1),
+    ),
+    "weights by functools.partial": (functools.partial(F.cross_entropy, weight=WEIGHTS), weighted()),
+    "focal loss written by hand": (focal, focal_losses),
+    "multi margin": (nn.MultiMarginLoss(), lambda o, t: F.multi_margin_loss(o, t, reduction="none")),
+    "multi margin with weights": (
+        nn.MultiMarginLoss(weight=WEIGHTS),
+        lambda o, t: F.multi_margin_loss(o, t, weight=WEIGHTS, reduction="none"),
+    ),
+    "reduction none": (
+        nn.CrossEntropyLoss(reduction="none"),
+        lambda o, t: F.cross_entropy(o, t, reduction="none"),
+    ),
+    "reduction none, as a lambda": (
+        lambda o, t: F.cross_entropy(o, t, reduction="none"),
+        lambda o, t: F.cross_entropy(o, t, reduction="none"),
+    ),
+    "reduction sum": (nn.CrossEntropyLoss(reduction="sum"), lambda o, t: F.cross_entropy(o, t, reduction="none")),
+    "reduction sum, as a lambda": (
+        lambda o, t: F.cross_entropy(o, t, reduction="sum"),
+        lambda o, t: F.cross_entropy(o, t, reduction="none"),
+    ),
+    "a loss of ours": (models.Loss(focal_losses), focal_losses),
+}
+
+
+@pytest.mark.parametrize("name", CLASS_LOSSES)
+@pytest.mark.parametrize("backend", ["auto", "loop"])
+def test_losses_of_classes(name: str, backend: Any) -> None:
+    loss, losses = CLASS_LOSSES[name]
+    result, _ = trained_here(linear(3), loss, rows(X, Y), compute=fp.Compute(backend=backend))
+    assert_same_parameters(result, trained_by_torch(linear(3), losses, X, Y))
+
+
+def test_negative_log_likelihood_with_weights() -> None:
+    def model() -> nn.Module:
+        return nn.Sequential(linear(3), nn.LogSoftmax(1))
+
+    result, warned = trained_here(model(), nn.NLLLoss(weight=WEIGHTS), rows(X, Y))
+    assert_same_parameters(
+        result, trained_by_torch(model(), lambda o, t: F.nll_loss(o, t, WEIGHTS, reduction="none"), X, Y)
+    )
+    assert any("NLLLoss(weight=...)" in text and "number of examples" in text for text in warned)
+
+
+NUMBER_LOSSES: dict[str, tuple[Any, Callable[[Tensor, Tensor], Tensor]]] = {
+    "squared error": (nn.MSELoss(), lambda o, t: (o - t).square()),
+    "absolute error": (nn.L1Loss(), lambda o, t: (o - t).abs()),
+    "Huber": (nn.HuberLoss(), lambda o, t: F.huber_loss(o, t, reduction="none")),
+    "smooth L1": (nn.SmoothL1Loss(), lambda o, t: F.smooth_l1_loss(o, t, reduction="none")),
+    "Poisson": (nn.PoissonNLLLoss(), lambda o, t: F.poisson_nll_loss(o, t, reduction="none")),
+}
+
+
+@pytest.mark.parametrize("name", NUMBER_LOSSES)
+def test_losses_of_numbers(name: str) -> None:
+    loss, losses = NUMBER_LOSSES[name]
+    targets = NUMBERS[:, None].abs()
+    result, _ = trained_here(linear(1), loss, rows(X, targets))
+    assert_same_parameters(result, trained_by_torch(linear(1), losses, X, targets))
+
+
+def test_a_column_of_outputs_against_plain_targets_is_not_broadcast() -> None:
+    """Torch's own batch loss compares all with all; each example's loss alone is what anybody means."""
+    result, warned = trained_here(linear(1), nn.MSELoss(), rows(X, NUMBERS), test=rows(X, NUMBERS))
+    model = trained_by_torch(linear(1), lambda o, t: (o[:, 0] - t).square(), X, NUMBERS)
+    assert_same_parameters(result, model)
+    assert any("every output with every target" in text for text in warned)
+    with torch.no_grad():
+        assert result.test_loss == pytest.approx(float((model(X)[:, 0] - NUMBERS).square().mean()), rel=1e-4)
+
+
+def test_weights_of_positive_labels() -> None:
+    loss = nn.BCEWithLogitsLoss(pos_weight=torch.tensor(4.0))
+    targets = BINARY[:, None]
+    result, _ = trained_here(linear(1), loss, rows(X, targets))
+    expected = trained_by_torch(
+        linear(1),
+        lambda o, t: F.binary_cross_entropy_with_logits(o, t, pos_weight=torch.tensor(4.0), reduction="none"),
+        X,
+        targets,
+    )
+    assert_same_parameters(result, expected)
+
+
+def test_several_labels_with_a_weight_each() -> None:
+    weight = torch.tensor([1.0, 2.0, 3.0])
+    result, _ = trained_here(linear(3), nn.BCEWithLogitsLoss(weight=weight), rows(X, MANY))
+    expected = trained_by_torch(
+        linear(3),
+        lambda o, t: F.binary_cross_entropy_with_logits(o, t, weight=weight, reduction="none").mean(1),
+        X,
+        MANY,
+    )
+    assert_same_parameters(result, expected)
+
+
+def test_class_probabilities_as_targets() -> None:
+    soft = torch.softmax(torch.randn(len(X), 3, generator=torch.Generator().manual_seed(5)), 1)
+    result, _ = trained_here(linear(3), nn.CrossEntropyLoss(), rows(X, soft))
+    assert_same_parameters(
+        result, trained_by_torch(linear(3), lambda o, t: F.cross_entropy(o, t, reduction="none"), X, soft)
+    )
+
+
+@pytest.mark.parametrize("backend", ["auto", "vmap", "loop"])
+def test_labels_to_be_ignored_are_no_part_of_an_examples_mean(backend: Any) -> None:
+    """As in a sentence that is padded: its loss is the mean over its own words."""
+    targets = torch.stack([Y, (Y + 1) % 3], 1)
+    targets[::2, 1] = -100
+
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = linear(6)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x).unflatten(1, (3, 2))
+
+    def losses(outputs: Tensor, labels: Tensor) -> Tensor:
+        return torch.stack([F.cross_entropy(o[None], t[None]) for o, t in zip(outputs, labels, strict=True)])
+
+    result, _ = trained_here(Words(), nn.CrossEntropyLoss(), rows(X, targets), compute=fp.Compute(backend=backend))
+    assert_same_parameters(result, trained_by_torch(Words(), losses, X, targets))
+
+
+def test_weights_train_more_positives_and_are_said() -> None:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(400, 4, generator=generator)
+    labels = (inputs[:, 0] + torch.randn(400, generator=generator) > 1.5).long()
+    weight = torch.tensor([1.0, 20.0])
+    plain, _ = trained_here(linear(2), nn.CrossEntropyLoss(), rows(inputs, labels))
+    more, warned = trained_here(linear(2), nn.CrossEntropyLoss(weight=weight), rows(inputs, labels))
+    positives = [int((result.model(inputs).argmax(1) == 1).sum()) for result in (plain, more)]
+    assert positives[1] > 1.5 * positives[0]
+    assert any("CrossEntropyLoss(weight=...)" in text for text in warned)
+
+
+def test_test_loss_is_the_mean_of_single_losses_whatever_the_reduction() -> None:
+    for loss in (
+        nn.CrossEntropyLoss(),
+        nn.CrossEntropyLoss(reduction="sum"),
+        nn.CrossEntropyLoss(reduction="none"),
+        lambda o, t: F.cross_entropy(o, t, reduction="none"),
+    ):
+        result, _ = trained_here(linear(3), loss, rows(X, Y), test=rows(X, Y))
+        with torch.no_grad():
+            assert result.test_loss == pytest.approx(float(F.cross_entropy(result.model(X), Y)), rel=1e-5)
+    result, _ = trained_here(linear(3), nn.CrossEntropyLoss(weight=WEIGHTS), rows(X, Y), test=rows(X, Y))
+    with torch.no_grad():
+        expected = (F.cross_entropy(result.model(X), Y, reduction="none") * WEIGHTS[Y]).mean()
+    assert result.test_loss == pytest.approx(float(expected), rel=1e-5)
+
+
+def refused(model: nn.Module, loss: Any, targets: Tensor = Y) -> str:
+    with pytest.raises(ConfigError) as found:
+        trained_here(model, loss, rows(X, targets))
+    return str(found.value)
+
+
+def test_weights_inside_a_lambda_are_refused_with_what_to_write() -> None:
+    text = refused(linear(3), lambda o, t: F.cross_entropy(o, t, weight=WEIGHTS))
+    assert "neither the mean" in text
+    assert "fedpriv.models.Loss(lambda outputs, targets: ...)" in text
+    assert "reduction='none'" in text
+    loss = models.Loss(weighted())
+    result, _ = trained_here(linear(3), loss, rows(X, Y))
+    assert_same_parameters(result, trained_by_torch(linear(3), weighted(), X, Y))
+
+
+def test_a_penalty_on_a_batch_is_refused() -> None:
+    assert "neither the mean" in refused(linear(3), lambda o, t: F.cross_entropy(o, t) + o.mean(0).square().sum())
+
+
+def test_a_contrast_between_the_examples_of_a_batch_is_refused() -> None:
+    def contrast(outputs: Tensor, targets: Tensor) -> Tensor:
+        near = outputs @ outputs.T
+        same = (targets[:, None] == targets[None]).float()
+        return -(torch.log_softmax(near, 1) * same / same.sum(1, keepdim=True)).sum(1).mean()
+
+    assert "neither the mean" in refused(linear(3), contrast)
+
+
+def test_a_weight_for_each_place_in_a_batch_is_refused() -> None:
+    loss = nn.BCEWithLogitsLoss(weight=torch.rand(len(X), 1))
+    assert "loss" in refused(linear(1), loss, BINARY[:, None])
+
+
+def test_a_penalty_on_parameters_is_refused_and_names_what_to_take() -> None:
+    model = linear(3)
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, targets) + 0.1 * sum(p.square().sum() for p in model.parameters())
+
+    text = refused(model, loss)
+    assert "reads a parameter of the shape of the model's weight" in text
+    assert "weight_decay" in text
+    assert "regularizer" in text
+
+
+def test_a_penalty_on_another_module_is_refused() -> None:
+    other = nn.Linear(2, 2)
+    text = refused(linear(3), lambda o, t: F.cross_entropy(o, t) + other.weight.sum())
+    assert "reads a parameter of shape (2, 2)" in text
+
+
+def test_a_loss_with_parameters_of_its_own_is_refused() -> None:
+    class Temperature(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.temperature = nn.Parameter(torch.ones(1))
+
+        def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+            return F.cross_entropy(outputs / self.temperature, targets)
+
+    text = refused(linear(3), Temperature())
+    assert "has a parameter temperature of its own" in text
+    assert "part of the model" in text
+    frozen = Temperature().requires_grad_(False)
+    result, _ = trained_here(linear(3), frozen, rows(X, Y))
+    assert_same_parameters(
+        result, trained_by_torch(linear(3), lambda o, t: F.cross_entropy(o, t, reduction="none"), X, Y)
+    )
+
+
+def test_what_a_forward_pass_changes_is_said_once() -> None:
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = linear(3)
+            self.calls = 0
+            self.register_buffer("total", torch.zeros(1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            self.total += 1
+            return self.layer(x)
+
+    result, warned = trained_here(Counts(), nn.CrossEntropyLoss(), rows(X, Y))
+    assert sum("the buffers total" in text for text in warned) == 1
+    assert sum("the attributes calls" in text for text in warned) == 1
+    assert float(result.model.total) == 0.0
