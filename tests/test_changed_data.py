@@ -18,10 +18,12 @@ from fedpriv.errors import DataError, PrivacyError
 N_CLIENTS = 3
 
 
-def datasets(change: Callable[[list[torch.Tensor], list[torch.Tensor]], None] | None = None) -> list[Dataset[Any]]:
+def datasets(
+    change: Callable[[list[torch.Tensor], list[torch.Tensor]], None] | None = None, n: int = N_CLIENTS
+) -> list[Dataset[Any]]:
     generator = torch.Generator().manual_seed(3)
-    inputs = [torch.randn(8, 4, generator=generator) for _ in range(N_CLIENTS)]
-    labels = [torch.randint(2, (8,), generator=generator) for _ in range(N_CLIENTS)]
+    inputs = [torch.randn(8, 4, generator=generator) for _ in range(n)]
+    labels = [torch.randint(2, (8,), generator=generator) for _ in range(n)]
     if change is not None:
         change(inputs, labels)
     return [TensorDataset(x, y) for x, y in zip(inputs, labels, strict=True)]
@@ -124,8 +126,11 @@ def test_data_with_random_transforms_are_recognised(tmp_path: Path) -> None:
         training([RandomView(data) for data in datasets(another_label)], folder=tmp_path / "other", resume=True)
 
 
+N_LAZY = 40  # of so many only some are looked at before a run
+
+
 def lazily(data: Sequence[Dataset[Any]], folder: Path, *, resume: bool = False) -> fp.Training:
-    clients = fp.lazy_clients(model(), torch.nn.CrossEntropyLoss(), lambda i: data[i], [8] * N_CLIENTS)
+    clients = fp.lazy_clients(model(), torch.nn.CrossEntropyLoss(), lambda i: data[i], [8] * N_LAZY)
     return fp.Training(
         clients,
         fp.fedavg(0.5),
@@ -138,17 +143,27 @@ def lazily(data: Sequence[Dataset[Any]], folder: Path, *, resume: bool = False) 
     )
 
 
-def test_data_that_are_read_when_they_are_drawn_are_compared_then(tmp_path: Path) -> None:
-    run = lazily(datasets(), tmp_path / "run")
+def stopped_lazily(folder: Path, data: Sequence[Dataset[Any]]) -> None:
+    run = lazily(data, folder)
+    assert not run.population.is_held
     reports = iter(run)
     next(reports)
+    next(reports)  # the checkpoint of the first round is written
     reports.close()
     assert run.folder is not None
     run.folder.close()
+
+
+@pytest.mark.parametrize("view", [lambda data: data, lambda data: RandomView(data)], ids=["fixed", "random views"])
+def test_data_that_are_read_when_they_are_drawn_are_compared_then(tmp_path: Path, view: Callable[..., Any]) -> None:
+    stopped_lazily(tmp_path / "run", [view(data) for data in datasets(n=N_LAZY)])
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
-    assert finished(lazily(datasets(), tmp_path / "run", resume=True)).rounds == 4
-    with pytest.raises(DataError, match="client 1: its examples are not those"):
-        finished(lazily(datasets(another_label), tmp_path / "copy", resume=True))
+    torch.manual_seed(99)
+    random.seed(99)
+    assert finished(lazily([view(data) for data in datasets(n=N_LAZY)], tmp_path / "run", resume=True)).rounds == 4
+    changed = lazily([view(data) for data in datasets(another_label, N_LAZY)], tmp_path / "copy", resume=True)
+    with pytest.raises(DataError, match=r"client \d+: its examples are not those"):
+        next(iter(changed))
 
 
 def test_the_checkpoint_tells_nothing_of_the_data_without_its_key(tmp_path: Path) -> None:

@@ -15,11 +15,9 @@ from fedpriv.audit.finding import Finding, judged
 from fedpriv.audit.subject import Data, Subject
 from fedpriv.config.of_run import plan_of
 from fedpriv.errors import FedprivError
-from fedpriv.privacy.accounting.accountant import account
-from fedpriv.privacy.accounting.spent import Spent, up
+from fedpriv.privacy.accounting.spent import up
 from fedpriv.privacy.composition import Spending, compose
 from fedpriv.privacy.ledger_file import LedgerFile
-from fedpriv.privacy.record import Record
 from fedpriv.reports.spendings import spending_of
 from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.run_files import RunFiles, config_in
@@ -35,10 +33,6 @@ class _Run:
     data: object
     ledger: LedgerFile
     noise: str | None  # name of its streams, see `Randomness.streams_name`
-
-    @property
-    def records(self) -> Sequence[Record]:
-        return self.ledger.records
 
 
 def other_runs(subject: Subject, data: Data) -> Finding:
@@ -99,25 +93,19 @@ def _summed(subject: Subject, own: _Run | None, same: Sequence[_Run]) -> Iterato
     if not same:
         return
     plan = subject.plan()
-    delta = plan.privacy.delta
     folders = ", ".join(str(run.folder) for run in same)
-    if own is None:
-        cost = Spending("this run", plan.records, plan.n_clients)
-        alone = account(plan.records, plan.n_clients, delta)
-    else:
-        cost = _cost_of(own)
-        alone = compose([cost], delta)
+    number = "1 other run has" if len(same) == 1 else f"{len(same)} other runs have"
+    this = f"{number} the same data ({folders})"
     try:
-        joint = compose([cost, *map(_cost_of, same)], delta)
-        together = joint.epsilon
-        text = f"epsilon={up(together)} at delta={delta:g}, composed"
-    except FedprivError:  # they protect nothing in common, or share noise: each by itself
-        parts = [alone, *map(_alone, same)]
-        together = math.fsum(part.epsilon for part in parts)
-        text = f"epsilon={up(together)} at delta={math.fsum(part.delta for part in parts):g}, added up"
-    if together > alone.epsilon or math.isinf(together):
-        number = "1 other run has" if len(same) == 1 else f"{len(same)} other runs have"
-        yield f"{number} the same data ({folders}): together {text}, not {up(alone.epsilon)}"
+        cost = Spending("this run", plan.records, plan.n_clients) if own is None else _cost_of(own)
+        others = [_cost_of(run) for run in same]
+        delta = min([plan.privacy.delta, *(_delta_of(run) for run in same)])
+        alone, together = compose([cost], delta), compose([cost, *others], delta)
+    except FedprivError as error:
+        yield f"{this}, and no epsilon of all together is known: {error}"
+        return
+    if together.epsilon > alone.epsilon or math.isinf(together.epsilon):
+        yield f"{this}: together epsilon={up(together.epsilon)} at delta={delta:g}, not {up(alone.epsilon)}"
 
 
 def _cost_of(run: _Run) -> Spending:
@@ -125,11 +113,10 @@ def _cost_of(run: _Run) -> Spending:
     return spending_of(files, plan_of(files))
 
 
-def _alone(run: _Run) -> Spent:
-    header = run.ledger.header
-    if header.n_clients is None or header.delta is None:
-        raise FedprivError(f"{run.ledger.path} does not say for how many clients and which delta it is")
-    return account(run.records, header.n_clients, header.delta)
+def _delta_of(run: _Run) -> float:
+    if run.ledger.header.delta is None:
+        raise FedprivError(f"{run.ledger.path} does not say which delta it is for")
+    return run.ledger.header.delta
 
 
 def _shared_noise(runs: Sequence[_Run]) -> Iterator[str]:

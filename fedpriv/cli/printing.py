@@ -81,14 +81,18 @@ def print_run(found: Run, picture: Path, *, as_json: bool) -> None:
 
 def print_comparison(runs: Sequence[Run], *, as_json: bool) -> None:
     """Print several runs, one line each, with notes on comparing them."""
+    from fedpriv.config.of_run import plan_of
     from fedpriv.reports import comparison
+    from fedpriv.reports.spendings import Plan, ended_early
 
+    plans = [plan_of(run.files) if ended_early(run.files) else Plan() for run in runs]
+    notes = comparison.notes(runs, plans)
     if as_json:
-        print_json({"runs": [run.to_json() for run in runs], "notes": comparison.notes(runs)})
+        print_json({"runs": [run.to_json() for run in runs], "notes": notes})
         return
     for line in comparison.table(runs):
         out.print(escape(line))
-    for note in comparison.notes(runs):
+    for note in notes:
         out.print(f"[yellow]note:[/] {escape(note)}")
 
 

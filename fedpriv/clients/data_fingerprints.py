@@ -26,7 +26,7 @@ from fedpriv.nested import leaves
 from fedpriv.randomness.borrowed import global_generators
 
 _DIGEST_BYTES = 16
-_READ_SEED = 0  # for examples that are other ones whenever they are read: any seed does, if it is always the same
+READ_SEED = 0  # for examples that are other ones whenever they are read: any seed does, if it is always the same
 
 
 class DataFingerprints:
@@ -60,15 +60,7 @@ class DataFingerprints:
             population.examples.on_read = self.check
             return
         for row, client in enumerate(population.part.ids.tolist()):
-            source = population.examples.source(row)
-            if source is None:
-                self.check(client, population.examples_of(row))
-                continue
-            # random transforms: read once more from generators whose state is known
-            with global_generators() as seed:
-                seed(_READ_SEED)
-                again = Unbatched(source.dataset, source.collate_fn)
-                self.check(client, read_all(again, int(population.counts[row])).pair)
+            self.check(client, examples_of(population, row))
 
     def check(self, client: int, examples: Pair) -> None:
         """Compares a client's examples with those that are known, or takes note of them.
@@ -87,7 +79,9 @@ class DataFingerprints:
             raise DataError(
                 f"client {client}: its examples are not those that this run began with, and noise that has hidden one "
                 "data set may not hide another: the difference of their answers would have none. Bring back the data "
-                "as they were, or start a new run in another folder, whose epsilon is counted by itself"
+                "as they were, or start a new run in another folder, whose epsilon is counted by itself. (Data that "
+                "draw random numbers must draw them from the global generators of torch, numpy or random, whose "
+                "numbers are repeated when they are compared)"
             )
 
     def merge(self, others: Sequence[Mapping[str, Tensor]]) -> None:
@@ -104,6 +98,24 @@ class DataFingerprints:
         clients = torch.tensor(list(known), dtype=torch.int64)
         digests = np.frombuffer(b"".join(known.values()), dtype=np.uint8).reshape(-1, _DIGEST_BYTES)
         return {"clients": clients, "digests": torch.from_numpy(digests.copy())}
+
+
+def examples_of(population: Population, row: int) -> Pair:
+    """All examples of a client that is held in memory: the same ones whenever they are compared.
+
+    Where random transforms make other ones of them at each reading they are read once more, from global generators in
+    a known state.
+
+    Args:
+        population: Clients.
+        row: Which of the clients that are here.
+    """
+    source = population.examples.source(row)
+    if source is None:
+        return population.examples_of(row)
+    with global_generators() as seed:
+        seed(READ_SEED)
+        return read_all(Unbatched(source.dataset, source.collate_fn), int(population.counts[row])).pair
 
 
 def digest_of(examples: Pair, key: bytes) -> bytes:

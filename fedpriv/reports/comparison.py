@@ -9,7 +9,7 @@ from fedpriv.errors import PrivacyError
 from fedpriv.measuring.health import told
 from fedpriv.measuring.metrics import headlines
 from fedpriv.privacy.accounting.spent import up
-from fedpriv.privacy.composition import Spending, compose
+from fedpriv.privacy.composition import compose
 from fedpriv.reports.report import Run
 from fedpriv.reports.spendings import Plan, spending_of
 
@@ -28,8 +28,12 @@ def aligned(cells: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 
 
-def notes(runs: Sequence[Run]) -> list[str]:
+def notes(runs: Sequence[Run], plans: Sequence[Plan] = ()) -> list[str]:
     """Warnings about the comparison, and the epsilon of all runs together.
+
+    Args:
+        runs: The runs.
+        plans: What is known of each besides its files; nothing by default.
 
     Guarantee: the total is an upper bound if the runs read the same clients' data (`composition.compose`). Where
     settings of later runs were chosen by the results of earlier ones the sum holds: epsilons add up, and so do deltas
@@ -48,27 +52,18 @@ def notes(runs: Sequence[Run]) -> list[str]:
     if same and math.isfinite(total) and len(spent) == len(runs):
         delta = math.fsum(one.delta for one in spent)
         adaptive = f"epsilon={up(total)} at delta={delta:.6g}"
-        spendings = _spendings(runs)
-        together = adaptive
-        if spendings:
-            try:
-                whole = compose(spendings, min(one.delta for one in spent))
-            except PrivacyError as error:  # they share noise: then no sum holds either
-                return [*found, f"these runs do not add up: {error}"]
-            together = f"epsilon={up(whole.epsilon)} at delta={up(whole.delta)}"
+        plans = plans or [Plan()] * len(runs)
+        try:
+            spendings = [spending_of(run.files, plan) for run, plan in zip(runs, plans, strict=True)]
+            whole = compose(spendings, min(one.delta for one in spent))
+        except PrivacyError as error:  # as `fedpriv account` says: where runs share noise no sum holds either
+            return [*found, f"these runs do not add up: {error}"]
+        together = f"epsilon={up(whole.epsilon)} at delta={up(whole.delta)}"
         found.append(
             f"if these runs read the same private data, they cost up to {together} together, and so "
             f"does choosing the best of them; {adaptive} if results of earlier ones chose settings of later ones"
         )
     return found
-
-
-def _spendings(runs: Sequence[Run]) -> list[Spending]:
-    """What each run is charged; empty where a plan that is charged is not on record."""
-    try:
-        return [spending_of(run.files, Plan()) for run in runs]
-    except PrivacyError:
-        return []
 
 
 def _columns(run: Run) -> dict[str, str]:

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from fedpriv import models
 from fedpriv.clients import ownership
 from fedpriv.clients.client import Client
-from fedpriv.clients.data_fingerprints import digest_of
+from fedpriv.clients.data_fingerprints import digest_of, examples_of
 from fedpriv.clients.layout import changed_constants, totals
 from fedpriv.clients.outline import Outline
 from fedpriv.clients.part import Part
@@ -89,9 +89,11 @@ class Membership:
         backend = choose_by_trial("auto", self._population).backend
         self._constants = totals(self._population.model)
         self._randomness = Randomness(terms.seed, folder.secret_seed, secrets.randbits(62), terms.hash)
-        folder.check_data(proposal, digest_of(self._population.examples_of(0), self._randomness.data_key()))
+        released = ledger_records(folder, proposal)
+        digest = digest_of(examples_of(self._population, 0), self._randomness.data_key())
+        folder.check_data(proposal, digest, has_released=bool(released))
         self._accountant = accountant
-        self._filter = PlanFilter(terms, self.number, accountant, ledger_records(folder, proposal))
+        self._filter = PlanFilter(terms, self.number, accountant, released)
         accountant.add_plan(proposal.hash, self._filter.planned)
         self._ledger = self._opened(self._filter)
         sums = Sums(backend, 1, torch.device("cpu"))

@@ -240,14 +240,24 @@ class SiteFolder:
         """
         self._write(proposal, NOTICES, json.dumps([one.model_dump() for one in notices]).encode())
 
-    def check_data(self, proposal: Proposal, digest: bytes) -> None:
+    def check_data(self, proposal: Proposal, digest: bytes, *, has_released: bool) -> None:
         """Take note of a keyed digest of the site's examples when a plan is accepted, and compare it from then on.
 
+        Args:
+            proposal: The plan.
+            digest: Of all examples of the site.
+            has_released: Whether the site has answered under this plan.
+
         Raises:
-            DataError: the examples are not those with which the site accepted the plan.
+            DataError: the examples are not those with which the site accepted the plan, or these are unknown.
         """
         path = self._of(proposal) / _DATA_DIGEST
         if not path.exists():
+            if has_released:
+                raise DataError(
+                    f"{path} is missing, so that nobody knows whether the site's examples are those of its earlier "
+                    f"answers under plan {proposal.fingerprint}: restore the file, or take part in another plan"
+                )
             self.run(proposal)
             self._write(proposal, _DATA_DIGEST, digest.hex().encode())
         elif files.read(path).decode() != digest.hex():

@@ -17,6 +17,7 @@ from fedpriv.audit.asked import of_run
 from fedpriv.audit.finding import Finding
 from fedpriv.audit.other_runs import other_runs
 from fedpriv.cli import app
+from fedpriv.config import build, load_config, to_yaml
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.ledger_file import LedgerFile
 
@@ -53,17 +54,38 @@ def test_runs_on_the_same_data_cost_more_together(tmp_path: Path) -> None:
     found, together = look(one), tight([one, two])
     assert found.verdict == "found" and "1 other run has the same data" in found.evidence
     assert 3 < together < 6
-    assert f"together epsilon={together:.4g}"[:20] in found.evidence and "composed" in found.evidence
+    assert f"together epsilon={together:.4g}"[:20] in found.evidence
     three = train(tmp_path / "three", "data.partition.n_clients=4")
     accounted = CliRunner().invoke(app, ["account", str(one), str(two), str(three), "--json"])
     epsilon = json.loads(accounted.stdout)["epsilon"]
     assert f"together epsilon={epsilon:.4g}"[:20] in look(one).evidence
 
 
-def test_runs_that_protect_nothing_in_common_are_added_up(tmp_path: Path) -> None:
+def test_runs_that_protect_nothing_in_common_have_no_sum(tmp_path: Path) -> None:
+    """One client of the first may be several of the second, so that no sum of epsilons would hold."""
     one = train(tmp_path / "one", *CLIENT_LEVEL)
-    train(tmp_path / "two", *CLIENT_LEVEL, "data.partition.n_clients=4")
-    assert "added up, not" in look(one).evidence
+    two = train(tmp_path / "two", *CLIENT_LEVEL, "data.partition.n_clients=4")
+    assert "no epsilon of all together is known" in look(one).evidence
+    assert "protect whole clients, but other ones" in look(one).evidence
+    assert CliRunner().invoke(app, ["account", str(one), str(two)]).exit_code == 2
+
+
+def test_runs_that_share_noise_have_no_sum(tmp_path: Path) -> None:
+    """One of them was stopped, so that their ledgers are not copies of each other."""
+    seeded = ("seed=1", "secret_seed=5")
+    one = train(tmp_path / "one", *seeded)
+    config, two = load_config(Path(RUN), [*SHORT, *seeded]), tmp_path / "two"
+    two.mkdir()
+    (two / "config.yaml").write_text(to_yaml(config))
+    stopped = build(config, two)
+    next(iter(stopped))
+    assert stopped.folder is not None
+    stopped.folder.close()
+    evidence = look(one).evidence
+    assert "no epsilon of all together is known" in evidence and "drew the same noise" in evidence
+    shown = " ".join(CliRunner().invoke(app, ["show", str(one), str(two)]).output.split())
+    assert "these runs do not add up" in shown and "drew the same noise" in shown
+    assert "cost up to" not in shown
 
 
 def test_runs_that_share_noise_are_found(tmp_path: Path) -> None:

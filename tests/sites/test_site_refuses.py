@@ -173,6 +173,12 @@ def test_a_site_whose_data_have_changed_answers_no_more(tmp_path: Path) -> None:
         with pytest.raises(DataError, match="not those with which it accepted plan"):
             again.prepare()
     assert code(say(found, 1, torch.zeros(DIM))) is None
+    again.close()
+    (noted,) = (tmp_path / "north").rglob("data_digest")
+    noted.unlink()
+    found.sites[0] = Site(tmp_path / "north")
+    with pytest.raises(DataError, match="data_digest is missing"):
+        found.sites[0].prepare()
     found.close()
 
 
