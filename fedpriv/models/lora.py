@@ -60,7 +60,7 @@ class LoraLinear(nn.Module):
         return self.base(x) + self.scale * self.lora_B(self.lora_A(x))
 
 
-@checked("add_lora")
+@checked("model.lora")
 def add_lora(
     model: nn.Module,
     layers: Sequence[str],

@@ -1,12 +1,13 @@
 """Checks that a user's local step and aggregator are complete and fit together, when they become a `Strategy`.
 
-Both are called once with made-up parameters of three clients, `[3, 2]`, and an oracle and a network without data. What
-comes back must have the promised types and shapes. An error that a part raises by itself is left to the plan, which
-calls it with the right number of clients.
+Copies of both are called once with made-up parameters of three clients, `[3, 2]`, and an oracle and a network without
+data. What comes back must have the promised types and shapes. An error that a part raises by itself is left to the
+plan, which calls it with the right number of clients.
 """
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -53,8 +54,13 @@ def check_pair(step: Any, aggregator: Any) -> None:  # noqa: ANN401 - whatever a
                 f"{type(step).__name__} + {type(aggregator).__name__}",
                 f"{type(speaker).__name__} says {speaker.says} but {type(listener).__name__} hears {listener.hears}",
             )
-    if not all(type(part).__module__.startswith("fedpriv.") for part in (step, aggregator)):
-        _check_calls(step, aggregator)
+    if all(type(part).__module__.startswith("fedpriv.") for part in (step, aggregator)):
+        return
+    try:
+        copies = copy.deepcopy((step, aggregator))  # so that what they note of their calls stays true
+    except Exception:  # whatever a user's part holds
+        return
+    _check_calls(*copies)
 
 
 def _check_complete(field: str, part: Any, lines: dict[str, str], other: str) -> None:  # noqa: ANN401
@@ -93,7 +99,7 @@ def _check_complete(field: str, part: Any, lines: dict[str, str], other: str) ->
 
 def _check_calls(step: Any, aggregator: Any) -> None:  # noqa: ANN401 - of a user
     """Call each method once, and look at what it returns."""
-    params, shape = torch.zeros(_CLIENTS, _DIM), (_CLIENTS, _DIM)
+    params = torch.zeros(_CLIENTS, _DIM)
     step_name, aggregator_name = type(step).__name__, type(aggregator).__name__
     init, call = f"{step_name}.init", f"{step_name}.__call__"
     init_aggregator, call_aggregator = f"{aggregator_name}.init", f"{aggregator_name}.__call__"
@@ -102,7 +108,7 @@ def _check_calls(step: Any, aggregator: Any) -> None:  # noqa: ANN401 - of a use
     if answer is _RAISED:
         return
     received, served = _pair_of(init_aggregator, answer, "received, state")
-    _check_tensor(init_aggregator, "what clients receive", received, shape)
+    _check_tensor(init_aggregator, "what clients receive", received)
     _check_state(init_aggregator, served)
 
     kept = _called(lambda: step.init(params))
@@ -115,7 +121,7 @@ def _check_calls(step: Any, aggregator: Any) -> None:  # noqa: ANN401 - of a use
     if answer is _RAISED:
         return
     message, kept_next = _pair_of(call, answer, "message, state")
-    _check_tensor(call, "the message", message, shape)
+    _check_tensor(call, "the message", message)
     _check_state(call, kept_next)
     _check_same(call, init, kept, kept_next)
     _check_rows(call, kept_next)
@@ -123,8 +129,11 @@ def _check_calls(step: Any, aggregator: Any) -> None:  # noqa: ANN401 - of a use
     answer = _called(lambda: aggregator(message, _Network(), served))
     if answer is _RAISED:
         return
-    received, served_next = _pair_of(call_aggregator, answer, "received, state")
-    _check_tensor(call_aggregator, "what clients receive", received, shape)
+    received_next, served_next = _pair_of(call_aggregator, answer, "received, state")
+    _check_tensor(call_aggregator, "what clients receive", received_next)
+    if received_next.shape != received.shape:
+        fix = f"what clients receive has the shape {list(received_next.shape)}, and {init_aggregator} gives "
+        raise ConfigError("strategy", call_aggregator, f"{fix}{list(received.shape)}: give the same one")
     _check_state(call_aggregator, served_next)
     _check_same(call_aggregator, init_aggregator, served, served_next)
 
@@ -159,16 +168,18 @@ def _pair_of(where: str, answer: object, parts: str) -> tuple[Any, Any]:
     return answer
 
 
-def _check_tensor(where: str, what: str, given: object, shape: tuple[int, int]) -> None:
+def _check_tensor(where: str, what: str, given: object) -> None:
+    """Refuse what is no row for each client; a row may be longer than the parameters, as that of two vectors."""
     if not isinstance(given, Tensor):
         fix = f"{what} must be a tensor [n, dim], a row for each client; it is {_kind(given)}"
         raise ConfigError("strategy", where, fix)
-    if tuple(given.shape) == shape:
+    if given.ndim == 2 and len(given) == _CLIENTS:
         return
-    fix = f"{what} must have the shape [n, dim], a row for each client; for {list(shape)} it is {list(given.shape)}"
-    if tuple(given.shape) == (shape[1],):
+    shape = [_CLIENTS, _DIM]
+    fix = f"{what} must have the shape [n, dim], a row for each client; for {shape} it is {list(given.shape)}"
+    if given.ndim == 1 and len(given) != _CLIENTS:
         fix += "; a mean over clients is network.mean(message), which has a row for each"
-    if tuple(given.shape) == (1, shape[1]):
+    if given.ndim == 2 and len(given) == 1:
         fix += "; send one row to all with network.scatter(row), or row.expand_as(params)"
     raise ConfigError("strategy", where, fix)
 

@@ -640,6 +640,17 @@ OWN = {
         lambda: paired(None, changed(Descend, __call__=lambda self, message, network, state: (message.mean(0), state))),
         "a row for each client; for [3, 2] it is [2]; a mean over clients is network.mean",
     ),
+    "another shape next time": (
+        lambda: paired(
+            None,
+            changed(
+                Descend,
+                init=lambda self, params: (torch.cat([params, params], 1), Kept(params)),
+                __call__=lambda self, message, network, state: (network.mean(message)[:, :2], state),
+            ),
+        ),
+        "has the shape [3, 2], and Own.init gives [3, 4]: give the same one",
+    ),
     "one row": (
         lambda: paired(None, changed(Descend, init=lambda self, params: (params[:1], Kept(params)))),
         "send one row to all with network.scatter(row), or row.expand_as(params)",
@@ -685,6 +696,21 @@ OWN = {
 def test_an_own_algorithm_is_told_the_line_to_add_when_the_pair_is_made(name: str):
     made, said = OWN[name]
     assert said in answer(made)
+
+
+def test_an_own_algorithm_may_send_more_than_parameters():
+    """Two vectors in a row, as in gradient tracking."""
+
+    def two(self: object, received: Tensor, state: object, oracle: Any) -> object:
+        gradient = oracle.gradient(received)
+        return torch.cat([gradient, gradient], 1), state
+
+    def mean(self: object, message: Tensor, network: Any, state: Any) -> object:
+        model = state.model - 0.1 * network.mean(message)[:, : state.model.shape[1]]
+        return model, Kept(model)
+
+    strategy = paired(changed(Step, __call__=two), changed(Descend, __call__=mean))
+    assert fedpriv.train(clients(), strategy, fedpriv.Privacy(epsilon=3.0), rounds=1).rounds == 1
 
 
 def test_an_own_algorithm_for_a_fixed_number_of_clients_is_left_to_the_plan():
