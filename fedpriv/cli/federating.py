@@ -69,6 +69,7 @@ def site_join(
             "costs": str(terms.plan.spent()),
             "sites": ", ".join(f"{card.name} ({card.fingerprint[:9]}...)" for card in proposal.cards),
             "budget": f"epsilon={found.budget.epsilon:g} (delta={found.budget.delta:g}) of this site, over all plans",
+            "spent so far": f"{found.spent()}, over all plans",
         }
     )
     if accept is None:

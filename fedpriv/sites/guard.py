@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from fedpriv.errors import PrivacyError
@@ -80,9 +80,9 @@ class PlanFilter:
             raise NotAsPlanned(f"round {record.round}, {record.query}: the plan has no such answer at this price")
         self._accountant.admit(self._plan, own)
 
-    def first_refused(self, after: int) -> int | None:
-        """Returns the first round past `after` that the budget does not allow if all before it are answered."""
-        coming = [record for record in self.planned if record.round > after]
+    def first_refused(self, rounds: Collection[int]) -> int | None:
+        """Returns the first of these rounds that the budget does not allow if those before it are answered."""
+        coming = [record for record in self.planned if record.round in rounds]
         return self._accountant.first_refused(coming)
 
 

@@ -32,7 +32,7 @@ from fedpriv.oracle.private import PrivateOracle
 from fedpriv.oracle.sums import Sums
 from fedpriv.oracle.trial import try_out
 from fedpriv.privacy.ledger import Guard, Ledger
-from fedpriv.privacy.ledger_file import LedgerFile, facts_of_pairs
+from fedpriv.privacy.ledger_file import facts_of_pairs
 from fedpriv.privacy.pairwise import Agreed
 from fedpriv.privacy.pricing import pairs_of
 from fedpriv.privacy.record import Record
@@ -42,9 +42,10 @@ from fedpriv.runs import compatibility
 from fedpriv.sites.guard import PlanFilter, of_one
 from fedpriv.sites.messages import Code, Question, Reply, pack
 from fedpriv.sites.notice import MOST, BadNotice, Notice, Reason, absent_by
+from fedpriv.sites.on_record import Kept
 from fedpriv.sites.plan import Proposal
 from fedpriv.sites.site_accountant import SiteAccountant
-from fedpriv.sites.site_folder import Kept, SiteFolder
+from fedpriv.sites.site_folder import SiteFolder
 from fedpriv.sites.terms import Terms
 from fedpriv.strategies.state import named, restored
 
@@ -80,6 +81,7 @@ class Membership:
     Raises:
         ConfigError: the plan has no such site, or does not fit its data.
         DataError: its data cannot be used.
+        LedgerError: its ledger lost lines, or is damaged or altered.
     """
 
     def __init__(self, folder: SiteFolder, proposal: Proposal, terms: Terms, accountant: SiteAccountant) -> None:
@@ -89,12 +91,11 @@ class Membership:
         backend = choose_by_trial("auto", self._population).backend
         self._constants = totals(self._population.model)
         self._randomness = Randomness(terms.seed, folder.secret_seed, secrets.randbits(62), terms.hash)
-        released = ledger_records(folder, proposal)
+        released = folder.released(proposal)
         digest = digest_of(examples_of(self._population, 0), self._randomness.data_key())
         folder.check_data(proposal, digest, has_released=bool(released))
         self._accountant = accountant
         self._filter = PlanFilter(terms, self.number, accountant, released)
-        accountant.add_plan(proposal.hash, self._filter.planned)
         self._ledger = self._opened(self._filter)
         sums = Sums(backend, 1, torch.device("cpu"))
         of_run = terms.plan.privacy, self._ledger, self._randomness
@@ -151,6 +152,11 @@ class Membership:
         return made
 
     @property
+    def planned(self) -> Sequence[Record]:
+        """The site's own part of all records of the plan, in order of their rounds."""
+        return self._filter.planned
+
+    @property
     def _many(self) -> int:
         """Number of open notices."""
         return sum(notice.last > self._newest for notice in self._notices)
@@ -168,7 +174,7 @@ class Membership:
             return
         if self._many >= MOST:
             return
-        first, budget = self._filter.first_refused(self._newest), self._folder.settings.budget
+        first, budget = self._filter.first_refused(self._rounds_to_come()), self._folder.settings.budget
         if first is None:
             return
         _LOG.warning(
@@ -177,6 +183,11 @@ class Membership:
             *(budget.epsilon, budget.delta, first, last + 1, self._proposal.fingerprint, self._accountant.spent()),
         )
         self.say_absent(first, last, "over_budget")
+
+    def _rounds_to_come(self) -> frozenset[int]:
+        """The rounds that the site may still answer: neither over, nor signed away."""
+        coming = range(self._newest + 1, self.terms.rounds)
+        return frozenset(at for at in coming if not any(notice.covers(at) for notice in self._notices))
 
     def _away(self, question: Question) -> frozenset[int]:
         """The participants of a round who have signed that they do not answer.
@@ -272,29 +283,17 @@ def number_of(folder: SiteFolder, proposal: Proposal) -> int:
     return found[0]
 
 
-def ledger_records(folder: SiteFolder, proposal: Proposal) -> Sequence[Record]:
-    """Returns what a site has released in one federation, by its ledger; nothing if it has none yet.
-
-    Raises:
-        LedgerError: the ledger is damaged or altered.
-    """
-    path = folder.ledger(proposal)
-    if not path.exists():
-        return []
-    return LedgerFile.read(path).records
-
-
 def make_accountant(folder: SiteFolder) -> SiteAccountant:
     """Returns the accountant of a site, with all that its ledgers have on record in all plans that it has accepted.
 
     Raises:
-        LedgerError: a ledger is damaged or altered.
+        LedgerError: a plan is missing, or its ledger is, or is damaged or altered.
     """
     on_record: dict[str, Sequence[Record]] = {}
     for proposal in folder.accepted:
         number = number_of(folder, proposal)
         n_sites = len(proposal.cards)
-        on_record[proposal.hash] = [of_one(record, number, n_sites) for record in ledger_records(folder, proposal)]
+        on_record[proposal.hash] = [of_one(record, number, n_sites) for record in folder.released(proposal)]
     budget = folder.settings.budget
     return SiteAccountant(budget.epsilon, budget.delta, on_record)
 

@@ -13,7 +13,7 @@ from fedpriv.data.base import size
 from fedpriv.errors import BudgetExhausted, ConfigError
 from fedpriv.privacy.accounting.spent import Spent
 from fedpriv.sites.card import Card
-from fedpriv.sites.guard import NotAsPlanned
+from fedpriv.sites.guard import NotAsPlanned, planned_of
 from fedpriv.sites.membership import Membership, make_accountant, number_of, own_data
 from fedpriv.sites.messages import Code, Malformed, Reply, pack, unpack_question
 from fedpriv.sites.notice import BadNotice, Notice
@@ -24,6 +24,8 @@ from fedpriv.sites.terms import Terms
 
 _LOG = logging.getLogger(__name__)
 _ROUNDED = 1 + 1e-6
+_making_locks = threading.Lock()
+_locks: dict[Path, threading.RLock] = {}
 
 
 @checked("site")
@@ -38,13 +40,20 @@ class Site:
 
     Raises:
         FedprivError: there is no site, or another process runs it.
+        LedgerError: a plan or a ledger is missing, damaged or altered, so that what the site has spent is unknown.
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self._folder = SiteFolder(Path(folder))
-        self._one_at_a_time = threading.RLock()
-        self._accountant = make_accountant(self._folder)
+        self._one_at_a_time = _lock_of(Path(folder))
         self._members: dict[str, Membership] = {}
+        with self._one_at_a_time:
+            self._folder = SiteFolder(Path(folder))
+            try:
+                self._accountant = make_accountant(self._folder)
+                self._folder.remember_plans()
+            except BaseException:
+                self._folder.close()
+                raise
 
     @classmethod
     def create(cls, folder: str | Path, settings: str | Path) -> Site:
@@ -119,13 +128,23 @@ class Site:
         with self._one_at_a_time:
             reservation = Reservation(self._folder, terms, number_of(self._folder, proposal))
             reservation.check()
+            self._announce_accepted()
             member = self._members.get(proposal.hash)
             if member is None:
                 member = Membership(self._folder, proposal, terms, self._accountant)
+            self._accountant.check_plan(proposal.hash, member.planned)
             reservation.make()
             self._folder.accept(proposal)
+            self._accountant.add_plan(proposal.hash, member.planned)
             self._members[proposal.hash] = member
         return proposal
+
+    def _announce_accepted(self) -> None:
+        """Has the accountant know all accepted plans, also those that nobody has asked for since the site started."""
+        for plan, proposal in self.plans.items():
+            if plan not in self._members:
+                planned = planned_of(Terms.of(proposal), number_of(self._folder, proposal))
+                self._accountant.add_plan(plan, planned)
 
     def answer(self, question: bytes) -> bytes:
         """The reply to a question; a refusal where it is none that this site answers.
@@ -171,8 +190,14 @@ class Site:
             return self._member(plan).say_absent(first, last, "away")
 
     def spent(self) -> Spent:
-        """What this site has spent so far, in all its federations together."""
-        return self._accountant.spent()
+        """What this site has spent so far, in all its federations together.
+
+        Raises:
+            FedprivError: this object no longer has the folder: what another one has spent since is not known here.
+        """
+        with self._one_at_a_time:
+            self._folder.check()
+            return self._accountant.spent()
 
     def notices(self, plan: str) -> Sequence[Notice]:
         """What this site has signed of its absence, in the federation with this hash."""
@@ -188,12 +213,25 @@ class Site:
             found = self.plans[plan]
             terms = Terms.of(found)
             Reservation(self._folder, terms, number_of(self._folder, found)).check_made()
-            self._members[plan] = Membership(self._folder, found, terms, self._accountant)
+            member = Membership(self._folder, found, terms, self._accountant)
+            self._accountant.add_plan(plan, member.planned)
+            self._members[plan] = member
         return self._members[plan]
 
     def close(self) -> None:
         """Let another process run the site."""
-        self._folder.close()
+        with self._one_at_a_time:
+            self._folder.close()
+
+
+def _lock_of(folder: Path) -> threading.RLock:
+    """Returns the lock that all `Site` objects of a folder in this process share.
+
+    A later one takes the folder over. It reads the ledgers under this lock, so that no release of an earlier one that
+    is about to be written is left out.
+    """
+    with _making_locks:
+        return _locks.setdefault(folder.resolve(), threading.RLock())
 
 
 def _refusal(plan: str, at: int, code: Code) -> bytes:

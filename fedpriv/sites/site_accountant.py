@@ -50,13 +50,28 @@ class SiteAccountant:
                 together is not known.
         """
         with self._lock:
-            plans = {**self._planned, plan: planned}
-            self._check_same_guarantee(plans)
-            self._planned = plans
+            self.check_plan(plan, planned)
+            self._planned = {**self._planned, plan: planned}
             # what a plan has released takes the place of what it had announced
-            unannounced = [self._released[other] for other in self._released if other not in plans]
-            announced = [record for records in [*plans.values(), *unannounced] for record in records]
+            unannounced = [self._released[other] for other in self._released if other not in self._planned]
+            announced = [record for records in [*self._planned.values(), *unannounced] for record in records]
             self._accountant = self._make(announced)
+
+    def check_plan(self, plan: str, planned: Sequence[Record]) -> None:
+        """Refuses a plan that does not protect what the site's other plans do; nothing is announced or counted.
+
+        Args:
+            plan: Hash of the plan.
+            planned: The site's own part of the plan's records.
+
+        Raises:
+            PrivacyError: the plan protects another unit or relation.
+        """
+        with self._lock:
+            trial = self._make(())
+            for records in {**self._planned, plan: planned}.values():
+                if records:
+                    trial.count(records[0])
 
     def admit(self, plan: str, record: Record) -> None:
         """Counts a release.
@@ -85,7 +100,7 @@ class SiteAccountant:
             The round; None if the budget allows all of them.
         """
         with self._lock:
-            forecast = self._make([*self._all_released(), *coming])
+            forecast = self._accountant
         for record in coming:
             try:
                 forecast.admit(record)
@@ -107,9 +122,3 @@ class SiteAccountant:
         for record in self._all_released():
             accountant.count(record)  # it was released: to refuse it now would only hide it
         return accountant
-
-    def _check_same_guarantee(self, plans: Mapping[str, Sequence[Record]]) -> None:
-        trial = self._make(())
-        for records in plans.values():
-            if records:
-                trial.count(records[0])

@@ -8,9 +8,8 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Annotated, Any
 
 import torch
@@ -23,11 +22,13 @@ from fedpriv.checks import Count, Fraction, Positive, Whole
 from fedpriv.config.base import Section, check
 from fedpriv.config.schema import DataSection
 from fedpriv.errors import ConfigError, DataError, FedprivError
+from fedpriv.privacy.record import Record
 from fedpriv.randomness.agreement import new_key, public_key
 from fedpriv.randomness.streams import new_secret
 from fedpriv.sites import notice
 from fedpriv.sites.card import KIND, SIGNING, Card
 from fedpriv.sites.notice import Notice
+from fedpriv.sites.on_record import LEDGER, PLAN, PLANS, STATE, Kept, accepted_hashes, ledger_beside, plan_files
 from fedpriv.sites.plan import Proposal
 from fedpriv.storage import files, strict_yaml
 from fedpriv.storage.folder import RunFolder
@@ -35,7 +36,7 @@ from fedpriv.storage.folder import RunFolder
 SETTINGS, _SEED, _KEY, _SIGNING_KEY, CARD = "site.yaml", "secret_seed", "private_key", "signing_key", "card.json"
 NODE_KEY = "node_key"  # by which transport knows the site; it hides no data
 _SECRETS = (_SEED, _KEY, _SIGNING_KEY)
-_PLAN, _STATE, LEDGER, NOTICES = "plan.yaml", "state.pt", "ledger.jsonl", "notices.json"
+NOTICES = "notices.json"
 _DATA_DIGEST = "data_digest"  # keyed with the secret seed
 _WHOLE: dict[str, Any] = {"kind": "iid", "n_clients": 1}
 
@@ -93,25 +94,6 @@ class SiteSettings(Section):
         return check(cls, given, "site")
 
 
-@dataclass(frozen=True)
-class Kept:
-    """What a site keeps of a federation between rounds: as private as its data.
-
-    Attributes:
-        round: The last round that it answered; -1 before the first.
-        question: Digest of what it was asked then.
-        reply: What it said, to be said again.
-        local: State of its local step by name; None before the first round.
-        records: Number of records in its ledger.
-    """
-
-    round: int = -1
-    question: str = ""
-    reply: bytes = b""
-    local: dict[str, Any] | None = None
-    records: int = 0
-
-
 class SiteFolder:
     """A site's folder, which only this process may use until `close`.
 
@@ -127,11 +109,12 @@ class SiteFolder:
             raise FedprivError(f"{path} holds no site; make one: fedpriv site init {path} SETTINGS.yaml")
         if any(found.stat().st_mode & 0o077 for found in (path, *(path / name for name in _SECRETS))):
             raise FedprivError(f"{path} can be read by others: chmod -R go= {path}, and ask who has read it")
-        self.path, self._lock = path, RunFolder(path)
+        self.path = path
         self.settings = SiteSettings.read(path / SETTINGS)
         self.secret_seed = int(files.read(path / _SEED), 16)
         self.private_key = bytes.fromhex(files.read(path / _KEY).decode())
         self.signing_key = bytes.fromhex(files.read(path / _SIGNING_KEY).decode())
+        self._lock = RunFolder(path)
 
     @classmethod
     def new(cls, path: Path, settings: SiteSettings) -> SiteFolder:
@@ -173,15 +156,25 @@ class SiteFolder:
 
     @property
     def accepted(self) -> Sequence[Proposal]:
-        """The plans that this site has accepted."""
-        found = sorted((self.path / "runs").glob(f"*/{_PLAN}"))
-        return [Proposal.read(files.read(path).decode()) for path in found]
+        """The plans that this site has accepted.
+
+        Raises:
+            LedgerError: one is missing.
+        """
+        return [Proposal.read(files.read(path).decode()) for path in plan_files(self.path)]
 
     def accept(self, proposal: Proposal) -> None:
         """Keep a plan, whose questions are answered from now on."""
         self.run(proposal)
         self._lock.check()
-        files.write_whole(self._of(proposal) / _PLAN, proposal.text.encode())
+        files.write_whole(self._of(proposal) / PLAN, proposal.text.encode())
+        self.remember_plans()
+
+    def remember_plans(self) -> None:
+        """Note which plans are accepted, so that one whose folder is removed is missed (`plan_files`)."""
+        hashes = [path.parent.name for path in plan_files(self.path)]
+        if hashes != accepted_hashes(self.path):
+            self._lock.write(PLANS, json.dumps(hashes).encode() + b"\n")
 
     def run(self, proposal: Proposal) -> Path:
         """The folder of a federation, made where there is none."""
@@ -194,19 +187,24 @@ class SiteFolder:
         """The ledger of a federation."""
         return self._of(proposal) / LEDGER
 
+    def released(self, proposal: Proposal) -> Sequence[Record]:
+        """What the site has released in a federation, by its ledger; nothing before the plan is accepted.
+
+        Raises:
+            LedgerError: the ledger is missing, lost lines, or is damaged or altered.
+        """
+        plan_file = self._of(proposal) / PLAN
+        if not plan_file.exists() and not self.ledger(proposal).exists():
+            return []
+        return ledger_beside(plan_file).records
+
     def kept(self, proposal: Proposal) -> Kept:
         """What the site keeps of a federation.
 
         Raises:
             FedprivError: it cannot be read.
         """
-        path = self._of(proposal) / _STATE
-        if not path.exists():
-            return Kept()
-        try:
-            return Kept(**torch.load(io.BytesIO(files.read(path)), weights_only=True))
-        except (RuntimeError, TypeError, EOFError, UnpicklingError) as error:
-            raise FedprivError(f"{path} cannot be read: this site cannot go on in that federation") from error
+        return Kept.read(self._of(proposal) / STATE)
 
     def keep(self, proposal: Proposal, kept: Kept) -> None:
         """Write to the disk what the site keeps of a federation.
@@ -216,7 +214,7 @@ class SiteFolder:
         """
         content = io.BytesIO()
         torch.save({field.name: getattr(kept, field.name) for field in fields(kept)}, content)
-        self._write(proposal, _STATE, content.getvalue())
+        self._write(proposal, STATE, content.getvalue())
 
     def notices(self, proposal: Proposal) -> list[Notice]:
         """What the site has said of its absence in a federation.

@@ -21,8 +21,9 @@ from fedpriv.reports.statement import Section, Statement, against, made_by, purp
 from fedpriv.sites.card import Card
 from fedpriv.sites.guard import of_one
 from fedpriv.sites.notice import Notice
+from fedpriv.sites.on_record import ledger_beside, plan_files
 from fedpriv.sites.plan import Proposal
-from fedpriv.sites.site_folder import CARD, LEDGER, NOTICES, SETTINGS, SiteSettings
+from fedpriv.sites.site_folder import CARD, NOTICES, SETTINGS, SiteSettings
 from fedpriv.sites.terms import Terms
 from fedpriv.storage import files
 
@@ -36,7 +37,7 @@ class _Federation:
     """One federation, as this site has taken part in it."""
 
     proposal: Proposal
-    ledger: LedgerFile | None
+    ledger: LedgerFile
     plan: Path
     done: Spending
     whole: Spending
@@ -63,7 +64,7 @@ def statement_of_site(folder: Path, *, colluders: int = 1, group: int = 10) -> S
     """
     settings = SiteSettings.read(folder / SETTINGS)
     card = Card.model_validate_json(files.read(folder / CARD))
-    found = [_read(path, card) for path in sorted((folder / "runs").glob("*/plan.yaml"))]
+    found = [_read(path, card) for path in plan_files(folder)]
     if not found:
         raise FedprivError(f"{folder} has joined no federation: there is nothing to state yet")
     delta = settings.budget.delta
@@ -87,6 +88,9 @@ def statement_of_site(folder: Path, *, colluders: int = 1, group: int = 10) -> S
 def draw_site(folder: Path, place: Path) -> None:
     """Draw what a site has spent after each of its answered rounds, and its budget, as a PNG file.
 
+    Plans are drawn one after another, in the order in which they were accepted; ledgers have no times, so that rounds
+    of plans that overlapped are not interleaved. The last value is what all plans have spent together.
+
     Raises:
         FedprivError: a file of the site is missing, damaged or altered.
     """
@@ -94,7 +98,7 @@ def draw_site(folder: Path, place: Path) -> None:
     card = Card.model_validate_json(files.read(folder / CARD))
     delta, before = settings.budget.delta, list[Spending]()
     spent, begins = {0: 0.0}, dict[int, str]()
-    plans = sorted((folder / "runs").glob("*/plan.yaml"), key=lambda path: path.stat().st_mtime)
+    plans = sorted(plan_files(folder), key=lambda path: path.stat().st_mtime)
     for one in (_read(path, card) for path in plans):
         begins[max(spent)] = f"plan {one.proposal.fingerprint[:9]}"
         rounds = sorted({record.round for record in one.done.records})
@@ -108,13 +112,13 @@ def draw_site(folder: Path, place: Path) -> None:
 def _read(path: Path, card: Card) -> _Federation:
     proposal = Proposal.read(files.read(path).decode())
     number, n_sites = list(proposal.cards).index(card), len(proposal.cards)
-    ledger = LedgerFile.read(path.with_name(LEDGER)) if path.with_name(LEDGER).exists() else None
+    ledger = ledger_beside(path)
     asked = [one for one in Terms.of(proposal).plan.records if one.clients is None or number in one.clients]
 
     def spending(records: Sequence[Record]) -> Spending:
         return Spending(proposal.document.run, [of_one(one, number, n_sites) for one in records], 1)
 
-    done = spending([] if ledger is None else ledger.records)
+    done = spending(ledger.records)
     said = path.with_name(NOTICES)
     notices = [Notice.model_validate(one) for one in json.loads(files.read(said))] if said.exists() else []
     named = min((one.pairs.colluders for one in asked if one.pairs is not None), default=None)
@@ -171,7 +175,7 @@ def _released(found: Sequence[_Federation]) -> Section:
         (
             one.proposal.document.run,
             ", ".join(card.name for card in one.proposal.cards),
-            f"{wording.changed(one.plan)} to {wording.changed(one.plan if one.ledger is None else one.ledger.path)}",
+            f"{wording.changed(one.plan)} to {wording.changed(one.ledger.path)}",
             f"{wording.released(one.done.records)}; of {len(one.whole.records)} that the plan has",
         )
         for one in found
@@ -208,8 +212,7 @@ def _rests(named: int | None) -> Section:
 def _verify(folder: Path, found: Sequence[_Federation]) -> Section:
     rows = [(f"{one.proposal.document.run}: plan", one.proposal.fingerprint) for one in found]
     for one in found:
-        records = "no answer yet" if one.ledger is None else _chain(one.ledger)
-        rows.append((f"{one.proposal.document.run}: ledger", records))
+        rows.append((f"{one.proposal.document.run}: ledger", _chain(one.ledger)))
     same = f"fedpriv statement {folder} must print the same heads; it refuses a ledger that was altered"
     rows += [("was anything changed?", same), made_by()]
     return Section("How can this be verified?", (), tuple(rows))

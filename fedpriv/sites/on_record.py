@@ -1,0 +1,118 @@
+"""What a site has on record of its federations: plans, ledgers and what it keeps between rounds; none may be missing.
+
+What a site has spent is counted from these files when it starts, and by its statement while it is at work.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+
+from fedpriv.errors import FedprivError, LedgerError
+from fedpriv.privacy.ledger_file import LedgerFile
+from fedpriv.storage import files
+
+PLAN = "plan.yaml"
+STATE = "state.pt"
+LEDGER = "ledger.jsonl"
+PLANS = "plans.json"  # hashes of all accepted plans, so that one that is removed is missed
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a site keeps of a federation between rounds: as private as its data.
+
+    Attributes:
+        round: The last round that it answered; -1 before the first.
+        question: Digest of what it was asked then.
+        reply: What it said, to be said again.
+        local: State of its local step by name; None before the first round.
+        records: Number of records in its ledger.
+    """
+
+    round: int = -1
+    question: str = ""
+    reply: bytes = b""
+    local: dict[str, Any] | None = None
+    records: int = 0
+
+    @classmethod
+    def read(cls, path: Path) -> Kept:
+        """Read what is kept of a federation; the state before the first round where there is no file.
+
+        Raises:
+            FedprivError: it cannot be read.
+        """
+        if not path.exists():
+            return cls()
+        try:
+            return cls(**torch.load(io.BytesIO(files.read(path)), weights_only=True))
+        except (RuntimeError, TypeError, EOFError, UnpicklingError) as error:
+            raise FedprivError(f"{path} cannot be read: this site cannot go on in that federation") from error
+
+
+def plan_files(folder: Path) -> Sequence[Path]:
+    """Returns the files of all plans that a site has accepted, each beside the ledger of its federation.
+
+    Args:
+        folder: The site's.
+
+    Raises:
+        LedgerError: a plan is missing, so that what the site has spent is unknown.
+    """
+    plans = {path.parent.name: path for path in sorted((folder / "runs").glob(f"*/{PLAN}"))}
+    for known in accepted_hashes(folder):
+        if known not in plans:
+            raise LedgerError(
+                f"{folder / 'runs' / known} has lost its plan, or is gone, so what this site has spent is unknown: "
+                "restore it. A plan that is over stays there, too: its answers count for the site's lifetime"
+            )
+    return [*plans.values()]
+
+
+def ledger_beside(plan_file: Path) -> LedgerFile:
+    """Returns the ledger of a federation, of which no line is missing.
+
+    Args:
+        plan_file: One of `plan_files`.
+
+    Raises:
+        LedgerError: the ledger is missing, lost lines that the site has replied with, or is damaged or altered.
+    """
+    kept = Kept.read(plan_file.with_name(STATE)).records  # before the ledger, which may grow meanwhile
+    path = plan_file.with_name(LEDGER)
+    if not path.exists():
+        raise LedgerError(
+            f"{path} is missing, so what this site has spent is unknown: every accepted plan has a ledger. Restore the "
+            "file; until then no plan of the site is answered"
+        )
+    ledger = LedgerFile.read(path)
+    count = len(ledger.records)
+    if count < kept:
+        raise LedgerError(
+            f"{path} holds {count} records, and the site has replied with {kept}: part of the ledger is lost, so what "
+            "this site has spent is unknown. Restore the file; until then no plan of the site is answered"
+        )
+    return ledger
+
+
+def accepted_hashes(folder: Path) -> Sequence[str]:
+    """Returns the hashes of the plans that a site has noted as accepted.
+
+    Raises:
+        LedgerError: the note cannot be read.
+    """
+    path = folder / PLANS
+    if not path.exists():
+        return []
+    try:
+        return [str(known) for known in json.loads(files.read(path))]
+    except (ValueError, TypeError) as error:
+        raise LedgerError(f"{path} cannot be read, so plans may be missing: restore it") from error
