@@ -25,7 +25,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from torch import Tensor
 
 from fedpriv.errors import ConfigError, DataError
-from fedpriv.translations import KINDS, TORCH_OPTIMIZERS, WORDS_FOR_KINDS, example, suggestion
+from fedpriv.translations import KINDS, TORCH_OPTIMIZERS, WORDS_FOR_KINDS, example, nearest, suggestion
 
 T = TypeVar("T", bound=Callable[..., Any])
 Explain = Callable[[str, object, Mapping[str, object]], str | None]
@@ -103,7 +103,10 @@ def complaint(kind: Any, value: object) -> str | None:  # noqa: ANN401 - any ann
     if origin in (Union, UnionType):
         return _of_none(parts, value)
     if origin is Literal:
-        return None if any(type(value) is type(part) and value == part for part in parts) else f"choose {either(parts)}"
+        if any(type(value) is type(part) and value == part for part in parts):
+            return None
+        close = nearest(value, map(str, parts)) if isinstance(value, str) else ""
+        return f"choose {either(parts)}{close if 'did you mean' in close else ''}"
     if kind in PLAIN:
         of, words = PLAIN[kind]
         if kind is str and isinstance(value, torch.device | torch.dtype):

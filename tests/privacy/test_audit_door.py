@@ -48,7 +48,11 @@ def nothing(oracle: Any, received: Tensor) -> Tensor:
 def mean_of_inputs(oracle: Any, received: Tensor) -> Tensor:
     """Looks behind the oracle."""
     population = getattr(oracle, "_population", None)  # there is none while a run is planned
-    return torch.zeros(()) if population is None else 1e-3 * population.examples_of(0)[0].mean()
+    if population is None:
+        return torch.zeros(())
+    # not the same for all weights: softmax regression gives the same probabilities when all are moved alike
+    direction = torch.linspace(-1, 1, received.shape[-1], dtype=received.dtype)
+    return 1e-2 * population.examples_of(0)[0].mean() * direction
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from privacy_worlds import Listener, blank, clients_of, digits_of, record, with_
 from torch import Tensor
 
 import fedpriv as fp
+from fedpriv.clients.data_fingerprints import DataFingerprints
 from fedpriv.privacy.accounting.accountant import Accountant, account
 from fedpriv.privacy.ledger import Ledger, Release
 from fedpriv.privacy.ledger_file import read_ledger
@@ -280,6 +281,17 @@ def test_a_replay_on_other_data_is_refused(tmp_path: Path) -> None:
     path = stopped(tmp_path)
     before = path.read_bytes()
     other = with_record(digits_of(SIZES), 1, 0, torch.ones(64, dtype=torch.float64), 7)
+    with pytest.raises(fp.DataError, match="client 1: its examples are not those that this run began with"):
+        run_until(training_in(tmp_path, other, resume=True), 8)
+    assert path.read_bytes() == before
+
+
+def test_a_replay_of_another_answer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last line of defence: the data are the same, and what is computed of them is not."""
+    path = stopped(tmp_path)
+    before = path.read_bytes()
+    other = with_record(digits_of(SIZES), 1, 0, torch.ones(64, dtype=torch.float64), 7)
+    monkeypatch.setattr(DataFingerprints, "check", lambda *_: None)
     with pytest.raises(fp.LedgerError, match="differs from the one on record"):
         run_until(training_in(tmp_path, other, resume=True), 8)
     assert path.read_bytes() == before
