@@ -27,7 +27,7 @@ from fedpriv.oracle.trial import Point, made_up
 from fedpriv.oracle.watched import Trial, at
 from fedpriv.privacy.clipping import Clip
 
-_SAME = 1e-3  # relative difference of two backends' sums in float32
+_SAME = 1e-3  # relative difference of two backends' sums
 _SAME_BFLOAT16 = 2.0**-4
 _AT_ONCE = 16  # examples in the batch that one example at a time is compared with
 
@@ -40,16 +40,18 @@ class Choice:
         name: A key of `BACKENDS`.
         backend: Made for the run's model and loss.
         warnings: What to tell the user of it.
+        why_not_faster: Why a faster backend was refused, if one was: its name, and what it did on made-up examples.
     """
 
     name: str
     backend: Backend
     warnings: tuple[str, ...] = ()
+    why_not_faster: str = ""
 
     @property
-    def told(self) -> tuple[str, tuple[str, ...]]:
-        """The name and the warnings."""
-        return self.name, self.warnings
+    def told(self) -> tuple[str, tuple[str, ...], str]:
+        """All but the backend, which cannot be sent to other processes."""
+        return self.name, self.warnings, self.why_not_faster
 
 
 def chosen(name: str, population: Population, chunk: int | None = None, precision: str = "full") -> Backend:
@@ -84,15 +86,15 @@ def choose_by_trial(
     if tried == ["loop"]:
         return Choice("loop", backends["loop"])
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        rehearsal = _rehearsal(population, model, same)
+        rehearsal = _rehearsal(population, model, same, double=precision == "full")
         if rehearsal is None:
             return Choice(tried[0], backends[tried[0]])
         why = ""
         for key in tried:
             failure = rehearsal.failure(key)
             if failure is None:
-                return Choice(key, backends[key], (rehearsal.told(why),) if key == "loop" else ())
-            why = why or failure
+                return Choice(key, backends[key], (rehearsal.told(why),) if key == "loop" else (), why)
+            why = why or f"not {key}: {failure}"
     raise ConfigError("compute.backend", name, f"does not serve this model ({why}); use 'auto' or 'loop'")
 
 
@@ -154,18 +156,44 @@ class _Rehearsal:
         )
 
 
-def _rehearsal(population: Population, model: nn.Module, same: float) -> _Rehearsal | None:
-    """None where model and loss cannot be computed on numbers that are made up."""
+def _rehearsal(population: Population, model: nn.Module, same: float, *, double: bool) -> _Rehearsal | None:
+    """Returns the sums that one example at a time gives on made-up numbers; None if there are none.
+
+    They are computed in double precision where the model can: in single precision an input of a ReLU that is zero up to
+    rounding is on one side in a batch and on the other alone, and a right backend would be refused by such luck.
+
+    Args:
+        population: The clients, at their initial parameters.
+        model: Their model, as the backends use it.
+        same: Relative difference of sums that count as equal.
+        double: False keeps the types of the run.
+    """
     loss, start = population.loss, population.params[0]
     for point in made_up(population):
-        row = point[0]
-        rows = row.expand(2, -1), torch.stack([row, start])
-        found = _Rehearsal(model, loss, point, rows, same, [], population.multiplicity)
         try:
-            wanted = found.sums("loop")
-            draws = Trial(population, row).draws(point[1])
+            draws = Trial(population, point[0]).draws(point[1])
         except Exception:  # whatever a user's model or loss raises
             continue
-        if all(bool(torch.isfinite(sums).all()) for sums in wanted):
-            return replace(found, wanted=[] if draws else wanted)
+        for in_double in (True, False) if double else (False,):
+            if in_double:
+                try:
+                    tried = copy.deepcopy(model).double()
+                    row, x, y = (each(_as_double, part) for part in point)
+                    at_start = start.double()
+                except Exception:  # a module that cannot be copied or converted
+                    continue
+            else:
+                tried, (row, x, y), at_start = model, point, start
+            rows = row.expand(2, -1), torch.stack([row, at_start])
+            found = _Rehearsal(tried, loss, (row, x, y), rows, same, [], population.multiplicity)
+            try:
+                wanted = found.sums("loop")
+            except Exception:  # whatever a user's model or loss raises, also where it takes single precision only
+                continue
+            if all(bool(torch.isfinite(sums).all()) for sums in wanted):
+                return replace(found, wanted=[] if draws else wanted)
     return None
+
+
+def _as_double(values: Tensor) -> Tensor:
+    return values.double() if values.is_floating_point() else values

@@ -114,7 +114,8 @@ class Result:
         seconds: Time of the run; rounded to one digit if batches or cohorts are secret, since it depends on them.
         params_l2: l2 norm of `params`.
         noise_multiplier: Noise scale over sensitivity in a round whose `schedule` share is 1.
-        measures: Further numbers: bytes sent, spectral gap, how far nodes' models are apart, multipliers;
+        measures: Further facts: bytes sent, spectral gap, how far nodes' models are apart, multipliers; `backend`, by
+            which gradients were computed: its `name`, and why a faster one was `refused`;
             `client_names`, where they were given, and with test sets `client_tests`, each client's metrics by name.
         gradient_evaluations: Expected number of per-example gradients.
         optimality_gap: F(params) - F* on all training examples, if F* is known: exact, so NOT private. `result.json`

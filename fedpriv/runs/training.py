@@ -172,7 +172,8 @@ class Training:
             start = self.population.start_alike(mesh.world.broadcast(self.population.start_alike))
             tried = mesh.clients.all_gather_object(try_out(self.population))
             of_model = compute.backend, self.population, chunk, compute.precision
-            backend, slow = mesh.world.broadcast(lambda: choose_by_trial(*of_model).told)
+            backend, slow, why_not_faster = mesh.world.broadcast(lambda: choose_by_trial(*of_model).told)
+            self._backend = {"name": backend, **({"refused": why_not_faster} if why_not_faster else {})}
             compatibility.check_batched(problems, model, slow)
             if evaluate is not None:
                 evaluate.try_out(start)
@@ -419,6 +420,7 @@ class Training:
                 **nodes,
                 **self.measures.by_name(progress),
                 **self._parts(),
+                "backend": self._backend,
                 **of_constraints,
             },
             gradient_evaluations=sum(self.plan.evaluations[: progress.round]),

@@ -77,6 +77,11 @@ class _Parameters(TypedDict):
     frozen: Count
 
 
+class _Backend(TypedDict, total=False):
+    name: Required[Text]
+    refused: Text
+
+
 class _Result(TypedDict, total=False):
     rounds: Required[Count]
     planned_rounds: Required[Count]
@@ -94,6 +99,7 @@ class _Result(TypedDict, total=False):
     seconds: Finite | None
     centralised: _Converged
     parameters: _Parameters
+    backend: _Backend
     constraint_confidence: _Width
     constraint_estimates: list[list[Finite | None]]
     estimates_of_reported_model: bool
