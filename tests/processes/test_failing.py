@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import runs
+import split_runs
 import torch
-from runs import Case, outcome
+from split_runs import Case, outcome
 from test_same_run import FEDAVG, assert_same, in_one
 from torch.utils.data import Dataset, TensorDataset
 from workers import Workers
@@ -35,7 +35,7 @@ def with_data(numbers: tuple[int, ...], given: Dataset[Any] | None) -> str:
 
     Says what was raised, and who tells the user.
     """
-    clients = runs.clients()
+    clients = split_runs.clients()
     for number in numbers:
         example = clients[number]
         data = TensorDataset(torch.rand(7, 5), torch.randint(3, (7,))) if given is None else given
@@ -100,13 +100,13 @@ def refused(what: str) -> str:
         more["network"], strategy = fp.Star(5, fp.FixedCohort(2)), fp.inexact_admm()
     if what == "an optimum":
         more["optimum"] = 0.1
-    clients: Any = runs.clients()
+    clients: Any = split_runs.clients()
     if what == "lazy clients":
         model, loss = clients[0].model, clients[0].loss
         data = [client.loader.dataset for client in clients]
-        clients = fp.lazy_clients(model, loss, data.__getitem__, runs.SIZES[:5])
+        clients = fp.lazy_clients(model, loss, data.__getitem__, split_runs.SIZES[:5])
     if what in ("a comparison", "exact answers"):
-        clients, strategy, promise = runs.clients(3, "constraints"), fp.proximal_al(), fp.Privacy(at="none")
+        clients, strategy, promise = split_runs.clients(3, "constraints"), fp.proximal_al(), fp.Privacy(at="none")
         more["compare"] = what == "a comparison"
     try:
         fp.Training(clients, strategy, promise, rounds=2, **more)
@@ -135,11 +135,11 @@ def test_what_several_processes_cannot_do_is_refused_at_the_door(workers: Worker
 def test_processes_need_torchrun() -> None:
     compute = fp.Compute(engine="processes")
     with pytest.raises(fp.ConfigError, match=r"compute\.engine = 'processes': .*--processes 2"):
-        fp.Training(runs.clients(), fp.fedavg(0.5), fp.Privacy(noise_multiplier=1.0), rounds=1, compute=compute)
+        fp.Training(split_runs.clients(), fp.fedavg(0.5), fp.Privacy(noise_multiplier=1.0), rounds=1, compute=compute)
 
 
 def records_here(case: Case) -> str:
-    run = runs.training(case, "processes")
+    run = split_runs.training(case, "processes")
     try:
         return f"{len(run.ledger.records)} records"
     except fp.errors.LedgerError as error:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import Case, Outcome, finished, training
+from split_runs import Case, Outcome, finished, training
 from test_same_run import assert_same, in_one
 from workers import Failed, Workers
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import networkx as nx
 import pytest
-import runs
+import split_runs
 import torch
-from runs import Case, Outcome, finished, training
+from split_runs import Case, Outcome, finished, training
 from test_same_run import GOSSIP, assert_same, in_one
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
@@ -91,7 +91,7 @@ def outcome_and_meetings(case: Case) -> tuple[Outcome, int]:
 def ended_where_one_node_overflows(engine: str) -> tuple[str, int, bool]:
     """How and when a run ends of which the last node's model overflows in the first round; whether those here did."""
     data = [TensorDataset(torch.full((4, 3), 1e25 if node == 6 else 0.5), torch.arange(4) % 3) for node in range(7)]
-    clients = fp.make_clients(runs.SoftmaxRegression(3, 3), nn.CrossEntropyLoss(), data)
+    clients = fp.make_clients(split_runs.SoftmaxRegression(3, 3), nn.CrossEntropyLoss(), data)
     exact, compute = fp.Privacy(at="none"), fp.Compute(engine=engine, timeout=60.0)  # pyright: ignore
     more = {"network": fp.Graph(nx.path_graph(7)), "evaluate_every": 3, "compute": compute, "seed": 0}
     run = fp.Training(clients, fp.decentralized_sgd(1e20), exact, rounds=4, **more)  # pyright: ignore

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from runs import NETWORKS, Case, Outcome, outcome
+from split_runs import NETWORKS, Case, Outcome, outcome
 from workers import Workers
 
 import fedpriv as fp

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import runs
+import split_runs
 import torch
-from runs import Case, outcome
+from split_runs import Case, outcome
 from test_command import BARE, QUICK, assert_same_run, fedpriv
 from test_same_run import EXACT, FEDAVG, GOSSIP, STRATEGIES, assert_same, in_one
 from workers import Workers
@@ -47,7 +47,7 @@ def test_the_run_is_that_of_one_process(workers: Workers, case: Case, size: int)
 
 def drawn() -> tuple[int, float]:
     """How many examples this process has worked on, and their sum."""
-    run, seen = runs.training(Case(FEDAVG, rounds=1), "examples"), list[torch.Tensor]()
+    run, seen = split_runs.training(Case(FEDAVG, rounds=1), "examples"), list[torch.Tensor]()
     backend = run._sums._backend
     inner = backend.clipped_sum
 
@@ -71,9 +71,9 @@ def test_each_example_is_worked_on_in_one_process(workers: Workers) -> None:
 
 def with_other_data() -> str:
     """Set a run up in which each process has read other examples."""
-    clients = runs.clients()
+    clients = split_runs.clients()
     rank = torch.distributed.get_rank()
-    clients[1] = fp.Client(clients[1].model, clients[1].loss, runs.clients(2 + rank)[-1].loader)
+    clients[1] = fp.Client(clients[1].model, clients[1].loss, split_runs.clients(2 + rank)[-1].loader)
     compute = fp.Compute(engine="examples", dtype="float64", timeout=60.0)
     try:
         fp.Training(clients, fp.fedavg(0.5), fp.Privacy(noise_multiplier=1.0), rounds=1, compute=compute)
