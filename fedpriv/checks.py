@@ -12,7 +12,7 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, is_dataclass
 from math import inf, isfinite
 from numbers import Integral, Real
@@ -105,8 +105,7 @@ def complaint(kind: Any, value: object) -> str | None:  # noqa: ANN401 - any ann
     if origin is Literal:
         if any(type(value) is type(part) and value == part for part in parts):
             return None
-        close = nearest(value, map(str, parts)) if isinstance(value, str) else ""
-        return f"choose {either(parts)}{close if 'did you mean' in close else ''}"
+        return f"choose {either(parts)}{similar(value, map(str, parts))}"
     if kind in PLAIN:
         of, words = PLAIN[kind]
         if kind is str and isinstance(value, torch.device | torch.dtype):
@@ -115,6 +114,12 @@ def complaint(kind: Any, value: object) -> str | None:  # noqa: ANN401 - any ann
     if getattr(origin, "_is_protocol", False):
         return _of_class(origin, value)
     return _of_class(kind, value) if inspect.isclass(kind) and origin is None else None
+
+
+def similar(value: object, names: Iterable[str]) -> str:
+    """`; did you mean 'x'?` where the value is a name that is close to one of these; else nothing."""
+    close = nearest(value, names) if isinstance(value, str) else ""
+    return close if "did you mean" in close else ""
 
 
 def either(words: tuple[object, ...]) -> str:

@@ -27,8 +27,15 @@ SOURCES = sources(PACKAGE)
 STRATEGIES = strategies(PACKAGE)
 
 # who may do what, as paths inside the package
-OPENS_RELEASES = {"oracle/noising.py", "engines/local.py"}
-MAKES_RELEASES = {"oracle/noising.py", "oracle/private.py", "privacy/mechanisms.py", "privacy/as_published.py"}
+OPENS_RELEASES = {"oracle/data_answerer.py"}
+MAKES_RELEASES = {
+    "oracle/data_answerer.py",  # exact answers of runs without privacy
+    "privacy/as_published.py",
+    "privacy/mechanisms.py",
+    "privacy/release/local.py",
+    "privacy/release/pairwise.py",
+    "privacy/release/sums.py",
+}
 READS_RELEASES = {"privacy/ledger.py"}
 MAKES_UP_DATA = {"clients/outline.py"}  # to time a round without real data; nothing of it is released
 # torch functions that draw from its hidden global generator when no generator is given
@@ -92,7 +99,7 @@ def test_only_a_ledger_looks_into_a_release():
     assert not found, f"only privacy/ledger.py may read Release._value: {found}"
 
 
-def test_only_oracle_and_simulation_open_releases():
+def test_only_the_answerer_of_data_opens_releases():
     found = [
         where(path, call)
         for path in SOURCES
@@ -100,7 +107,7 @@ def test_only_oracle_and_simulation_open_releases():
         for call, name, receiver in calls(path)
         if name == "open" and "ledger" in receiver.lower().split(".")[-1]
     ]
-    assert not found, f"Ledger.open is for oracle.py and simulation.py: {found}"
+    assert not found, f"Ledger.open is for the answerer of data: {found}"
 
 
 @pytest.mark.parametrize("maker", ["Release", "add_noise"])

@@ -18,7 +18,7 @@ import fedpriv as fp
 from fedpriv.clients.population import Population
 from fedpriv.engines.local import begin, simulate
 from fedpriv.oracle.backends import choose
-from fedpriv.oracle.private import PrivateOracle
+from fedpriv.oracle.data_answerer import data_oracle
 from fedpriv.oracle.sums import Sums
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.randomness.streams import Randomness
@@ -179,7 +179,7 @@ def rounds_of(n: int, privacy: fp.Privacy, network: fp.Star) -> Callable[[], Non
     clients = lazy(sizes=[SIZES[i % N] for i in range(n)], workers=1)
     population, streams, strategy = Population(clients), Randomness(3, 4), fp.fedavg(0.5, local_steps=2)
     sums = Sums(choose("auto", population.model, population.loss), n, population.device)
-    oracle = PrivateOracle(population, sums, privacy, Ledger(Anything()), streams)
+    oracle = data_oracle(population, sums, privacy, Ledger(Anything()), streams)
     progress = begin(strategy, population.params)
     return lambda: [None for _ in simulate(strategy, oracle, network, progress, streams, rounds=2)] and None
 

@@ -30,7 +30,7 @@ import matplotlib as mpl
 import networkx as nx
 import torch
 from matplotlib.figure import Figure
-from sensors import Promise, SensorOracle, Sensors
+from sensors import Promise, SensorAnswerer, Sensors
 from torch import Tensor
 
 import fedpriv as fp
@@ -91,7 +91,7 @@ class Bench:
     ) -> tuple[Tensor, float]:
         """`sum_i ||x_i - x*||^2 [rounds, multipliers, trials]`, and the largest l1 norm of a gradient."""
         blocks, p, n = len(multipliers), self.sensors.slope.shape[-1], self.graph.n_clients
-        oracle = SensorOracle(
+        answerer = SensorAnswerer(
             self.sensors, setting.promise, torch.tensor(multipliers).repeat_interleave(self.trials), seed=1
         )
         draw = torch.Generator().manual_seed(2)
@@ -99,10 +99,10 @@ class Bench:
         if start_noise:
             x = x + start_noise * torch.distributions.Laplace(0.0, 1.0).sample(x.shape).double()
         runs = simulate(
-            setting.strategy, oracle, self.graph, begin(setting.strategy, x), Randomness(0), rounds=self.rounds
+            setting.strategy, answerer.oracle, self.graph, begin(setting.strategy, x), Randomness(0), rounds=self.rounds
         )
         ends = [self.sensors.residual(done.progress.models) for done in runs]
-        return torch.stack(ends).reshape(-1, blocks, self.trials), oracle.largest
+        return torch.stack(ends).reshape(-1, blocks, self.trials), answerer.largest
 
     def published(self, epsilon: float) -> tuple[Tensor, float]:
         """Algorithm 1 with the paper's parameters and noise, x(0) noised too; it spends epsilon / q2."""

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 import fedpriv as fp
-from fedpriv.oracle.dry import DryOracle
+from fedpriv.oracle.oracle import Oracle, RoundContext
+from fedpriv.oracle.query import Query, QueryBuilder
+from fedpriv.oracle.synthetic import ZeroAnswerer
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.mechanisms import Laplace
-from fedpriv.privacy.pricing import Pricing
 from fedpriv.privacy.schedules import Schedule
 
 
@@ -85,7 +86,7 @@ class Promise:
         return sum(self.schedule.share(k) for k in range(rounds))
 
 
-class SensorOracle(DryOracle):
+class SensorAnswerer(ZeroAnswerer):
     """Exact, or clipped, gradients with Laplace noise whose scale is the library's price.
 
     Args:
@@ -96,20 +97,24 @@ class SensorOracle(DryOracle):
     """
 
     def __init__(self, sensors: Sensors, promise: Promise, noise_multipliers: Tensor, seed: int) -> None:
-        sizes = [1] * len(sensors.slope)
-        pricing = Pricing(promise.privacy, sizes)
-        super().__init__(promise.privacy, sizes)
-        self._sensors, self._promise, self._prices = sensors, promise, pricing
+        super().__init__()
+        self.queries = QueryBuilder(promise.privacy, [1] * len(sensors.slope))
+        self._sensors, self._promise = sensors, promise
         self._multipliers, self._draws = noise_multipliers.double(), np.random.default_rng(seed)
         self.largest = 0.0
         self.exact_gradient = torch.empty(0)
 
-    def gradient(self, params: Tensor) -> Tensor:
+    @property
+    def oracle(self) -> Oracle[SensorAnswerer]:
+        """What a strategy asks."""
+        return Oracle(self.queries, self, torch.empty(0))
+
+    def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
         """`[sensors, trials * p]`."""
         exact = self._sensors.gradient(params)
         self.exact_gradient = exact
         self.largest = max(self.largest, float(exact.abs().sum(-1).max()))
         bounded = self._promise.privacy.clip.rows(exact)[0] if self._promise.enforced else exact
-        _, scales = self._prices.price(self._round, 0, "gradient", [0], [1.0])
+        scales = self.queries.scheme.price(context.answer(query), [1.0] * len(context.clients)).noise_scales
         unit = torch.from_numpy(self._draws.laplace(size=exact.shape))
         return (bounded + unit * scales[0] * self._multipliers[:, None]).reshape(params.shape)

@@ -21,10 +21,12 @@ import fedpriv as fp
 from fedpriv.engines.local import begin, simulate
 from fedpriv.network.activity import Activity, Always, OnePeerExponential
 from fedpriv.network.mixing import Weights, metropolis
-from fedpriv.oracle.dry import DryOracle
+from fedpriv.oracle.oracle import Oracle, RoundContext
+from fedpriv.oracle.query import Query, QueryBuilder
+from fedpriv.oracle.synthetic import ZeroAnswerer
 from fedpriv.privacy.accounting.calibration import calibrate
-from fedpriv.privacy.pricing import Pricing
 from fedpriv.privacy.record import Record
+from fedpriv.privacy.release import Answer
 from fedpriv.randomness.streams import Randomness
 from fedpriv.runs.planning import make_plan
 from fedpriv.strategies.dual_averaging import DualMap, Duals, DualStep, WeightedPrimals
@@ -144,7 +146,7 @@ class Prices:
         return [replace(every, round=k, rate=self.rate * fraction) for k in range(rounds)]
 
 
-class Blocks(DryOracle):
+class Blocks(ZeroAnswerer):
     """Mean hinge subgradients on Poisson batches, each block of columns with its own noise.
 
     Rows have norm at most 1, so no subgradient needs a clip of 1.
@@ -152,20 +154,26 @@ class Blocks(DryOracle):
 
     def __init__(self, problem: Problem, prices: Prices, noise_multipliers: Sequence[float], seed: int) -> None:
         size, self.dim = len(problem.y) // NODES, problem.x.shape[1]
-        pricing = Pricing(prices.privacy, [size] * NODES)
-        super().__init__(prices.privacy, [size] * NODES)
+        super().__init__()
+        self.queries = QueryBuilder(prices.privacy, [size] * NODES)
         self._per_node, self._rate, self._expected = size, prices.rate, prices.rate * size
-        _, scales = pricing.price(0, 0, "gradient", [0], [1 / self._expected])
-        self._scale = scales[0] * torch.tensor(noise_multipliers, dtype=torch.float32)[:, None]
+        answer = Answer(0, 0, "gradient", [0], prices.privacy.clip)
+        scale = self.queries.scheme.price(answer, [1 / self._expected]).noise_scales[0]
+        self._scale = scale * torch.tensor(noise_multipliers, dtype=torch.float32)[:, None]
         dense = problem.x.shape[1] < 1000
         self._x = problem.x.toarray().astype(np.float32) if dense else problem.x
         self._y = problem.y.astype(np.float32)
         self._draws, self._noise = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
 
-    def gradient(self, params: Tensor) -> Tensor:
+    @property
+    def oracle(self) -> Oracle[Blocks]:
+        """What a strategy asks."""
+        return Oracle(self.queries, self, torch.empty(0))
+
+    def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
         """`[k, runs * dim]`."""
         answers = torch.empty_like(params)
-        for row, node in enumerate(self._clients):
+        for row, node in enumerate(context.clients):
             points = params[row].reshape(-1, self.dim)  # runs, dim
             exact = self._batch_gradient(points, node)
             noise = torch.randn(points.shape, generator=self._noise) * self._scale
@@ -191,18 +199,18 @@ def suboptimality(
     points: int = 10,
 ) -> np.ndarray:
     """`F(mean of the nodes' averages) - F*` at `points` times of each horizon: `[points, cells, gammas]`."""
-    oracle = Blocks(problem, prices, [cell.noise_multiplier for cell in cells for _ in gammas], seed)
-    each = torch.tensor(gammas, dtype=torch.float32).repeat(len(cells)).repeat_interleave(oracle.dim)
+    blocks = Blocks(problem, prices, [cell.noise_multiplier for cell in cells for _ in gammas], seed)
+    each = torch.tensor(gammas, dtype=torch.float32).repeat(len(cells)).repeat_interleave(blocks.dim)
     strategy = method.strategy(problem.regularizer, each[None])
     start = begin(strategy, torch.zeros(NODES, len(each)))
     times = {h: [max(1, h * (k + 1) // points) for k in range(points)] for h in {cell.rounds for cell in cells}}
     gaps = np.full((points, len(cells), len(gammas)), np.nan)
-    for done in simulate(strategy, oracle, method.graph, start, Randomness(0), rounds=max(times)):
+    for done in simulate(strategy, blocks.oracle, method.graph, start, Randomness(0), rounds=max(times)):
         now = done.index + 1
         for rounds in [rounds for rounds, asked in times.items() if now in asked]:
-            models = done.progress.models.double().mean(0).reshape(len(cells), -1, oracle.dim).numpy()
+            models = done.progress.models.double().mean(0).reshape(len(cells), -1, blocks.dim).numpy()
             mine = [index for index, cell in enumerate(cells) if cell.rounds == rounds]
-            found = problem.objective(models[mine].reshape(-1, oracle.dim).T) - problem.best
+            found = problem.objective(models[mine].reshape(-1, blocks.dim).T) - problem.best
             gaps[times[rounds].index(now), mine] = found.reshape(len(mine), -1)
     return gaps
 

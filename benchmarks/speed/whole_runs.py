@@ -82,20 +82,23 @@ class Clock:
 
 def doors(clock: Clock) -> list[tuple[str, object, str]]:
     """Label, owner and name of what is timed."""
-    from fedpriv.oracle import noising
     from fedpriv.oracle.sums import Sums
     from fedpriv.privacy.accounting.accountant import Accountant
     from fedpriv.privacy.ledger import Ledger
+    from fedpriv.privacy.release import ReleaseScheme
+    from fedpriv.privacy.release.local import LocalRelease
+    from fedpriv.privacy.release.pairwise import PairwiseRelease
+    from fedpriv.privacy.release.sums import SumRelease
     from fedpriv.runs import planning
     from fedpriv.runs.reporting import Reporting
     from fedpriv.runs.training import Training
 
     with clock.inside("pictures"):
         from fedpriv.reports import picture
+    schemes: list[type[ReleaseScheme]] = [LocalRelease, PairwiseRelease, SumRelease]
     return [
         ("gradients", Sums, "gradients"),
-        ("noise", noising, "add_noise"),
-        ("noise", noising, "with_pair_noise"),
+        *(("noise", scheme, "add_noise") for scheme in schemes),
         ("ledger", Ledger, "open"),
         ("ledger", Ledger, "sync"),
         *(("accountant", Accountant, name) for name in ("admit", "so_far", "spent")),

@@ -24,7 +24,8 @@ from fedpriv.audit.listening import QUESTIONS
 from fedpriv.audit.subject import Data, Subject
 from fedpriv.clients.client import Client, Pair
 from fedpriv.nested import each
-from fedpriv.oracle.private import PrivateOracle
+from fedpriv.oracle.data_answerer import DataAnswerer
+from fedpriv.oracle.oracle import Oracle
 from fedpriv.reports.sinks import Jsonl, TensorBoard
 from fedpriv.strategies.state import named
 
@@ -55,7 +56,7 @@ def door(subject: Subject, data: Data) -> Finding:
 class _Held:
     """The real oracle, whose recorded answers are kept, or replaced by those of another run."""
 
-    oracle: PrivateOracle
+    oracle: Oracle[DataAnswerer]
     script: list[Tensor]
     record: bool
     sent: list[Tensor] = field(default_factory=list[Tensor])
@@ -71,8 +72,8 @@ class _Held:
 
     def _holding(self, question: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def ask(*given: Any) -> Tensor:  # noqa: ANN401 - the arguments of any question
-            before, answer = len(self.oracle.ledger.records), question(*given)
-            if len(self.oracle.ledger.records) == before:
+            before, answer = len(self.oracle.answerer.ledger.records), question(*given)
+            if len(self.oracle.answerer.ledger.records) == before:
                 return answer  # nothing was paid, so nothing of it may be seen
             if self.record:
                 self.script.append(answer.clone())

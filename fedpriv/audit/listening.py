@@ -27,7 +27,8 @@ from fedpriv.clients.population import Population
 from fedpriv.engines.local import begin, seen_by_aggregator, simulate
 from fedpriv.oracle.backends.base import Backend
 from fedpriv.oracle.choosing import choose_by_trial
-from fedpriv.oracle.private import PrivateOracle
+from fedpriv.oracle.data_answerer import DataAnswerer, data_oracle
+from fedpriv.oracle.oracle import Oracle
 from fedpriv.oracle.sums import Sums
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger, Release
@@ -99,8 +100,8 @@ class _Chorus:
 
     def __init__(
         self,
-        lead: PrivateOracle,
-        others: Sequence[PrivateOracle],
+        lead: Oracle[DataAnswerer],
+        others: Sequence[Oracle[DataAnswerer]],
         near: Neighbours | None,
         hear: Callable[[str, bool], None],
     ) -> None:
@@ -120,20 +121,20 @@ class _Chorus:
     def release_message(self, message: Tensor) -> Tensor:
         if self._lead.privacy.boundary != "message":
             return message
-        before, answer = len(self._lead.ledger.records), self._lead.release_message(message)
+        before, answer = len(self._lead.answerer.ledger.records), self._lead.release_message(message)
         row = None if self._near is None else self._near.row(self._senders.tolist())
         far = _FAR * self._lead.privacy.clip.bound
         for number, other in enumerate(self._others):
             other.release_message(message if number < 2 else _forged(message, row, (-1.0) ** number * far))
-        self._hear("message", len(self._lead.ledger.records) > before)
+        self._hear("message", len(self._lead.answerer.ledger.records) > before)
         return answer
 
     def _together(self, name: str, question: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def ask(*given: Any) -> Tensor:  # noqa: ANN401 - the arguments of any question
-            before, answer = len(self._lead.ledger.records), question(*given)
+            before, answer = len(self._lead.answerer.ledger.records), question(*given)
             for other in self._others:
                 getattr(other, name)(*given)
-            self._hear(name, len(self._lead.ledger.records) > before)
+            self._hear(name, len(self._lead.answerer.ledger.records) > before)
             return answer
 
         return ask
@@ -168,10 +169,10 @@ def listen(
     backend = choose_by_trial(short.compute.backend, population, population.chunk, short.compute.precision).backend
     randomness, privacy = randomness or Randomness(), plan.privacy
 
-    def oracle(people: Population, promise: Privacy) -> PrivateOracle:
+    def oracle(people: Population, promise: Privacy) -> Oracle[DataAnswerer]:
         sums = Sums(backend, len(people), people.device)
         ledger = _Overheard(Accountant(plan.n_clients, promise.delta))
-        return PrivateOracle(people, sums, promise, ledger, randomness)
+        return data_oracle(people, sums, promise, ledger, randomness)
 
     amounts = list[float]()
 
@@ -190,7 +191,7 @@ def listen(
             beside.extend([question] if recorded else [])
             return
         released, exact, levels = (_opened(one) for one in (lead, silent, level))
-        record, above, amount = lead.ledger.records[-1], (levels - exact) / FINE, amounts[-1]
+        record, above, amount = lead.answerer.ledger.records[-1], (levels - exact) / FINE, amounts[-1]
         found = Heard(record, released, exact, above, amount)
         heard.append(found if near is None else near.compared(found, [_opened(one) for one in others]))
 
@@ -203,7 +204,7 @@ def listen(
     return Transcript(plan, heard, beside, population, backend)
 
 
-def _opened(oracle: PrivateOracle) -> Tensor:
-    ledger = oracle.ledger
+def _opened(oracle: Oracle[DataAnswerer]) -> Tensor:
+    ledger = oracle.answerer.ledger
     assert isinstance(ledger, _Overheard)
     return ledger.opened.clone()

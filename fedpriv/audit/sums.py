@@ -12,7 +12,7 @@ from fedpriv.audit.finding import Finding, judged
 from fedpriv.audit.subject import Data, Subject
 from fedpriv.engines.local import SumsOnly, begin, simulate
 from fedpriv.errors import PrivacyError
-from fedpriv.oracle.dry import DryOracle
+from fedpriv.oracle.dry_run import recording_oracle
 from fedpriv.privacy.settings import Independent
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Aggregator, Network
@@ -65,7 +65,7 @@ def _made(subject: Subject, spread: float) -> list[Tensor]:
     start = torch.randn(1, _WIDTH, generator=draw, dtype=torch.float64).expand(len(subject.clients), -1)
     scattered: Any = _Scattered(subject.strategy.aggregator, spread, draw, found)
     strategy = replace(subject.strategy, aggregator=scattered)
-    run = DryOracle(privacy, subject.sizes), subject.network, begin(strategy, start), Randomness(0, 0)
+    run = recording_oracle(privacy, subject.sizes), subject.network, begin(strategy, start), Randomness(0, 0)
     for _ in simulate(strategy, *run, rounds=_ROUNDS, seen=SumsOnly(subject.network)):
         pass
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Self, TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -21,6 +22,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError
 
 from fedpriv import plugins
+from fedpriv.checks import similar
 from fedpriv.errors import ConfigError
 from fedpriv.translations import example, nearest, suggestion
 
@@ -288,7 +290,8 @@ def _required(name: str) -> str:
 
 def _fix(error: ErrorDetails, context: dict[str, Any]) -> str:
     if error["type"] == "literal_error":
-        return f"choose {context['expected']}"
+        names = re.findall("'([^']*)'", context["expected"])
+        return f"choose {context['expected']}{similar(error['input'], names)}"
     if error["type"] == "union_tag_invalid":
         return _unknown(str(context["tag"]), [tag.strip(" '") for tag in context["expected_tags"].split(",")])
     if error["type"] == "missing":

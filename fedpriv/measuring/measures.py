@@ -18,7 +18,8 @@ from fedpriv.measuring.client_tests import ClientTests
 from fedpriv.measuring.evaluator import Evaluator, spread
 from fedpriv.measuring.optimality import exact_report, private_report
 from fedpriv.nested import Rows
-from fedpriv.oracle.private import PrivateOracle
+from fedpriv.oracle.data_answerer import DataAnswerer
+from fedpriv.oracle.oracle import Oracle
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.lagrangian import Measured, Priced
 
@@ -102,7 +103,9 @@ class Measures:
         loss = Evaluator(population.model, population.loss, data)(params)["test_loss"]
         return loss + float(self.strategy.regularizer.value(params)) - self.optimum
 
-    def of_constraints(self, progress: Progress, oracle: PrivateOracle, mesh: Mesh, part: Part) -> dict[str, Any]:
+    def of_constraints(
+        self, progress: Progress, oracle: Oracle[DataAnswerer], mesh: Mesh, part: Part
+    ) -> dict[str, Any]:
         """Further results of a run with constraints; in a private run computed from releases only.
 
         All places ask for it together, with the models of all clients in the place that leads, which has the result.
@@ -113,9 +116,9 @@ class Measures:
         if oracle.privacy.private:
             return private_report(progress, oracle, local, mesh, part) if isinstance(local, Measured) else {}
         h, params = self.strategy.regularizer, mesh.world.broadcast(lambda: reported(progress))
-        report = exact_report(progress, oracle.problem, params, local.multipliers, h, mesh, part)
+        report = exact_report(progress, oracle.answerer.problem, params, local.multipliers, h, mesh, part)
         if self.start is not None:
-            best = centralised_al(oracle.problem, self.start, regularizer=h)
+            best = centralised_al(oracle.answerer.problem, self.start, regularizer=h)
             names = ("objective", "converged", "outer_rounds", "evaluations", "cpu_seconds")
             report["centralised"] = {name: getattr(best, name) for name in names}
             difference = abs(report["objective"] - best.objective)

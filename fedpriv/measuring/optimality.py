@@ -12,8 +12,9 @@ from fedpriv.clients.part import Part
 from fedpriv.distributed.mesh import Mesh
 from fedpriv.engines.local import Progress
 from fedpriv.engines.sharding import gather_rows
+from fedpriv.oracle.data_answerer import DataAnswerer
 from fedpriv.oracle.exact import ProblemValues
-from fedpriv.oracle.private import PrivateOracle
+from fedpriv.oracle.oracle import Oracle
 from fedpriv.privacy.mechanisms import LAWS
 from fedpriv.strategies.lagrangian import Loops, Measured, Remeasures, violations
 from fedpriv.strategies.proximal import Proximal, Zero
@@ -113,7 +114,7 @@ def exact_report(
 
 
 def private_report(
-    progress: Progress, oracle: PrivateOracle, local: Measured, mesh: Mesh, part: Part
+    progress: Progress, oracle: Oracle[DataAnswerer], local: Measured, mesh: Mesh, part: Part
 ) -> dict[str, Any]:
     """Fields of `result.json` for a private run, from releases only: estimates of constraint values and their noise.
 
@@ -133,9 +134,11 @@ def private_report(
     }
 
 
-def half_width(oracle: PrivateOracle, round_index: int, repeats: int) -> Tensor:
+def half_width(oracle: Oracle[DataAnswerer], round_index: int, repeats: int) -> Tensor:
     """Half-width `[n, m]` of a 95 % interval for the mean of `repeats` answers about constraints (public)."""
-    return LAWS[oracle.privacy.mechanism.name].within_95 * oracle.statistic_deviation(round_index) / repeats**0.5
+    return (
+        LAWS[oracle.privacy.mechanism.name].within_95 * oracle.answerer.statistic_deviation(round_index) / repeats**0.5
+    )
 
 
 def _unfinished(found: Kkt, *, stopped: bool) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -174,18 +175,16 @@ def _rehearsal(population: Population, model: nn.Module, same: float, *, double:
             draws = Trial(population, point[0]).draws(point[1])
         except Exception:  # whatever a user's model or loss raises
             continue
-        for in_double in (True, False) if double else (False,):
-            if in_double:
-                try:
-                    tried = copy.deepcopy(model).double()
-                    row, x, y = (each(_as_double, part) for part in point)
-                    at_start = start.double()
-                except Exception:  # a module that cannot be copied or converted
-                    continue
-            else:
-                tried, (row, x, y), at_start = model, point, start
-            rows = row.expand(2, -1), torch.stack([row, at_start])
-            found = _Rehearsal(tried, loss, (row, x, y), rows, same, [], population.multiplicity)
+        row, x, y = point
+        in_types_of_run = model, (row, x, y), start
+        attempts = [in_types_of_run]
+        if double:
+            with suppress(Exception):  # a module that cannot be copied or converted
+                in_double = each(_as_double, x), each(_as_double, y)
+                attempts.insert(0, (copy.deepcopy(model).double(), (row.double(), *in_double), start.double()))
+        for tried, at_point, at_start in attempts:
+            rows = at_point[0].expand(2, -1), torch.stack([at_point[0], at_start])
+            found = _Rehearsal(tried, loss, at_point, rows, same, [], population.multiplicity)
             try:
                 wanted = found.sums("loop")
             except Exception:  # whatever a user's model or loss raises, also where it takes single precision only

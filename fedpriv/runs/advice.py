@@ -46,7 +46,7 @@ def of_training(training: Training) -> list[str]:
     """Warnings for a run that begins, without those that only matter while it is being planned."""
     plan, noise = training.plan, None
     if plan.privacy.private and "statistic:constraints" in plan.asked:
-        noise = ConstraintNoise(float(training.oracle.statistic_deviation(0).max()))
+        noise = ConstraintNoise(float(training.oracle.answerer.statistic_deviation(0).max()))
     outlook = Outlook(training.rounds, _graph(training.network), noise)
     return [*training.warnings, *training.strategy.advice(outlook)]
 

@@ -15,7 +15,7 @@ from fedpriv.network.graph import Graph
 from fedpriv.network.local import Star
 from fedpriv.oracle.backends import choose
 from fedpriv.oracle.backends.precision import check_bfloat16
-from fedpriv.oracle.made_up import MadeUpOracle
+from fedpriv.oracle.synthetic import random_oracle
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.pairwise import Pairwise
@@ -208,7 +208,7 @@ def check_linear(strategy: Strategy, n_clients: int, network: RoundNetwork, roun
     heard: list[Tensor] = []
     for spread in (0.0, 1.0):
         start = begin(strategy, torch.zeros(n_clients, 2, dtype=torch.float64))
-        oracle = MadeUpOracle(n_clients, rounds, spread)
+        oracle = random_oracle(n_clients, rounds, spread)
         seen = simulate(strategy, oracle, network, start, Randomness(0), rounds=rounds)
         heard.append(torch.stack([done.progress.received[0] for done in seen]))
     if not torch.allclose(heard[0], heard[1], rtol=1e-6, atol=1e-9):

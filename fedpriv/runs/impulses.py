@@ -12,7 +12,8 @@ from fedpriv.engines.local import RoundNetwork, begin, simulate
 from fedpriv.errors import FedprivError
 from fedpriv.network.graph import Graph
 from fedpriv.network.local import Everyone, Star
-from fedpriv.oracle.impulse import ImpulseOracle
+from fedpriv.oracle.dry_run import recording_oracle
+from fedpriv.oracle.synthetic import ImpulseAnswerer
 from fedpriv.privacy.pairwise import Pairwise
 from fedpriv.privacy.settings import FullBatch, Independent, Local, Privacy
 from fedpriv.randomness.streams import Randomness
@@ -59,7 +60,7 @@ def _responses(
     """The models, averaged over nodes, where the answer of round t is `size` times the t-th unit vector."""
     trust = Local() if isinstance(privacy.trust, Pairwise) else privacy.trust  # pairs are of the run's own clients
     alone = replace(privacy, epsilon=None, noise_multiplier=1.0, sampling=FullBatch(), noise=Independent(), trust=trust)
-    oracle = ImpulseOracle(alone, network.n_clients, size)
+    oracle = recording_oracle(alone, [1] * network.n_clients, ImpulseAnswerer(size))
     start = torch.zeros(1, rounds, dtype=torch.float64).expand(network.n_clients, -1)
     found = list[Array]()
     for done in simulate(strategy, oracle, network, begin(strategy, start), randomness, rounds=rounds):

@@ -18,7 +18,8 @@ from fedpriv.engines.local import RoundNetwork, begin, seen_by_aggregator, simul
 from fedpriv.errors import ConfigError, in_short
 from fedpriv.network.graph import Graph
 from fedpriv.network.local import Star
-from fedpriv.oracle.dry import DryOracle
+from fedpriv.oracle.dry_run import RecordingAnswerer, recording_oracle
+from fedpriv.oracle.oracle import Oracle
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.calibration import calibrate, delta_warning
 from fedpriv.privacy.accounting.spent import Spent
@@ -101,24 +102,31 @@ def make_plan(
     privacy = with_matrix(privacy, network, rounds, lambda: responses(*run), begun)
     compatibility.check(strategy, privacy, network, len(sizes))
     relative = replace(privacy, epsilon=None, noise_multiplier=1.0) if privacy.private else privacy
-    oracle = DryOracle(relative, sizes)
+    oracle = recording_oracle(relative, sizes)
     _ask(strategy, oracle, network, randomness, rounds)
-    check_questions(privacy, oracle.records, rounds)
-    compatibility.check_shares(privacy, oracle.records, len(sizes))
-    asked = frozenset(oracle.asked)
+    asked = oracle.answerer
+    check_questions(privacy, asked.records, rounds)
+    compatibility.check_shares(privacy, asked.records, len(sizes))
+    names = frozenset(asked.names)
     if not privacy.private:
-        return Plan(privacy, tuple(oracle.records), len(sizes), tuple(oracle.evaluations), asked)
+        return Plan(privacy, tuple(asked.records), len(sizes), tuple(asked.evaluations), names)
     factor = privacy.noise_multiplier
     if factor is None:
         assert privacy.epsilon is not None
-        factor = calibrate(oracle.records, len(sizes), privacy.epsilon, privacy.delta)
-    records = tuple(_scaled(record, factor) for record in oracle.records)
+        factor = calibrate(asked.records, len(sizes), privacy.epsilon, privacy.delta)
+    records = tuple(_scaled(record, factor) for record in asked.records)
     known = replace(privacy, noise_multiplier=factor)
     chosen = privacy.noise_multiplier is None
-    return Plan(known, records, len(sizes), tuple(oracle.evaluations), asked, chosen)
+    return Plan(known, records, len(sizes), tuple(asked.evaluations), names, chosen)
 
 
-def _ask(strategy: Strategy, oracle: DryOracle, network: RoundNetwork, randomness: Randomness, rounds: int) -> None:
+def _ask(
+    strategy: Strategy,
+    oracle: Oracle[RecordingAnswerer],
+    network: RoundNetwork,
+    randomness: Randomness,
+    rounds: int,
+) -> None:
     """Let a strategy ask what it asks in all rounds; if its questions repeat, in the first ones only.
 
     Raises:
@@ -136,7 +144,7 @@ def _ask(strategy: Strategy, oracle: DryOracle, network: RoundNetwork, randomnes
         fix = f"its options lead out of the range of numbers ({in_short(error)}): choose others"
         raise ConfigError("strategy", strategy.name, fix) from error
     if first < rounds and isinstance(network, Graph):
-        oracle.repeat(first, rounds, lambda index: network.active(index, randomness))
+        oracle.answerer.repeat(first, rounds, lambda index: network.active(index, randomness))
 
 
 def with_neighbours(privacy: Privacy, problems: Sequence[Problem], *, sizes_declared: bool) -> Privacy:

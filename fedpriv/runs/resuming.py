@@ -11,7 +11,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.privacy.correlated import Factor
 from fedpriv.privacy.ledger import Guard, Ledger, Witness
 from fedpriv.privacy.ledger_file import LedgerFile, facts_of_pairs, facts_of_time
-from fedpriv.privacy.pricing import pairs_of
+from fedpriv.privacy.release.pairwise import pairs_of
 from fedpriv.randomness.streams import Randomness
 from fedpriv.runs import integrity
 from fedpriv.runs.checkpoint import Checkpoint

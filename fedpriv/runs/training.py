@@ -37,7 +37,7 @@ from fedpriv.measuring.stopping import Stop, Stopping
 from fedpriv.network.local import Star
 from fedpriv.oracle.backends.in_threads import in_threads
 from fedpriv.oracle.choosing import choose_by_trial, chosen
-from fedpriv.oracle.private import PrivateOracle
+from fedpriv.oracle.data_answerer import data_oracle
 from fedpriv.oracle.sums import Sums
 from fedpriv.oracle.trial import try_out
 from fedpriv.privacy.accounting.spent import Spent, up
@@ -196,8 +196,8 @@ class Training:
             self._sums = Sums(*of_examples, mesh.examples)
             self.ledger = self._opened(streams, saved, fresh_noise=fresh_noise)
             of_run = self.plan.privacy, self.ledger, streams
-            self.oracle = PrivateOracle(self.population, self._sums, *of_run, mesh.sum_clients, mesh.max_clients)
-            self.oracle.prepare(asked)
+            self.oracle = data_oracle(self.population, self._sums, *of_run, mesh.sum_clients, mesh.max_clients)
+            self.oracle.answerer.prepare(asked)
 
             # where it stands, and how it goes on
             self._engine, self._seen = simulate, sharding.shard_network(self.network, part, mesh)

@@ -28,14 +28,14 @@ from fedpriv.data import Split, load
 from fedpriv.engines.local import Call, client_half, own_draws
 from fedpriv.errors import BudgetExhausted, ConfigError, DataError, PrivacyError
 from fedpriv.oracle.choosing import choose_by_trial
-from fedpriv.oracle.private import PrivateOracle
+from fedpriv.oracle.data_answerer import data_oracle
 from fedpriv.oracle.sums import Sums
 from fedpriv.oracle.trial import try_out
 from fedpriv.privacy.ledger import Guard, Ledger
 from fedpriv.privacy.ledger_file import facts_of_pairs
 from fedpriv.privacy.pairwise import Agreed
-from fedpriv.privacy.pricing import pairs_of
 from fedpriv.privacy.record import Record
+from fedpriv.privacy.release.pairwise import pairs_of
 from fedpriv.randomness.agreement import AgreedSecrets
 from fedpriv.randomness.streams import Randomness
 from fedpriv.runs import compatibility
@@ -99,7 +99,7 @@ class Membership:
         self._ledger = self._opened(self._filter)
         sums = Sums(backend, 1, torch.device("cpu"))
         of_run = terms.plan.privacy, self._ledger, self._randomness
-        self._oracle = PrivateOracle(self._population, sums, *of_run, _of_own, secrets=self._secrets())
+        self._oracle = data_oracle(self._population, sums, *of_run, _of_own, pair_secrets=self._secrets())
         kept, first = folder.kept(proposal), terms.strategy.local_step.init(terms.start[None])
         self._local = first if kept.local is None else restored(first, kept.local)
         self._notices = folder.notices(proposal)
@@ -206,7 +206,7 @@ class Membership:
         """Take part in a round: charge, compute, keep what is said, and only then say it."""
         terms, at = self.terms, question.round
         call = Call(at, terms.cohort(at), question.heard[None], terms.common[at])
-        self._oracle.without = away
+        self._oracle.answerer.excluded = away
         with own_draws(self._randomness.torch_seed("local", at, self.number), torch.device("cpu")):
             message, local = client_half(terms.strategy, self._oracle, call, self._local)
         if changed_constants(self._population.model, self._constants):

@@ -16,7 +16,7 @@ from fedpriv.config.building import make_model
 from fedpriv.engines.local import Call, Progress, begin, client_half, simulate
 from fedpriv.errors import ConfigError
 from fedpriv.network.local import Star
-from fedpriv.oracle.dry import DryOracle
+from fedpriv.oracle.dry_run import recording_oracle
 from fedpriv.privacy.pairwise import Agreed, Complete, Pairwise
 from fedpriv.privacy.settings import Privacy
 from fedpriv.randomness.streams import Randomness
@@ -122,7 +122,7 @@ class Terms:
     def common(self) -> Sequence[Mapping[str, Leaf]]:
         """Public parts of sites' state before each round: they follow from the plan, so nobody needs to send them."""
         first = begin(self.strategy, torch.zeros(1, 1).expand(len(self.cards), 1))
-        oracle, network = DryOracle(self.plan.privacy, self.sizes), Star(len(self.cards), self.network.cohort)
+        oracle, network = recording_oracle(self.plan.privacy, self.sizes), Star(len(self.cards), self.network.cohort)
         rounds = simulate(self.strategy, oracle, network, first, self.public, rounds=self.rounds)
         return [in_common(first.local), *(in_common(done.progress.local) for done in rounds)]
 
@@ -131,7 +131,7 @@ class Terms:
         """How many numbers a site hears in a round, and how many it says."""
         first, everyone = self.begin(), torch.arange(len(self.cards))
         call = Call(0, everyone, first.received, in_common(first.local))
-        said, _ = client_half(self.strategy, DryOracle(self.plan.privacy, self.sizes), call, first.local)
+        said, _ = client_half(self.strategy, recording_oracle(self.plan.privacy, self.sizes), call, first.local)
         return first.received.shape[1], said.shape[1]
 
 

@@ -16,7 +16,7 @@ from fedpriv.clients.population import Population
 from fedpriv.engines.local import RoundNetwork, begin, seen_by_aggregator, simulate
 from fedpriv.models import SoftmaxRegression
 from fedpriv.oracle.backends import choose
-from fedpriv.oracle.private import PrivateOracle
+from fedpriv.oracle.data_answerer import data_oracle
 from fedpriv.oracle.sums import Sums
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
@@ -56,7 +56,7 @@ def run(
     ledger = Ledger(Accountant(len(SIZES), privacy.delta))
     sums = Sums(choose("vmap", population.model, population.loss), len(owned), population.device)
     streams = Randomness(5, secret_seed=6)
-    oracle = PrivateOracle(population, sums, privacy, ledger, streams, **total)
+    oracle = data_oracle(population, sums, privacy, ledger, streams, **total)
     start = begin(strategy, population.params.clone())
     seen = seen_by_aggregator(network, privacy)
     rounds = simulate(strategy, oracle, network, start, streams, rounds=ROUNDS, seen=seen)
@@ -87,7 +87,7 @@ def test_a_run_in_two_places_is_the_run_in_one(name: str, cohort: fp.FixedCohort
         part = Part(numbers, facts.all_sizes, facts.n_objectives)
         owned = [client for number, client in enumerate(clients(problem)) if number in numbers]
         sharded: Any = ShardedNetwork(network(), ids, place, meeting)
-        return run(strategy, privacy, sharded, owned, part, {"total": sharded.total})
+        return run(strategy, privacy, sharded, owned, part, {"sum_clients": sharded.total})
 
     for found, own_records in in_shards(work, SHARDS):
         assert own_records == records

@@ -90,7 +90,7 @@ def test_on_a_star_all_have_one_model_and_nothing_is_said_of_each_node(strategy:
     run = training(strategy, fp.Star(6), rounds=3)
     for _ in run:
         pass
-    assert run.result().measures.keys() == {"bytes_sent", "spectral_gap"}
+    assert run.result().measures.keys() == {"bytes_sent", "spectral_gap", "backend"}
 
 
 def test_bytes_are_counted() -> None:

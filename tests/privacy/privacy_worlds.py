@@ -17,7 +17,8 @@ import fedpriv as fp
 from fedpriv.clients.population import Population
 from fedpriv.models import SoftmaxRegression
 from fedpriv.oracle.backends import BACKENDS
-from fedpriv.oracle.private import PrivateOracle
+from fedpriv.oracle.data_answerer import DataAnswerer, data_oracle
+from fedpriv.oracle.oracle import Oracle
 from fedpriv.oracle.sums import Sums
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
@@ -70,12 +71,12 @@ def oracle_of(
     dtype: torch.dtype = torch.float64,
     model: nn.Module | None = None,
     randomness: Randomness | None = None,
-) -> PrivateOracle:
+) -> Oracle[DataAnswerer]:
     """The real oracle over the real ledger, in memory, without a limit."""
     population = Population(clients_of(data, model), dtype=dtype)
     ledger = Ledger(Accountant(len(data), privacy.delta))
     sums = Sums(BACKENDS[backend](population.model, population.loss), len(population), population.device)
-    return PrivateOracle(population, sums, privacy, ledger, randomness or Randomness(secret_seed=seed))
+    return data_oracle(population, sums, privacy, ledger, randomness or Randomness(secret_seed=seed))
 
 
 def exact_clipped_sums(data: Data, params: Tensor, bound: float, norm: str) -> Tensor:

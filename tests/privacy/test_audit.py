@@ -24,7 +24,7 @@ from fedpriv.clients.population import Population
 from fedpriv.engines.local import begin, seen_by_aggregator, simulate
 from fedpriv.models import Loss, logistic
 from fedpriv.oracle.backends import choose
-from fedpriv.oracle.private import PrivateOracle
+from fedpriv.oracle.data_answerer import data_oracle
 from fedpriv.oracle.sums import Sums
 from fedpriv.privacy.accounting.accountant import Accountant, account
 from fedpriv.privacy.ledger import Ledger
@@ -70,7 +70,7 @@ def views(strategy: Strategy, privacy: fp.Privacy, x: float, problem: fp.Problem
     for _ in range(RUNS):
         randomness, ledger = Randomness(secrets.randbits(128)), Ledger(Accountant(N, privacy.delta))
         sums = Sums(backend, len(population), population.device)
-        oracle = PrivateOracle(population, sums, plan.privacy, ledger, randomness)
+        oracle = data_oracle(population, sums, plan.privacy, ledger, randomness)
         network.sent.clear()
         view, state = seen_by_aggregator(network, privacy), begin(strategy, start.clone())
         for _done in simulate(strategy, oracle, network, state, randomness, rounds=ROUNDS, seen=view):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -22,16 +22,18 @@ from fedpriv.audit.interaction import interaction
 from fedpriv.audit.noise import noise
 from fedpriv.audit.rows_of_data import rows_of_data
 from fedpriv.models import Loss
-from fedpriv.oracle import noising
+from fedpriv.oracle import data_answerer
 from fedpriv.oracle.backends import summation
-from fedpriv.oracle.private import PrivateOracle
+from fedpriv.oracle.data_answerer import DataAnswerer
 from fedpriv.oracle.sums import Sums
 from fedpriv.privacy import pair_noise
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.ledger import Ledger, Release
 from fedpriv.privacy.mechanisms import add_noise
 from fedpriv.privacy.pairwise import Links, Pairwise
-from fedpriv.privacy.pricing import Pricing
+from fedpriv.privacy.release import Answer, Price
+from fedpriv.privacy.release import local as local_release
+from fedpriv.privacy.release.local import LocalRelease
 from fedpriv.randomness.streams import Randomness, normal
 
 Planting = pytest.MonkeyPatch
@@ -67,10 +69,13 @@ class Repeating(fp.Gaussian):
 
 def less_in_price(planting: Planting) -> None:
     """Scales of noise nine tenths of what the record says."""
-    price = Pricing.price
-    planting.setattr(
-        Pricing, "price", lambda *a, **k: (lambda record, scales: (record, [0.9 * s for s in scales]))(*price(*a, **k))
-    )
+    right = LocalRelease.price
+
+    def price(self: LocalRelease, answer: Answer, factors: Sequence[float]) -> Price:
+        found = right(self, answer, factors)
+        return replace(found, noise_scales=[0.9 * scale for scale in found.noise_scales])
+
+    planting.setattr(LocalRelease, "price", price)
 
 
 def batch_clipped(planting: Planting) -> None:
@@ -90,18 +95,18 @@ def batch_clipped(planting: Planting) -> None:
 
 def wrong_divisor(planting: Planting) -> None:
     """Rows are divided by another number than the noise."""
-    planting.setattr(noising, "scaled", lambda rows, factors: scaled(rows, [1.25 * factor for factor in factors]))
+    planting.setattr(data_answerer, "scaled", lambda rows, factors: scaled(rows, [1.25 * factor for factor in factors]))
 
 
-scaled = noising.scaled
+scaled = data_answerer.scaled
 
 
 def weighted_after_clipping(planting: Planting) -> None:
     """Rows are weighted by their clients' sizes once they are clipped, and nobody prices that."""
     weights = torch.tensor(SIZES, dtype=torch.float64) / (sum(SIZES) / len(SIZES))
-    release = noising.Noising._noised_rows
+    release = DataAnswerer._release_rows
     planting.setattr(
-        noising.Noising, "_noised_rows", lambda self, q, rows, f: release(self, q, rows * weights[:, None], f)
+        DataAnswerer, "_release_rows", lambda self, q, c, rows, f: release(self, q, c, rows * weights[:, None], f)
     )
 
 
@@ -147,16 +152,16 @@ def last_without_noise(planting: Planting) -> None:
         release._value[:, -3:] = bounded[:, -3:]
         return release
 
-    planting.setattr(noising, "add_noise", add)
+    planting.setattr(local_release, "add_noise", add)
 
 
 def exact_duals(planting: Planting) -> None:
     """Constraint values, of which dual variables are made, are answered as they are, and nothing is written down."""
 
-    def statistic(self: PrivateOracle, question: Any, params: Tensor) -> Tensor:
+    def constraint_values(self: DataAnswerer, query: Any, context: Any, params: Tensor) -> Tensor:
         return self.problem(params)[1].detach().to(params.dtype)
 
-    planting.setattr(PrivateOracle, "_statistic", statistic)
+    planting.setattr(DataAnswerer, "constraint_values", constraint_values)
 
 
 def unwritten(planting: Planting) -> None:

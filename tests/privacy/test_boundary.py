@@ -15,9 +15,10 @@ from privacy_worlds import DIM, Data, Wiretap, clients_of, digits_of, oracle_of,
 from torch import Tensor
 
 import fedpriv as fp
-from fedpriv.oracle.private import PrivateOracle
+from fedpriv.oracle.data_answerer import DataAnswerer
+from fedpriv.oracle.oracle import Oracle
 from fedpriv.privacy.accounting.accountant import account
-from fedpriv.privacy.pricing import Pricing
+from fedpriv.privacy.release import Answer, release_scheme
 from fedpriv.strategies.fedavg import AddMeanUpdate, LocalSteps, Served
 
 SIZES = (12, 9, 15)
@@ -27,7 +28,7 @@ ROUNDS = 6
 class Recorder:
     """The real oracle, with its answers written down; or replaced by those of another run, once they were computed."""
 
-    def __init__(self, oracle: PrivateOracle, script: list[Tensor] | None = None) -> None:
+    def __init__(self, oracle: Oracle[DataAnswerer], script: list[Tensor] | None = None) -> None:
         self._oracle, self._script = oracle, script
         self.n_clients = oracle.n_clients
         self.own: list[Tensor] = []
@@ -250,7 +251,7 @@ def test_secure_aggregation_answers_once_a_round_at_what_was_received() -> None:
     oracle.gradient(params)
     with pytest.raises(fp.PrivacyError, match="second answer"):
         oracle.gradient(params)
-    assert len(oracle.ledger.records) == 1
+    assert len(oracle.answerer.ledger.records) == 1
 
 
 def test_several_local_steps_do_not_fit_secure_aggregation_of_gradients() -> None:
@@ -266,7 +267,7 @@ def test_too_few_participants_release_nothing(cohort: list[int], unit: Literal["
     oracle.begin_round(0, torch.tensor(cohort, dtype=torch.long), params)
     with pytest.raises(fp.PrivacyError, match=f"{len(cohort)} participants, fewer than min_honest = 3"):
         oracle.gradient(params)
-    assert len(oracle.ledger.records) == 0
+    assert len(oracle.answerer.ledger.records) == 0
 
 
 @pytest.mark.parametrize(
@@ -351,6 +352,7 @@ def test_per_client_epsilon_counts_only_the_rounds_a_client_took_part_in() -> No
 
 
 def test_an_answer_without_noise_has_no_noise_on_record() -> None:
-    record = Pricing(fp.Privacy(at="none"), [5, 6]).exact(3, 1, "gradient", range(2))
+    privacy = fp.Privacy(at="none")
+    record = release_scheme(privacy, [5, 6]).unprotected(Answer(3, 1, "gradient", range(2), privacy.clip))
     assert (record.mechanism, record.noise_multiplier, record.non_private) == ("none", 0, "exact answers, no noise")
     assert (record.round, record.index, record.clients) == (3, 1, None)

@@ -72,7 +72,9 @@ def test_one_record_changes_each_release_by_at_most_its_sensitivity(relation: st
         w, pi = torch.tensor(point).expand(2, -1), torch.tensor(rng.random((2, 3)) * 3)
         one, two = training(x, y, relation, backend), training(swapped, labels, relation, backend)
         (c1, g1), (c2, g2) = answers(one, w, pi), answers(two, w, pi)
-        factors = one.oracle.constraints.factors(one.oracle._sampled_factors(one.plan.privacy.sampling))
+        factors = one.oracle.answerer.constraints.factors(
+            one.oracle.answerer._sampled_factors(one.plan.privacy.sampling, torch.arange(2))
+        )
         # back from constraint values to the sums that were released: the gap is the first, the class loss the third
         moved = torch.stack([c1[0, 0] - c2[0, 0], c1[0, 2] - c2[0, 2]]).norm()
         assert moved <= one.plan.privacy.sensitivity_of(fp.Clip(1.0)) * factors[0] * (1 + 1e-4)
@@ -136,11 +138,11 @@ def test_the_noise_has_the_declared_deviation() -> None:
     draws = []
     for t in range(400):
         run.oracle.begin_round(t, torch.arange(2))
-        run.oracle._answered = (-1, 0)
-        run.oracle.ledger._guard.admit = lambda record: None  # only the noise is looked at
+        run.oracle.answerer._answered_round = -1
+        run.oracle.answerer.ledger._guard.admit = lambda record: None  # only the noise is looked at
         draws.append(run.oracle.statistic(w, "constraints"))
     found = torch.stack(draws).std(0)
-    torch.testing.assert_close(found, run.oracle.statistic_deviation(0), rtol=0.15, atol=0)
+    torch.testing.assert_close(found, run.oracle.answerer.statistic_deviation(0), rtol=0.15, atol=0)
 
 
 def test_the_deviation_of_a_drawn_batch_by_hand() -> None:
@@ -153,7 +155,7 @@ def test_the_deviation_of_a_drawn_batch_by_hand() -> None:
     run = fp.Training(clients, fp.private_al(6), privacy, rounds=6, seed=0, secret_seed=0)
     expected = ((1 / 0.25 - 1) * 20) ** 0.5 * (BOUND / 2) / 8
     torch.testing.assert_close(
-        run.oracle.statistic_deviation(0), torch.full((1, 2), expected, dtype=torch.float64), rtol=1e-4, atol=0
+        run.oracle.answerer.statistic_deviation(0), torch.full((1, 2), expected, dtype=torch.float64), rtol=1e-4, atol=0
     )
 
 
@@ -321,7 +323,7 @@ def test_intervals_hold_the_true_value_as_often_as_they_say(mechanism, norm, sam
     strategy = fp.private_al(runs + 1, measurements=1)
     training = fp.Training(clients, strategy, privacy, rounds=runs + 1, seed=0, secret_seed=0, compute=compute)
     oracle = training.oracle
-    truth = oracle.problem(w)[1].detach()[0, 0]
+    truth = oracle.answerer.problem(w)[1].detach()[0, 0]
     inside = 0
     for t in range(runs):
         oracle.begin_round(t, torch.arange(1))

@@ -32,7 +32,7 @@ def training_of(privacy: fp.Privacy = PRIVACY, **options: Any) -> fp.Training:
 
 
 def test_examples_are_drawn_from_the_slot_of_the_round_alone_each_with_the_rate() -> None:
-    draws, drawn = training_of().oracle._draws, np.zeros(SIZES[0])
+    draws, drawn = training_of().oracle.answerer._draws, np.zeros(SIZES[0])
     turns = 300
     for t in range(BLOCKS * turns):
         draws.begin_round(t, torch.arange(2))
@@ -59,7 +59,9 @@ def test_the_price_is_that_of_the_turns_of_one_slot() -> None:
 
 def test_a_mean_is_divided_by_what_is_expected() -> None:
     oracle = training_of().oracle
-    assert oracle._expected(PRIVACY.sampling, torch.tensor([400.0])).tolist() == [pytest.approx(400 * RATE / BLOCKS)]
+    assert oracle.queries.expected_batch_size(PRIVACY.sampling, torch.tensor([400.0])).tolist() == [
+        pytest.approx(400 * RATE / BLOCKS)
+    ]
 
 
 def test_a_run_resumes_bit_for_bit(tmp_path: Path) -> None:

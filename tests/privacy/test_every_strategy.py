@@ -21,7 +21,8 @@ from torch import Tensor
 import fedpriv as fp
 from fedpriv.config import load_config
 from fedpriv.config.strategies import STRATEGIES
-from fedpriv.oracle.private import PrivateOracle
+from fedpriv.oracle import oracle as answering
+from fedpriv.oracle.data_answerer import DataAnswerer
 from fedpriv.privacy.record import Record
 from fedpriv.strategies.base import Oracle, Strategy
 from fedpriv.strategies.state import named
@@ -41,7 +42,7 @@ OPTIONS = {
 class Watched:
     """The real oracle; answers that a record was written for may be replaced by those of another run."""
 
-    def __init__(self, oracle: PrivateOracle, script: list[Tensor]) -> None:
+    def __init__(self, oracle: answering.Oracle[DataAnswerer], script: list[Tensor]) -> None:
         self._oracle, self._script = oracle, script
         self.answers: list[Tensor] = []
 
@@ -51,9 +52,9 @@ class Watched:
 
     def _asked(self, question: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def ask(*given: Any) -> Tensor:
-            before = len(self._oracle.ledger.records)
+            before = len(self._oracle.answerer.ledger.records)
             answer = question(*given)
-            written = len(self._oracle.ledger.records) - before
+            written = len(self._oracle.answerer.ledger.records) - before
             assert written <= 1
             if not written:
                 return answer  # nothing was paid: so nothing of it may be seen

@@ -20,6 +20,7 @@ from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.mechanisms import add_noise
 from fedpriv.privacy.record import Record
+from fedpriv.privacy.release import Answer
 from fedpriv.randomness.streams import Randomness
 
 SIZES = (9, 14, 11, 6)
@@ -154,7 +155,9 @@ def test_the_noise_of_a_sum_covers_the_client_with_the_largest_sensitivity() -> 
 def test_rounding_is_a_part_of_every_price() -> None:
     """Scale and record state the bound with what float64 sums may add to it."""
     oracle = oracle_of(digits_of(SIZES), privacy_of("gaussian", multiplier=1.0))
-    record, scales = oracle._pricing.price(0, 0, "gradient", range(len(SIZES)), [1.0] * len(SIZES))
+    answer = Answer(0, 0, "gradient", range(len(SIZES)), oracle.privacy.clip)
+    price = oracle.queries.scheme.price(answer, [1.0] * len(SIZES))
+    record, scales = price.record, price.noise_scales
     assert record.bound == pytest.approx(BOUND * (1 + 2**-10), rel=1e-12)
     assert scales == pytest.approx([2 * record.bound] * len(SIZES), rel=1e-12)
 

@@ -16,7 +16,7 @@ import fedpriv as fp
 from fedpriv.clients.population import Population
 from fedpriv.models import SoftmaxRegression
 from fedpriv.oracle.backends import choose
-from fedpriv.oracle.private import PrivateOracle
+from fedpriv.oracle.data_answerer import data_oracle
 from fedpriv.oracle.sums import Sums
 from fedpriv.privacy.accounting import pairwise as price
 from fedpriv.privacy.accounting.accountant import Accountant, account
@@ -44,7 +44,7 @@ def answer(trust: Trust, multiplier: float, cohort: list[int]) -> tuple[Tensor, 
     privacy = replace(PRIVACY, epsilon=None, noise_multiplier=multiplier, trust=trust, sampling=fp.FullBatch())
     sums = Sums(choose("auto", population.model, population.loss), N, population.device)
     ledger = Ledger(Accountant(N, privacy.delta))
-    oracle = PrivateOracle(population, sums, privacy, ledger, RANDOM)
+    oracle = data_oracle(population, sums, privacy, ledger, RANDOM)
     oracle.begin_round(0, torch.tensor(cohort))
     rows = oracle.gradient(population.params[cohort])
     noise = ledger.records[0].noise_multiplier

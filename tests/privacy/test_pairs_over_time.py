@@ -28,7 +28,6 @@ import fedpriv as fp
 from fedpriv.audit.noise import noise as noise_check
 from fedpriv.config import build, forecast, load_config
 from fedpriv.errors import ConfigError, PrivacyError
-from fedpriv.oracle.noising import Noising
 from fedpriv.privacy.accounting import pairwise as price
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.gaussian import epsilon_of
@@ -38,6 +37,7 @@ from fedpriv.privacy.mechanisms import Gaussian
 from fedpriv.privacy.pairwise import Complete, Edges, Links, Pairs, Pairwise, Secrets, Topology, in_order, name_of
 from fedpriv.privacy.past_noise import PastNoise
 from fedpriv.privacy.record import Record
+from fedpriv.privacy.release.pairwise import PairwiseRelease
 from fedpriv.runs.integrity import findings
 from fedpriv.runs.run_files import RunFiles
 from fedpriv.strategies.base import Strategy
@@ -185,7 +185,7 @@ def test_the_noise_of_all_rounds_and_clients_has_the_covariance_that_is_paid_for
 @pytest.mark.parametrize("secrets", SECRETS)
 def test_what_pairs_add_cancels_in_the_sum_of_every_round(secrets: str, noise: Any) -> None:
     made = Zeros(Pairwise(1, 30.0, SECRETS[secrets]), noise, dim=50)
-    keys = [made.training.oracle._randomness.keys("noise", t, 0, range(N)) for t in range(ROUNDS)]
+    keys = [made.training.oracle.answerer._randomness.keys("noise", t, 0, range(N)) for t in range(ROUNDS)]
     units = torch.stack([Gaussian().draw(key, 50).sum(0) for key in keys]).numpy()
     factor = noise.factor(ROUNDS, 4)
     own = made.own * np.linalg.inv(matrix_of(factor.column(ROUNDS))) @ units
@@ -317,10 +317,10 @@ def one_end_by_another_matrix(planting: pytest.MonkeyPatch) -> None:
 
 def pairs_without_filter(planting: pytest.MonkeyPatch) -> None:
     """Noise of pairs is new in every round, and only a client's own is filtered."""
-    shared = Noising._shared
+    noise_by_round = PairwiseRelease._pair_noise_by_round
 
-    def unfiltered(self: Noising, *asked: Any) -> Any:
-        right, (_, _, rows) = shared(self, *asked), asked
+    def unfiltered(self: PairwiseRelease, *given: Any) -> Any:
+        right, rows = noise_by_round(self, *given), given[-1]
         assert right is not None and self.privacy.over_time is not None
         column, kept = self.privacy.over_time.factor.column(ROUNDS), dict[int, Tensor]()
 
@@ -330,13 +330,19 @@ def pairs_without_filter(planting: pytest.MonkeyPatch) -> None:
 
         return drawn
 
-    planting.setattr(Noising, "_shared", unfiltered)
+    planting.setattr(PairwiseRelease, "_pair_noise_by_round", unfiltered)
 
 
 def one_round_of_pairs_for_all(planting: pytest.MonkeyPatch) -> None:
     """The pairs draw once and for all."""
-    shared = Noising._shared
-    planting.setattr(Noising, "_shared", lambda self, *asked: lambda t: shared(self, *asked)(0))
+    noise_by_round = PairwiseRelease._pair_noise_by_round
+
+    def first_round(self: PairwiseRelease, *given: Any) -> Any:
+        right = noise_by_round(self, *given)
+        assert right is not None
+        return lambda _: right(0)
+
+    planting.setattr(PairwiseRelease, "_pair_noise_by_round", first_round)
 
 
 @pytest.mark.parametrize("plant", [one_end_by_another_matrix, pairs_without_filter, one_round_of_pairs_for_all])

@@ -21,7 +21,7 @@ import fedpriv as fp
 from fedpriv.clients.population import Population
 from fedpriv.engines.local import begin, simulate
 from fedpriv.oracle.backends import choose
-from fedpriv.oracle.private import PrivateOracle
+from fedpriv.oracle.data_answerer import data_oracle
 from fedpriv.oracle.sums import Sums
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
@@ -46,7 +46,7 @@ def runs_of(x: float) -> tuple[np.ndarray, list[Randomness], Plan]:
     for _ in range(RUNS):
         randomness, ledger = Randomness(secrets.randbits(128)), Ledger(Accountant(N, PRIVACY.delta))
         sums = Sums(backend, N, population.device)
-        oracle = PrivateOracle(population, sums, plan.privacy, ledger, randomness)
+        oracle = data_oracle(population, sums, plan.privacy, ledger, randomness)
         network.sent.clear()
         for _done in simulate(strategy, oracle, network, begin(strategy, start.clone()), randomness, rounds=ROUNDS):
             pass

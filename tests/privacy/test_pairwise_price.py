@@ -20,8 +20,8 @@ from fedpriv.privacy.accounting import pairwise as price
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.events import charge_of
 from fedpriv.privacy.pairwise import Edges, Pairs, in_order, name_of
-from fedpriv.privacy.pricing import Pricing
 from fedpriv.privacy.record import Record
+from fedpriv.privacy.release import Answer, release_scheme
 
 RATIOS = (0.1, 0.3, 1.0, 3.0, 10.0)
 
@@ -173,7 +173,9 @@ def test_a_statistic_has_no_pairs_and_each_client_its_own_noise() -> None:
     """Noise that cancels needs one scale for all; a statistic is used by itself, and pays for its own factor."""
     privacy = fp.Privacy(noise_multiplier=2.0, trust=fp.Pairwise(1, 3.0))
     for query, scales in (("statistic:constraints", [2.0, 4.0, 6.0]), ("gradient", None)):
-        record, found = Pricing(privacy, [5, 5, 5]).price(0, 0, query, range(3), [1.0, 2.0, 3.0], fp.Clip(1.0))
+        answer = Answer(0, 0, query, range(3), fp.Clip(1.0))
+        price = release_scheme(privacy, [5, 5, 5]).price(answer, [1.0, 2.0, 3.0])
+        record, found = price.record, price.noise_scales
         assert record.pairs is not None
         if scales is None:
             assert (len(set(found)), record.pairs.ratio) == (1, 3.0)

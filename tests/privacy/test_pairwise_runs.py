@@ -142,7 +142,7 @@ def test_the_deviation_of_constraint_values_counts_the_noise_of_pairs(secrets: S
     for index in range(400):
         oracle.begin_round(index, torch.arange(4))
         seen.append(oracle.statistic(params, "constraints").flatten())
-    ratio = torch.stack(seen).std(0) / oracle.statistic_deviation(0).flatten()
+    ratio = torch.stack(seen).std(0) / oracle.answerer.statistic_deviation(0).flatten()
     assert ((ratio - 1).abs() < 0.15).all(), ratio
 
 

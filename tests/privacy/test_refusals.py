@@ -16,8 +16,8 @@ from fedpriv.privacy.as_published import Published
 from fedpriv.privacy.claims import erm
 from fedpriv.privacy.mechanisms import add_noise
 from fedpriv.privacy.pairwise import Topology
-from fedpriv.privacy.pricing import Pricing
 from fedpriv.privacy.record import Record
+from fedpriv.privacy.release import Answer, release_scheme
 from fedpriv.privacy.schedules import Custom
 from fedpriv.randomness.streams import Randomness
 
@@ -30,16 +30,16 @@ def test_an_answer_without_noise_is_not_made(scale: float) -> None:
 
 def test_an_answer_without_a_multiplier_has_no_price() -> None:
     with pytest.raises(fp.ConfigError, match="calibrate the run first"):
-        Pricing(fp.Privacy(epsilon=1.0), [5]).price(0, 0, "gradient", [0], [1.0])
+        release_scheme(fp.Privacy(epsilon=1.0), [5]).price(Answer(0, 0, "gradient", [0], fp.Clip(1.0)), [1.0])
 
 
 @pytest.mark.parametrize("round_index", [2000, 10**6])
 def test_a_budget_that_has_run_out_buys_no_answer(round_index: int) -> None:
     """A share that underflows would be infinite noise, and a multiplier of infinity costs nothing."""
-    pricing = Pricing(fp.Privacy(noise_multiplier=1.0, schedule=fp.Geometric(0.5)), [5])
-    pricing.price(3, 0, "gradient", [0], [1.0])
+    scheme = release_scheme(fp.Privacy(noise_multiplier=1.0, schedule=fp.Geometric(0.5)), [5])
+    scheme.price(Answer(3, 0, "gradient", [0], fp.Clip(1.0)), [1.0])
     with pytest.raises(fp.ConfigError, match=rf"round {round_index} needs a share"):
-        pricing.price(round_index, 0, "gradient", [0], [1.0])
+        scheme.price(Answer(round_index, 0, "gradient", [0], fp.Clip(1.0)), [1.0])
 
 
 @pytest.mark.parametrize("given", [0.0, -1.0, math.nan, math.inf, True, "1", None])

@@ -162,7 +162,7 @@ def test_a_clients_own_gradient_is_priced_without_its_weight(unit: str, sampling
     for seed in range(1 if sampling == "full" else 8):
         first, second = (oracle_of(side, privacy, seed=seed) for side in pair)
         moved.append(float((first.client_gradient(params) - second.client_gradient(params))[VICTIM].norm()))
-        noise.append(first.ledger.records[0].noise_multiplier)
+        noise.append(first.answerer.ledger.records[0].noise_multiplier)
     rate = 0.5 if sampling == "poisson" else 1.0
     expected = 2 * BOUND / (1 if unit == "client" else rate * SIZES[VICTIM])
     assert max(moved) == pytest.approx(expected, rel=1e-4)
@@ -197,7 +197,7 @@ def test_a_broken_first_record_reaches_nobody_through_the_padding(unit: str, bac
     a, b = first.gradient(params), second.gradient(params)
     assert torch.equal(a[1:], b[1:])
     assert torch.isfinite(b).all()
-    assert second._sums.broken_examples.tolist() == [1, 0, 0]
+    assert second.answerer._sums.broken_examples.tolist() == [1, 0, 0]
 
 
 def test_an_input_that_overflows_on_conversion_is_a_broken_example() -> None:
@@ -208,7 +208,7 @@ def test_an_input_that_overflows_on_conversion_is_a_broken_example() -> None:
             data, privacy_of("sample", "replace_one", "l2", "full"), backend=backend, dtype=torch.float32
         )
         assert torch.isfinite(oracle.gradient(start_rows(3).float())).all()
-        assert oracle._sums.broken_examples.tolist() == [1, 0, 0]
+        assert oracle.answerer._sums.broken_examples.tolist() == [1, 0, 0]
 
 
 @pytest.mark.parametrize("backend", ["loop", "vmap", "ghost"])

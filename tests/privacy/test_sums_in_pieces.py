@@ -14,9 +14,9 @@ from torch.utils.data import TensorDataset
 import fedpriv as fp
 from fedpriv.clients.population import Population
 from fedpriv.engines.local import begin, seen_by_aggregator, simulate
-from fedpriv.oracle import private
+from fedpriv.oracle import data_answerer
 from fedpriv.oracle.backends import choose
-from fedpriv.oracle.private import PrivateOracle
+from fedpriv.oracle.data_answerer import data_oracle
 from fedpriv.oracle.sums import Sums
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.randomness.streams import Randomness
@@ -55,7 +55,7 @@ class Run:
         population = Population(clients, dtype=torch.float64)
         sums = Sums(choose("auto", population.model, population.loss), n, population.device)
         self.ledger, self.dim, self._streams = Ledger(Anything()), population.dim, Randomness(3, 4)
-        oracle = PrivateOracle(population, sums, privacy, self.ledger, self._streams)
+        oracle = data_oracle(population, sums, privacy, self.ledger, self._streams)
         network = fp.Star(n)
         self._parts = strategy, oracle, network, begin(strategy, population.params), self._streams
         self._seen = seen_by_aggregator(network, privacy)
@@ -72,7 +72,7 @@ def test_nothing_is_as_large_as_rows_of_all_clients(
     """Nor half of it: what is added up at once does not grow with their number."""
     n, pieces = 400, 8
     run = Run(n, STRATEGIES[strategy], PRIVACIES[privacy], width=40)
-    monkeypatch.setattr(private, "_NUMBERS", n * run.dim // pieces)
+    monkeypatch.setattr(data_answerer, "_NUMBERS", n * run.dim // pieces)
     with Largest() as largest:
         run.models(2)
     assert largest.numbers < n * run.dim / 2
@@ -92,7 +92,7 @@ def test_pieces_change_rounding_alone(privacy: str, strategy: str, monkeypatch: 
     whole = Run(9, STRATEGIES[strategy], PRIVACIES[privacy])
     wanted = whole.models()
     pieces = Run(9, STRATEGIES[strategy], PRIVACIES[privacy])
-    monkeypatch.setattr(private, "_NUMBERS", 2 * pieces.dim)  # two clients at a time
+    monkeypatch.setattr(data_answerer, "_NUMBERS", 2 * pieces.dim)  # two clients at a time
     for one, other in zip(wanted, pieces.models(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
     assert len(whole.ledger.records) == len(pieces.ledger.records) == 3

@@ -23,7 +23,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from fedpriv.split_runs.training import Training
 from split_runs import Case, Outcome, finished, training
 from test_going_on import without_digests
 from test_same_run import FEDAVG, GOSSIP, assert_same, in_one
@@ -34,6 +33,7 @@ from fedpriv.distributed.process_group import ProcessGroup
 from fedpriv.engines.sharded_graph import ShardedGraph
 from fedpriv.engines.sharding import SharedLedger, split_clients, split_examples
 from fedpriv.privacy.ledger import Ledger
+from fedpriv.runs.training import Training
 
 SIZE, TIMEOUT = 2, 60.0
 EVERYBODY, FIRST = (0, 1), (0,)

@@ -19,7 +19,7 @@ from fedpriv.config.schema import Config
 from fedpriv.engines.local import begin, simulate
 from fedpriv.measuring.evaluator import Evaluator
 from fedpriv.oracle.choosing import choose_by_trial
-from fedpriv.oracle.private import PrivateOracle
+from fedpriv.oracle.data_answerer import data_oracle
 from fedpriv.oracle.sums import Sums
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
@@ -121,7 +121,7 @@ def accuracy_in_one_process(found: Hospitals, absent: Mapping[int, Sequence[int]
     ledger = Ledger(Accountant(len(clients), terms.plan.privacy.delta))
     sums = Sums(choose_by_trial("auto", population).backend, len(clients), torch.device("cpu"))
     randomness = Randomness(terms.seed, secret)
-    oracle = PrivateOracle(population, sums, terms.plan.privacy, ledger, randomness)
+    oracle = data_oracle(population, sums, terms.plan.privacy, ledger, randomness)
     progress = begin(terms.strategy, start.expand(len(clients), -1))
     network = Missing(len(clients))
     network.absent = absent

@@ -18,7 +18,7 @@ from fedpriv.config.schema import Config
 from fedpriv.engines.local import begin, simulate
 from fedpriv.network.local import Star
 from fedpriv.oracle.choosing import choose_by_trial
-from fedpriv.oracle.private import PrivateOracle
+from fedpriv.oracle.data_answerer import data_oracle
 from fedpriv.oracle.sums import Sums
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
@@ -125,7 +125,7 @@ def in_one_process(found: Party) -> tuple[torch.Tensor, list[Record], list[torch
     start = population.start_alike(terms.start)
     ledger = Ledger(Accountant(len(clients), terms.plan.privacy.delta, None, terms.plan.records))
     sums = Sums(choose_by_trial("auto", population).backend, len(clients), torch.device("cpu"))
-    oracle = PrivateOracle(population, sums, terms.plan.privacy, ledger, randomness)
+    oracle = data_oracle(population, sums, terms.plan.privacy, ledger, randomness)
     progress = begin(terms.strategy, start.expand(len(clients), -1))
     heard = []
     network = Star(len(clients), terms.network.cohort)

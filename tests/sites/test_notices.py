@@ -20,7 +20,7 @@ from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.accounting.pairwise import by_client, complete, covariance
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.pairwise import Pairs, Pairwise
-from fedpriv.privacy.pricing import Pricing
+from fedpriv.privacy.release import Answer, release_scheme
 from fedpriv.privacy.settings import Privacy
 from fedpriv.sites import Federation, Site, propose
 from fedpriv.sites.messages import Question, pack, unpack_reply
@@ -153,7 +153,8 @@ def test_where_only_some_pairs_share_secrets_or_everyone_must_answer_nobody_sign
         found.close()
     privacy = Privacy(epsilon=1.0, noise_multiplier=1.0, trust=Pairwise(0, 2.0, found_links()))
     with pytest.raises(PrivacyError, match="every two clients"):
-        Pricing(privacy, [9] * 4).price(0, 0, "gradient", range(4), [1.0] * 4, without={3})
+        answer = Answer(0, 0, "gradient", range(4), privacy.clip, excluded=frozenset({3}))
+        release_scheme(privacy, [9] * 4).price(answer, [1.0] * 4)
 
 
 def found_links():

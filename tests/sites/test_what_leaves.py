@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from torch import Tensor
 
 from fedpriv.engines.local import Call, client_half
 from fedpriv.errors import PrivacyError
-from fedpriv.oracle.dry import DryOracle
-from fedpriv.oracle.questions import Question as Asked
+from fedpriv.oracle.oracle import Oracle, RoundContext
+from fedpriv.oracle.query import Query, QueryBuilder
+from fedpriv.oracle.synthetic import ZeroAnswerer
 from fedpriv.privacy.ledger import Ledger, Release
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.sites.messages import Question, Reply, pack, unpack_question, unpack_reply
@@ -22,14 +24,23 @@ from fedpriv.sites.messages import Question, Reply, pack, unpack_question, unpac
 PAIRS = "privacy.trust={pairwise: {colluders: 1, ratio: 3.0}}"
 
 
-class Replayed(DryOracle):
-    """Answers what was released, in order, and knows nothing else."""
+class ReplayAnswerer(ZeroAnswerer):
+    """Answers one site what it has released, in order, and knows nothing else."""
 
-    released: list[Tensor]
+    def __init__(self, number: int, queries: QueryBuilder, released: list[Tensor]) -> None:
+        super().__init__()
+        self._number, self._queries, self._released = number, queries, released
 
-    def _answer(self, question: Asked, params: Tensor, anchor: Tensor | None = None) -> Tensor:
-        super()._answer(question, params, anchor)
-        return self.released.pop(0).to(params.dtype) if self._recorded(question) else torch.full_like(params, 7.0)
+    def begin_round(self, context: RoundContext) -> tuple[RoundContext, Tensor | None]:
+        return replace(context, positions=torch.tensor([self._number])), None
+
+    def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
+        if not self._queries.is_released(query):
+            return torch.full_like(params, 7.0)
+        return self._released.pop(0).to(params.dtype)
+
+    def message(self, query: Query, context: RoundContext, message: Tensor) -> Tensor:
+        return self._released.pop(0).to(message.dtype)
 
 
 @pytest.mark.parametrize(
@@ -62,9 +73,9 @@ def test_replies_are_made_of_recorded_releases(
         values, file = released[id(member._ledger)], LedgerFile.read(member._ledger._path)
         assert len(values) == len(file.records)
         assert file.altered is None
-        oracle, local = Replayed(terms.plan.privacy, terms.sizes), terms.strategy.local_step.init(terms.start[None])
-        oracle._places = lambda cohort, number=number: torch.tensor([number])
-        oracle.released = values
+        queries = QueryBuilder(terms.plan.privacy, terms.sizes)
+        oracle = Oracle(queries, ReplayAnswerer(number, queries, values), torch.empty(0))
+        local = terms.strategy.local_step.init(terms.start[None])
         for (_, question), (_, reply) in zip(
             [one for one in found.transport.heard if one[0] == number],
             [one for one in found.transport.sent if one[0] == number],

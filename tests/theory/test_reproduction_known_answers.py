@@ -24,7 +24,7 @@ from fedpriv.strategies.schedules import StepSize
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "reproduce"))
 
 from mutual_information import leaks, mutual_information, own_information
-from sensors import Promise, SensorOracle, Sensors
+from sensors import Promise, SensorAnswerer, Sensors
 from svm_problem import Problem
 from svm_runs import METHODS, NODES, WEIGHT, Blocks, Cell, Prices, suboptimality
 
@@ -71,7 +71,7 @@ def test_blocks_of_runs_follow_the_library_s_own_run():
 def test_the_noise_of_a_block_is_the_library_s_price():
     # replace-one: a row of norm 1 moves the mean of 5 by 2/5; the problem's own part is not random at rate 1
     problem, prices = some_svm("l2", dim=3000), Prices(1.0, 1, ())
-    oracle = Blocks(problem, prices, [0.0, 1.5], seed=0)
+    oracle = Blocks(problem, prices, [0.0, 1.5], seed=0).oracle
     exact, noised = oracle.gradient(torch.zeros(NODES, 6000)).reshape(NODES, 2, 3000).unbind(1)
     assert float((noised - exact).std()) == pytest.approx(1.5 * 2 / 5, rel=0.02)
 
@@ -87,7 +87,7 @@ def test_sensors_agree_with_autograd_and_their_optimum_is_where_tracking_without
     value = (reading - (matrix @ x[..., None])[..., 0]).square().sum() + 0.01 * x.square().sum()
     assert torch.allclose(sensors.gradient(x.detach())[:, 0], torch.autograd.grad(value, x)[0])
     strategy = fp.gradient_tracking(StepSize(0.0005), 1000.0)
-    oracle = SensorOracle(sensors, Promise(Geometric(0.98)), torch.zeros(1), seed=0)
+    oracle = SensorAnswerer(sensors, Promise(Geometric(0.98)), torch.zeros(1), seed=0).oracle
     graph, start = fp.Graph(nx.complete_graph(6)), begin(strategy, x.detach())
     runs = simulate(strategy, oracle, graph, start, Randomness(0), rounds=1000)
     last = [done.progress.models for done in runs][-1]

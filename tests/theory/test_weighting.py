@@ -13,8 +13,8 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.models import LogisticRegression, resolve_loss
-from fedpriv.oracle.dry import DryOracle
-from fedpriv.oracle.made_up import MadeUpOracle
+from fedpriv.oracle.dry_run import recording_oracle
+from fedpriv.oracle.synthetic import random_oracle
 from fedpriv.runs.compatibility import check_linear
 
 SIZES = (5, 20, 95)
@@ -178,7 +178,7 @@ def test_answers_weighted_by_the_step_itself_are_no_sum_of_answers():
 
 
 def test_made_up_answers_have_the_shapes_of_real_ones() -> None:
-    oracle, params = MadeUpOracle(3, 1, 1.0), torch.zeros(3, 2, dtype=torch.float64)
+    oracle, params = random_oracle(3, 1, 1.0), torch.zeros(3, 2, dtype=torch.float64)
     objective, constraints = oracle.exact(params)
     assert oracle.gradient(params).shape == params.shape
     assert (objective.shape, constraints.shape) == ((3,), oracle.equality.shape)
@@ -186,10 +186,10 @@ def test_made_up_answers_have_the_shapes_of_real_ones() -> None:
 
 
 def test_a_plan_counts_the_gradients_of_each_example() -> None:
-    oracle, params = DryOracle(fp.Privacy(noise_multiplier=1.0), SIZES), torch.zeros(3, 2)
+    oracle, params = recording_oracle(fp.Privacy(noise_multiplier=1.0), SIZES), torch.zeros(3, 2)
     oracle.begin_round(0, torch.arange(3))
     oracle.gradient(params)
-    assert oracle.evaluations == [sum(SIZES)]
+    assert oracle.answerer.evaluations == [sum(SIZES)]
     oracle.begin_round(1, torch.arange(3))
     oracle.gradient_difference(params, params)
-    assert oracle.evaluations == [sum(SIZES), 2 * sum(SIZES)]
+    assert oracle.answerer.evaluations == [sum(SIZES), 2 * sum(SIZES)]

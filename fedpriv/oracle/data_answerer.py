@@ -1,0 +1,411 @@
+"""The only door to the data: bounded query -> price -> noise -> ledger -> tensor.
+
+How an answer is made depends on what leaves a client:
+
+1. `at: gradient`, unit sample: each example's gradient is clipped and a client's are added up; the sum is released.
+2. `at: gradient`, unit client: a client's whole gradient is clipped and released.
+3. `at: message`: gradients stay with the client, and its message is clipped and released.
+4. `at: none`, and a paper's own noise: exact or badly noised rows are released, and recorded as not private.
+
+What "released" means is the scheme's (fedpriv/privacy/release): rows with noise of their own, of pairs, or one sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpriv.checks import check_finite
+from fedpriv.clients.population import Population
+from fedpriv.errors import ConfigError, PrivacyError
+from fedpriv.oracle.batches import Draws
+from fedpriv.oracle.constraints import ConstraintSums
+from fedpriv.oracle.exact import ProblemValues
+from fedpriv.oracle.oracle import Oracle, RoundContext
+from fedpriv.oracle.query import Query, QueryBuilder
+from fedpriv.oracle.sums import Sums, check_depth, points_of, scaled
+from fedpriv.privacy.as_published import add_published_noise
+from fedpriv.privacy.clipping import Clip
+from fedpriv.privacy.correlated import OverTime
+from fedpriv.privacy.ledger import Ledger, Release, Witness
+from fedpriv.privacy.pairwise import excess
+from fedpriv.privacy.past_noise import PastNoise
+from fedpriv.privacy.record import Record
+from fedpriv.privacy.release import NoiseStreams, Price
+from fedpriv.privacy.settings import Cyclic, Privacy, Sampling
+from fedpriv.randomness.streams import PairSecrets, Randomness
+
+_NUMBERS = 2**23
+"""Numbers in rows of clients that are added up at once where only their sum is released."""
+
+
+def sum_rows(rows: Tensor) -> Tensor:
+    """Returns the sum of rows that are all in this process, `[k, dim] -> [1, dim]`."""
+    return rows.sum(0, keepdim=True)
+
+
+class DataAnswerer:
+    """Answers about the clients' data, clipped, noised and written in the ledger.
+
+    Guarantee: every tensor that a method returns is a Gaussian or Laplace mechanism whose sensitivity follows from how
+    its sum was clipped. Not so for `at: none` and `published`, which the ledger records as not private, and for
+    gradients with `at: message`, where only messages are noised.
+
+    Args:
+        population: The clients: all, or those in this process.
+        sums: Computes sums over examples, each of them clipped.
+        queries: Builds the queries; a private run needs a `noise_multiplier`.
+        ledger: Records each release before its value is handed out.
+        randomness: The run's random streams.
+        sum_clients: Adds up the rows of all processes, `[k, dim] -> [1, dim]`, as `network.total` does, for what is a
+            sum of all clients and for public facts. By default all rows are in this process.
+        max_clients: Largest of the numbers that all processes have. A bound that a strategy computes from what its
+            clients received is none where nobody takes part.
+        pair_secrets: What the only client of this process has agreed with the others; None where one process draws the
+            noise of all pairs.
+
+    Attributes:
+        ledger: Records each release.
+        excluded: Participants of the round who have signed that they do not answer: the noise of their pairs is left
+            out, and the others' own is priced as among those who are left. Only where pairs agree on secrets.
+    """
+
+    def __init__(
+        self,
+        population: Population,
+        sums: Sums,
+        queries: QueryBuilder,
+        ledger: Ledger | Witness,
+        randomness: Randomness,
+        sum_clients: Callable[[Tensor], Tensor] = sum_rows,
+        max_clients: Callable[[float], float] = float,
+        pair_secrets: PairSecrets | None = None,
+    ) -> None:
+        privacy = queries.privacy
+        if pair_secrets is not None and privacy.over_time is not None:
+            fix = "noise that pairs have agreed on is new in every round: use independent noise"
+            raise ConfigError("privacy.noise", "over time", fix)
+        history = None if privacy.over_time is None else PastNoise(privacy.over_time.factor)
+        self.ledger = ledger
+        self.excluded: frozenset[int] = frozenset()
+        self._population, self._part = population, population.part
+        self._sums, self._sum_clients, self._max_clients = sums, sum_clients, max_clients
+        self._queries, self._privacy = queries, privacy
+        self._scheme = queries.scheme.with_noise_from(NoiseStreams(randomness, history, pair_secrets))
+        self._randomness = randomness
+        self._draws = Draws(population, randomness, privacy.cohort_rate)
+        self._constraints: ConstraintSums | None = None
+        self._newest_price: Price | None = None
+        self._newest_rows = 0  # of the newest answer
+        self._answered_round = -1
+        check_depth(self._numbers_of_clipped_rows(), population.chunk)
+
+    def _numbers_of_clipped_rows(self) -> list[int]:
+        """How many clipped rows each client adds to one sum."""
+        if self._privacy.unit == "client":
+            return [1] * self._part.n_clients
+        if not self._privacy.trust.sums_only:
+            return [max(self._population.counts.tolist(), default=0)]
+        sizes = torch.tensor(np.asarray(self._part.all_sizes, dtype=np.int64))
+        return sizes.index_copy(0, self._part.ids, self._population.counts).tolist()
+
+    # --- the round
+
+    def begin_round(self, context: RoundContext) -> tuple[RoundContext, Tensor | None]:
+        """See `Answerer`: draws who works in this round, where that is secret."""
+        context = replace(context, positions=self._part.places(context.cohort))
+        self._drawn = self._draws.begin_round(context.round, context.cohort)
+        self._newest_rows = len(context.positions)
+        if self._drawn is None or not self._privacy.draws_senders:
+            return context, None
+        return replace(context, positions=context.positions[self._drawn]), self._drawn
+
+    @property
+    def one_answer_for_all(self) -> bool:
+        """See `Answerer`: what is released is made of the sum over all participants."""
+        return self._privacy.private and self._scheme.sums_only and self._privacy.at == "gradient"
+
+    def equality(self, context: RoundContext) -> Tensor:
+        """See `Answerer`."""
+        return self._population.equality[self._part.rows(context.cohort)]
+
+    def common_bound(self, bound: float | None) -> float | None:
+        """See `Answerer`."""
+        return None if bound is None else self._max_clients(bound)
+
+    # --- gradients
+
+    def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
+        """See `Answerer`."""
+        self._check_points(context, params, anchor)
+        if self.one_answer_for_all:
+            return self._gradient_for_all(query, context, params, anchor)
+        if self._privacy.private and self._privacy.unit == "sample":
+            clipped = self._sum(query, context, params, anchor, query.clip)
+            return self._release_sums_of_examples(query, context, clipped, self._queries.factors(query, context.cohort))
+        factors = self._queries.factors(query, context.queried)
+        rows = scaled(self._sum(query, context, params, anchor), factors)
+        if not self._queries.is_released(query):
+            return rows
+        if self._privacy.private:
+            return self._release_whole_clients(query, context, query.clip.rows(rows)[0])
+        return self._release_unprotected(query, context, rows, factors, params)
+
+    def _gradient_for_all(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
+        """Release the sum of the clients' contributions, which is added up some clients at a time."""
+        self._check_not_answered(context)
+        self._newest_rows = len(params)
+        rate, is_client = self._privacy.cohort_rate, self._privacy.unit == "client"
+        working = context.positions
+        if self._drawn is not None:
+            working = working[self._drawn]
+        factors = self._queries.factors(query, context.cohort)
+        total = torch.zeros(1, params.shape[1], dtype=torch.float64, device=params.device)
+        height = max(_NUMBERS // max(params.shape[1], 1), 1)
+        for first in range(0, len(working), height):
+            some = slice(first, first + height)
+            at = points_of(params, self._drawn, len(working), some)
+            less = None if anchor is None else points_of(anchor, self._drawn, len(working), some)
+            rows = self._sum(query, context, at, less, None if is_client else query.clip, some)
+            rows = scaled(rows, [factors[position] for position in working[some].tolist()])
+            if is_client:
+                rows = query.clip.rows(rows)[0] * (1 / rate)
+            total += rows.sum(0, keepdim=True)
+        return self._release_sum(query, context, total, [1 / rate] if is_client else factors)
+
+    def _sum(
+        self,
+        query: Query,
+        context: RoundContext,
+        params: Tensor,
+        anchor: Tensor | None,
+        clip: Clip | None = None,
+        some: slice = slice(None),
+    ) -> Tensor:
+        """Sum over the query's examples, each clipped when `clip` is given, of some of those who work."""
+        batches = self._draws.views(query.sampling, context.index, some)
+        weights = None if query.multipliers is None else self.constraints.of_gradients(query.multipliers)
+        return self._sums.gradients(batches, self._draws.rows[some], params, anchor, clip, weights)
+
+    # --- constraints, messages and exact values
+
+    def constraint_values(self, query: Query, context: RoundContext, params: Tensor) -> Tensor:
+        """See `Answerer`."""
+        self._check_points(context, params, None)
+        if not self._privacy.private:
+            record = self._scheme.unprotected(context.answer(query))
+            return self._open(Release(record, self.problem(params)[1].detach()), context)
+        sampled = self._sampled_factors(query.sampling, context.cohort)
+        bounded = self.constraints.of_losses(self._draws.batches(query.sampling, context.index), params)
+        released = self._release_sums_of_examples(query, context, bounded, self.constraints.factors(sampled))
+        return self.constraints.values(released)
+
+    def message(self, query: Query, context: RoundContext, message: Tensor) -> Tensor:
+        """See `Answerer`."""
+        if self._privacy.private:
+            return self._release_whole_clients(query, context, self._privacy.clip.rows(message)[0])
+        return self._release_unprotected(query, context, message, [1.0] * len(context.positions), message)
+
+    def exact(self, query: Query, context: RoundContext, params: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Answerer`."""
+        objective, constraints = self.problem(params)
+        if context.index == 0:
+            check_finite(objective, "objective")
+            check_finite(constraints, "constraint value")
+            everything = torch.cat([objective.unsqueeze(1), constraints], 1).detach()
+            self._open(Release(self._scheme.unprotected(context.answer(query)), everything), context)
+        return objective, constraints
+
+    @cached_property
+    def problem(self) -> ProblemValues:
+        """Exact objectives and constraints: without noise, for runs that make no promise."""
+        return ProblemValues(self._population)
+
+    def prepare(self, queries: Collection[str]) -> None:
+        """Compute what answers to these queries need from all processes, so that each process may be asked alone."""
+        if self._privacy.private and "statistic:constraints" in queries:
+            _ = self.constraints
+
+    @property
+    def constraints(self) -> ConstraintSums:
+        """What answers about constraints are sums of, before noise."""
+        if self._constraints is None:  # no cached_property: its lock would keep other processes from `sum_clients`
+            self._constraints = ConstraintSums(self._population, self._privacy, self._sum_clients)
+        return self._constraints
+
+    def statistic_deviation(self, round_index: int) -> Tensor:
+        """Upper bound on the standard deviation of constraint values, by noise and random batches (public).
+
+        Returns:
+            `[n_clients, c]`, of all clients, for a round in which every client takes part.
+        """
+        n_clients = self._queries.n_clients
+        if not self._privacy.private:
+            return torch.zeros(n_clients, self._population.equality.shape[1])
+        query = self._queries.constraint_values()
+        context = RoundContext.of(round_index, torch.arange(n_clients), n_clients)
+        sampled = self._sampled_factors(query.sampling, context.cohort)
+        price = self._scheme.price(context.answer(query), self.constraints.factors(sampled))
+        of_rows = list(price.noise_scales)
+        if self._scheme.sums_only:
+            of_rows = of_rows * n_clients
+        with_pairs = excess(price.record.pairs, n_clients)
+        scales = [scale * more for scale, more in zip(of_rows, with_pairs, strict=True)]
+        return self.constraints.deviation(scales, sampled)
+
+    def _sampled_factors(self, sampling: Sampling, cohort: Tensor) -> Tensor:
+        """Examples over expected examples of a batch, of every participant."""
+        sizes = self._queries.sizes[cohort]
+        return sizes / self._queries.expected_batch_size(sampling, sizes)
+
+    # --- releases
+
+    def _release_sums_of_examples(
+        self, query: Query, context: RoundContext, clipped: Tensor, factors: Sequence[float]
+    ) -> Tensor:
+        """Release each client's sum of clipped examples times its public factor; `factors` are of all participants."""
+        rows = scaled(clipped, [factors[position] for position in context.positions.tolist()])
+        if self._scheme.sums_only:
+            return self._release_sum(query, context, rows, factors)
+        return self._release_rows(query, context, rows, factors)
+
+    def _release_whole_clients(self, query: Query, context: RoundContext, clipped: Tensor) -> Tensor:
+        """Release rows that are whole clients' contributions, clipped."""
+        self._check_not_answered(context)
+        rate = self._privacy.cohort_rate
+        if self._scheme.sums_only:
+            return self._release_sum(query, context, clipped * (1 / rate), [1 / rate])
+        return self._release_rows(query, context, clipped, [1.0] * len(context.clients))
+
+    def _release_rows(self, query: Query, context: RoundContext, rows: Tensor, factors: Sequence[float]) -> Tensor:
+        """Release these participants' rows, whose sensitivity is one contribution's times each participant's factor."""
+        answer = context.answer(query, self.excluded)
+        price = self._priced(self._scheme.price(answer, factors), context)
+        release = self._scheme.add_noise(answer, rows, price, context.positions.tolist())
+        return self._open(release, context)
+
+    def _release_sum(self, query: Query, context: RoundContext, rows: Tensor, factors: Sequence[float]) -> Tensor:
+        """Release the sum of all processes' rows; whatever is made of an answer afterwards is made of that sum.
+
+        Returns:
+            The mean over the participants, in every row.
+        """
+        answer = context.answer(query)
+        price = self._priced(self._scheme.price(answer, factors), context)
+        release = self._scheme.add_noise(answer, self._sum_clients(rows), price, [])
+        mean = self._open(release, context) / len(context.clients)
+        return mean.expand(self._newest_rows, -1)
+
+    def _release_unprotected(
+        self, query: Query, context: RoundContext, rows: Tensor, factors: Sequence[float], params: Tensor
+    ) -> Tensor:
+        """Release rows with a paper's noise, if any; not private, and recorded so."""
+        record = self._scheme.unprotected(context.answer(query))
+        published = self._privacy.published
+        if published is None:
+            return self._open(Release(record, rows), context)
+
+        def largest_norms() -> list[float]:
+            batches = self._draws.views(query.sampling, context.index)
+            return self._sums.largest_norms(batches, params, replace(self._privacy.clip, norm="l1"))
+
+        clients = [context.clients[position] for position in context.positions.tolist()]
+        release = add_published_noise(rows, published, record, self._randomness, clients, factors, largest_norms)
+        return self._open(release, context)
+
+    def _open(self, release: Release, context: RoundContext) -> Tensor:
+        """Returns a release's value, once the ledger has it on record."""
+        value = self.ledger.open(release).to(self._population.params.dtype)
+        self._answered_round = context.round
+        return value
+
+    def _priced(self, price: Price, context: RoundContext) -> Price:
+        """Returns the price with the block of examples or clients that takes part, which the accountant compares."""
+        record = replace(price.record, time=self._participation(price.record, context))
+        self._newest_price = replace(price, record=record)
+        return self._newest_price
+
+    def _participation(self, record: Record, context: RoundContext) -> OverTime | None:
+        """See `_priced`."""
+        time = record.time
+        if time is None or time.separation == 1:
+            return time
+        sampling = self._privacy.sampling
+        if self._privacy.unit == "sample" and isinstance(sampling, Cyclic):
+            return replace(time, slot=self._draws.slot(sampling))
+        clients = context.clients
+        if list(clients) != list(range(clients[0], self._queries.n_clients, time.separation)):
+            raise PrivacyError(
+                f"round {context.round}: those who take part are none of the {time.separation} blocks of clients"
+            )
+        return replace(time, slot=clients[0])
+
+    def noise_variances(self, context: RoundContext) -> tuple[Sequence[float], Sequence[float]]:
+        """See `Answerer`."""
+        if not self._privacy.private or self._newest_price is None:
+            exact = [0.0] * len(context.positions)
+            return exact, exact
+        positions = range(self._newest_rows) if self._scheme.sums_only else context.positions.tolist()
+        return self._scheme.noise_variances(self._newest_price, context.clients, positions)
+
+    # --- what may not be asked
+
+    def _check_not_answered(self, context: RoundContext) -> None:
+        if self._privacy.cohort_rate < 1 and context.round <= self._answered_round:
+            raise PrivacyError(
+                f"round {context.round} was answered already: a second answer from the same secret cohort is not in "
+                "the planned epsilon. Ask once a round"
+            )
+
+    def _check_points(self, context: RoundContext, params: Tensor, anchor: Tensor | None) -> None:
+        published = self._privacy.published
+        expected = len(context.positions), self._population.dim
+        if self.one_answer_for_all and len(params) == 1:  # one point for all
+            expected = 1, self._population.dim
+        if params.shape != expected or (anchor is not None and anchor.shape != expected):
+            raise ConfigError("oracle query", tuple(params.shape), f"one row for each participant: {expected}")
+        if anchor is not None and published is not None and published.scale is None:
+            raise ConfigError("privacy.published", "gradient_difference", "the paper publishes no such answer")
+        if self._privacy.at != "gradient" or not self._scheme.sums_only:
+            return
+        was_received = _was_received(params, context) and (anchor is None or _was_received(anchor, context))
+        if context.index > 0 or not was_received:
+            raise PrivacyError(
+                "with this trust only sums over clients are released. A second answer, or one at a point that was not "
+                "received, would depend on a client's own answers, which are never released. Ask once a round, at what "
+                "was received, or use trust: local"
+            )
+
+
+def _was_received(points: Tensor, context: RoundContext) -> bool:
+    """Whether the points came this round; several may come side by side, `[k, parts * dim]`."""
+    if context.received is None:
+        return False
+    for part in context.received.split(points.shape[1], 1):
+        if len(points) == 1 and part.stride(0) == 0:
+            part = part[:1]
+        # the same memory needs no comparison, for which the processor would wait
+        if points.is_set_to(part) or torch.equal(points, part):
+            return True
+    return False
+
+
+def data_oracle(
+    population: Population,
+    sums: Sums,
+    privacy: Privacy,
+    ledger: Ledger | Witness,
+    randomness: Randomness,
+    sum_clients: Callable[[Tensor], Tensor] = sum_rows,
+    max_clients: Callable[[float], float] = float,
+    pair_secrets: PairSecrets | None = None,
+) -> Oracle[DataAnswerer]:
+    """Returns the oracle of a run; arguments as of `DataAnswerer`, with the privacy settings."""
+    queries = QueryBuilder(privacy, population.part.all_sizes)
+    answerer = DataAnswerer(population, sums, queries, ledger, randomness, sum_clients, max_clients, pair_secrets)
+    return Oracle(queries, answerer, population.params)

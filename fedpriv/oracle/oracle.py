@@ -1,0 +1,293 @@
+"""The oracle of a strategy: it builds queries, and an answerer answers them.
+
+Answerers are interchangeable: `DataAnswerer` (data_answerer.py) answers from data with noise and a ledger; zeros,
+random numbers and unit impulses (synthetic.py) stand in for data; `RecordingAnswerer` (dry_run.py) notes what is
+asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from fedpriv.errors import ConfigError
+from fedpriv.oracle.query import Query, QueryBuilder
+from fedpriv.privacy.release import Answer
+from fedpriv.privacy.settings import Privacy
+
+
+@dataclass(frozen=True)
+class RoundContext:
+    """Who takes part in a round, and how far it is.
+
+    Attributes:
+        round: The round, from 0.
+        cohort: Numbers of the participants, in all processes, sorted, `[m]`.
+        clients: The same numbers.
+        positions: Where in `cohort` those are whose rows queries have, `[k]`: the participants in this process, or
+            those of them who were drawn in secret.
+        received: What the participants in this process received, `[k, dim]`; None if unknown.
+        index: Number of answers of the round so far.
+    """
+
+    round: int
+    cohort: Tensor
+    clients: Sequence[int]
+    positions: Tensor
+    received: Tensor | None = None
+    index: int = 0
+
+    @staticmethod
+    def of(round_index: int, cohort: Tensor, n_clients: int) -> RoundContext:
+        """Returns the context of a round all of whose participants are in this process.
+
+        Raises:
+            ConfigError: the cohort is not sorted, or a client is in it twice: rows would be taken for others'.
+        """
+        if not bool((cohort.diff() > 0).all()):
+            raise ConfigError("network cohort", cohort.tolist(), "give every client once, in ascending order")
+        clients: Sequence[int] = range(n_clients)
+        if len(cohort) < n_clients or cohort[0] != 0 or cohort[-1] != n_clients - 1:
+            clients = cohort.tolist()
+        return RoundContext(round_index, cohort, clients, torch.arange(len(cohort)))
+
+    @property
+    def queried(self) -> Tensor:
+        """Numbers of the clients whose rows queries have, `[k]`."""
+        return self.cohort[self.positions]
+
+    def answer(self, query: Query, excluded: frozenset[int] = frozenset()) -> Answer:
+        """Returns which answer of the run the next one is, for its price and its noise."""
+        clip, share = query.clip, query.budget_share
+        return Answer(self.round, self.index, query.name, self.clients, clip, share, excluded)
+
+
+class Answerer(Protocol):
+    """Answers queries. Row i of a tensor belongs to the i-th of `context.positions`."""
+
+    @property
+    def one_answer_for_all(self) -> bool:
+        """Whether all participants get the same row."""
+        ...
+
+    def begin_round(self, context: RoundContext) -> tuple[RoundContext, Tensor | None]:
+        """Returns the context with the participants of this process, and where among them those are who were drawn.
+
+        These are None where nobody was drawn in secret before anything is computed; see `Oracle.begin_round`.
+        """
+        ...
+
+    def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
+        """Gradients, or differences of gradients at `params` and `anchor`: `[k, dim] -> [k, dim]`."""
+        ...
+
+    def constraint_values(self, query: Query, context: RoundContext, params: Tensor) -> Tensor:
+        """Values of the constraints: `[k, dim] -> [k, c]`."""
+        ...
+
+    def exact(self, query: Query, context: RoundContext, params: Tensor) -> tuple[Tensor, Tensor]:
+        """Objectives and values of the constraints: `[k, dim] -> [k], [k, c]`."""
+        ...
+
+    def message(self, query: Query, context: RoundContext, message: Tensor) -> Tensor:
+        """Messages as they leave the clients: `[k, dim] -> [k, dim]`."""
+        ...
+
+    def equality(self, context: RoundContext) -> Tensor:
+        """Which constraint values must be zero, `[k, c]` boolean."""
+        ...
+
+    def common_bound(self, bound: float | None) -> float | None:
+        """The bound of a difference of gradients: the largest of all processes; None for the default."""
+        ...
+
+    def noise_variances(self, context: RoundContext) -> tuple[Sequence[float], Sequence[float]]:
+        """Of the newest gradient: the variance of the noise in each row, and each row's part in that of the mean."""
+        ...
+
+
+A_co = TypeVar("A_co", bound=Answerer, covariant=True)
+
+
+class Oracle(Generic[A_co]):
+    """Answers a strategy's queries about the clients' data; implements `fedpriv.strategies.base.Oracle`.
+
+    Args:
+        queries: Builds the queries.
+        answerer: Answers them.
+        like: A tensor with the type and device that weights should have.
+
+    Attributes:
+        queries: Builds the queries.
+        answerer: Answers them.
+        privacy: The privacy settings.
+        n_clients: Number of clients of the run (public).
+    """
+
+    def __init__(self, queries: QueryBuilder, answerer: A_co, like: Tensor) -> None:
+        self.queries = queries
+        self.answerer = answerer
+        self._like = like
+        self.privacy: Privacy = queries.privacy
+        self.n_clients = queries.n_clients
+        self.begin_round(0, torch.arange(self.n_clients))
+
+    def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> Tensor | None:
+        """Start a round: rows of queries now belong to the clients of `cohort` that are in this process.
+
+        Args:
+            round_index: The round, from 0.
+            cohort: Numbers of the clients that take part, in all processes, sorted; records and prices are those of
+                all.
+            received: What those in this process received, `[k, dim]`.
+
+        Returns:
+            Where some clients were drawn in secret to send a message: those in this process, as positions among its
+            participants, `[j]`. Rows of queries and messages are then theirs. None: rows are those of all its
+            participants.
+
+        Raises:
+            ConfigError: the cohort is not sorted, or a client is in it twice.
+        """
+        context = RoundContext.of(round_index, cohort, self.n_clients)
+        self._context, drawn = self.answerer.begin_round(replace(context, received=received))
+        return drawn
+
+    @property
+    def alike(self) -> bool:
+        """Whether an answer is one for all participants."""
+        return self.answerer.one_answer_for_all
+
+    @property
+    def weights(self) -> Tensor:
+        """Weight of each client of the round, `n m_i / sum(m)` over all n clients, `[k]` (public)."""
+        return self.queries.weights(self._context.queried).to(self._like)
+
+    @property
+    def equality(self) -> Tensor:
+        """Which constraint values must be zero, `[k, c]` boolean (public)."""
+        return self.answerer.equality(self._context)
+
+    @property
+    def noise_variance(self) -> Tensor:
+        """Variance of the noise in each entry of the newest gradient's rows, `[k, 1]` (public).
+
+        Raises:
+            ConfigError: messages are noised, not gradients.
+        """
+        self._check_gradients_are_noised()
+        of_rows, _ = self.answerer.noise_variances(self._context)
+        return self._like.new_tensor(of_rows).unsqueeze(1)
+
+    @property
+    def noise_in_mean(self) -> Tensor:
+        """Each row's part in the noise of the mean of all rows, `[k, 1]` (public): their mean is its variance.
+
+        Raises:
+            ConfigError: messages are noised, not gradients.
+        """
+        self._check_gradients_are_noised()
+        _, in_mean = self.answerer.noise_variances(self._context)
+        return self._like.new_tensor(in_mean).unsqueeze(1)
+
+    def _check_gradients_are_noised(self) -> None:
+        if self.privacy.private and self.privacy.at == "message":
+            fix = "with at: message gradients have no noise that could be subtracted: leave it out, or use at: gradient"
+            raise ConfigError("strategy.optimizer", "noise_floor", fix)
+
+    def gradient(self, params: Tensor) -> Tensor:
+        """Gradient of each client's objective, on a fresh batch: `[k, dim] -> [k, dim]`."""
+        return self._gradients(self.queries.gradient(), params)
+
+    def client_gradient(self, params: Tensor) -> Tensor:
+        """Gradient of each client's own mean loss, on a fresh batch: `[k, dim] -> [k, dim]`."""
+        return self._gradients(self.queries.client_gradient(), params)
+
+    def full_gradient(self, params: Tensor) -> Tensor:
+        """Gradient of each client's objective on all its examples: `[k, dim] -> [k, dim]`."""
+        return self._gradients(self.queries.full_gradient(), params)
+
+    def gradient_difference(self, params: Tensor, anchor: Tensor, bound: float | None = None) -> Tensor:
+        """Difference of the gradients at two points, on a fresh batch: `[k, dim] -> [k, dim]`.
+
+        Args:
+            params: First point, `[k, dim]`.
+            anchor: The other point, `[k, dim]`.
+            bound: Norm to which each unit's difference is clipped, public or computed from what was released. By
+                default, and at most, twice the clip bound of a gradient.
+        """
+        query = self.queries.gradient_difference(self.answerer.common_bound(bound))
+        return self._gradients(query, params, anchor)
+
+    def lagrangian_gradient(self, params: Tensor, multipliers: Tensor) -> Tensor:
+        """Gradient of each client's `f_i + <multipliers_i, c_i>`: `[n, dim], [n, c] -> [n, dim]`.
+
+        Each example's gradient is clipped after it is multiplied by the coefficients of objective and constraints.
+
+        Args:
+            params: One point for each client.
+            multipliers: Public, or computed from what was released before.
+        """
+        return self._gradients(self.queries.lagrangian_gradient(multipliers), params)
+
+    def _gradients(self, query: Query, params: Tensor, anchor: Tensor | None = None) -> Tensor:
+        answer = self.answerer.gradients(query, self._context, params, anchor)
+        self._count_answer()
+        return answer
+
+    def statistic(self, params: Tensor, name: str) -> Tensor:
+        """Statistic of each client at its row; for `"constraints"` its constraint values, `[n, dim] -> [n, c]`.
+
+        Each example contributes its loss, clipped to `[0, bound]` and centred, times public coefficients: a vector of
+        norm at most 1, before the row is multiplied by a public factor.
+
+        Raises:
+            ConfigError: there is no statistic of this name.
+        """
+        if name != "constraints":
+            raise ConfigError("statistic", name, "unknown: there is 'constraints'")
+        self._check_everyone()
+        values = self.answerer.constraint_values(self.queries.constraint_values(), self._context, params)
+        self._count_answer()
+        return values
+
+    def exact(self, params: Tensor) -> tuple[Tensor, Tensor]:
+        """Each client's share of the objective and its constraint values, without noise: `[n, dim] -> [n], [n, c]`.
+
+        They are differentiable, so that clients can solve subproblems. The first answer of a round is recorded as not
+        private; further ones are not recorded, since epsilon is infinite already.
+
+        Raises:
+            ConfigError: the run is private.
+            DataError: a value is not finite at the point received.
+        """
+        query = self.queries.exact()
+        self._check_everyone()
+        values = self.answerer.exact(query, self._context, params)
+        if self._context.index == 0:
+            self._count_answer()
+        return values
+
+    def release_message(self, message: Tensor) -> Tensor:
+        """With `at: message`, clip, noise and record messages `[k, dim]`; else return them unchanged.
+
+        Raises:
+            BudgetExhausted: the release would pass the target epsilon.
+        """
+        if self.privacy.boundary != "message":
+            return message
+        released = self.answerer.message(self.queries.message(), self._context, message)
+        self._count_answer()
+        return released
+
+    def _count_answer(self) -> None:
+        self._context = replace(self._context, index=self._context.index + 1)
+
+    def _check_everyone(self) -> None:
+        if len(self._context.cohort) < self.n_clients:
+            count = len(self._context.cohort)
+            raise ConfigError("network.cohort", count, "constraints need every client in every round")

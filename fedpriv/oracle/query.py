@@ -1,0 +1,129 @@
+"""The queries that a strategy may ask: how each is clipped and sampled, and what is public about its answer.
+
+The plan of a run and the run itself build their queries here, so that what is planned is what is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedpriv.errors import ConfigError
+from fedpriv.privacy.clipping import Clip
+from fedpriv.privacy.release import ReleaseScheme, release_scheme
+from fedpriv.privacy.settings import Cyclic, FixedSize, Poisson, Privacy, Sampling
+
+
+@dataclass(frozen=True)
+class Query:
+    """One query of one round.
+
+    Attributes:
+        name: Its name in the ledger.
+        clip: How each unit's contribution is clipped.
+        sampling: How its examples are drawn.
+        budget_share: Share of the budget, where a gradient of the same round has share 1.
+        is_weighted: Whether each client's answer is multiplied by its share of all examples.
+        gradients_per_example: Number of gradients that are computed for each example.
+        multipliers: Public multipliers of the constraints, `[k, m]`, in the gradient of a Lagrangian.
+    """
+
+    name: str
+    clip: Clip
+    sampling: Sampling
+    budget_share: float = 1.0
+    is_weighted: bool = True
+    gradients_per_example: int = 1
+    multipliers: Tensor | None = None
+
+
+class QueryBuilder:
+    """Builds the queries of a run.
+
+    Args:
+        privacy: The privacy settings.
+        sizes: Public number of examples of each client.
+
+    Attributes:
+        scheme: How answers are priced and released.
+    """
+
+    def __init__(self, privacy: Privacy, sizes: Sequence[int] | Sequence[float]) -> None:
+        self.privacy, self.n_clients = privacy, len(sizes)
+        self.scheme: ReleaseScheme = release_scheme(privacy, sizes)
+        self.sizes = torch.as_tensor(sizes, dtype=torch.double)
+        self._mean_size = self.sizes.mean()
+
+    def gradient(self) -> Query:
+        """Gradient of each client's objective."""
+        return self._query("gradient")
+
+    def client_gradient(self) -> Query:
+        """Gradient of each client's own mean loss."""
+        return replace(self._query("client_gradient"), is_weighted=False)
+
+    def full_gradient(self) -> Query:
+        """Gradient of each client's objective on all its examples."""
+        return self._query("full_gradient")
+
+    def gradient_difference(self, bound: float | None) -> Query:
+        """Difference of gradients at two points, clipped to `bound`, by default and at most to twice a gradient's."""
+        query, widest = self._query("gradient_difference"), 2 * self.privacy.clip.bound
+        clip = replace(query.clip, bound=widest if bound is None else min(bound, widest))
+        return replace(query, clip=clip, gradients_per_example=2)
+
+    def lagrangian_gradient(self, multipliers: Tensor) -> Query:
+        """Gradient of each client's `f_i + <multipliers_i, c_i>`."""
+        return replace(self._query("lagrangian_gradient"), is_weighted=False, multipliers=multipliers)
+
+    def constraint_values(self) -> Query:
+        """Values of each client's constraints, for which each example contributes a vector of norm at most 1."""
+        norm = self.privacy.clip.norm
+        share = self.privacy.statistics.relative_share(norm)
+        query = self._query("statistic:constraints")
+        return replace(query, clip=Clip(1.0, norm), budget_share=share, gradients_per_example=0)
+
+    def exact(self) -> Query:
+        """Objective and constraints of each client without noise.
+
+        Raises:
+            ConfigError: the run is private.
+        """
+        if self.privacy.at != "none":
+            fix = "the strategy needs exact answers, which are not private; use at: none"
+            raise ConfigError("privacy.at", self.privacy.at, fix)
+        return self._query("exact")
+
+    def message(self) -> Query:
+        """A client's message, which uses all its examples."""
+        return replace(self._query("message"), gradients_per_example=0)
+
+    def _query(self, name: str) -> Query:
+        return Query(name, self.privacy.clip, self.scheme.sampling_of(name))
+
+    def is_released(self, query: Query) -> bool:
+        """Whether the answer leaves its client: where messages are noised, nothing else does."""
+        return query.name == "message" or self.privacy.boundary != "message"
+
+    def weights(self, clients: Tensor) -> Tensor:
+        """Weight of each of these clients, `n m_i / sum(m)` over all n clients, `[k]`."""
+        return self.sizes[clients] / self._mean_size
+
+    def factors(self, query: Query, clients: Tensor) -> list[float]:
+        """Public factor of each of these clients' rows, from a sum over the batch to the answer."""
+        sizes = self.sizes[clients]
+        weights = self.weights(clients) if query.is_weighted else 1.0
+        return (weights / self.expected_batch_size(query.sampling, sizes)).tolist()
+
+    def expected_batch_size(self, sampling: Sampling, sizes: Tensor) -> Tensor:
+        """Expected examples of the batches of clients with so many examples, `[k] -> [k]`."""
+        if isinstance(sampling, Poisson):
+            return sizes * sampling.rate
+        if isinstance(sampling, Cyclic):
+            return sizes * sampling.rate / sampling.blocks
+        if isinstance(sampling, FixedSize):
+            return sizes.clamp_max(sampling.size)
+        return sizes

@@ -1,0 +1,135 @@
+"""Answers that are made without data: zeros, unit impulses and random numbers.
+
+Zeros plan a run (dry_run.py), impulses follow the noise of a round through a strategy, and random numbers test whether
+a strategy's messages are `linear`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedpriv.oracle.oracle import Oracle, RoundContext
+from fedpriv.oracle.query import Query, QueryBuilder
+from fedpriv.privacy.settings import Privacy
+
+
+class ZeroAnswerer:
+    """Answers zeros.
+
+    Args:
+        n_constraints: Number of constraint values of a client, which all count as inequalities.
+    """
+
+    one_answer_for_all = False
+
+    def __init__(self, n_constraints: int = 1) -> None:
+        self._n_constraints = n_constraints
+
+    def begin_round(self, context: RoundContext) -> tuple[RoundContext, Tensor | None]:
+        """See `Answerer`."""
+        return context, None
+
+    def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
+        """See `Answerer`."""
+        return torch.zeros_like(params)
+
+    def constraint_values(self, query: Query, context: RoundContext, params: Tensor) -> Tensor:
+        """See `Answerer`."""
+        return params.new_zeros(len(params), self._n_constraints)
+
+    def exact(self, query: Query, context: RoundContext, params: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Answerer`; zeros that depend on the parameters, so that they have (zero) gradients."""
+        zeros = 0 * params.sum(1)
+        return zeros, zeros.unsqueeze(1).expand(-1, self._n_constraints)
+
+    def message(self, query: Query, context: RoundContext, message: Tensor) -> Tensor:
+        """See `Answerer`."""
+        return torch.zeros_like(message)
+
+    def equality(self, context: RoundContext) -> Tensor:
+        """See `Answerer`."""
+        return torch.zeros(len(context.clients), self._n_constraints, dtype=torch.bool)
+
+    def common_bound(self, bound: float | None) -> float | None:
+        """See `Answerer`; the default, since the real one may depend on answers."""
+        return None
+
+    def noise_variances(self, context: RoundContext) -> tuple[Sequence[float], Sequence[float]]:
+        """See `Answerer`."""
+        zeros = [0.0] * len(context.positions)
+        return zeros, zeros
+
+
+class ImpulseAnswerer(ZeroAnswerer):
+    """Answers every client in round t with `size` times the t-th unit vector, of as many numbers as there are rounds.
+
+    Started at zero, a strategy that is linear in the answers then reports a model whose t-th number says how much of
+    the noise of round t is left in it.
+    """
+
+    def __init__(self, size: float) -> None:
+        super().__init__()
+        self._size = size
+
+    def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
+        """See `Answerer`."""
+        return self._impulse(params, context.round)
+
+    def message(self, query: Query, context: RoundContext, message: Tensor) -> Tensor:
+        """See `Answerer`."""
+        return self._impulse(message, context.round)
+
+    def _impulse(self, like: Tensor, round_index: int) -> Tensor:
+        answer = torch.zeros_like(like)
+        answer[:, round_index] = self._size
+        return answer
+
+
+class RandomAnswerer(ZeroAnswerer):
+    """Random answers of dimension 2, with one constraint.
+
+    Args:
+        n_clients: Number of clients.
+        rounds: Number of rounds with answers.
+        spread: By how much single clients' answers are changed, never their sum: a linear strategy must not notice.
+    """
+
+    def __init__(self, n_clients: int, rounds: int, spread: float) -> None:
+        super().__init__()
+        draw = torch.Generator().manual_seed(0)
+        self._answers, self._moves = torch.randn(2, rounds, n_clients, 2, generator=draw, dtype=torch.float64)
+        self._spread = spread
+
+    def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
+        """See `Answerer`."""
+        return self._rows(context)
+
+    def constraint_values(self, query: Query, context: RoundContext, params: Tensor) -> Tensor:
+        """See `Answerer`."""
+        return self._rows(context)[:, :1]
+
+    def exact(self, query: Query, context: RoundContext, params: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Answerer`."""
+        rows = self._rows(context)
+        return rows[:, 0], rows[:, 1:]
+
+    def message(self, query: Query, context: RoundContext, message: Tensor) -> Tensor:
+        """See `Answerer`; messages are not noised, since what is tested is what they are made of."""
+        return message
+
+    def _rows(self, context: RoundContext) -> Tensor:
+        moves = self._moves[context.round][context.cohort]
+        return self._answers[context.round][context.cohort] + self._spread * (moves - moves.mean(0))
+
+
+def random_oracle(n_clients: int, rounds: int, spread: float) -> Oracle[RandomAnswerer]:
+    """Returns an oracle with random answers, for a strategy without privacy; arguments as of `RandomAnswerer`.
+
+    Clients have unequal weights: sums of messages that are multiplied by them are no sums of answers.
+    """
+    weights: list[float] = torch.linspace(0.5, 1.5, n_clients, dtype=torch.float64).tolist()
+    answerer = RandomAnswerer(n_clients, rounds, spread)
+    return Oracle(QueryBuilder(Privacy(at="none"), weights), answerer, torch.empty(0, dtype=torch.float64))

@@ -1,0 +1,33 @@
+"""How each kind of trust releases an answer: sensitivity, price and noise together, one file for each.
+
+`local`: every client noises its own row. `pairwise`: so it does here, with less noise, and noise that cancels between
+pairs is added. `sums`: only the sum over clients is released (secure aggregation, and a trusted server). Noise that is
+correlated between rounds wraps any of them: `NoiseStreams.history` filters the unit noise that a scheme draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedpriv.privacy.pairwise import Pairwise
+from fedpriv.privacy.release.local import LocalRelease
+from fedpriv.privacy.release.pairwise import PairwiseRelease
+from fedpriv.privacy.release.scheme import Answer, NoiseStreams, Price, ReleaseScheme
+from fedpriv.privacy.release.sums import SumRelease
+from fedpriv.privacy.settings import Privacy
+
+__all__ = ["Answer", "NoiseStreams", "Price", "ReleaseScheme", "release_scheme"]
+
+
+def release_scheme(privacy: Privacy, sizes: Sequence[int] | Sequence[float]) -> ReleaseScheme:
+    """Returns how a run with these settings releases its answers.
+
+    Args:
+        privacy: The privacy settings.
+        sizes: Public number of examples of each client.
+    """
+    if privacy.trust.sums_only:
+        return SumRelease(privacy, sizes)
+    if isinstance(privacy.trust, Pairwise):
+        return PairwiseRelease(privacy, sizes)
+    return LocalRelease(privacy, sizes)

@@ -1,0 +1,76 @@
+"""Trust `secure_aggregation` and `central`: nothing is released but the sum over the participants.
+
+With clipped sums x_i, public factors f_i, sensitivity S of a clipped sum, m participants, and h the number of those who
+follow the protocol (`min_honest`; for a trusted server, which draws the noise itself, h is the number of all clients):
+
+    Y = sum_i f_i x_i + sum_i sigma_i Z_i,    sigma_i^2 = sigma^2 / h,    sigma = (z / share) S max_k f_k
+
+Every participant adds a share of the noise inside the sum, and the shares of h of them already add up to sigma. The
+sum of all m shares is drawn as one.
+
+Guarantee: Y, and all that is computed from it, is a Gaussian mechanism of each client's data with noise multiplier
+z / share, against everybody who sees no single row, and any m - h participants together. All rows of an answer are
+Y / m.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from fedpriv.errors import PrivacyError
+from fedpriv.privacy.ledger import Release
+from fedpriv.privacy.mechanisms import EVERYBODY, add_noise
+from fedpriv.privacy.release.scheme import Answer, Price, ReleaseScheme
+from fedpriv.privacy.settings import Privacy
+
+
+class SumRelease(ReleaseScheme):
+    """Releases the sum over the participants; see the module."""
+
+    sums_only = True
+
+    def __init__(self, privacy: Privacy, sizes: Sequence[int] | Sequence[float]) -> None:
+        super().__init__(privacy, sizes)
+        self._min_honest = privacy.trust.shares(len(sizes))
+
+    def price(self, answer: Answer, factors: Sequence[float]) -> Price:
+        """See `ReleaseScheme`; the sum gets the noise of its largest factor."""
+        if answer.excluded:
+            raise PrivacyError("only where every two clients share a secret may pairs be left out")
+        noise_multiplier = self.relative_noise(answer)
+        scale = noise_multiplier * self.privacy.sensitivity_of(answer.clip) * max(factors, default=1.0)
+        return Price(self.record(answer, noise_multiplier, noise_multiplier), [scale])
+
+    def add_noise(self, answer: Answer, rows: Tensor, price: Price, positions: Sequence[int]) -> Release:
+        """See `ReleaseScheme`."""
+        senders = self._senders(answer.clients)
+        if senders < self._min_honest:
+            raise PrivacyError(
+                f"round {answer.round} has {senders} participants, fewer than min_honest = {self._min_honest}, who "
+                f"share the noise (trust: {self.privacy.trust})"
+            )
+        return add_noise(
+            rows,
+            price.noise_scales,
+            self.privacy.mechanism,
+            price.record,
+            self.streams.randomness,
+            [EVERYBODY],
+            amount=senders / self._min_honest,
+            past=self.streams.history,
+        )
+
+    def noise_variances(
+        self, price: Price, clients: Sequence[int], positions: Sequence[int]
+    ) -> tuple[list[float], list[float]]:
+        """See `ReleaseScheme`: every row is the mean."""
+        of_sum = (self.privacy.mechanism.deviation * price.noise_scales[0]) ** 2
+        of_sum *= self.growth_over_time(price.record.round)
+        of_mean = of_sum * (self._senders(clients) / len(clients)) / (len(clients) * self._min_honest)
+        return [of_mean] * len(positions), [of_mean] * len(positions)
+
+    def _senders(self, clients: Sequence[int]) -> int:
+        """Number of clients that send a share of the noise; all, if it must cancel that of earlier rounds."""
+        return len(clients) if self.privacy.over_time is None else self.n_clients
