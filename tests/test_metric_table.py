@@ -19,6 +19,7 @@ from fedpriv.cli import app
 from fedpriv.config import build, load_config
 from fedpriv.measuring import metrics
 from fedpriv.measuring.metrics import Metric, value_of
+from fedpriv.measuring.tasks import Task
 from fedpriv.models import predict
 from fedpriv.reports import comparison, picture
 from fedpriv.reports.report import Run
@@ -28,7 +29,7 @@ SETTINGS = ["rounds=4", "data.partition.n_clients=3"]
 ON_A_RING = [*SETTINGS, "log.csv=true", "strategy=gradient_tracking", "network={topology: ring}"]
 
 
-def balanced_accuracy(outputs: Tensor, targets: Tensor, loss: object) -> Tensor:
+def balanced_accuracy(outputs: Tensor, targets: Tensor, loss: object, task: Task) -> Tensor:
     right = targets[predict(outputs) == targets]
     return torch.stack([torch.bincount(labels, minlength=outputs.shape[1]) for labels in (right, targets)]).double()
 
@@ -111,14 +112,14 @@ def test_sums_over_batches_are_the_metric_of_all() -> None:
     """The mean over classes of the fraction that is found, whatever the batches."""
     generator = torch.Generator().manual_seed(0)
     outputs, targets = torch.randn(90, 4, generator=generator), torch.randint(3, (90,), generator=generator)
-    parts = [balanced_accuracy(outputs[i::7], targets[i::7], None) for i in range(7)]
+    parts = [balanced_accuracy(outputs[i::7], targets[i::7], None, Task("classes")) for i in range(7)]
     found, whole = predict(outputs).numpy(), targets.numpy()
     each = [(found[whole == label] == label).mean() for label in range(3)]
     assert value_of(sum(parts, torch.zeros(2, 4))) == pytest.approx(sum(each) / 3), "of the classes that there are"
-    of_all = metrics.accuracy(outputs, targets, torch.nn.functional.cross_entropy)
+    of_all = metrics.accuracy(outputs, targets, torch.nn.functional.cross_entropy, Task("classes"))
     assert of_all is not None
     assert value_of(of_all) == float((found == whole).mean())
-    assert metrics.accuracy(outputs, targets.double(), torch.nn.functional.cross_entropy) is None
+    assert metrics.accuracy(outputs, targets, torch.nn.functional.cross_entropy, Task("other")) is None
 
 
 def test_no_name_stands_in_two_rows() -> None:

@@ -56,7 +56,7 @@ def test_least_squares_without_noise(tmp_path: Path):
     np.testing.assert_allclose(result.params.numpy(), solution, atol=1e-4)
     assert result.test_loss == pytest.approx(float(np.square(x @ solution - y).mean()), rel=1e-4)
     assert result.test_accuracy is None
-    assert "test loss" in str(result)
+    assert "test RMSE" in str(result)
 
 
 def test_errors_are_in_the_units_of_the_target(tmp_path: Path):

@@ -135,11 +135,12 @@ def _iterate(config: Config, training: Training, folder: Path, signals: Signals)
     # lines past the checkpoint are as they will be again, unless no release past it will be
     keep = math.inf if training.ledger.replays else done
     board = sinks.TensorBoard(_private(folder / "tb"), done) if config.log.tensorboard else None
-    own = [f"test_{name}" for name in config.log.metrics]
+    evaluate = training.measures.evaluate
+    tested = [] if evaluate is None else evaluate.names(training.population.params[0])
     of_clients = [name for name in metrics.numbers() if name.startswith("client_") and config.log.client_tests]
     writers = [
         sinks.Jsonl(folder / "metrics.jsonl", keep),
-        *([sinks.Csv(folder / "metrics.csv", keep, [*own, *of_clients])] if config.log.csv else []),
+        *([sinks.Csv(folder / "metrics.csv", keep, [*tested, *of_clients])] if config.log.csv else []),
         *([board] if board else []),
         sinks.Live(config.rounds, done, err),
     ]

@@ -45,7 +45,7 @@ class Layout:
     def unflatten(self, rows: Tensor) -> dict[str, Tensor]:
         """Trainable parameters by name, as views: `[..., dim] -> {name: [..., *shape]}`."""
         parts = zip(self.shapes, rows.split(self._sizes, dim=-1), strict=True)
-        return {name: part.view(*rows.shape[:-1], *shape) for (name, shape), part in parts}
+        return {name: part.view((*rows.shape[:-1], *shape)) for (name, shape), part in parts}
 
     def row_of(self, model: nn.Module) -> Tensor:
         """The trainable parameters of a model of this layout, copied, `[dim]`."""

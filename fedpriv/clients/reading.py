@@ -216,10 +216,15 @@ def _stacked(examples: list[Any]) -> list[Pair]:
 def pair_of(batch: object, count: int | None = None) -> Pair:
     """Inputs and targets of a batch of so many examples; None: as many as there are.
 
+    Of more than two tensors the last one is the target, and the model gets the others as arguments:
+    `(x1, x2, y)` is `((x1, x2), y)`.
+
     Raises:
         DataError: it is no pair of tensors, or of dicts and tuples of tensors, with a row for each example.
     """
     found = plain(batch)
+    if isinstance(found, tuple) and len(found) > 2:
+        found = found[:-1], found[-1]
     if isinstance(found, Tensor) or (isinstance(found, tuple) and len(found) == 1):
         raise DataError(
             "a loader gave inputs without targets: give pairs (input, target), e.g. TensorDataset(inputs, targets); "

@@ -6,6 +6,7 @@ Reported models are computed from releases and test data count as public, so the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,18 +15,20 @@ from torch.func import vmap
 from torch.utils.data import DataLoader, Dataset
 
 from fedpriv.clients.client import Loss
-from fedpriv.clients.layout import copied
+from fedpriv.clients.layout import Layout, copied
 from fedpriv.clients.reading import Pair, check_finite, pair_of
 from fedpriv.devices import fetched
 from fedpriv.errors import DataError, cut, in_short
 from fedpriv.measuring import metrics
 from fedpriv.measuring.own import OwnMetrics
+from fedpriv.measuring.tasks import Task, task_of
 from fedpriv.models.example_losses import example_losses
 from fedpriv.nested import Nested, each, first, joined
 from fedpriv.oracle.backends.functional import Functional
 
 _AT_ONCE = 16  # models in a forward pass
 _EXAMPLES = 2**14  # of all models in a forward pass on another device than a processor
+_RANKED = ("binary", "multilabel")  # tasks with metrics of all examples together
 Batches = list[Pair]
 Answer = tuple[Tensor | list[Any], Nested]
 """Each model's outputs on a batch, and the targets."""
@@ -63,8 +66,19 @@ class Evaluator:
         self._functional, self._loss = Functional(copied(model).eval(), loss), loss
         parameter = next(model.parameters())
         self._parameter, self._batch_size = parameter, batch_size
+        self._start = Layout.of(model).row_of(model)
         self._batches = self.batches_of(test)
         self._chosen: dict[int, Batches] = {}
+        self._metrics = [row for row in metrics.TESTED if row.name not in self._own.names]
+
+    @cached_property
+    @torch.no_grad()
+    def _task(self) -> Task:
+        """What is predicted, by the loss, all test targets and the shape of outputs."""
+        inputs, targets = joined(self._batches)
+        few = each(lambda t: t[:2], inputs)
+        outputs = self._functional.outputs(self._functional.unflatten(self._start), few)
+        return task_of(self._loss, outputs, targets)
 
     @torch.no_grad()
     def try_out(self, params: Tensor) -> None:
@@ -156,11 +170,20 @@ class Evaluator:
     def _totals(self, answers: Iterable[Answer]) -> dict[str, Tensor]:
         """By metric: numerators and denominators of each model, `[n, 2, groups]`."""
         totals: dict[str, Tensor] = {}
+        by_batch = [metric for metric in self._metrics if not metric.whole]
+        of_all = [metric for metric in self._metrics if metric.whole] if self._task.kind in _RANKED else []
+        kept: list[Answer] = []
         for outputs, targets in answers:
-            for metric in metrics.TESTED:
+            for metric in by_batch:
                 part = self._parts(metric, outputs, targets)
                 if part is not None:
                     totals[metric.name] = totals[metric.name] + part if metric.name in totals else part
+            kept += [(outputs, targets)] if of_all else []
+        for metric in of_all:
+            all_outputs = [torch.cat(parts) for parts in zip(*(outputs for outputs, _ in kept), strict=True)]
+            part = self._parts(metric, all_outputs, joined([targets for _, targets in kept]))
+            if part is not None:
+                totals[metric.name] = part
         return totals
 
     def _parts(
@@ -169,7 +192,7 @@ class Evaluator:
         """Of each model's outputs `[n, b, ...]`; None where the metric has no meaning."""
 
         def of_one(outputs: Any) -> Tensor | None:  # noqa: ANN401
-            return metric.function(outputs, targets, self._mean_loss)
+            return metric.function(outputs, targets, self._mean_loss, self._task)
 
         found = of_one(outputs[0])
         if found is None or len(outputs) == 1:
@@ -183,7 +206,14 @@ class Evaluator:
         """Each model's metrics; all are copied from the device at once."""
         names = list(totals[0])
         parts = fetched([torch.cat([total[name] for total in totals]) for name in names])
-        of_models = zip(*([metrics.value_of(model) for model in part] for part in parts), strict=True)
+        roots = {row.name for row in self._metrics if row.root}
+        of_models = zip(
+            *(
+                [metrics.value_of(model, root=name in roots) for model in part]
+                for name, part in zip(names, parts, strict=True)
+            ),
+            strict=True,
+        )
         return [dict(zip(names, values, strict=True)) for values in of_models]
 
     def _outputs(self, rows: Tensor, inputs: Nested) -> Tensor | list[Any]:

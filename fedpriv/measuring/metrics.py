@@ -6,21 +6,24 @@ All that shows metrics reads this table: `metrics.jsonl`, `metrics.csv`, the pro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedpriv.clients.client import Loss
 from fedpriv.engines.local import Progress
+from fedpriv.measuring.tasks import Task
 from fedpriv.models import predict
 from fedpriv.nested import Nested, first
 
 F = TypeVar("F", covariant=True)
-OfTest = Callable[[Any, Any, Loss], Tensor | None]
-"""From a batch's outputs, its targets and the loss to numerators and denominators `[2, groups]` in float64.
+OfTest = Callable[[Any, Any, Loss, Task], Tensor | None]
+"""From a batch's outputs, its targets, the loss and the task to numerators and denominators `[2, groups]` in float64.
 
 They are added up over batches; the metric is the mean of their ratios over the groups that have examples, such as the
 classes of a balanced accuracy. None where the metric has no meaning.
@@ -41,6 +44,8 @@ class Metric(Generic[F]):
         words: What people read; by default the name.
         remark: What to say beside the value.
         together: Of a test metric: whether vmap can compute it of several models' outputs at once.
+        whole: Of a test metric: whether it is computed of all examples at once, not batch by batch.
+        root: Of a test metric: whether it is the square root of the mean.
     """
 
     name: str
@@ -51,6 +56,8 @@ class Metric(Generic[F]):
     words: str = ""
     remark: str = ""
     together: bool = False
+    whole: bool = False
+    root: bool = False
 
     @property
     def title(self) -> str:
@@ -71,17 +78,53 @@ class Metric(Generic[F]):
         return format(value, ".3g" if self.form == ".4f" and abs(value) >= 1e5 else self.form)
 
 
-def mean_loss(outputs: object, targets: Nested, loss: Loss) -> Tensor | None:
+def mean_loss(outputs: object, targets: Nested, loss: Loss, task: Task) -> Tensor | None:
     """Mean loss of an example."""
     count = len(first(targets))
     return _pair(loss(outputs, targets).detach().double() * count, count)
 
 
-def accuracy(outputs: object, targets: Nested, loss: Loss) -> Tensor | None:
-    """Fraction of examples whose class is found."""
-    if not (isinstance(outputs, Tensor) and isinstance(targets, Tensor) and _are_classes(outputs, targets)):
+def accuracy(outputs: Any, targets: Any, loss: Loss, task: Task) -> Tensor | None:  # noqa: ANN401
+    """Fraction of examples whose class is found; of labels that are, where an example has several."""
+    if task.kind == "classes":
+        return _pair((predict(outputs) == targets).sum().double(), len(targets))
+    if task.kind in ("binary", "multilabel") and task.threshold is not None:
+        right = (outputs.reshape(targets.shape) > task.threshold) == (targets > 0.5)
+        return _pair(right.sum().double(), targets.numel())
+    return None
+
+
+def auroc(outputs: Any, targets: Any, loss: Loss, task: Task) -> Tensor | None:  # noqa: ANN401
+    """Area under the curve of true against false positives, averaged over labels that have both."""
+    from sklearn.metrics import roc_auc_score  # slow to import
+
+    if task.kind not in ("binary", "multilabel"):
         return None
-    return _pair((predict(outputs) == targets).sum().double(), len(targets))
+    scores = outputs.double().reshape(len(targets), -1).cpu().numpy()
+    truth = targets.reshape(len(targets), -1).cpu().numpy() > 0.5
+    areas = torch.zeros(2, scores.shape[1], dtype=torch.float64, device=outputs.device)
+    for label in range(scores.shape[1]):
+        if truth[:, label].all() or not truth[:, label].any():
+            continue
+        areas[1, label] = 1
+        is_finite = bool(np.isfinite(scores[:, label]).all())
+        areas[0, label] = float(roc_auc_score(truth[:, label], scores[:, label])) if is_finite else math.nan
+    return areas
+
+
+def squared_error(outputs: Any, targets: Any, loss: Loss, task: Task) -> Tensor | None:  # noqa: ANN401
+    """Mean squared error of predicted numbers."""
+    if task.kind != "numbers":
+        return None
+    error = outputs.double().reshape(targets.shape) - targets.double()
+    return _pair(error.square().sum(), targets.numel())
+
+
+def absolute_error(outputs: Any, targets: Any, loss: Loss, task: Task) -> Tensor | None:  # noqa: ANN401
+    """Mean absolute error of predicted numbers."""
+    if task.kind != "numbers":
+        return None
+    return _pair((outputs.double().reshape(targets.shape) - targets.double()).abs().sum(), targets.numel())
 
 
 def consensus_distance(models: Tensor) -> float:
@@ -97,7 +140,12 @@ def bytes_sent(progress: Progress) -> int:
 TESTED: tuple[Metric[OfTest], ...] = (
     Metric("test_loss", mean_loss, ".4f", "lower", live="loss", together=True),
     Metric("test_accuracy", accuracy, ".2%", "higher", live="accuracy", together=True),
+    Metric("test_auroc", auroc, ".4f", "higher", live="AUROC", words="test AUROC", whole=True),
+    Metric("test_rmse", squared_error, ".4g", "lower", live="RMSE", words="test RMSE", together=True, root=True),
+    Metric("test_mae", absolute_error, ".4g", "lower", words="test MAE", together=True),
 )
+ERRORS = ("test_rmse", "test_mae")
+"""Names that metrics of the user's own may have too, e.g. in the target's own units: theirs are shown then."""
 """Of a model on public test data; of nodes' own models as `node_<name>`, the least, the mean and the largest."""
 
 OF_NODES: tuple[Metric[Callable[[Tensor], float]], ...] = (
@@ -159,9 +207,10 @@ def facts() -> list[str]:
     return [row.name for row in rows()] + [f"{of}_{row.name}" for of in SPREADS for row in TESTED]
 
 
-def value_of(totals: Tensor) -> float:
-    """The metric of summed numerators and denominators `[2, groups]`."""
-    return float((totals[0] / totals[1])[totals[1] > 0].mean())
+def value_of(totals: Tensor, *, root: bool = False) -> float:
+    """The metric of summed numerators and denominators `[2, groups]`; with `root` the square root of it."""
+    mean = float((totals[0] / totals[1])[totals[1] > 0].mean())
+    return math.sqrt(mean) if root and math.isfinite(mean) else mean
 
 
 def shown(facts: Mapping[str, Any], of: Iterable[Metric[object]]) -> dict[str, str]:
@@ -200,10 +249,6 @@ def panel(known: Callable[[str], object]) -> list[Metric[object]]:
         first,
         *(row for row in headlines() if row is not first and row.percent and first.percent and known(row.name)),
     ]
-
-
-def _are_classes(outputs: Tensor, targets: Tensor) -> bool:
-    return outputs.ndim == 2 and not targets.is_floating_point()
 
 
 def _pair(numerator: Tensor, denominator: int) -> Tensor:

@@ -51,7 +51,8 @@ class OwnMetrics:
 
     def __post_init__(self) -> None:
         for name, metric in self.given.items():
-            if not name.isidentifier() or f"test_{name}" in metrics.numbers():
+            taken = f"test_{name}" in metrics.numbers() and f"test_{name}" not in metrics.ERRORS
+            if not name.isidentifier() or taken:
                 fix = "is a metric of fedpriv's: take another name" if name.isidentifier() else "must be a plain name"
                 raise ConfigError("metrics", name, fix)
             if not (callable(metric) or isinstance(metric, Accumulates)):

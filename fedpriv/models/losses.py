@@ -78,8 +78,10 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def predict(outputs: Tensor) -> Tensor:
-    """Class numbers `[n]` from scores `[n, k]`: the largest, or for k = 1 class 1 where the score is positive."""
-    return (outputs[:, 0] > 0).long() if outputs.shape[-1] == 1 else outputs.argmax(-1)
+    """Class numbers `[n]` from scores `[n, k]`: the largest; of `[n, 1]` and `[n]` 1 where the score is positive."""
+    if outputs.ndim == 1 or outputs.shape[-1] == 1:
+        return (outputs.reshape(len(outputs)) > 0).long()
+    return outputs.argmax(-1)
 
 
 def _signs(outputs: Tensor, labels: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ change every answer a little, which no noise covers.
 from __future__ import annotations
 
 import copy
+import re
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -116,7 +117,7 @@ class _Rehearsal:
         try:
             found = self.sums(name)
         except Exception as error:  # whatever a user's model raises, or torch where it cannot batch it
-            return in_short(error)
+            return _why_not_batched(error)
         for one, other in zip(found, self.wanted, strict=False):
             if not bool((one - other).norm() <= self.same * other.norm()):
                 return "it gives other gradients than one example at a time"
@@ -155,6 +156,15 @@ class _Rehearsal:
             f"slower than in one pass: torch.func.vmap cannot batch it ({why}). compute.backend: loop says that you "
             "know"
         )
+
+
+def _why_not_batched(error: Exception) -> str:
+    """What an error says of the model; torch.func's text about a missing rule is for its own developers."""
+    missing = re.search(r"Batching rule not implemented for ([\w:.]+?)\.?(?:\s|$)", str(error))
+    if missing is None:
+        return in_short(error)
+    operation = missing[1].removeprefix("aten::").split(".")[0]
+    return f"torch.func.vmap has no rule for torch's {operation}"
 
 
 def _rehearsal(population: Population, model: nn.Module, same: float, *, double: bool) -> _Rehearsal | None:

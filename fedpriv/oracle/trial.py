@@ -445,7 +445,7 @@ def _with_gradient(loss: Loss, outputs: Any, targets: Nested) -> Tensor:  # noqa
     gradient = torch.autograd.grad((weights * values).sum(), outputs)[0]
     if len(values) != len(outputs):
         return values.detach()
-    return torch.cat([values.detach(), gradient.flatten(1) / weights], 1)
+    return torch.cat([values.detach(), gradient.reshape(len(gradient), -1) / weights], 1)
 
 
 def _compare(

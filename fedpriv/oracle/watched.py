@@ -80,7 +80,10 @@ class Trial:
         start_draws_anew(first(x).device)
         outputs = self.functional.outputs(self.functional.unflatten(row), x)
         if isinstance(outputs, Tensor) and outputs.shape[:1] != first(x).shape[:1]:
-            fix = f"gives {tuple(outputs.shape)} for {len(first(x))} examples; return a row for each"
+            fix = (
+                f"gives {tuple(outputs.shape)} for {len(first(x))} examples; return a row for each "
+                "(squeeze(-1) keeps the rows, where squeeze() does not)"
+            )
             raise ConfigError("model", type(self.model).__name__, fix)
         return outputs
 

@@ -19,6 +19,9 @@ _PROMISE = ("unit", "relation", "trust", "delta")
 def table(runs: Sequence[Run]) -> list[str]:
     """A line of headings and one line for each run; epsilons are counted from the ledgers and rounded up."""
     rows = [_columns(run) for run in runs]
+    for metric in headlines():
+        if all(row[metric.title] == "-" for row in rows):
+            rows = [{name: text for name, text in row.items() if name != metric.title} for row in rows]
     return aligned([list(rows[0]), *(list(row.values()) for row in rows)])
 
 

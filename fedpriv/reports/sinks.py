@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from fedpriv.checks import checked
 from fedpriv.errors import FedprivError
-from fedpriv.measuring import metrics
 from fedpriv.runs.live import Live
 from fedpriv.runs.results import read_metrics
 from fedpriv.storage import files, strict_json
@@ -64,7 +63,7 @@ class Csv:
     Args:
         path: The file.
         keep: Keep lines of an existing file up to this round; 0 starts a new file.
-        more: Names of further columns, e.g. `test_f1` for a metric of your own.
+        more: Names of further columns, e.g. `test_auroc`, or `test_f1` for a metric of your own.
 
     Raises:
         FedprivError: the file cannot be written.
@@ -72,8 +71,8 @@ class Csv:
 
     def __init__(self, path: str | Path, keep: float = 0, more: Sequence[str] = ()) -> None:
         path = Path(path)
-        columns = "round", "epsilon", *(metric.name for metric in metrics.TESTED), *more
-        self._lines = _Lines(path, _csv_rounds(path), keep, ",".join(columns))
+        columns = ["round", "epsilon", "test_loss", "test_accuracy", *more]
+        self._lines = _Lines(path, _csv_rounds(path), keep, ",".join(dict.fromkeys(columns)))
         self._columns = self._lines.heading.split(",")
 
     def write(self, report: RoundReport) -> None:

@@ -260,7 +260,10 @@ class Result:
         return why_no_more(self.ended, self.planned_rounds, self.spent, self.measures.get("status"))
 
     def __str__(self) -> str:
-        tested = next((f"{name} {value}, " for name, value in self._tested().items()), "")
+        measured = self._tested()
+        if len(measured) > 1:
+            measured.pop("test loss", None)  # the others say more
+        tested = "".join(f"{name} {value}, " for name, value in measured.items())
         why = self._why_fewer()
         broken = f", first not finite: {told(self.first_nonfinite)}" if self.first_nonfinite else ""
         rounds = f"{self.rounds} rounds{f' ({why.lstrip()})' if why else ''}"

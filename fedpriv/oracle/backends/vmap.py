@@ -37,4 +37,4 @@ class VmapBackend(PerExample):
             found = of_examples(self._functional.unflatten(params[0]), x, y)
             return [Dense(g.reshape(*cells, -1)) for g in found.values()]
         found = vmap(of_examples, randomness="different")(self._functional.unflatten(params), x, y)
-        return [Dense(g.flatten(2)) for g in found.values()]
+        return [Dense(g.reshape(*g.shape[:2], -1)) for g in found.values()]
