@@ -21,8 +21,9 @@ from fedpriv.measuring import metrics
 from fedpriv.measuring.metrics import Metric, value_of
 from fedpriv.measuring.tasks import Task
 from fedpriv.models import predict
-from fedpriv.reports import comparison, picture
+from fedpriv.reports import comparison
 from fedpriv.reports.report import Run
+from fedpriv.runs import curves
 
 NAME = "test_balanced_accuracy"
 SETTINGS = ["rounds=4", "data.partition.n_clients=3"]
@@ -81,7 +82,7 @@ def test_a_row_that_is_added_shows_everywhere(trained: tuple[Path, str, str]) ->
     heading, line = comparison.table([run])
     assert line[heading.index("balanced accuracy") :].startswith(text)
     axes = Figure().subplots()
-    picture._draw_metric(axes, run)
+    curves._draw_metric(axes, run)
     labels = axes.get_legend_handles_labels()[1]
     assert labels == ["test accuracy", "balanced accuracy", "nodes, worst to best"]
 
@@ -92,7 +93,7 @@ def test_it_is_on_the_card_and_the_plot_of_a_result(new_row: None) -> None:
     result = training.result()
     assert f'balanced accuracy</th><td style="text-align:left">{result.measures[NAME]:.1%}' in result._repr_html_()
     legend = result.plot().axes[0].get_legend()
-    assert [text.get_text() for text in legend.get_texts()] == ["test_accuracy", NAME]
+    assert [text.get_text() for text in legend.get_texts()] == ["test accuracy", "balanced accuracy"]
 
 
 def test_a_run_that_goes_on_shows_it_before_its_end(trained: tuple[Path, str, str]) -> None:

@@ -78,7 +78,7 @@ def test_a_picture_has_a_panel_for_them(monkeypatch: pytest.MonkeyPatch) -> None
     list(run)
     figure = run.result().plot()
     assert len(figure.axes) == 3
-    assert [axes.get_ylabel() for axes in figure.axes] == ["test accuracy", "test f1", "epsilon"]
+    assert [axes.get_ylabel() for axes in figure.axes] == ["test accuracy, %", "test f1", "epsilon spent"]
 
 
 BROKEN: dict[str, tuple[Any, str]] = {

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import networkx
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ import fedpriv
 from fedpriv import data, models
 from fedpriv.errors import PromiseWarning
 from fedpriv.measuring.evaluator import Evaluator
+from fedpriv.runs.history import History
 from fedpriv.runs.train import train
 from fedpriv.runs.training import Training
 
@@ -68,30 +70,70 @@ def test_the_card_tells_the_price_with_its_conditions_and_is_text(result: fedpri
     assert f"{result.test_accuracy:.2%}" in card
 
 
-def test_history_has_a_row_for_each_round(result: fedpriv.Result, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "pandas", None)  # as where it is not installed
-    rows = result.history
-    assert [row["round"] for row in rows] == [1, 2, 3, 4]
-    assert ["test_accuracy" in row for row in rows] == [False, True, False, True]
-    assert rows[-1]["test_accuracy"] == result.test_accuracy
-    assert rows[0]["epsilon"] < rows[-1]["epsilon"] <= 3
+@pytest.mark.parametrize("has_pandas", [True, False])
+def test_history_is_one_kind_of_table(
+    result: fedpriv.Result, has_pandas: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_pandas:
+        monkeypatch.setitem(sys.modules, "pandas", None)  # as where it is not installed
+    history = result.history
+    assert [row["round"] for row in history] == [1, 2, 3, 4]
+    assert history["round"].tolist() == [1, 2, 3, 4]
+    assert np.isnan(history["test_accuracy"]).tolist() == [True, False, True, False]
+    assert history[-1]["test_accuracy"] == result.test_accuracy
+    assert history[0]["epsilon"] < history[-1]["epsilon"] <= 3
+    assert history[["round", "epsilon"]].tail(2)[0].keys() == {"round", "epsilon"}
+    assert history.dropna("test_accuracy")["round"].tolist() == [2, 4]
+    heading, *lines = str(history).splitlines()
+    assert heading.split()[:2] == ["round", "epsilon"]
+    assert [line.split()[0] for line in lines] == ["1", "2", "3", "4"]
+    with pytest.raises(fedpriv.ConfigError, match="has no such column; there are round, epsilon"):
+        history["accuracy"]
+    if has_pandas:
+        assert history.to_pandas()["test_accuracy"].notna().tolist() == [False, True, False, True]
+    else:
+        with pytest.raises(fedpriv.FedprivError, match="pip install pandas"):
+            history.to_pandas()
 
 
-def test_history_is_a_data_frame_where_pandas_is(result: fedpriv.Result):
-    pandas = pytest.importorskip("pandas")
-    frame = result.history
-    assert isinstance(frame, pandas.DataFrame)
-    assert frame["test_accuracy"].notna().tolist() == [False, True, False, True]
+def test_a_long_history_prints_its_ends() -> None:
+    table = History([{"round": at, "epsilon": at / 8} for at in range(1, 101)])
+    lines = str(table).splitlines()
+    assert len(lines) == 23
+    assert (lines[1].split()[0], lines[11].split()[0], lines[21].split()[0]) == ("1", "...", "100")
+    assert lines[-1] == "(100 rounds)"
+    assert table._repr_html_().count("<tr>") == 22
 
 
-def test_plot_draws_the_rounds(result: fedpriv.Result):
+def test_a_history_draws_its_columns(result: fedpriv.Result) -> None:
+    from matplotlib import pyplot
+
+    pyplot.switch_backend("agg")
+    figure = result.history.plot("epsilon", "test_accuracy")
+    assert [axes.get_ylabel() for axes in figure.axes] == ["epsilon", "test accuracy"]
+    assert figure.axes[1].lines[0].get_xdata().tolist() == [2, 4]
+    pyplot.close(figure)
+
+
+def test_plot_draws_the_rounds_and_cuts_no_word(result: fedpriv.Result) -> None:
     from matplotlib import pyplot
 
     pyplot.switch_backend("agg")
     figure = result.plot()
     above, below = figure.axes
     assert above.lines[0].get_xdata().tolist() == [2, 4]
-    assert below.lines[0].get_ydata().tolist() == [row["epsilon"] for row in result.reports]
+    assert below.lines[0].get_ydata().tolist() == [0, *(row["epsilon"] for row in result.reports)]
+    figure.canvas.draw()
+    texts = [above.title, *above.texts, above._left_title]
+    assert str(result.spent).replace(" ", "") in "".join(text.get_text() for text in texts).replace("\n", "").replace(
+        " ", ""
+    )
+    width, height = figure.canvas.get_width_height()
+    for text in texts:
+        box = text.get_window_extent()
+        assert box.x0 >= 0
+        assert box.x1 <= width
+        assert box.y1 <= height
     pyplot.close(figure)
 
 

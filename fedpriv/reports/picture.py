@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import io
-import itertools
-import math
-import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedpriv.errors import cut
-from fedpriv.measuring import metrics
-from fedpriv.measuring.metrics import Metric, panel
 from fedpriv.reports.report import Run
+from fedpriv.runs import curves
 from fedpriv.storage.files import write_whole
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's blue and vermilion: distinct to colour-blind readers too
-_METRIC, _EPSILON, _GREY = "#0072B2", "#D55E00", "#5F6368"
+_GREY = "#5F6368"
 
 
 def draw(run: Run, path: Path) -> None:
@@ -34,25 +27,9 @@ def draw(run: Run, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 6.2), dpi=150, layout="constrained")
+    figure = Figure(figsize=curves.SIZE, dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
-    own = metrics.own(dict.fromkeys(name for row in run.metrics for name in row))
-    above, *between, below = figure.subplots(2 + bool(own), 1, sharex=True, height_ratios=(3, *[2] * (1 + bool(own))))
-    _draw_metric(above, run)
-    for axes in between:
-        _draw_own(axes, run, own)
-    if run.column("violation")[1]:
-        _draw_violation(below, run)
-    else:
-        _draw_epsilon(below, run)
-    below.set_xlabel("round")
-    for axes in (above, *between, below):
-        _tidy(axes)
-    figure.align_ylabels()
-    privacy = textwrap.wrap(run.privacy, 112)
-    above.set_title(run.title, loc="left", fontsize=13, fontweight="bold", pad=14 + 12 * len(privacy))
-    place = {"xycoords": "axes fraction", "textcoords": "offset points"}
-    above.annotate("\n".join(privacy), (0, 1), (0, 9), **place, fontsize=8.5, color=_GREY)
+    curves.draw(run, figure)
     _write(figure, path)
 
 
@@ -72,14 +49,14 @@ def draw_budget(spent: Mapping[int, float], limit: float, begins: Mapping[int, s
     figure = Figure(figsize=(8, 3.6), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    _draw_spent(axes, [*spent], [*spent.values()], limit, f"budget {limit:g}")
+    curves.draw_spent(axes, [*spent], [*spent.values()], limit, f"budget {limit:g}")
     for at, what in begins.items():
         axes.axvline(at, color=_GREY, linewidth=0.6, linestyle=":")
         axes.annotate(what, (at, 0), (3, 16), textcoords="offset points", rotation=90, fontsize=7, color=_GREY)
     axes.set_xlabel("rounds answered, in all federations")
     axes.set_ylabel("epsilon spent")
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
-    _tidy(axes)
+    curves.tidy(axes)
     _write(figure, path)
 
 
@@ -87,106 +64,3 @@ def _write(figure: Figure, path: Path) -> None:
     picture = io.BytesIO()
     figure.savefig(picture, format="png")
     write_whole(path, picture.getvalue())
-
-
-def _draw_metric(axes: Axes, run: Run) -> None:
-    first, *others = panel(lambda name: run.column(name)[1])
-    rounds, values = _column(run, first, first.name)
-    axes.plot(rounds, values, color=_METRIC, linewidth=2, label=first.title if others else None)
-    for metric, dashes in zip(others, itertools.cycle(("--", ":", "-."))):
-        axes.plot(*_column(run, metric, metric.name), dashes, color=_GREY, linewidth=1.5, label=metric.title)
-    (_, low), (_, high) = (_column(run, first, f"node_{first.name}_{part}") for part in ("min", "max"))
-    if len(low) == len(high) == len(rounds):
-        axes.fill_between(rounds, low, high, color=_METRIC, alpha=0.15, linewidth=0, label="nodes, worst to best")
-    (_, low), (_, high) = (_column(run, first, f"client_{first.name}_{part}") for part in ("p10", "p90"))
-    if len(low) == len(high) == len(rounds) > 0:
-        axes.fill_between(rounds, low, high, color=_EPSILON, alpha=0.12, linewidth=0, label="clients, 10 % to 90 %")
-        worst = _column(run, first, f"client_{first.name}_{'min' if first.better == 'higher' else 'max'}")
-        name = (metrics.worst_client(run.result or {}, first) or "").replace("$", r"\$")  # else it is a formula
-        at_end = f", at the end {cut(name, 30)}" if name else ""
-        axes.plot(*worst, ":", color=_EPSILON, linewidth=1.2, label=f"the worst client{at_end}")
-    if axes.get_legend_handles_labels()[1]:
-        corner = "lower right" if first.better == "higher" else "upper right"  # where a run that learns is not
-        axes.legend(loc=corner, frameon=False, fontsize=9, labelcolor=_GREY)
-    if first.name == "objective" and min(values) > 0:
-        axes.set_yscale("log")  # first steps are large, last ones are what is looked for
-    axes.set_ylabel(first.title + (", %" if first.percent else ""))
-    if values:
-        _label_end(
-            axes, rounds[-1], values[-1], f"{values[-1]:.2f} %" if first.percent else f"{values[-1]:.4f}", _METRIC
-        )
-
-
-def _draw_own(axes: Axes, run: Run, own: Sequence[Metric[None]]) -> None:
-    """The user's own metrics, of which nobody knows the scale."""
-    for metric, color in zip(own, itertools.cycle((_METRIC, _EPSILON, _GREY, "#009E73", "#CC79A7"))):
-        axes.plot(*run.column(metric.name), color=color, linewidth=1.5, label=metric.title)
-    axes.set_ylabel("own metrics" if len(own) > 1 else own[0].title)
-    axes.legend(frameon=False, fontsize=9, labelcolor=_GREY)
-
-
-def _column(run: Run, metric: Metric[object], name: str) -> tuple[list[int], list[float]]:
-    rounds, values = run.column(name)
-    return rounds, [100 * value for value in values] if metric.percent else values
-
-
-def _draw_violation(axes: Axes, run: Run) -> None:
-    """Of an exact run with constraints, which has no epsilon to show; a zero has no place on the scale."""
-    for name, label, color in (("violation", "largest violation", _EPSILON), ("stationarity", "stationarity", _GREY)):
-        rounds, values = run.column(name)
-        axes.semilogy(rounds, [value if value > 0 else math.nan for value in values], color=color, label=label)
-    axes.set_ylabel("KKT residuals")
-    axes.legend(loc="upper right", frameon=False, fontsize=9, labelcolor=_GREY)
-
-
-def _draw_epsilon(axes: Axes, run: Run) -> None:
-    target = run.target
-    rounds, values = [0, *run.column("epsilon")[0]], [0.0, *run.column("epsilon")[1]]
-    axes.set_ylabel("epsilon spent")
-    if not all(math.isfinite(value) for value in values):
-        axes.text(0.5, 0.5, "infinite: not private", transform=axes.transAxes, ha="center", color=_EPSILON)
-        axes.set_yticks([])
-        return
-    _draw_spent(axes, rounds, values, target, "" if target is None else f"target {target:g}")
-
-
-def _draw_spent(axes: Axes, rounds: Sequence[int], values: Sequence[float], limit: float | None, told: str) -> None:
-    axes.plot(rounds, values, color=_EPSILON, linewidth=2)
-    axes.fill_between(rounds, values, color=_EPSILON, alpha=0.12, linewidth=0)
-    axes.set_ylim(0, 1.15 * max(limit or 0.0, *values))
-    if limit is not None:
-        axes.axhline(limit, color=_GREY, linewidth=1, linestyle=(0, (4, 3)))
-        axes.annotate(
-            told,
-            (0, limit),
-            (2, 3),
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            fontsize=9,
-            color=_GREY,
-        )
-    _label_end(axes, rounds[-1], values[-1], f"{values[-1]:.3g}", _EPSILON)
-
-
-def _label_end(axes: Axes, x: float, y: float, text: str, color: str) -> None:
-    axes.plot([x], [y], "o", color=color, markersize=5, clip_on=False)
-    axes.annotate(
-        text,
-        (x, y),
-        (7, 0),
-        textcoords="offset points",
-        color=color,
-        fontweight="bold",
-        va="center",
-        annotation_clip=False,
-    )
-
-
-def _tidy(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color("#B0B4B8")
-    axes.tick_params(colors=_GREY, labelsize=9)
-    axes.grid(axis="y", color="#E6E8EB", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.margins(x=0.01)
-    axes.locator_params(axis="x", integer=True)

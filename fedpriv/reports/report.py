@@ -12,6 +12,7 @@ from fedpriv.errors import FedprivError, cut
 from fedpriv.measuring import metrics
 from fedpriv.measuring.health import told
 from fedpriv.privacy.accounting.spent import Spent
+from fedpriv.runs.curves import column_of
 from fedpriv.runs.integrity import Finding, findings, unsealed
 from fedpriv.runs.results import why_no_more
 from fedpriv.runs.run_files import RESTORE, RunFiles
@@ -141,8 +142,7 @@ class Run:
 
     def column(self, name: str) -> tuple[list[int], list[float]]:
         """Rounds and values of a metric, where it was measured."""
-        rows = [row for row in self.metrics if row.get(name) is not None]
-        return [row["round"] for row in rows], [float(row[name]) for row in rows]
+        return column_of(self.metrics, name)
 
     def to_json(self) -> dict[str, Any]:
         """What `fedpriv show --json` prints."""

@@ -7,7 +7,7 @@ import io
 import json
 import math
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -22,7 +22,8 @@ from fedpriv.measuring import metrics
 from fedpriv.measuring.health import told
 from fedpriv.privacy.accounting.spent import Spent
 from fedpriv.privacy.record import Record
-from fedpriv.runs import presenting
+from fedpriv.runs import curves, presenting
+from fedpriv.runs.history import History
 from fedpriv.storage import files, strict_json
 from fedpriv.storage.saved import ROUND, checked
 
@@ -128,6 +129,7 @@ class Result:
         node_params: Each node's trainable parameters, `[n, dim]`; n times `params` with a server.
         model: The model as a module, in eval mode.
         charged: The releases behind `spent`: those of the ledger and, if the run stopped early, the rest of its plan.
+        target: Epsilon that the run might spend; None without a limit.
         noise: A public name of the noise that the run drew: results that share it do not add up (`fedpriv.total`).
     """
 
@@ -152,15 +154,24 @@ class Result:
     model: nn.Module
     charged: tuple[Record, ...] = ()
     noise: str = ""
+    target: float | None = None
 
     @property
-    def history(self) -> Any:  # noqa: ANN401 - pandas is not a dependency
-        """The reports as a pandas DataFrame, one row a round; as a list of dicts if pandas is not installed."""
-        return presenting.table(self.reports)
+    def history(self) -> History:
+        """The reports as a table, one row a round; `history.to_pandas()` makes a data frame of it."""
+        return History(self.reports)
 
     def plot(self) -> Figure:
-        """Draw the test metric and epsilon against rounds; returns matplotlib's figure."""
-        return presenting.curves(self.reports, str(self))
+        """Draw the test metric and epsilon against rounds, as in a run's `report.png`.
+
+        Returns:
+            A figure of matplotlib's pyplot, which notebooks show.
+        """
+        from matplotlib import pyplot
+
+        figure = pyplot.figure(figsize=curves.SIZE, layout="constrained")
+        curves.draw(_ResultCurves(self), figure)
+        return figure
 
     @property
     def broken(self) -> bool:
@@ -268,6 +279,36 @@ class Result:
         broken = f", first not finite: {told(self.first_nonfinite)}" if self.first_nonfinite else ""
         rounds = f"{self.rounds} rounds{f' ({why.lstrip()})' if why else ''}"
         return f"{self.strategy}: {tested}{rounds}{broken}, {self.spent}"
+
+
+@dataclass(frozen=True)
+class _ResultCurves:
+    """A result as the picture of a run shows it."""
+
+    found: Result
+
+    @property
+    def metrics(self) -> Sequence[dict[str, Any]]:
+        return self.found.reports
+
+    @property
+    def result(self) -> dict[str, Any]:
+        return self.found.to_json()
+
+    @property
+    def title(self) -> str:
+        return f"{self.found.strategy}: {type(self.found.model).__name__}"
+
+    @property
+    def privacy(self) -> str:
+        return str(self.found.spent)
+
+    @property
+    def target(self) -> float | None:
+        return self.found.target
+
+    def column(self, name: str) -> tuple[list[int], list[float]]:
+        return curves.column_of(self.found.reports, name)
 
 
 class Sink(Protocol):

@@ -434,6 +434,7 @@ class Training:
             model=nn.Module(),
             charged=self._charging.records(self._ended(), progress.round),
             noise=self._identity.randomness.streams_name(),
+            target=privacy.epsilon,
         )
 
     def _parts(self) -> dict[str, Any]:

@@ -1,0 +1,159 @@
+"""The rounds of a run as a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpriv.errors import ConfigError, FedprivError
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+_MOST = 20  # rows that are printed
+
+Row = Mapping[str, Any]
+
+
+class History(Sequence[Row]):
+    """A table with a row for each round, from the first on: its number, epsilon, number of releases and metrics.
+
+    It prints as a table. `history["test_accuracy"]` is a column, an array of numpy with NaN where the metric was not
+    measured; `history[0]` a row, as a dict; `history[-5:]` and `history[["round", "epsilon"]]` are smaller tables.
+
+    Args:
+        rows: The rounds in order.
+        columns: Names of the columns; by default all that a row has, in the order in which they first occur.
+    """
+
+    def __init__(self, rows: Sequence[Row], columns: Sequence[str] | None = None) -> None:
+        known = dict.fromkeys(name for row in rows for name in row)
+        self.columns: tuple[str, ...] = tuple(known) if columns is None else tuple(columns)
+        self._rows = [{name: row[name] for name in self.columns if name in row} for row in rows]
+
+    def __len__(self) -> int:
+        """Number of rounds."""
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, key: int) -> dict[str, Any]: ...
+
+    @overload
+    def __getitem__(self, key: slice) -> History: ...
+
+    @overload
+    def __getitem__(self, key: str) -> NDArray[Any]: ...
+
+    @overload
+    def __getitem__(self, key: list[str]) -> History: ...
+
+    def __getitem__(self, key: int | slice | str | list[str]) -> dict[str, Any] | History | NDArray[Any]:
+        """A row, some rows, a column, or some columns.
+
+        Raises:
+            ConfigError: there is no column of this name.
+            IndexError: there is no such row.
+        """
+        if isinstance(key, str):
+            self._check(key)
+            return np.array([math.nan if row.get(key) is None else row[key] for row in self._rows])
+        if isinstance(key, list):
+            for name in key:
+                self._check(name)
+            return History(self._rows, key)
+        if isinstance(key, slice):
+            return History(self._rows[key], self.columns)
+        return dict(self._rows[key])
+
+    def _check(self, name: str) -> None:
+        if name not in self.columns:
+            raise ConfigError("history", name, f"has no such column; there are {', '.join(self.columns)}")
+
+    def head(self, rows: int = 5) -> History:
+        """The first rows."""
+        return self[:rows]
+
+    def tail(self, rows: int = 5) -> History:
+        """The last rows."""
+        return self[max(len(self) - rows, 0) :]
+
+    def dropna(self, subset: str | Sequence[str]) -> History:
+        """The rows in which these columns were measured."""
+        names = [subset] if isinstance(subset, str) else list(subset)
+        for name in names:
+            self._check(name)
+        return History([row for row in self._rows if all(row.get(name) is not None for name in names)], self.columns)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The same table as a pandas DataFrame.
+
+        Raises:
+            FedprivError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise FedprivError("history.to_pandas() needs pandas: pip install pandas") from error
+        return pandas.DataFrame.from_records([dict(row) for row in self._rows], columns=list(self.columns))
+
+    def plot(self, *columns: str) -> Figure:
+        """Draw columns against rounds, each in a panel of its own; by default all but the number of releases.
+
+        Returns:
+            A figure of matplotlib's pyplot.
+        """
+        from matplotlib import pyplot
+
+        for name in columns:
+            self._check(name)
+        shown = columns or [name for name in self.columns if name not in ("round", "releases")]
+        figure, panels = pyplot.subplots(
+            len(shown), 1, sharex=True, squeeze=False, figsize=(8, 1 + 1.8 * len(shown)), layout="constrained"
+        )
+        for axes, name in zip(panels[:, 0], shown, strict=True):
+            points = [(at, row[name]) for at, row in enumerate(self._rows, 1) if row.get(name) is not None]
+            rounds = [self._rows[at - 1].get("round", at) for at, _ in points]
+            axes.plot(rounds, [value for _, value in points], marker="." if len(points) < 50 else "")
+            axes.set_ylabel(name.replace("_", " "))
+            axes.grid(axis="y", alpha=0.3)
+        panels[-1, 0].set_xlabel("round")
+        return figure
+
+    def __str__(self) -> str:
+        cells = self._cells()
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in cells]
+        return "\n".join([*lines, *self._left_out()])
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        heading, *rows = self._cells()
+        head = "".join(f"<th>{escape(name)}</th>" for name in heading)
+        body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+        left_out = "".join(f"<caption>{escape(line)}</caption>" for line in self._left_out())
+        return f"<table>{left_out}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+    def _cells(self) -> list[list[str]]:
+        """Headings and rows as text: the first and the last, where there are many."""
+        rows: list[Row] = [*self._rows]
+        texts = [[_text(row.get(name)) for name in self.columns] for row in rows]
+        if len(texts) > _MOST:
+            texts = [*texts[: _MOST // 2], ["..."] * len(self.columns), *texts[-_MOST // 2 :]]
+        return [list(self.columns), *texts]
+
+    def _left_out(self) -> list[str]:
+        return [f"({len(self)} rounds)"] if len(self) > _MOST else []
+
+
+def _text(value: Any) -> str:  # noqa: ANN401 - whatever a metric is
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
