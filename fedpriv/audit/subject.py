@@ -77,7 +77,7 @@ class Subject:
     ) -> Subject:
         """A run of these clients, as `fedpriv.train` would make it."""
         name = more.pop("name", strategy.name)
-        return cls(name, clients, strategy, privacy, rounds, network or Star(len(clients)), **more)
+        return cls(name, clients, strategy.for_rounds(rounds), privacy, rounds, network or Star(len(clients)), **more)
 
     @property
     def model(self) -> nn.Module:

@@ -129,6 +129,7 @@ def _build(config: Config, folder: RunFolder, *, resumed: bool, fresh_noise: boo
 def _iterate(config: Config, training: Training, folder: Path, signals: Signals) -> Result:
     from fedpriv.config import to_yaml
     from fedpriv.measuring import metrics
+    from fedpriv.measuring.verdict import constraint_verdict
     from fedpriv.reports import sinks
 
     done = training.progress.round
@@ -160,6 +161,8 @@ def _iterate(config: Config, training: Training, folder: Path, signals: Signals)
         result = training.result()
         if board:
             board.text("privacy", str(result.spent), result.rounds)
+            if verdict := constraint_verdict(result.measures):
+                board.text("constraints", verdict, result.rounds)
         return result
     finally:
         for sink in writers:

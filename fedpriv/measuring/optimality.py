@@ -12,6 +12,7 @@ from fedpriv.clients.part import Part
 from fedpriv.distributed.mesh import Mesh
 from fedpriv.engines.local import Progress
 from fedpriv.engines.sharding import gather_rows
+from fedpriv.measuring.verdict import Verdict, of_exact_values
 from fedpriv.oracle.data_answerer import DataAnswerer
 from fedpriv.oracle.exact import ProblemValues
 from fedpriv.oracle.oracle import Oracle
@@ -102,6 +103,7 @@ def exact_report(
     return {
         "objective": found.objective,
         "constraint_values": gather_rows(found.constraint_values, part, mesh).tolist(),
+        "constraints": of_exact_values(found.feasibility),
         "max_violation": found.feasibility,
         "multipliers": gather_rows(found.multipliers, part, mesh).tolist(),
         "kkt": {name: getattr(found, name) for name in ("stationarity", "feasibility", "complementarity")},
@@ -121,7 +123,8 @@ def private_report(
     If the run stopped early, the reported model was not measured, and the estimates are those of the last round. All
     places compute it together; what it has a row of is of all clients in the place that leads.
     """
-    broken = mesh.max_clients(_largest(violations(local.measured[: len(part.ids)], oracle.equality)))
+    values, equality = local.measured[: len(part.ids)], oracle.equality
+    broken = mesh.max_clients(_largest(violations(values, equality)))
     estimate, server = gather_rows(local.measured, part, mesh), progress.server
     repeats = int(server.measurements) if isinstance(server, Remeasures) else 0
     width = half_width(oracle, progress.round - 1, max(repeats, 1))
@@ -129,9 +132,20 @@ def private_report(
         "constraint_estimates": estimate.tolist(),
         "constraint_confidence": {"level": 0.95, "half_width": width.tolist()},
         "estimates_of_reported_model": repeats > 0,
+        "constraints": _verdict(values, equality, width[part.ids.cpu()], mesh),
         "max_violation_estimate": broken,
         "multipliers": gather_rows(local.multipliers, part, mesh).tolist(),
     }
+
+
+def _verdict(values: Tensor, equality: Tensor, width: Tensor, mesh: Mesh) -> Verdict:
+    """Whether noisy values `[n, m]` of all processes' clients are within 95 % intervals of this half-width."""
+    far = values.abs().where(equality, values).double().cpu()
+    is_violated = mesh.max_clients(float((far > width).any()))
+    may_be_violated = mesh.max_clients(float((far > -width).any()))
+    if is_violated > 0:
+        return "violated"
+    return "unclear" if may_be_violated > 0 else "hold"
 
 
 def half_width(oracle: Oracle[DataAnswerer], round_index: int, repeats: int) -> Tensor:

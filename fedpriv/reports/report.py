@@ -11,6 +11,7 @@ from typing import Any
 from fedpriv.errors import FedprivError, cut
 from fedpriv.measuring import metrics
 from fedpriv.measuring.health import told
+from fedpriv.measuring.verdict import constraint_verdict
 from fedpriv.privacy.accounting.spent import Spent
 from fedpriv.runs.curves import column_of
 from fedpriv.runs.integrity import Finding, findings, unsealed
@@ -180,6 +181,7 @@ class Run:
             "privacy": self.privacy,
             "ledger": self.evidence,
             "if left here": None if self.result else "the whole plan is charged, since the stop may depend on the data",
+            "constraints": constraint_verdict(facts),
             "worst constraint value": _estimated(facts),
             "KKT residuals": ", ".join(
                 f"{name} {_shown(value, '{:.2g}')}" for name, value in facts.get("kkt", {}).items()

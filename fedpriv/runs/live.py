@@ -26,12 +26,6 @@ def moves(console: Console) -> bool:
     return console.is_terminal or console.is_jupyter
 
 
-def bar(rounds: int, done: int) -> list[Live]:
-    """A `Live` on standard error, in a list that is empty where it cannot move."""
-    console = Console(stderr=True)
-    return [Live(rounds, done, console)] if moves(console) else []
-
-
 @checked("sinks")
 class Live:
     """A progress bar on a terminal and in a notebook; about twenty plain lines elsewhere.

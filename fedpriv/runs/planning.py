@@ -97,6 +97,7 @@ def make_plan(
     Raises:
         ConfigError: settings do not fit the strategy, or no noise reaches the target.
     """
+    strategy = strategy.for_rounds(rounds)
     privacy, randomness = with_secrets(privacy, network), randomness or Randomness(0)
     run = strategy, privacy, network, rounds, randomness
     privacy = with_matrix(privacy, network, rounds, lambda: responses(*run), begun)

@@ -20,6 +20,7 @@ from fedpriv.clients.layout import Layout
 from fedpriv.errors import FedprivError
 from fedpriv.measuring import metrics
 from fedpriv.measuring.health import told
+from fedpriv.measuring.verdict import constraint_verdict
 from fedpriv.privacy.accounting.spent import Spent
 from fedpriv.privacy.record import Record
 from fedpriv.runs import curves, presenting
@@ -253,6 +254,7 @@ class Result:
     def _repr_html_(self) -> str:
         rows = {
             **self._tested(),
+            "constraints": constraint_verdict(self.measures),
             "rounds": f"{self.rounds}{self._why_fewer()}",
             "privacy": str(self.spent),
             "noise multiplier": "" if self.noise_multiplier is None else f"{self.noise_multiplier:.4g}",
@@ -278,7 +280,9 @@ class Result:
         why = self._why_fewer()
         broken = f", first not finite: {told(self.first_nonfinite)}" if self.first_nonfinite else ""
         rounds = f"{self.rounds} rounds{f' ({why.lstrip()})' if why else ''}"
-        return f"{self.strategy}: {tested}{rounds}{broken}, {self.spent}"
+        verdict = constraint_verdict(self.measures)
+        constraints = f", {verdict}" if verdict else ""
+        return f"{self.strategy}: {tested}{rounds}{broken}{constraints}, {self.spent}"
 
 
 @dataclass(frozen=True)

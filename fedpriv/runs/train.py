@@ -88,7 +88,7 @@ def train(
         client_names: A name for each client, which is public: results, `fedpriv show` and pictures call clients by it,
             and the result has each one's test metrics under its name.
         sinks: Receive a report every round, e.g. `fedpriv.reports.sinks.TensorBoard(Path("runs/a"))`.
-        progress: Show a progress bar on standard error, if that is a terminal or a notebook.
+        progress: Show a progress bar on standard error; where that is no terminal and no notebook, about 20 lines.
 
     Returns:
         The result, with the trained module as `model` and an upper bound on the epsilon as `spent`.
@@ -127,9 +127,9 @@ def train(
         client_names=client_names,
     )
     if progress:
-        from fedpriv.runs.live import bar  # rich
+        from fedpriv.runs.live import Live  # rich
 
-        sinks = [*sinks, *bar(rounds, training.progress.round)]
+        sinks = [*sinks, Live(rounds, training.progress.round)]
     try:
         for report in training:
             for sink in sinks:

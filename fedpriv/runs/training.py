@@ -112,6 +112,7 @@ class Training:
             device = sharding.local_device(compute.start(), mesh)
             problems = list({id(problem): problem for problem in roster.problems}.values())
             privacy = with_neighbours(privacy, problems, sizes_declared=roster.sizes_declared)
+            strategy = strategy.for_rounds(rounds)
             self.strategy, self.rounds, self.network = strategy, rounds, network or Star(len(clients))
 
             # where it is kept, and how far it had come

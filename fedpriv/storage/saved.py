@@ -102,6 +102,9 @@ class _Result(TypedDict, total=False):
     backend: _Backend
     constraint_confidence: _Width
     constraint_estimates: list[list[Finite | None]]
+    constraints: Text
+    multipliers: list[list[Finite]]
+    max_violation_estimate: Finite
     estimates_of_reported_model: bool
     client_names: list[Text]
     client_tests: dict[str, dict[str, Number | None]]

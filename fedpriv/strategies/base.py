@@ -8,8 +8,8 @@ whose answers are already private, so every strategy is private, also a user's o
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, ClassVar, Literal, Protocol, cast, runtime_checkable
 
 from torch import Tensor
 
@@ -258,6 +258,14 @@ class Strategy:
     def __post_init__(self) -> None:
         check_pair(self.local_step, self.aggregator)
 
+    def for_rounds(self, rounds: int) -> Strategy:
+        """This strategy for a run of so many rounds: parts whose field `rounds` is None have that number."""
+        parts = {"local_step": self.local_step, "aggregator": self.aggregator}
+        filled = {
+            name: replace(cast("Any", part), rounds=rounds) for name, part in parts.items() if _lacks_rounds(part)
+        }
+        return replace(self, **filled) if filled else self
+
     def is_done(self, server: object) -> bool:
         """Whether the aggregator's state says that the run is over."""
         return isinstance(server, Ends) and bool(server.done)
@@ -270,3 +278,7 @@ class Strategy:
     def advice(self, run: Outlook) -> list[str]:
         """The local step's warnings before this run; see `Advises`."""
         return self.local_step.advice(run) if isinstance(self.local_step, Advises) else []
+
+
+def _lacks_rounds(part: object) -> bool:
+    return is_dataclass(part) and any(one.name == "rounds" for one in fields(part)) and vars(part)["rounds"] is None

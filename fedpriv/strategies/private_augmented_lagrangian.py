@@ -66,7 +66,7 @@ class ScalarizedStep:
     memory: ClassVar[Memory] = "private"  # multipliers: functions of its own answers, which must be noised in full
     linear: ClassVar[bool] = False  # not in its answers: multipliers are cut off
 
-    rounds: int
+    rounds: int | None
     beta: float
     largest: float
     learning_rate: Rate
@@ -84,7 +84,7 @@ class ScalarizedStep:
         if t == self.rounds:
             measured = torch.stack([oracle.statistic(w, "constraints") for _ in range(self.measurements)]).mean(0)
             return _with_worst(w, measured, oracle.equality), Prices(state.multipliers, measured, t)
-        if t > self.rounds:
+        if self.rounds is not None and t > self.rounds:
             raise ConfigError("rounds", t, f"private_al was made for {self.rounds} rounds; give both the same number")
         values = oracle.statistic(w, "constraints")
         # the state holds lambda / n, for the mean objective; the update works on lambda
@@ -154,7 +154,7 @@ class ProximalMean:
     says: ClassVar[tuple[str, ...]] = ("model",)
     is_sum: ClassVar[bool] = False
 
-    rounds: int
+    rounds: int | None
     regularizer: Proximal
     learning_rate: Rate
     decay: float
@@ -180,7 +180,7 @@ class ProximalMean:
         weight = state.weight + t**self.power
         average = state.average + t**self.power / weight * (w - state.average)
         state = replace(state, average=average, weight=weight)
-        return network.scatter(average if t == self.rounds - 1 else w), state
+        return network.scatter(average if t + 1 == self.rounds else w), state
 
 
 _FIX = "must be a whole number, at least 2: one to learn, and the last to measure"
@@ -189,7 +189,7 @@ Rounds = Annotated[int, Bound(_FIX, 2, inf, "[)")]
 
 @checked("strategy")
 def private_al(
-    rounds: Rounds,
+    rounds: Rounds | None = None,
     *,
     regularizer: Proximal = Zero(),
     beta: Positive = 1.0,
@@ -202,7 +202,7 @@ def private_al(
     """Private training under constraints: an augmented Lagrangian on noisy gradients and constraint values.
 
     Args:
-        rounds: Number of rounds of the run, the last of which only measures the result.
+        rounds: Number of rounds of the run, the last of which only measures the result. None: as many as the run has.
         regularizer: Convex h, added to the mean loss.
         beta: Step size of the multipliers; it multiplies the noise of the constraint values.
         largest: Upper bound on the multipliers.
@@ -212,7 +212,7 @@ def private_al(
         measurements: How often the last round measures the reported model's constraint values, to average them.
 
     Returns:
-        The strategy, for `Privacy(at="gradient")` and a run of exactly `rounds` rounds.
+        The strategy, for `Privacy(at="gradient")`; with `rounds` for a run of exactly so many.
 
     Raises:
         ConfigError: an argument is out of range.
