@@ -87,6 +87,15 @@ def cut(text: str, longest: int = 120) -> str:
     )
 
 
+def counted(number: int, noun: str) -> str:
+    """A number and its noun, which has an s unless the number is 1.
+
+    >>> counted(1, "client"), counted(3, "client")
+    ('1 client', '3 clients')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def in_short(error: BaseException) -> str:
     """Class and message of another library's error, on one line."""
     return f"{type(error).__name__}: {cut(str(error))}"

@@ -14,7 +14,7 @@ import torch
 from fedpriv.audit.finding import Finding, judged
 from fedpriv.audit.subject import Data, Subject
 from fedpriv.config.of_run import plan_of
-from fedpriv.errors import FedprivError
+from fedpriv.errors import FedprivError, counted
 from fedpriv.privacy.accounting.spent import up
 from fedpriv.privacy.composition import Spending, compose
 from fedpriv.privacy.ledger_file import LedgerFile
@@ -53,8 +53,9 @@ def other_runs(subject: Subject, data: Data) -> Finding:
     same = [run for run in runs if run is not own and run.data == wanted and wanted is not None]
     broken = [*_summed(subject, own, same), *_shared_noise(runs)]
     if unread and not broken:
-        return Finding(NAME, "not checked", f"{len(unread)} runs cannot be read: {unread[0]}")
-    held = f"none of {len(runs)} runs under {subject.runs} is another one on the same data, and none share noise"
+        return Finding(NAME, "not checked", f"{counted(len(unread), 'run')} cannot be read: {unread[0]}")
+    count = counted(len(runs), "run")
+    held = f"none of {count} under {subject.runs} is another one on the same data, and none share noise"
     power = (
         "data are the same where config.yaml names the same data and files; copies of the data elsewhere are not seen"
     )

@@ -11,7 +11,7 @@ from fedpriv.audit.finding import Finding, judged
 from fedpriv.audit.subject import Data, Subject
 from fedpriv.clients import ownership
 from fedpriv.clients.layout import constants
-from fedpriv.errors import PrivacyError
+from fedpriv.errors import PrivacyError, counted
 from fedpriv.nested import first, leaves
 
 NAME = "data"
@@ -36,9 +36,8 @@ def rows_of_data(subject: Subject, data: Data) -> Finding:
         if count:
             broken.append(f"{count} of {total} {what}: if they are one person's, epsilon is for each occurrence alone")
     broken += _fitted(subject, data)
-    held = (
-        f"{total} examples of {len(data)} clients are all different, and none is tested on; no statistic of them found"
-    )
+    examples = f"{counted(total, 'example')} of {counted(len(data), 'client')}"
+    held = f"{examples} are all different, and none is tested on; no statistic of them found"
     power = "examples are compared by content: a copy that was changed a little is not seen"
     return judged(NAME, broken, held, power, repeated=found.examples, shared=found.apart, tested=found.tested)
 

@@ -58,6 +58,7 @@ def site_join(
 ) -> None:
     """Show what a plan asks of this site, and with --accept answer its questions from now on."""
     from fedpriv.cli.printing import print_rows
+    from fedpriv.errors import counted
     from fedpriv.sites.site import Site
 
     found, text = Site(folder), plan.read_text(encoding="utf-8")
@@ -65,7 +66,8 @@ def site_join(
     print_rows(
         {
             "plan": proposal.fingerprint,
-            "asks": f"{terms.strategy.name}, {terms.rounds} rounds, {len(terms.plan.records)} answers",
+            "asks": f"{terms.strategy.name}, {counted(terms.rounds, 'round')}, "
+            f"{counted(len(terms.plan.records), 'answer')}",
             "costs": str(terms.plan.spent()),
             "sites": ", ".join(f"{card.name} ({card.fingerprint[:9]}...)" for card in proposal.cards),
             "budget": f"epsilon={found.budget.epsilon:g} (delta={found.budget.delta:g}) of this site, over all plans",

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
+from fedpriv.errors import counted
 from fedpriv.storage import strict_json
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def forecast_rows(found: Forecast) -> dict[str, str]:
     """What `fedpriv plan` says, row by row."""
     fewest, most = found.examples
     rows = {
-        "strategy": f"{found.strategy}, {found.rounds} rounds",
+        "strategy": f"{found.strategy}, {counted(found.rounds, 'round')}",
         "clients": f"{found.n_clients}, with {fewest if fewest == most else f'{fewest} to {most}'} examples each",
         "privacy": str(found.spent),
         "one round": str(found.first_round),
@@ -159,9 +160,10 @@ def print_pairs(found: PairsForecast) -> None:
     for text in aligned(cells):
         out.print(f"  {text}")
     if found.left_out:
-        numbers = " or ".join(map(str, found.left_out))
+        *fewer, most = found.left_out
+        numbers = " or ".join([*map(str, fewer), counted(most, "colluder")])
         why = "too many sets of them to try here, and secrets too sparse for a bound"
-        out.print(f"  not looked at for {numbers} colluders: {why}")
+        out.print(f"  not looked at for {numbers}: {why}")
     if found.suggested is not None:
         reasons = {
             True: "with the least noise in a node's own model after a round's mixing",

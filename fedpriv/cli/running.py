@@ -50,14 +50,13 @@ def run(
         typer.Exit: a signal stopped the run, or (code 3) the model or the test loss is not finite in the end.
     """
     from fedpriv.config.building import at_start
-    from fedpriv.errors import PromiseWarning
+    from fedpriv.errors import PromiseWarning, counted
 
     with folder, Signals() as signals, warnings.catch_warnings():
         warnings.simplefilter("ignore", PromiseWarning)  # said below, on the terminal
         training = _build(config, folder, resumed=resumed, fresh_noise=fresh_noise)
-        err.print(
-            f"{training.strategy.name}: {training.network.n_clients} clients, {config.rounds} rounds, in {folder.path}"
-        )
+        clients, rounds = counted(training.network.n_clients, "client"), counted(config.rounds, "round")
+        err.print(f"{training.strategy.name}: {clients}, {rounds}, in {folder.path}")
         err.print(f"planned: {escape(str(training.plan.spent()))}")
         for warning in at_start(config, training):
             err.print(f"[bold yellow]warning:[/] {escape(warning)}")

@@ -8,7 +8,7 @@ from itertools import product, repeat
 from pathlib import Path
 from typing import Any
 
-from fedpriv.errors import FedprivError, cut
+from fedpriv.errors import FedprivError, counted, cut
 from fedpriv.measuring import metrics
 from fedpriv.measuring.health import told
 from fedpriv.measuring.verdict import constraint_verdict
@@ -111,13 +111,14 @@ class Run:
     @property
     def evidence(self) -> str:
         """How many ledger records epsilon was counted from, and how they were checked."""
-        ledger, count = self.files.ledger, len(self.files.ledger.texts)
+        ledger = self.files.ledger
+        records = counted(len(ledger.texts), "record")
         if not ledger.chained:
-            return f"{count} records of format {ledger.header.fedpriv_ledger}, which has no chain: edits do not show"
+            return f"{records} of format {ledger.header.fedpriv_ledger}, which has no chain: edits do not show"
         if ledger.altered:
-            return f"{count} records, the chain of which is broken"
+            return f"{records}, the chain of which is broken"
         sealed = "; every line sealed with the key" if self.key is not None and not self.findings else ""
-        return f"{count} records in a chain, head {ledger.links[-1].chain}{sealed}"
+        return f"{records} in a chain, head {ledger.links[-1].chain}{sealed}"
 
     @property
     def target(self) -> float | None:

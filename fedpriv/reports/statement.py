@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedpriv.errors import FedprivError
+from fedpriv.errors import FedprivError, counted
 from fedpriv.privacy.accounting.spent import Spent, up
 from fedpriv.privacy.adversaries import COLLUDERS, MESSAGES, MODEL, NEIGHBOUR, SERVER
 from fedpriv.privacy.budget import Budget
@@ -35,11 +35,17 @@ _TRUSTS = {
     "central": "One server is trusted: it sees what data holders send, and adds the noise once.",
     "pairwise": "Nobody is trusted; pairs of data holders share secrets, which were SIMULATED in one process.",
 }
+_TRUST_OF_ONE = "Nobody else is trusted: the data holder adds the noise before anything leaves it."
 _SEES = {
     MESSAGES: "all that travels between data holders and server",
     SERVER: "what the server receives",
     COLLUDERS: "what they know together",
     NEIGHBOUR: "the messages that it receives",
+    MODEL: "the last model alone",
+}
+_SEES_OF_ONE = {
+    MESSAGES: "all that leaves the data holder",
+    SERVER: "what it receives from the data holder",
     MODEL: "the last model alone",
 }
 _DIVIDED = {"iid": "at random", "in_order": "in its order"}
@@ -99,14 +105,20 @@ def statement_of(runs: Sequence[Run], spendings: Sequence[Spending], account: Ac
     spent = account.spent
     left = [text for name, text in _LEFT.items() if spent.trust.startswith(name)]
     subject = left[0] if left and len(_trusts(spendings)) == 1 else "All that was released"
+    alone = all(spending.n_clients == 1 for spending in spendings)
+    if alone:
+        subject = subject.replace("data holders", "data holder")
+    cells = list(account.cells)
+    if alone:
+        cells = [_of_one(cell) for cell in cells if _concerns_one(cell, spent)]
     return Statement(
         f"Privacy statement: {names}",
         wording.sentence(subject, spent),
         (
             _protected(runs, spendings, spent),
-            against(account.cells),
+            against(cells, _SEES_OF_ONE if alone else _SEES),
             _released(runs, spendings),
-            rests(spendings, spent.accountant),
+            rests(spendings, spent.accountant, alone=alone),
             not_covered(spent),
             _others(runs, spendings, account),
             _verify(runs),
@@ -119,7 +131,10 @@ def _protected(runs: Sequence[Run], spendings: Sequence[Spending], spent: Spent)
     rows = [
         ("data", "; ".join(dict.fromkeys(data_of(run.config) for run in runs))),
         ("held by", "; ".join(dict.fromkeys(_held_by(run, one) for run, one in zip(runs, spendings, strict=True)))),
-        ("used for", "; ".join(dict.fromkeys(f"{purpose_of(run.config)}, {run.rounds} rounds" for run in runs))),
+        (
+            "used for",
+            "; ".join(dict.fromkeys(f"{purpose_of(run.config)}, {counted(run.rounds, 'round')}" for run in runs)),
+        ),
         ("protected unit", wording.unit_of(spent)),
         *([("both have in common", shared.removesuffix(")"))] if shared else []),
         ("guarantee", str(spent)),
@@ -196,14 +211,43 @@ def _accuracy(result: dict[str, Any]) -> str:
     return f"test accuracy {100 * float(result['test_accuracy']):.1f} %"
 
 
-def rests(spendings: Sequence[Spending], accountant: str, assumed: Sequence[str] = (wording.ASSUMED,)) -> Section:
-    """What runs in one place rest on: who is trusted, what was simulated, and what is assumed besides."""
+def _concerns_one(cell: Cell, spent: Spent) -> bool:
+    """Whether a bound means something where there is one data holder: nobody colludes with it, or is beside it."""
+    if cell.adversary == NEIGHBOUR or cell.adversary.endswith(COLLUDERS):
+        return False
+    return spent.unit == "client" or cell.unit != "client"
+
+
+def _of_one(cell: Cell) -> Cell:
+    """The bound with its assumption in words for one data holder."""
+    told = cell.assumes.replace("each client", "the client").replace("; any number of others may collude", "")
+    return replace(cell, assumes=told)
+
+
+def rests(
+    spendings: Sequence[Spending],
+    accountant: str,
+    assumed: Sequence[str] = (wording.ASSUMED,),
+    *,
+    alone: bool = False,
+) -> Section:
+    """What runs in one place rest on: who is trusted, what was simulated, and what is assumed besides.
+
+    Args:
+        spendings: What each run is charged.
+        accountant: The bound that counted it.
+        assumed: What is assumed besides.
+        alone: Whether there is one data holder.
+    """
     trusts = _trusts(spendings)
     said = [text for name, text in _TRUSTS.items() if any(trust.startswith(name) for trust in trusts)]
     together = [
         "All data holders were SIMULATED by one operator, in one process or in processes that trust each other: who "
         "runs it sees all data. What is said about messages holds where each data holder runs its own part."
     ]
+    if alone:
+        said = [_TRUST_OF_ONE if text == _TRUSTS["local"] else text for text in said]
+        together = ["There is one data holder, which ran it: who ran it sees all data."]
     power = ["No power cut happened while the run was at work."] if any("no_power_cut" in one for one in trusts) else []
     proof = [
         f"The noise is made of a ChaCha20 keystream, and counted by the bound {accountant!r}.",
@@ -302,12 +346,25 @@ def purpose_of(config: Mapping[str, Any]) -> str:
 
 def holders(config: Mapping[str, Any], spending: Spending, names: Sequence[str] = ()) -> str:
     """How many data holders there are, with how many records."""
-    sizes = spending.sizes
-    each = "" if not sizes else f" with {min(sizes)} to {max(sizes)} records each, {sum(sizes)} in all"
+    each = _records_of(spending)
     kind = config["data"].get("partition", {}).get("kind", "")
     split = f"; one table, divided {_DIVIDED.get(kind, 'by labels')}" if kind and kind != "by_writer" else ""
     called = f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})" if names else ""
-    return f"{spending.n_clients} data holders{called}{each}{split}"
+    if spending.n_clients == 1:
+        split = ""
+    return f"{counted(spending.n_clients, 'data holder')}{called}{each}{split}"
+
+
+def _records_of(spending: Spending) -> str:
+    """How many records each data holder has."""
+    sizes = spending.sizes
+    if not sizes:
+        return ""
+    if len(sizes) == 1:
+        return f" with {counted(sizes[0], 'record')}"
+    if min(sizes) == max(sizes):
+        return f" with {counted(sizes[0], 'record')} each, {sum(sizes)} in all"
+    return f" with {min(sizes)} to {max(sizes)} records each, {sum(sizes)} in all"
 
 
 def _trusts(spendings: Sequence[Spending]) -> list[str]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fedpriv import __version__, checks
 from fedpriv.clients.layout import Layout
-from fedpriv.errors import FedprivError
+from fedpriv.errors import FedprivError, counted
 from fedpriv.measuring import metrics
 from fedpriv.measuring.health import told
 from fedpriv.measuring.verdict import constraint_verdict
@@ -279,7 +279,7 @@ class Result:
         tested = "".join(f"{name} {value}, " for name, value in measured.items())
         why = self._why_fewer()
         broken = f", first not finite: {told(self.first_nonfinite)}" if self.first_nonfinite else ""
-        rounds = f"{self.rounds} rounds{f' ({why.lstrip()})' if why else ''}"
+        rounds = f"{counted(self.rounds, 'round')}{f' ({why.lstrip()})' if why else ''}"
         verdict = constraint_verdict(self.measures)
         constraints = f", {verdict}" if verdict else ""
         return f"{self.strategy}: {tested}{rounds}{broken}{constraints}, {self.spent}"

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from fedpriv.errors import FedprivError, LedgerError
+from fedpriv.errors import FedprivError, LedgerError, counted
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.storage import files
 
@@ -97,8 +97,8 @@ def ledger_beside(plan_file: Path) -> LedgerFile:
     count = len(ledger.records)
     if count < kept:
         raise LedgerError(
-            f"{path} holds {count} records, and the site has replied with {kept}: part of the ledger is lost, so what "
-            "this site has spent is unknown. Restore the file; until then no plan of the site is answered"
+            f"{path} holds {counted(count, 'record')}, and the site has replied with {kept}: part of the ledger is "
+            "lost, so what this site has spent is unknown. Restore the file; until then no plan of the site is answered"
         )
     return ledger
 

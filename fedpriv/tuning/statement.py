@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fedpriv.config.building import outline
 from fedpriv.config.of_run import plan_of
-from fedpriv.errors import FedprivError
+from fedpriv.errors import FedprivError, counted
 from fedpriv.privacy.accounting.events import History
 from fedpriv.privacy.accounting.search import hidden
 from fedpriv.privacy.accounting.spent import Spent, up
@@ -260,7 +260,8 @@ def _ledgers(folder: Path, runs: Sequence[Run]) -> list[tuple[str, str]]:
         whole.update(place.read_bytes())
     records = sum(len(run.files.ledger.records) for run in runs)
     begun = "" if len(places) == len(runs) else f", and {len(places) - len(runs)} that has not ended"
-    told = f"{records} records in {len(runs)} chains{begun}; SHA-256 of all in order {whole.hexdigest()}"
+    lines = f"{counted(records, 'record')} in {counted(len(runs), 'chain')}"
+    told = f"{lines}{begun}; SHA-256 of all in order {whole.hexdigest()}"
     return [
         ("ledgers", told),
         ("was anything changed?", f"cat {folder / SEEN}/*/ledger.jsonl | sha256sum must print the same hash"),

@@ -15,6 +15,7 @@ import fedpriv as fp
 from fedpriv.cli import app
 from fedpriv.measuring.verdict import constraint_verdict
 
+
 def clients(at_most: float) -> list[fp.Client]:
     draw = torch.Generator().manual_seed(0)
     data = [rows(torch.randn(30, 4, generator=draw), torch.arange(30) % 3) for _ in range(2)]

@@ -109,7 +109,7 @@ def test_a_run_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     broken.mkdir()
     (broken / "ledger.jsonl").write_text("nothing\n")
     found = look(one)
-    assert found.verdict == "not checked" and "1 runs cannot be read" in found.evidence
+    assert found.verdict == "not checked" and "1 run cannot be read" in found.evidence
 
 
 @pytest.mark.parametrize("name", ["runs"])

@@ -43,7 +43,7 @@ def init(
 
     write = starting.script if python else starting.config
     following = starting.project(folder) if project else write(name, folder)
-    print_rows({"written": str(folder), "next": following})
+    print_rows({"written": f"into {folder.resolve()}", "next": following})
 
 
 @commands.command()
