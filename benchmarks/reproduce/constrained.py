@@ -174,7 +174,7 @@ def private(args: argparse.Namespace) -> None:
         privacy = fp.Privacy(epsilon=epsilon, clip=fp.Clip(3.0), statistics=statistics)
         found = []
         for seed in range(args.seeds):
-            strategy = fp.private_al(rounds, beta=0.5, largest=0.5, learning_rate=16.0)
+            strategy = fp.private_al(beta=0.5, largest=0.5, learning_rate=16.0)
             clients = clients_of(split, n, "iid", problem)
             result = fp.train(clients, strategy, privacy, rounds=rounds, seed=seed, secret_seed=seed)
             scores = x @ result.params.double()
@@ -199,7 +199,7 @@ def private_neyman_pearson(args: argparse.Namespace) -> None:
         privacy = fp.Privacy(epsilon=epsilon, clip=fp.Clip(16.0), statistics=fp.Statistics(3.0, 0.3))
         found = []
         for seed in range(args.seeds):
-            strategy = fp.private_al(rounds, beta=1.0, largest=8.0, learning_rate=4.0)
+            strategy = fp.private_al(beta=1.0, largest=8.0, learning_rate=4.0)
             clients = clients_of(split, n, "stratified", problem)
             result = fp.train(clients, strategy, privacy, rounds=rounds, seed=seed, secret_seed=seed)
             losses = [class_losses(part, result.params.double()) for part in (split.test, split.train)]

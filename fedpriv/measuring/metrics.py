@@ -159,6 +159,8 @@ OF_RUN: tuple[Metric[Callable[[Progress], float]], ...] = (Metric("bytes_sent", 
 TOLD: tuple[Metric[None], ...] = (
     Metric("objective", None, ".6g", "lower", live="objective"),
     Metric("max_violation", None, ".2g", "lower", words="largest violation"),
+    Metric("max_violation_estimate", None, ".2g", "lower", live="violation", words="largest violation, estimated"),
+    Metric("max_multiplier", None, ".3g", None, live="multiplier", words="largest multiplier"),
     Metric("relative_difference", None, ".2g", "lower"),
     Metric("spectral_gap", None, ".4g", "higher"),
     Metric("suboptimality", None, ".4g", "lower", remark="exact, of the clients' data: not private"),

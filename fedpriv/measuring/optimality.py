@@ -17,7 +17,7 @@ from fedpriv.oracle.data_answerer import DataAnswerer
 from fedpriv.oracle.exact import ProblemValues
 from fedpriv.oracle.oracle import Oracle
 from fedpriv.privacy.mechanisms import LAWS
-from fedpriv.strategies.lagrangian import Loops, Measured, Remeasures, violations
+from fedpriv.strategies.lagrangian import Loops, Measured, Priced, Remeasures, violations
 from fedpriv.strategies.proximal import Proximal, Zero
 
 _NEAREST = 1e-2  # slope of the violation at a point that counts as the nearest to feasible
@@ -146,6 +146,18 @@ def _verdict(values: Tensor, equality: Tensor, width: Tensor, mesh: Mesh) -> Ver
     if is_violated > 0:
         return "violated"
     return "unclear" if may_be_violated > 0 else "hold"
+
+
+def as_it_goes(oracle: Oracle[DataAnswerer], local: Priced, mesh: Mesh, part: Part) -> dict[str, float]:
+    """The largest multiplier after a round and, of noisy constraint values, the largest violation.
+
+    All places compute it together. In a private run both are made of releases.
+    """
+    found = {"max_multiplier": mesh.max_clients(_largest(local.multipliers[: len(part.ids)]))}
+    if isinstance(local, Measured):
+        broken = violations(local.measured[: len(part.ids)], oracle.equality)
+        found["max_violation_estimate"] = mesh.max_clients(_largest(broken))
+    return found
 
 
 def half_width(oracle: Oracle[DataAnswerer], round_index: int, repeats: int) -> Tensor:

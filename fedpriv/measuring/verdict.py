@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 Verdict = Literal["hold", "unclear", "violated"]
@@ -33,12 +34,21 @@ def constraint_verdict(facts: Mapping[str, Any]) -> str:
     verdict: Verdict | None = facts.get("constraints")
     if verdict is None:
         return ""
-    largest = max((abs(value) for row in facts.get("multipliers", []) for value in row), default=0.0)
-    multiplier = f"largest multiplier {largest:.3g}"
+    multiplier = f"largest multiplier {_largest(facts.get('multipliers', [])):.3g}"
     if "max_violation" in facts:
         told = "constraints hold" if verdict == "hold" else "constraints are violated"
-        return f"{told}: largest violation {facts['max_violation']:.2g}, {multiplier}"
-    widths = [value for row in facts["constraint_confidence"]["half_width"] for value in row]
-    noise = f"± {max(widths, default=0.0):.2g} (95 %)"
-    estimate = f"largest estimated violation {facts['max_violation_estimate']:.2g} {noise}"
+        return f"{told}: largest violation {_number(facts['max_violation']):.2g}, {multiplier}"
+    noise = f"± {_largest(facts['constraint_confidence']['half_width']):.2g} (95 %)"
+    estimate = f"largest estimated violation {_number(facts['max_violation_estimate']):.2g} {noise}"
     return f"{_WITH_NOISE[verdict]}: {estimate}, {multiplier}"
+
+
+def _number(value: float | None) -> float:
+    """A value of `result.json`, where null is a number that is not finite."""
+    return math.nan if value is None else value
+
+
+def _largest(rows: Sequence[Sequence[float | None]]) -> float:
+    """Largest absolute value, 0 of none; NaN if one of them is not a number."""
+    values = [abs(_number(value)) for row in rows for value in row]
+    return math.nan if any(map(math.isnan, values)) else max(values, default=0.0)

@@ -91,6 +91,8 @@ class Csv:
 class TensorBoard:
     """TensorBoard events: test metrics, epsilon, its fraction of the target, and a text where training breaks.
 
+    Runs with constraints also have the largest violation and the largest multiplier of each round.
+
     All events have the time at which the log was opened, since the time of a round would reveal how many examples or
     clients were drawn.
 
@@ -128,8 +130,17 @@ class TensorBoard:
         self._writer.add_scalar(tag, value, step, self._opened)
 
 
+_CONSTRAINTS = {
+    "violation": "largest_violation",
+    "max_violation_estimate": "largest_violation",
+    "max_multiplier": "largest_multiplier",
+}
+
+
 def _tag(name: str) -> str:
     """TensorBoard shows a group for each prefix."""
+    if name in _CONSTRAINTS:
+        return f"constraints/{_CONSTRAINTS[name]}"
     group, _, rest = name.partition("_")
     return f"{group}/{rest}" if group in ("test", "node", "client") else f"run/{name}"
 

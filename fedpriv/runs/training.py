@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -268,7 +269,9 @@ class Training:
             self.progress = done.progress
             self._check_constants()
             models = self._reported_models()
-            report, self.health, self._stopping = mesh.world.broadcast(lambda models=models: self._told(models))
+            constrained = self.measures.of_multipliers(self.progress, self.oracle, mesh, self._part)
+            told = partial(self._told, models, constrained)
+            report, self.health, self._stopping = mesh.world.broadcast(told)
             self._seconds = time.monotonic() - start
             yield report
             # only now, so that whoever writes reports down never misses one that a checkpoint counts as done
@@ -309,15 +312,20 @@ class Training:
             return sharding.gather_rows(models, self._part, self._mesh)
         return models
 
-    def _told(self, models: Tensor) -> tuple[RoundReport, Health, Stopping]:
-        """What is told of the round that was just finished, with these models; see `_reported_models`."""
+    def _told(self, models: Tensor, constrained: dict[str, float]) -> tuple[RoundReport, Health, Stopping]:
+        """What is told of the round that was just finished.
+
+        Args:
+            models: See `_reported_models`.
+            constrained: See `Measures.of_multipliers`.
+        """
         self._sync()
         self._charging.catch_up()
         self._mark = self.ledger.mark
         progress, before = replace(self.progress, models=models), self.health
         finished = progress.round
         self.health = before.after(finished, {"model": progress.models})
-        metrics = self._reporting.metrics(progress, last=self._ended() != "left")
+        metrics = self._reporting.metrics(progress, last=self._ended() != "left") | constrained
         self.health, self._stopping = self.health.after(finished, metrics), self._stopping.after(metrics)
         ended, target, (releases, head) = self._ended(), self.plan.privacy.epsilon, self._mark
         epsilon = self._charging.reported(ended, finished)

@@ -103,8 +103,8 @@ class _Result(TypedDict, total=False):
     constraint_confidence: _Width
     constraint_estimates: list[list[Finite | None]]
     constraints: Text
-    multipliers: list[list[Finite]]
-    max_violation_estimate: Finite
+    multipliers: list[list[Finite | None]]
+    max_violation_estimate: Finite | None
     estimates_of_reported_model: bool
     client_names: list[Text]
     client_tests: dict[str, dict[str, Number | None]]

@@ -53,7 +53,7 @@ class ScalarizedStep:
     """One client's round.
 
     Args:
-        rounds: T, the measuring round included.
+        rounds: T, the measuring round included; None until the run tells it.
         beta: Step size of the multipliers.
         largest: `pi_max`.
         learning_rate: `eta`.
@@ -73,6 +73,10 @@ class ScalarizedStep:
     decay: float
     measurements: int
 
+    def __post_init__(self) -> None:
+        if self.rounds is not None and self.rounds < 2:
+            raise ConfigError("rounds", self.rounds, _FIX)
+
     def init(self, params: Tensor) -> Prices:
         """Zero multipliers; one column until the first answer shows how many there are."""
         rows = params.new_zeros(len(params), 1)
@@ -85,7 +89,11 @@ class ScalarizedStep:
             measured = torch.stack([oracle.statistic(w, "constraints") for _ in range(self.measurements)]).mean(0)
             return _with_worst(w, measured, oracle.equality), Prices(state.multipliers, measured, t)
         if self.rounds is not None and t > self.rounds:
-            raise ConfigError("rounds", t, f"private_al was made for {self.rounds} rounds; give both the same number")
+            raise ConfigError(
+                "rounds",
+                t,
+                f"private_al was made for {self.rounds} rounds; leave its number out: it takes that of the run",
+            )
         values = oracle.statistic(w, "constraints")
         # the state holds lambda / n, for the mean objective; the update works on lambda
         moved = oracle.n_clients * state.multipliers + self.beta * values

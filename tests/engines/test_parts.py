@@ -73,7 +73,7 @@ EVERYONE_NEEDED = ("constraints", "curator")
 )
 def test_a_run_in_two_places_is_the_run_in_one(name: str, cohort: fp.FixedCohort | None) -> None:
     problem = CONSTRAINED if name == "constraints" else None
-    strategy = fp.private_al(ROUNDS, beta=0.5) if problem else fp.fedavg(0.5)
+    strategy = fp.private_al(beta=0.5) if problem else fp.fedavg(0.5)
     privacy = fp.Privacy(noise_multiplier=0.3, clip=fp.Clip(1.0), **SETTINGS[name])
 
     def network() -> fp.Star:

@@ -89,7 +89,7 @@ CASES: dict[str, Case] = {
     "svrg": Case(lambda: fp.svrg(1.0, 2, smoothness=0.25)),
     "accelerated_mirror_descent": Case(lambda: fp.accelerated_mirror_descent(fp.L1Ball(1.0), 0.25)),
     "private_augmented_lagrangian": Case(
-        lambda: fp.private_al(rounds=ROUNDS, beta=2.0),
+        lambda: fp.private_al(beta=2.0),
         problem=fp.Problem(constraints=(fp.ClassLossAtMost(1, 0.3, fraction=0.3),)),
     ),
     # trust

@@ -290,7 +290,7 @@ def test_constraints_on_a_model_that_vmap_cannot_batch_are_refused() -> None:
     made = clients(kind, kind.make())
     owners = [fp.Client(c.model, c.loss, c.loader, problem=fp.Problem(constraints=(fp.LossAtMost(2.0),))) for c in made]
     with pytest.raises(fp.ConfigError, match=r"problem\.constraints = 'Mapped': .*a model that vmap can batch"):
-        fp.Training(owners, fp.private_al(2), fp.Privacy(epsilon=3), rounds=2)
+        fp.Training(owners, fp.private_al(), fp.Privacy(epsilon=3), rounds=2)
 
 
 @pytest.mark.parametrize("backend", ["ghost", "vmap"])

@@ -120,7 +120,7 @@ STRATEGIES: dict[str, Callable[[], Strategy]] = {
     "dp_gd": lambda: fp.gradient_descent(1.0),
     "dp_svrg": lambda: fp.svrg(1.0, 2, smoothness=0.25),
     "dp_accmd": lambda: fp.accelerated_mirror_descent(fp.L1Ball(1.0), 0.25),
-    "private_al": lambda: fp.private_al(rounds=ROUNDS, beta=2),
+    "private_al": lambda: fp.private_al(beta=2),
 }
 LOCAL = fp.Privacy(noise_multiplier=3.0, clip=fp.Clip(0.1), trust=fp.Local())
 MESSAGES = replace(LOCAL, at="message", unit="client")

@@ -188,7 +188,7 @@ def wrong_sign(planting: Planting) -> None:
 
 
 LINKS = {"trust": Pairwise(1, 3.0, Links(((0, 1), (0, 2), (1, 2)))), "noise_multiplier": 1.0}
-CONSTRAINED = {"strategy": fp.private_al(rounds=20, beta=2), "problem": TWO_OF_A_KIND}
+CONSTRAINED = {"strategy": fp.private_al(beta=2), "problem": TWO_OF_A_KIND}
 PLANTED: dict[str, tuple[Callable[[Planting], None] | None, dict[str, Any], Callable[..., Finding], str]] = {
     "noise x .9": (None, {"mechanism": Less(part=0.9)}, noise, r"noise is 0\.[89]\d* of what the ledger says"),
     "noise halved": (None, {"mechanism": Less(part=0.5)}, noise, r"noise is 0\.[45]\d* of what the ledger says"),

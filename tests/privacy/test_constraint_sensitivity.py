@@ -36,7 +36,7 @@ def training(x: Tensor, y: Tensor, relation: str = "replace_one", backend: str =
         epsilon=3.0, relation=relation, statistics=fp.Statistics(BOUND, 0.3), clip=fp.Clip(0.7, more.pop("norm", "l2"))
     )
     compute = fp.Compute(backend, dtype="float64", device="cpu")
-    return fp.Training(clients, fp.private_al(6, **more), privacy, rounds=6, seed=0, secret_seed=0, compute=compute)
+    return fp.Training(clients, fp.private_al(**more), privacy, rounds=6, seed=0, secret_seed=0, compute=compute)
 
 
 def examples(seed: int, m: int = 20) -> tuple[Tensor, Tensor]:
@@ -104,7 +104,7 @@ def test_the_worst_swap_reaches_the_declared_sensitivity() -> None:
         )
         privacy = fp.Privacy(epsilon=3.0, statistics=fp.Statistics(BOUND, 0.3))
         compute = fp.Compute("loop", dtype="float64", device="cpu")
-        return fp.Training(clients, fp.private_al(6), privacy, rounds=6, seed=0, secret_seed=0, compute=compute)
+        return fp.Training(clients, fp.private_al(), privacy, rounds=6, seed=0, secret_seed=0, compute=compute)
 
     w = torch.tensor([[5.0, 0.0, 0.0]], dtype=torch.float64)
     one, two = run(y), run(bad)
@@ -121,7 +121,7 @@ def test_losses_are_clipped_one_by_one_whatever_their_weight() -> None:
     clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), [TensorDataset(x, y)], problem)
     privacy = fp.Privacy(noise_multiplier=1e-7, statistics=fp.Statistics(BOUND, 0.3))
     compute = fp.Compute("loop", dtype="float64", device="cpu")
-    run = fp.Training(clients, fp.private_al(6), privacy, rounds=6, seed=0, secret_seed=0, compute=compute)
+    run = fp.Training(clients, fp.private_al(), privacy, rounds=6, seed=0, secret_seed=0, compute=compute)
     w = torch.tensor([[0.5, -0.5, 0.2]], dtype=torch.float64)
     losses = torch.nn.functional.softplus(-(2 * y - 1) * (x @ w[0]))
     ones, clipped = x[:, -1] > 0.5, losses.clamp(0, BOUND)
@@ -152,7 +152,7 @@ def test_the_deviation_of_a_drawn_batch_by_hand() -> None:
     problem = fp.Problem(constraints=(fp.GroupLossGap(-1, 0.1, fraction=FRACTION),))
     clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), [TensorDataset(x, y)], problem)
     privacy = fp.Privacy(noise_multiplier=1e-6, sampling=fp.Poisson(0.25), statistics=fp.Statistics(BOUND, 0.3))
-    run = fp.Training(clients, fp.private_al(6), privacy, rounds=6, seed=0, secret_seed=0)
+    run = fp.Training(clients, fp.private_al(), privacy, rounds=6, seed=0, secret_seed=0)
     expected = ((1 / 0.25 - 1) * 20) ** 0.5 * (BOUND / 2) / 8
     torch.testing.assert_close(
         run.oracle.answerer.statistic_deviation(0), torch.full((1, 2), expected, dtype=torch.float64), rtol=1e-4, atol=0
@@ -179,15 +179,15 @@ def test_counts_must_be_public() -> None:
     problem = fp.Problem(constraints=(fp.GroupLossGap(-1, 0.1),))
     clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), sets, problem)
     with pytest.raises(fp.ConfigError, match="public fraction"):
-        fp.Training(clients, fp.private_al(4), fp.Privacy(epsilon=1), rounds=4)
+        fp.Training(clients, fp.private_al(), fp.Privacy(epsilon=1), rounds=4)
     clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), sets, problem)
     said = fp.Privacy(epsilon=1, statistics=fp.Statistics(public_counts=True))
-    assert fp.train(clients, fp.private_al(4), said, rounds=4).rounds == 4
+    assert fp.train(clients, fp.private_al(), said, rounds=4).rounds == 4
     clients = [
         fp.Client(LogisticRegression(3), resolve_loss("logistic"), DataLoader(sets[0]), public_size=10, problem=problem)
     ]
     with pytest.raises(fp.ConfigError, match="presence shows in the counts"):
-        fp.Training(clients, fp.private_al(4), replace(said, relation="add_remove"), rounds=4)
+        fp.Training(clients, fp.private_al(), replace(said, relation="add_remove"), rounds=4)
 
 
 @pytest.mark.parametrize("privacy", [fp.Privacy(epsilon=1), fp.Privacy(at="none")], ids=["private", "exact"])
@@ -197,7 +197,7 @@ def test_what_is_no_sum_of_losses_is_refused_before_the_data(privacy: fp.Privacy
     for problem in (fp.Problem(constraints=(own,)), fp.Problem(own, (fp.LossAtMost(0.3),))):
         clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), [TensorDataset(x, y)], problem)
         with pytest.raises(fp.ConfigError, match=r"problem = 'Function'.*private_al takes sums of losses alone"):
-            fp.Training(clients, fp.private_al(4), privacy, rounds=4)
+            fp.Training(clients, fp.private_al(), privacy, rounds=4)
 
 
 @pytest.mark.parametrize("backend", ["vmap", "ghost", "linear"])
@@ -222,7 +222,7 @@ def test_without_noise_it_finds_the_constrained_optimum() -> None:
         return fp.train(clients, strategy, fp.Privacy(at="none"), rounds=rounds, seed=0, compute=compute).to_json()
 
     exact = run(fp.proximal_al(fp.Outer(10.0, 1e-3, 1e-3, 1e-4), solver=Newton()), 1000)
-    private = run(fp.private_al(600, beta=1.0, largest=30.0, learning_rate=0.5, decay=0.0, average=8.0), 600)
+    private = run(fp.private_al(beta=1.0, largest=30.0, learning_rate=0.5, decay=0.0, average=8.0), 600)
     assert private["objective"] == pytest.approx(exact["objective"], abs=1e-3)
     assert private["max_violation"] < 1e-2
     np.testing.assert_allclose(private["multipliers"], exact["multipliers"], atol=2e-2)
@@ -241,7 +241,7 @@ def test_an_equality_is_broken_from_both_sides() -> None:
     clients = fp.make_clients(
         LogisticRegression(3), resolve_loss("logistic"), [TensorDataset(x, y)], fp.Problem(constraints=(LossIs(1.9),))
     )
-    run = fp.Training(clients, fp.private_al(4), fp.Privacy(noise_multiplier=1e-3), rounds=4, seed=0, secret_seed=0)
+    run = fp.Training(clients, fp.private_al(), fp.Privacy(noise_multiplier=1e-3), rounds=4, seed=0, secret_seed=0)
     shown = [report.metrics["worst_estimate"] for report in run]
     result = run.result().to_json()
     assert result["constraint_estimates"][0][0] < -0.5
@@ -261,7 +261,7 @@ def test_no_budget_is_spent_on_constraints_that_are_not_there() -> None:
     x, y = examples(6)
     clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), [TensorDataset(x, y)])
     with pytest.raises(fp.ConfigError, match=r"problem\.constraints.*give some"):
-        fp.Training(clients, fp.private_al(5), fp.Privacy(epsilon=3), rounds=5)
+        fp.Training(clients, fp.private_al(), fp.Privacy(epsilon=3), rounds=5)
 
 
 class MixesExamples(torch.nn.Module):
@@ -288,7 +288,7 @@ def test_a_model_that_mixes_examples_has_nothing_to_mix() -> None:
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-6)
     clients = fp.make_clients(model, loss, [TensorDataset(x, y)], fp.Problem(constraints=(fp.LossAtMost(0.3),)))
     with pytest.raises(fp.ConfigError, match=r"'MixesExamples': .*depends on the other examples"):
-        fp.Training(clients, fp.private_al(6), fp.Privacy(epsilon=3), rounds=6)
+        fp.Training(clients, fp.private_al(), fp.Privacy(epsilon=3), rounds=6)
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def constrained(privacy: fp.Privacy, rounds: int = 4) -> fp.Training:
     clients = clients_of()
     for client in clients:
         client.problem = fp.Problem(constraints=(fp.LossAtMost(0.5),))
-    return fp.Training(clients, fp.private_al(rounds), privacy, rounds=rounds, secret_seed=1)
+    return fp.Training(clients, fp.private_al(), privacy, rounds=rounds, secret_seed=1)
 
 
 @pytest.mark.parametrize("ratio", [0.0, 2.0])

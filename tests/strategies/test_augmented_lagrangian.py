@@ -178,7 +178,7 @@ def test_without_constraints_it_is_plain_minimisation_with_a_regulariser() -> No
 def test_only_what_can_be_compared_is_compared() -> None:
     for strategy, privacy, message in (
         (fp.proximal_al(regularizer=Ball(0.3)), fp.Privacy(at="none"), r"not Ball\(radius=0\.3\)"),
-        (fp.private_al(3), fp.Privacy(epsilon=1, statistics=fp.Statistics(public_counts=True)), "only an exact run"),
+        (fp.private_al(), fp.Privacy(epsilon=1, statistics=fp.Statistics(public_counts=True)), "only an exact run"),
         (fp.inexact_admm(), fp.Privacy(epsilon=1), "only an exact run"),
     ):
         with pytest.raises(fp.ConfigError, match=rf"problem\.compare = True.*{message}"):
