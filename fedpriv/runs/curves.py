@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _METRIC, _EPSILON, _GREY = "#0072B2", "#D55E00", "#5F6368"
 SIZE = 8.0, 6.2
 """Width and height in inches."""
+_TITLE = 52  # letters of a title's line: of a usual name's, which has wide ones too, more are cut at the right edge
 
 
 class Curves(Protocol):
@@ -81,7 +82,7 @@ def draw(run: Curves, figure: Figure) -> None:
     for axes in (above, *between, below):
         tidy(axes)
     figure.align_ylabels()
-    title, privacy = textwrap.wrap(run.title, 72), textwrap.wrap(run.privacy, 112)
+    title, privacy = textwrap.wrap(run.title, _TITLE), textwrap.wrap(run.privacy, 112)
     above.set_title("\n".join(title), loc="left", fontsize=13, fontweight="bold", pad=14 + 12 * len(privacy))
     place = {"xycoords": "axes fraction", "textcoords": "offset points"}
     above.annotate("\n".join(privacy), (0, 1), (0, 9), **place, fontsize=8.5, color=_GREY)
