@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, overload
@@ -26,6 +27,7 @@ class History(Sequence[Row]):
 
     It prints as a table. `history["test_accuracy"]` is a column, an array of numpy with NaN where the metric was not
     measured; `history[0]` a row, as a dict; `history[-5:]` and `history[["round", "epsilon"]]` are smaller tables.
+    A loop goes over rows; `"test_accuracy" in history` asks for a column. `to_pandas()` makes a data frame of it.
 
     Args:
         rows: The rounds in order.
@@ -57,7 +59,7 @@ class History(Sequence[Row]):
         """A row, some rows, a column, or some columns.
 
         Raises:
-            ConfigError: there is no column of this name.
+            ConfigError: there is no column of this name, or the key is of another kind.
             IndexError: there is no such row.
         """
         if isinstance(key, str):
@@ -69,7 +71,20 @@ class History(Sequence[Row]):
             return History(self._rows, key)
         if isinstance(key, slice):
             return History(self._rows[key], self.columns)
-        return dict(self._rows[key])
+        try:
+            row = operator.index(key)
+        except TypeError:
+            fix = 'give a name, a list of names, a number or a slice: history[["round", "epsilon"]], history[-5:]'
+            raise ConfigError("history", key, fix) from None
+        return dict(self._rows[row])
+
+    def __contains__(self, value: object) -> bool:
+        """Whether there is a column of this name, or such a row."""
+        return value in self.columns if isinstance(value, str) else value in self._rows
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are tables of the same columns and rows."""
+        return isinstance(other, History) and (self.columns, self._rows) == (other.columns, other._rows)
 
     def _check(self, name: str) -> None:
         if name not in self.columns:
@@ -107,12 +122,17 @@ class History(Sequence[Row]):
 
         Returns:
             A figure of matplotlib's pyplot.
+
+        Raises:
+            ConfigError: there is no such column, or nothing to draw.
         """
         from matplotlib import pyplot
 
         for name in columns:
             self._check(name)
         shown = columns or [name for name in self.columns if name not in ("round", "releases")]
+        if not shown:
+            raise ConfigError("history", list(self.columns), "has no column to draw besides round and releases")
         figure, panels = pyplot.subplots(
             len(shown), 1, sharex=True, squeeze=False, figsize=(8, 1 + 1.8 * len(shown)), layout="constrained"
         )
