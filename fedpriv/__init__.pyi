@@ -50,6 +50,7 @@ from .problems.constraints import ClassLossAtMost, Function, GroupLossGap, Linea
 from .problems.problem import Problem
 from .reports import sinks as sinks
 from .runs.compute import Compute
+from .runs.forecasting import Forecast, plan
 from .runs.results import Result, RoundReport
 from .runs.total import total
 from .runs.train import train
@@ -108,6 +109,7 @@ __all__ = [
     "FixedCohort",
     "FixedSize",
     "Flip",
+    "Forecast",
     "FullBatch",
     "Function",
     "Gaussian",
@@ -170,6 +172,7 @@ __all__ = [
     "inexact_admm",
     "lazy_clients",
     "make_clients",
+    "plan",
     "private_al",
     "proximal_al",
     "scaffold",

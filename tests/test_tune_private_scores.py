@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -72,6 +73,26 @@ def test_scores_alone_are_told_with_their_noise(tmp_path: Path):
     assert trial.score == told / count  # a whole number
     digest = (folder / "test_data_digest").read_text()
     assert told == scores.noised(right, 7.0, randomness_of(folder), digest)
+
+
+@pytest.mark.parametrize("changed_label", [0.0, 0.5])
+def test_no_error_tells_the_value_of_a_label(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed_label: float
+) -> None:
+    """Of labels that are numbers it follows from their values whether a classifier is binary: refused for all alike."""
+    searched = search(score_noise=7.0, trials=1)
+    (trial,) = searched.run(tmp_path / "a", quiet).trials
+    folder, config = tmp_path / "a" / "trials" / "0000", searched.config(trial.chosen)
+    split = load_data(config)
+    x = torch.stack([torch.as_tensor(one[0]) for one in split.test])
+    labels = torch.ones(len(x))
+    labels[3] = changed_label
+    monkeypatch.setattr(scores, "load_data", lambda _: SimpleNamespace(test=TensorDataset(x, labels)))
+    model = torch.nn.Linear(64, 1)
+    torch.save(model.state_dict(), folder / "model.pt")
+    monkeypatch.setattr(scores, "make_model", lambda *_: (model, torch.nn.BCEWithLogitsLoss()))
+    with pytest.raises(ConfigError, match=r"score_noise = 7\.0: is for test_accuracy of whole-number labels"):
+        scores.noised_accuracy(config, folder, 7.0, "replace_one")
 
 
 def test_no_second_score_is_told_of_other_test_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

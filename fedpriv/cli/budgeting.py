@@ -10,7 +10,7 @@ from rich.markup import escape
 from fedpriv.cli.printing import busy_with, out, print_json, print_rows
 from fedpriv.privacy.accounting.spent import up
 from fedpriv.privacy.budget import AT_WORK, Budget, Entry
-from fedpriv.reports.comparison import aligned
+from fedpriv.runs.presenting import aligned
 
 _STATES = {
     AT_WORK: AT_WORK,

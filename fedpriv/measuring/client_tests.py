@@ -80,7 +80,8 @@ class ClientTests:
     def __call__(self, models: Tensor) -> dict[str, dict[str, float]]:
         """`{"client_test_accuracy": {"min": ..., ...}}` from models `[n, dim]`, or `[1, dim]` where all have one."""
         found = [*self.each(models).values()]
-        return {f"client_{name}": spread([one[name] for one in found if name in one]) for name in found[0]}
+        names = dict.fromkeys(name for one in found for name in one)  # a test set of one class has no AUROC
+        return {f"client_{name}": spread([one[name] for one in found if name in one]) for name in names}
 
     def each(self, models: Tensor) -> dict[int, dict[str, float]]:
         """The test metrics of each client that has a test set, from models as above."""

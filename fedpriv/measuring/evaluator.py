@@ -73,7 +73,7 @@ class Evaluator:
 
     @cached_property
     @torch.no_grad()
-    def _task(self) -> Task:
+    def task(self) -> Task:
         """What is predicted, by the loss, all test targets and the shape of outputs."""
         inputs, targets = joined(self._batches)
         few = each(lambda t: t[:2], inputs)
@@ -123,7 +123,8 @@ class Evaluator:
     def names(self, params: Tensor) -> list[str]:
         """Names of the metrics that have a meaning for this model `[dim]`."""
         one = each(lambda t: t[:1], self._batches[0])
-        return [*self._totals(self._answers(params[None], [one])), *self._own.names]
+        of_all = [row.name for row in self._metrics if row.whole and self.task.kind in _RANKED]
+        return [*self._totals(self._answers(params[None], [one])), *of_all, *self._own.names]
 
     @torch.no_grad()
     def _can_batch(self, params: Tensor) -> bool:
@@ -171,7 +172,7 @@ class Evaluator:
         """By metric: numerators and denominators of each model, `[n, 2, groups]`."""
         totals: dict[str, Tensor] = {}
         by_batch = [metric for metric in self._metrics if not metric.whole]
-        of_all = [metric for metric in self._metrics if metric.whole] if self._task.kind in _RANKED else []
+        of_all = [metric for metric in self._metrics if metric.whole] if self.task.kind in _RANKED else []
         kept: list[Answer] = []
         for outputs, targets in answers:
             for metric in by_batch:
@@ -182,7 +183,7 @@ class Evaluator:
         for metric in of_all:
             all_outputs = [torch.cat(parts) for parts in zip(*(outputs for outputs, _ in kept), strict=True)]
             part = self._parts(metric, all_outputs, joined([targets for _, targets in kept]))
-            if part is not None:
+            if part is not None and bool(part[:, 1].any()):  # else no label has both values
                 totals[metric.name] = part
         return totals
 
@@ -192,7 +193,7 @@ class Evaluator:
         """Of each model's outputs `[n, b, ...]`; None where the metric has no meaning."""
 
         def of_one(outputs: Any) -> Tensor | None:  # noqa: ANN401
-            return metric.function(outputs, targets, self._mean_loss, self._task)
+            return metric.function(outputs, targets, self._mean_loss, self.task)
 
         found = of_one(outputs[0])
         if found is None or len(outputs) == 1:

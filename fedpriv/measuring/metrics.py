@@ -144,9 +144,10 @@ TESTED: tuple[Metric[OfTest], ...] = (
     Metric("test_rmse", squared_error, ".4g", "lower", live="RMSE", words="test RMSE", together=True, root=True),
     Metric("test_mae", absolute_error, ".4g", "lower", words="test MAE", together=True),
 )
+"""Of a model on public test data; of nodes' own models as `node_<name>`, the least, the mean and the largest."""
+
 ERRORS = ("test_rmse", "test_mae")
 """Names that metrics of the user's own may have too, e.g. in the target's own units: theirs are shown then."""
-"""Of a model on public test data; of nodes' own models as `node_<name>`, the least, the mean and the largest."""
 
 OF_NODES: tuple[Metric[Callable[[Tensor], float]], ...] = (
     Metric("consensus_distance", consensus_distance, ".4g", "lower", live="apart"),

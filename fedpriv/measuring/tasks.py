@@ -49,24 +49,24 @@ def task_of(loss: object, outputs: object, targets: Nested) -> Task:
         if targets.ndim == 1 and outputs.ndim == 2:
             return Task("classes")
         if targets.ndim == 1 and outputs.ndim == 1 and _are_zero_or_one(targets):
-            return Task("binary", _threshold(loss, default=0.0))
+            return Task("binary", _threshold(loss))
         return Task("other")
     if outputs[0].numel() != targets[0].numel():
         return Task("other")
     if _is_one_of(loss, _ERRORS, _ERROR_FUNCTIONS) or not _are_zero_or_one(targets):
-        is_binary = _threshold(loss, default=None) is not None  # targets between 0 and 1 are no labels
+        is_binary = _threshold(loss) is not None  # targets between 0 and 1 are no labels
         return Task("other") if is_binary else Task("numbers")
     if one_output:
-        return Task("binary", _threshold(loss, default=None))
-    return Task("multilabel", _threshold(loss, default=None)) if targets.ndim == 2 else Task("other")
+        return Task("binary", _threshold(loss))
+    return Task("multilabel", _threshold(loss)) if targets.ndim == 2 else Task("other")
 
 
-def _threshold(loss: object, default: float | None) -> float | None:
+def _threshold(loss: object) -> float | None:
     if _is_one_of(loss, _LOGITS, _LOGIT_FUNCTIONS):
         return 0.0
     if _is_one_of(loss, _PROBABILITIES, _PROBABILITY_FUNCTIONS):
         return 0.5
-    return default
+    return None
 
 
 def _is_one_of(loss: object, classes: tuple[type[nn.Module], ...], functions: tuple[object, ...]) -> bool:

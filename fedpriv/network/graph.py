@@ -284,3 +284,12 @@ def to_torch(weights: Weights, like: Tensor, steps: int, *others: Tensor) -> lis
 @parts.register(Graph)
 def _settings(network: Graph) -> tuple[object, ...]:
     return network.settings
+
+
+def graph_line(facts: Facts) -> str:
+    """A graph and its mixing matrix in one line."""
+    return (
+        f"{facts.nodes} nodes, {facts.links} links, {facts.mean_degree:.3g} neighbours on average, diameter "
+        f"{facts.diameter}, spectral gap {facts.spectral_gap:.4g}, contraction of a round {facts.contraction:.4g}, "
+        f"active {facts.active_fraction:.3g}"
+    )

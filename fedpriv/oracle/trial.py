@@ -85,7 +85,12 @@ def _usable(population: Population) -> Point:
             told = f"client 0 has targets of type {y.dtype}, such as {cut(str(y[0].tolist()))}"
             raise DataError(f"{told}, and the loss takes class numbers: give whole ones (.long())") from error
         fix = f"it and the loss cannot be computed on examples of shape {shape} ({in_short(error)}); change"
-        raise ConfigError("model", model, f"{fix} them, or the data") from error
+        several = (
+            " (of more than two tensors all but the last are arguments of the model: where one is none, leave it out "
+            "in a collate_fn that returns (inputs, target))"
+        )
+        hint = several if isinstance(last[1], tuple) and isinstance(error, TypeError) else ""
+        raise ConfigError("model", model, f"{fix} them, or the data{hint}") from error
     return last
 
 

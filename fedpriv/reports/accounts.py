@@ -11,7 +11,7 @@ from typing import Any
 from fedpriv.privacy.accounting.spent import Spent, up
 from fedpriv.privacy.composition import Spending, basic, compose
 from fedpriv.privacy.matrix import Cell, matrix
-from fedpriv.reports.comparison import aligned
+from fedpriv.runs.presenting import aligned
 from fedpriv.storage import strict_json
 
 

@@ -12,6 +12,7 @@ from fedpriv.privacy.accounting.spent import up
 from fedpriv.privacy.composition import compose
 from fedpriv.reports.report import Run
 from fedpriv.reports.spendings import Plan, spending_of
+from fedpriv.runs.presenting import aligned
 
 _PROMISE = ("unit", "relation", "trust", "delta")
 
@@ -23,12 +24,6 @@ def table(runs: Sequence[Run]) -> list[str]:
         if all(row[metric.title] == "-" for row in rows):
             rows = [{name: text for name, text in row.items() if name != metric.title} for row in rows]
     return aligned([list(rows[0]), *(list(row.values()) for row in rows)])
-
-
-def aligned(cells: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of cells as lines whose columns stand under each other."""
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 
 
 def notes(runs: Sequence[Run], plans: Sequence[Plan] = ()) -> list[str]:

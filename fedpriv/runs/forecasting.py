@@ -5,16 +5,22 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch import nn
 
-from fedpriv.clients.client import make_clients
+from fedpriv.checks import Count, checked
+from fedpriv.clients.arguments import check_clients
+from fedpriv.clients.client import Client, make_clients
 from fedpriv.clients.layout import Layout, frozen
-from fedpriv.errors import PromiseWarning
-from fedpriv.network.graph import Facts
+from fedpriv.clients.outline import Outline
+from fedpriv.clients.roster import public_sizes, roster_of
+from fedpriv.errors import ConfigError, PromiseWarning, counted
+from fedpriv.network.graph import Facts, Graph, graph_line
+from fedpriv.network.local import Star
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.spent import Spent
 from fedpriv.privacy.claims import Claim, NoiseClaim
@@ -22,14 +28,17 @@ from fedpriv.privacy.mechanisms import Gaussian
 from fedpriv.privacy.pairwise import Pairwise
 from fedpriv.privacy.record import PerClient, SamplingName
 from fedpriv.privacy.schedules import Uniform
-from fedpriv.privacy.settings import Cyclic, FixedSize, Poisson, Sampling
+from fedpriv.privacy.settings import Cyclic, FixedSize, Poisson, Privacy, Sampling
+from fedpriv.problems.problem import Problem
 from fedpriv.randomness.streams import Randomness
-from fedpriv.runs import advice, compatibility
+from fedpriv.runs import advice, compatibility, presenting
+from fedpriv.runs.arguments import explain
 from fedpriv.runs.compute import Compute
 from fedpriv.runs.noises import NoisesForecast, forecast_of_noises
 from fedpriv.runs.pairs import PairsForecast, forecast_of_pairs
 from fedpriv.runs.planning import Draft, Plan
 from fedpriv.runs.training import Training
+from fedpriv.strategies.base import Strategy
 
 Formula = Callable[[float, int, int, float], NoiseClaim]
 """What a paper would call a noise: its deviation over the clip, rounds, examples of a client, active fraction."""
@@ -98,6 +107,64 @@ class Forecast:
         """The forecast as values for JSON; infinity is `"inf"`."""
         return _plain(asdict(self))
 
+    def rows(self) -> dict[str, str]:
+        """What `fedpriv plan` prints, row by row."""
+        fewest, most = self.examples
+        rows = {
+            "strategy": f"{self.strategy}, {counted(self.rounds, 'round')}",
+            "clients": f"{self.n_clients}, with {fewest if fewest == most else f'{fewest} to {most}'} examples each",
+            "privacy": str(self.spent),
+            "one round": str(self.first_round),
+            "noise multiplier": "none" if self.noise_multiplier is None else f"{self.noise_multiplier:.4g}",
+            "batches": self.batches,
+            "releases": str(self.releases),
+        }
+        if self.parameters:
+            a_round, whole = (size_in_words(self.bytes_per_round * count) for count in (1, self.rounds))
+            rows["messages"] = (
+                f"{self.parameters:,} numbers each; {self.floats_per_round:,} numbers a round ({a_round}), "
+                f"{whole} in the whole run"
+            )
+        if self.frozen:
+            rows["parameters"] = f"{self.parameters:,} trained, {self.frozen:,} frozen"
+        if self.over_time is not None:
+            rows["noise"] = self.over_time
+        if self.network is not None:
+            rows["graph"] = graph_line(self.network)
+        if self.if_activity_hidden is not None:
+            rows["whoever sees messages"] = f"epsilon={self.spent.epsilon:.4g}, as they also see which nodes are silent"
+            rows["final model only"] = (
+                f"epsilon<={self.spent.epsilon:.4g}; amplified by sampling of nodes it would be "
+                f"{self.if_activity_hidden:.4g}, which holds only if inactive nodes add noise too (not claimed)"
+            )
+        if self.formula is not None:
+            rows["by the paper's formula"] = (
+                f"this noise would be called epsilon={self.formula.stated_epsilon:.4g} ({self.formula.paper}, "
+                f"{self.formula.assumes}); its true price is {self.spent.epsilon:.4g}"
+            )
+        if self.seconds_per_round is not None:
+            whole = self.seconds_per_round * self.rounds
+            rows["time"] = f"about {self.seconds_per_round:.3g} s a round, {whole:.3g} s in all, without evaluation"
+        if self.claim is not None:
+            rows["the paper's claim"] = f"{self.claim.stated} ({self.claim.paper})"
+            views = "; ".join(f"{view}: {epsilon:.4g}" for view, epsilon in self.claim.views)
+            rows |= {"its noise costs": f"epsilon at delta={self.spent.delta:g}, {views}"} if views else {}
+        return rows | ({} if self.pairs is None else _if_collude(self.pairs))
+
+    def tables(self) -> list[list[str]]:
+        """What other noise would leave in the model, where there is a choice: tables, each a heading and lines."""
+        return [found.lines() for found in (self.pairs, self.noises) if found is not None]
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        width = max(len(name) for name in rows)
+        lines = [f"{name:<{width}}  {value}" for name, value in rows.items()]
+        lines += [line for table in self.tables() for line in table]
+        return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
+
+    def _repr_html_(self) -> str:
+        return presenting.card(f"plan of {self.strategy}", {**self.rows(), "warnings": " ".join(self.warnings)})
+
 
 def forecast(
     draft: Draft,
@@ -150,6 +217,73 @@ def forecast(
         noises=forecast_of_noises(draft, plan),
         warnings=tuple(advice.of_draft(draft, plan, claim)),
     )
+
+
+@checked("", explain)
+def plan(
+    clients: Sequence[Client] | Sequence[int],
+    strategy: Strategy,
+    privacy: Privacy,
+    *,
+    rounds: Count,
+    network: Star | Graph | None = None,
+    model: nn.Module | None = None,
+    seed: int = 0,
+    compute: Compute | None = None,
+) -> Forecast:
+    """Say what a run will cost: its epsilon, noise, releases and messages. Nothing is trained, and no example is read.
+
+    Args:
+        clients: The data owners, or the number of examples of each, where there are no data yet.
+        strategy: The algorithm, as for `train`.
+        privacy: The privacy settings, as for `train`.
+        rounds: Number of rounds.
+        network: Who talks to whom, as for `train`; a server and all clients by default.
+        model: What is to be trained, by which the size of messages is known; the clients' by default.
+        seed: Public seed of cohorts and links.
+        compute: Settings of speed.
+
+    Returns:
+        The plan: it prints as `fedpriv plan` does, and has `spent`, `noise_multiplier` and the like.
+
+    Raises:
+        ConfigError: the run cannot work, or no noise reaches its target.
+
+    Example:
+        >>> import fedpriv
+        >>> privacy = fedpriv.Privacy(epsilon=3, sampling=fedpriv.Poisson(rate=0.1))
+        >>> planned = fedpriv.plan([500] * 10, fedpriv.fedavg(0.5), privacy, rounds=20)
+        >>> planned.releases, planned.spent.epsilon <= 3
+        (20, True)
+    """
+    if len(clients) == 0:
+        raise ConfigError(
+            "clients", clients, "a run needs at least one client: give them, or their numbers of examples"
+        )
+    sizes, problems, declared = [int(one) for one in clients if isinstance(one, int)], [Problem()], False
+    loss: nn.Module = nn.Identity()
+    if len(sizes) < len(clients):
+        owners = cast("Sequence[Client]", clients)
+        check_clients(owners)
+        roster = roster_of(owners)
+        sizes, problems, declared = public_sizes(owners, privacy), list(roster.problems), roster.sizes_declared
+        model, loss = model or owners[0].model, cast("nn.Module", owners[0].loss)
+    if min(sizes) < 1:
+        raise ConfigError("clients", min(sizes), "numbers of examples are at least 1")
+    outline = Outline(tuple(sizes), (), None)
+    draft = Draft(
+        strategy,
+        privacy,
+        network or Star(len(sizes)),
+        rounds,
+        outline,
+        problems,
+        model or nn.Identity(),
+        loss,
+        seed,
+        sizes_declared=declared,
+    )
+    return forecast(draft, compute=compute)
 
 
 def _batches(sampling: Sampling, fewest: int) -> str:
@@ -231,3 +365,19 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - a JSON value
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return "inf" if isinstance(value, float) and math.isinf(value) else value
+
+
+def _if_collude(found: PairsForecast) -> dict[str, str]:
+    return {
+        f"if {one.colluders or 'none'} collude": "no bound is known" if one.spent is None else str(one.spent)
+        for one in found.if_others
+    }
+
+
+def size_in_words(n_bytes: float) -> str:
+    """Bytes with a unit, e.g. `1.5 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if n_bytes < 1000:
+            return f"{n_bytes:.3g} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.3g} TB"

@@ -16,6 +16,7 @@ from fedpriv.privacy.settings import Central, Cyclic, FixedSize, FullBatch, Inde
 from fedpriv.randomness.streams import Randomness
 from fedpriv.runs.impulses import responses
 from fedpriv.runs.planning import Draft, Plan
+from fedpriv.runs.presenting import aligned
 
 Array = NDArray[np.float64]
 _BUFFERS = 4
@@ -47,6 +48,15 @@ class NoisesForecast:
 
     choices: tuple[Choice, ...]
     suggested: str | None
+
+    def lines(self) -> list[str]:
+        """The choices as a table: a heading, and a line for each setting."""
+        cells = [[f"{one.left:.3g}", one.settings, one.needs or ""] for one in self.choices]
+        heading = "noise in the final model, standard deviation over the planned one at the same epsilon"
+        found = [heading, *(f"  {text}" for text in aligned(cells))]
+        if self.suggested is not None:
+            found.append(f"  suggested: {self.suggested}")
+        return found
 
 
 def forecast_of_noises(draft: Draft, plan: Plan) -> NoisesForecast | None:

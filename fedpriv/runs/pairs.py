@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedpriv.engines.local import RoundNetwork
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, counted
 from fedpriv.network.graph import Graph
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.pairwise import MOST_WORK, adjacency, covariance, exposure, work
@@ -20,6 +20,7 @@ from fedpriv.privacy.pairwise import Pairs, Pairwise
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.streams import Randomness
 from fedpriv.runs.planning import Plan
+from fedpriv.runs.presenting import aligned
 
 Array = NDArray[np.float64]
 RATIOS = (0.3, 1.0, 3.0, 10.0)
@@ -85,6 +86,29 @@ class PairsForecast:
     left_out: tuple[int, ...]
     suggested: float | None
     if_others: tuple[IfCollude, ...]
+
+    def lines(self) -> list[str]:
+        """What is left of the noise as a table: a heading, and a line for each number of colluders and each ratio."""
+        at_nodes = any(line.in_node is not None for line in self.left)
+        heads = ["colluders", "ratio", "in the mean", "in a message", *(["in a node's model"] if at_nodes else [])]
+        cells = [[*heads, "in the mean if a client drops"]]
+        for line in self.left:
+            deviations = [line.in_mean, line.in_message, *([line.in_node or 0.0] if at_nodes else [])]
+            numbers = [f"{value:.3g}" for value in (*deviations, line.if_one_drops)]
+            cells.append([str(line.colluders), f"{line.ratio:g}", *numbers])
+        over = "standard deviation over that under trust: local at the same epsilon"
+        found = [f"noise of a round of {self.participants}, {over}", *(f"  {text}" for text in aligned(cells))]
+        if self.left_out:
+            *fewer, most = self.left_out
+            numbers = " or ".join([*map(str, fewer), counted(most, "colluder")])
+            why = "too many sets of them to try here, and secrets too sparse for a bound"
+            found.append(f"  not looked at for {numbers}: {why}")
+        if self.suggested is not None:
+            reason = "the smallest here with a mean at most a twentieth noisier than the best"
+            if at_nodes:
+                reason = "with the least noise in a node's own model after a round's mixing"
+            found.append(f"  suggested: ratio {self.suggested:g}, {reason}")
+        return found
 
 
 @dataclass(frozen=True)

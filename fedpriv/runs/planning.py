@@ -180,6 +180,7 @@ class Draft:
         loss: What is minimised.
         seed: Public seed of cohorts and links.
         augmentation: Random views of examples, if there are any.
+        sizes_declared: Whether each client has a declared `public_size`.
     """
 
     strategy: Strategy
@@ -192,10 +193,11 @@ class Draft:
     loss: nn.Module
     seed: int = 0
     augmentation: Augmentation | None = None
+    sizes_declared: bool = False
 
     def plan(self, privacy: Privacy | None = None) -> Plan:
         """Its plan, or that under another promise; see `make_plan`."""
-        promise = with_neighbours(privacy or self.privacy, self.problems, sizes_declared=False)
+        promise = with_neighbours(privacy or self.privacy, self.problems, sizes_declared=self.sizes_declared)
         randomness = Randomness(self.seed)
         sizes = self.outline.sizes
         return make_plan(self.strategy, promise, sizes, self.network, rounds=self.rounds, randomness=randomness)

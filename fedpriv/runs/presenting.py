@@ -1,8 +1,8 @@
-"""A result in a notebook: a card."""
+"""Results and plans as text: a card for notebooks, columns of a table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 
 
@@ -13,3 +13,9 @@ def card(title: str, rows: Mapping[str, str]) -> str:
         for name, value in rows.items()
     )
     return f"<table><caption>{escape(title)}</caption>{cells}</table>"
+
+
+def aligned(cells: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of cells as lines whose columns stand under each other."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]

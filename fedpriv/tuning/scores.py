@@ -79,15 +79,18 @@ def noised_accuracy(config: Config, path: Path, noise: float, relation: Relation
         relation: Which data sets are neighbours.
 
     Raises:
-        ConfigError: the run has no accuracy.
+        ConfigError: the model predicts no classes.
         DataError: the trial told a score of other test data before.
     """
     split = load_data(config)
     model, loss = make_model(config, outline(config))
     model.load_state_dict(torch.load(path / "model.pt", weights_only=True))
-    found = Evaluator(model, loss, split.test)(Layout.of(model).row_of(model))
-    if METRIC not in found:
-        raise ConfigError("search.score_noise", noise, f"is for {METRIC}, which these runs have not: leave it out")
+    evaluate = Evaluator(model, loss, split.test)
+    # by types and shapes alone: what else is predicted can follow from the values of labels, which an error would tell
+    if evaluate.task.kind != "classes":
+        fix = f"is for {METRIC} of whole-number labels and a score for each class: leave it out, or take such"
+        raise ConfigError("search.score_noise", noise, fix)
+    found = evaluate(Layout.of(model).row_of(model))
     count = size(split.test)
     right = min(max(round(found[METRIC] * count), 0), count)
     randomness = Checkpoint.load(path / "checkpoint.pt", torch.device("meta")).randomness()

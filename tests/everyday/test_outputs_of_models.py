@@ -211,7 +211,7 @@ def test_data_sets_of_several_inputs_and_a_target(backend: Any) -> None:
 
 def test_a_third_tensor_that_is_no_input_is_refused() -> None:
     data = TensorDataset(X, torch.arange(40) % 3, torch.arange(40))
-    with pytest.raises(fp.ConfigError, match="3 were given"):
+    with pytest.raises(fp.ConfigError, match=r"3 were given.*a collate_fn that returns \(inputs, target\)"):
         trained_here(nn.Linear(4, 3), nn.CrossEntropyLoss(), data)
 
 
@@ -236,6 +236,33 @@ def test_a_recurrent_layer_is_named_in_plain_words() -> None:
     said = " ".join(str(one.message) for one in caught)
     assert "no rule for torch's lstm" in said
     assert "issue" not in said + result.to_json()["backend"]["refused"]
+
+
+def test_whole_number_labels_of_one_output_have_an_auroc_alone() -> None:
+    """A loss of one's own may take probabilities or logits: half of all right answers would be called wrong."""
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.binary_cross_entropy(outputs, targets.float())
+
+    model = OneNumber(SHAPES["squeeze(-1)"], torch.sigmoid)
+    result, _ = trained_here(model, loss, rows(X[TRAIN], LABELS[TRAIN].long()), test=rows(X[TEST], LABELS[TEST].long()))
+    facts = result.to_json()
+    assert facts["test_accuracy"] is None
+    assert facts["test_auroc"] == pytest.approx(roc_auc_score(LABELS[TEST], result.model(X[TEST]).detach()))
+
+
+def test_a_test_set_of_one_class_has_no_area_and_spoils_none() -> None:
+    data = [rows(X[i : i + 8], LABELS[i : i + 8]) for i in (0, 8, 16)]
+    clients = fp.make_clients(OneNumber(SHAPES["squeeze(-1)"]), nn.BCEWithLogitsLoss(), data)
+    one_class = rows(X[TEST][LABELS[TEST] > 0], LABELS[TEST][LABELS[TEST] > 0])
+    both = rows(X[TEST], LABELS[TEST])
+    tests = [one_class, both, None]
+    result = fp.train(clients, fp.fedavg(0.1), fp.Privacy(at="none"), rounds=1, test=one_class, client_tests=tests)
+    facts = result.to_json()
+    assert "test_auroc" not in facts
+    area = roc_auc_score(LABELS[TEST], result.model(X[TEST]).detach())
+    assert facts["client_test_auroc"]["mean"] == pytest.approx(area)
+    assert "nan" not in str(result)
 
 
 def test_a_model_that_broke_has_no_area() -> None:

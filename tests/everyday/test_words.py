@@ -544,7 +544,7 @@ def test_every_public_call_says_what_is_missing_and_gives_a_call_that_works(name
 # they need data, a model, or functions of the user's own
 OF_THE_USERS = {
     *("Client", "make_clients", "lazy_clients", "count_examples", "train", "Training", "total", "Budget"),
-    *("Result", "RoundReport", "Function", "Strategy"),
+    *("Result", "RoundReport", "Function", "Strategy", "Forecast", "plan"),
 }
 
 

@@ -124,12 +124,8 @@ def plan(
     """Say what a run will cost in privacy, messages and time. Trains nothing."""
     from fedpriv.cli.printing import (
         busy,
-        forecast_rows,
+        print_forecast,
         print_json,
-        print_noises,
-        print_pairs,
-        print_rows,
-        print_warning,
     )
     from fedpriv.config import forecast, load_config
     from fedpriv.network.drawing import draw as draw_graph
@@ -143,10 +139,4 @@ def plan(
     if as_json:
         print_json(found.to_json())
         return
-    print_rows(forecast_rows(found))
-    if found.pairs is not None:
-        print_pairs(found.pairs)
-    if found.noises is not None:
-        print_noises(found.noises)
-    for warning in found.warnings:
-        print_warning(warning)
+    print_forecast(found)
