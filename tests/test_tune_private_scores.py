@@ -88,7 +88,7 @@ def test_no_error_tells_the_value_of_a_label(
     labels = torch.ones(len(x))
     labels[3] = changed_label
     monkeypatch.setattr(scores, "load_data", lambda _: SimpleNamespace(test=TensorDataset(x, labels)))
-    model = torch.nn.Linear(64, 1)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 1))
     torch.save(model.state_dict(), folder / "model.pt")
     monkeypatch.setattr(scores, "make_model", lambda *_: (model, torch.nn.BCEWithLogitsLoss()))
     with pytest.raises(ConfigError, match=r"score_noise = 7\.0: is for test_accuracy of whole-number labels"):
