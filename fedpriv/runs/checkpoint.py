@@ -38,6 +38,7 @@ class Checkpoint:
         chunk: See `fedpriv.runs.compute.Compute`; None in files of earlier versions.
         state: See there. On disk, `progress` says which rows of the files beside this one are the clients'.
         processes: Number of processes that the run had.
+        words: The settings by name, to say which differ on a resume with others.
         data: Keyed digests of the clients' examples, see `fedpriv.clients.data_fingerprints`.
     """
 
@@ -56,6 +57,7 @@ class Checkpoint:
     chunk: int | None = None
     state: StateName = "memory"
     processes: int = 1
+    words: dict[str, str] = field(default_factory=dict[str, str])
     data: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
 
     @property

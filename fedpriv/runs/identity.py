@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from fedpriv.errors import FedprivError
 from fedpriv.privacy.ledger import Mark
 from fedpriv.randomness.streams import Randomness, new_secret
 from fedpriv.runs.checkpoint import Checkpoint
+from fedpriv.runs.settings_in_words import difference
 from fedpriv.storage.identity import digest
 
 _OTHER_VERSION = (
@@ -27,12 +28,25 @@ _OTHER_VERSION = (
 )
 
 
+def _other_settings(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """What a resume with other settings is told: which they are, where that is known."""
+    told = difference({name: text for name, text in before.items() if not name.startswith("config.")}, now)
+    if not told:
+        others = "strategy, privacy, rounds, network, sizes, seed and kind of model"
+        return f"{_OTHER_VERSION} (what differs is none of {others})"
+    return (
+        f"was made with other settings ({told}): resume with those that it began with. More rounds, another epsilon or "
+        "other data are another run, in another folder"
+    )
+
+
 @dataclass(frozen=True)
 class Identity:
     """What a run and its resumption have in common.
 
     Attributes:
         settings: Digest of everything that must be the same after a resume.
+        words: The settings by name.
         randomness: The run's random streams. They depend on `settings` and the initial parameters, so runs with the
             same secret seed share noise only if they differ in nothing but their data.
         model: Digest of the model's layers, frozen parameters and buffers; empty until they are known.
@@ -41,28 +55,45 @@ class Identity:
     settings: str
     randomness: Randomness
     model: str = ""
+    words: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @staticmethod
     def new(
-        settings: str, clients: Sequence[Client], *, seed: int | None, secret_seed: int | None, private: bool
+        settings: str,
+        clients: Sequence[Client],
+        *,
+        seed: int | None,
+        secret_seed: int | None,
+        private: bool,
+        words: Mapping[str, str] | None = None,
     ) -> Identity:
         """For a new run. Without privacy, and with a given `seed`, everything follows from the public seed."""
         if secret_seed is None:
             secret_seed = new_secret() if private or seed is None else abs(seed)
         # models of one kind may start elsewhere: the first answers of two such runs must not share noise
         run = digest(settings, clients[0].model, clients[0].loss)
-        return Identity(settings, Randomness(secrets.randbits(62) if seed is None else seed, secret_seed, run=run))
+        randomness = Randomness(secrets.randbits(62) if seed is None else seed, secret_seed, run=run)
+        return Identity(settings, randomness, words=words or {})
 
     @staticmethod
-    def resumed(settings: str, saved: Checkpoint, folder: Path | None, *, secret_seed: int | None) -> Identity:
-        """For a run that is resumed.
+    def resumed(
+        settings: str,
+        saved: Checkpoint,
+        folder: Path | None,
+        *,
+        secret_seed: int | None,
+        words: Mapping[str, str] | None = None,
+    ) -> Identity:
+        """For a run that is resumed; `words` are its settings by name.
 
         Raises:
             FedprivError: it began with other settings, or with another secret seed.
         """
-        if saved.settings != settings or secret_seed not in (None, int(saved.secret_seed, 16)):
-            raise FedprivError(f"{folder} {_OTHER_VERSION}")
-        return Identity(settings, saved.randomness())
+        if saved.settings != settings:
+            raise FedprivError(f"{folder} {_other_settings(saved.words, words or {})}")
+        if secret_seed not in (None, int(saved.secret_seed, 16)):
+            raise FedprivError(f"{folder} was made with another secret_seed: leave it out, the folder has its own")
+        return Identity(settings, saved.randomness(), words=saved.words)
 
     def with_fresh_noise(self) -> Identity:
         """The same run with noise that no earlier attempt had."""
@@ -94,6 +125,7 @@ class Identity:
             attempt,
             self.model,
             first_nonfinite,
+            words=dict(self.words),
         )
 
 

@@ -18,6 +18,7 @@ from fedpriv.privacy.chain import link_of
 from fedpriv.privacy.ledger import Mark
 from fedpriv.runs.planning import Plan
 from fedpriv.runs.run_files import RunFiles
+from fedpriv.runs.settings_in_words import difference, settings_in_words
 from fedpriv.storage.identity import of_config
 
 _KIND = ("unit", "relation")
@@ -169,7 +170,17 @@ def _of_config(files: RunFiles) -> Iterator[Finding]:
     """The configuration is the one that the run began with."""
     known = files.ledger.header.config
     if files.config is not None and known is not None and of_config(files.config) != known:
-        yield Finding("altered", f"{files.folder / 'config.yaml'} is not the one that the run began with")
+        told = _changed_settings(files)
+        which = f" ({told})" if told else ""
+        yield Finding("altered", f"{files.folder / 'config.yaml'} is not the one that the run began with{which}")
+
+
+def _changed_settings(files: RunFiles) -> str:
+    """Which settings of the configuration changed since the checkpoint; empty where that is not known."""
+    words = {} if files.checkpoint is None else files.checkpoint.words
+    before = {name: text for name, text in words.items() if name.startswith("config.")}
+    now = settings_in_words(config=files.config)
+    return difference(before, {name: now[name] for name in now if not name.startswith("config.log")}) if before else ""
 
 
 def _asked(files: RunFiles, name: str) -> Any:  # noqa: ANN401 - a setting is what it is

@@ -18,6 +18,7 @@ from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.planning import Plan
 from fedpriv.runs.results import read_metrics, releases_told
 from fedpriv.runs.run_files import config_in
+from fedpriv.runs.settings_in_words import settings_in_words
 from fedpriv.storage.folder import RunFolder
 from fedpriv.storage.identity import of_config
 
@@ -100,6 +101,13 @@ class Keeper:
             ledger = Ledger.resume(path, guard, saved.records, fresh_noise=fresh_noise, **keys)
         ledger.may_write = self.folder.check
         return ledger
+
+    def config_in_words(self) -> dict[str, str]:
+        """The configuration in the folder by name, but for logging; empty where there is none."""
+        config = None if self.folder is None else config_in(self.folder.path)
+        if config is None:
+            return {}
+        return settings_in_words(config={name: part for name, part in config.items() if name != "log"})
 
     def check(self) -> None:
         """Make sure that no other run writes to the folder.

@@ -57,6 +57,7 @@ from fedpriv.runs.reporting import Reporting
 from fedpriv.runs.reserving import Reserving
 from fedpriv.runs.results import Ended, Result, RoundReport, software
 from fedpriv.runs.resuming import Keeper
+from fedpriv.runs.settings_in_words import settings_in_words
 from fedpriv.runs.telling import warn, weaknesses
 from fedpriv.runs.testing import Public
 from fedpriv.storage import strict_json
@@ -126,11 +127,25 @@ class Training:
 
             # who it is
             same = of_settings(clients, settings, seed, strategy, privacy, rounds, self.network, sizes, compute.numbers)
+            words = settings_in_words(
+                strategy=strategy,
+                privacy=privacy,
+                rounds=rounds,
+                network=self.network,
+                sizes=sizes,
+                seed=seed,
+                numbers=compute.numbers,
+                model=clients[0].model,
+                loss=clients[0].loss,
+            )
             if saved is None:
                 restart, private, seeds = None, privacy.private, {"seed": seed, "secret_seed": secret_seed}
-                identity = mesh.world.broadcast(lambda: Identity.new(same, clients, private=private, **seeds))
+                words |= self._keeper.config_in_words()
+                identity = mesh.world.broadcast(
+                    lambda: Identity.new(same, clients, private=private, words=words, **seeds)
+                )
             else:
-                identity = Identity.resumed(same, saved, self._keeper.path, secret_seed=secret_seed)
+                identity = Identity.resumed(same, saved, self._keeper.path, secret_seed=secret_seed, words=words)
                 restart = restored(saved, begin(strategy, torch.zeros(1, 1).expand(len(clients), 1)), self._keeper.path)
             if saved is not None and fresh_noise:
                 identity = mesh.world.broadcast(identity.with_fresh_noise)

@@ -1,0 +1,68 @@
+"""A run's settings by name, so that a resume with other ones can say which differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+
+import networkx as nx
+from torch import Tensor, nn
+
+from fedpriv.errors import cut
+
+_LONGEST = 60  # characters of a value
+_MOST = 5  # settings that an error names
+
+
+def settings_in_words(**settings: object) -> dict[str, str]:
+    """Returns settings as text by name: `privacy.clip.bound` is `"1.0"`.
+
+    Args:
+        settings: Objects by name; of dataclasses every field is a setting.
+    """
+    return {name: text for given, value in settings.items() for name, text in _flat(given, value)}
+
+
+def _flat(name: str, value: object) -> Iterator[tuple[str, str]]:
+    if is_dataclass(value):
+        yield name, type(value).__name__
+        for field in fields(value):
+            if "aside" not in field.metadata:
+                yield from _flat(f"{name}.{field.name}", getattr(value, field.name))
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _flat(f"{name}.{key}", part)
+    else:
+        yield name, _text(value)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(value, nx.Graph):
+        return f"{value.number_of_nodes()} nodes, {value.number_of_edges()} links"
+    if isinstance(value, nn.Module):
+        return type(value).__name__
+    if callable(value):
+        return str(getattr(value, "__qualname__", type(value).__name__))
+    if isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 10:
+        return f"{len(value)} values, {cut(repr(value), _LONGEST)}"
+    shown = repr(value)
+    return type(value).__name__ if " at 0x" in shown else cut(shown, _LONGEST)
+
+
+def difference(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Returns which settings differ, with both values; empty if all are the same.
+
+    Args:
+        before: Those that a run began with.
+        now: Those that it is resumed with.
+    """
+    names = list[str]()
+    for name in {**before, **now}:
+        inside_another = any(name.startswith(f"{other}.") for other in names)  # of another class: other fields
+        if before.get(name) != now.get(name) and not inside_another:
+            names.append(name)
+    told = [f"{name}: {before.get(name, 'not there')} then, {now.get(name, 'not there')} now" for name in names]
+    more = f"; and {len(told) - _MOST} more" if len(told) > _MOST else ""
+    return "; ".join(told[:_MOST]) + more
