@@ -22,8 +22,8 @@ from .clients.counting import count_examples
 from .clients.lazy import lazy_clients
 from .data.augmentation import Affine, Augmentation, Crop, Flip
 from .errors import BudgetExhausted, ConfigError, DataError, FedprivError, LedgerError, PrivacyError
+from .measuring.early_stopping import Stop
 from .measuring.regression import Mae, Rmse
-from .measuring.stopping import Stop
 from .network.activity import OnePeerExponential, Outage, RandomEdges, RandomLinks, RandomNodes
 from .network.graph import Graph
 from .network.local import CyclicCohort, Everyone, FixedCohort, PoissonCohort, Star

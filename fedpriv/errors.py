@@ -10,7 +10,7 @@ class FedprivError(Exception):
         told_elsewhere: Whether another process of the run tells the user of it.
     """
 
-    told_elsewhere = False
+    reported_elsewhere = False
 
 
 class PromiseWarning(UserWarning):

@@ -37,7 +37,7 @@ MAKES_RELEASES = {
     "privacy/release/sums.py",
 }
 READS_RELEASES = {"privacy/ledger.py"}
-MAKES_UP_DATA = {"clients/outline.py"}  # to time a round without real data; nothing of it is released
+MAKES_UP_DATA = {"clients/public_info.py"}  # to time a round without real data; nothing of it is released
 # torch functions that draw from its hidden global generator when no generator is given
 DRAWS = {
     "rand",

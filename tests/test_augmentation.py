@@ -21,8 +21,8 @@ from fedpriv.clients.population import Population
 from fedpriv.data.augmentation import Augmentation, Each, Transform
 from fedpriv.data.torchvision_compat import import_torchvision
 from fedpriv.oracle.backends.loop import LoopBackend
-from fedpriv.oracle.batches import Draws
-from fedpriv.oracle.sums import Sums
+from fedpriv.oracle.clipped_sums import ClippedSums
+from fedpriv.oracle.sampler import BatchSampler
 from fedpriv.privacy.settings import FixedSize, FullBatch, Poisson
 from fedpriv.randomness.streams import Randomness
 
@@ -53,7 +53,7 @@ def population(augmentation: Augmentation | None, x: Tensor = X, datasets=None, 
 
 def views(people: Population, round_index: int = 0, index: int = 0, sampling=EVERY, cohort=(0, 1, 2)):
     """What an answer is computed on: each example's views, by its place among all."""
-    draws = Draws(people, Randomness(0, 1), 1.0)
+    draws = BatchSampler(people, Randomness(0, 1), 1.0)
     draws.begin_round(round_index, torch.tensor(cohort))
     found: dict[int, Tensor] = {}
     for batch in draws.views(sampling, index):
@@ -135,9 +135,9 @@ def test_neighbouring_data_move_a_clients_sum_by_at_most_the_bound(multiplicity:
     rows: list[Tensor] = []
     for x in (X, other):
         people = population(Augmentation(EVERYTHING, multiplicity), x)
-        draws = Draws(people, Randomness(0, 1), 1.0)
+        draws = BatchSampler(people, Randomness(0, 1), 1.0)
         draws.begin_round(0, torch.arange(3))
-        sums = Sums(LoopBackend(people.model, people.loss), 3, people.device)
+        sums = ClippedSums(LoopBackend(people.model, people.loss), 3, people.device)
         rows.append(sums.gradients(draws.views(FullBatch(), 0), torch.arange(3), people.params, clip=clip))
     assert 1e-3 < float((rows[0] - rows[1])[0].norm()) <= 2 * clip.bound + 1e-9
     assert torch.equal(rows[0][1:], rows[1][1:])
@@ -183,7 +183,7 @@ def test_statistics_and_test_data_are_not_augmented() -> None:
         return 0 * x
 
     people = population(Augmentation([dark]))
-    draws = Draws(people, Randomness(0, 1), 1.0)
+    draws = BatchSampler(people, Randomness(0, 1), 1.0)
     draws.begin_round(0, torch.arange(3))
     assert all(bool((batch.inputs > 0).any()) for batch in draws.batches(FullBatch(), 0))
     data, seen = TensorDataset(torch.rand(9, 1, 6, 6), torch.arange(9) % 3), list[Tensor]()

@@ -157,8 +157,8 @@ def test_what_to_stop_on_is_checked() -> None:
 class Growing:
     """A server whose model is 1e9 times as large after each round: beyond float32 in round 5."""
 
-    hears: ClassVar[tuple[str, ...]] = ("gradient",)
-    says: ClassVar[tuple[str, ...]] = ("model",)
+    receives: ClassVar[tuple[str, ...]] = ("gradient",)
+    sends: ClassVar[tuple[str, ...]] = ("model",)
     is_sum: ClassVar[bool] = True
 
     def init(self, params: Tensor):
@@ -171,8 +171,8 @@ class Growing:
 
 @dataclass(frozen=True)
 class SendGradient:
-    hears: ClassVar[tuple[str, ...]] = ("model",)
-    says: ClassVar[tuple[str, ...]] = ("gradient",)
+    receives: ClassVar[tuple[str, ...]] = ("model",)
+    sends: ClassVar[tuple[str, ...]] = ("gradient",)
     memory: ClassVar[Memory] = "none"
     linear: ClassVar[bool] = True
 

@@ -186,8 +186,8 @@ class Ended:
 class Ending:
     """Adds mean updates, and ends after the first round."""
 
-    hears: ClassVar = ("update",)
-    says: ClassVar = ("model",)
+    receives: ClassVar = ("update",)
+    sends: ClassVar = ("model",)
     is_sum: ClassVar = True
 
     def init(self, params: Tensor) -> tuple[Tensor, Ended]:
@@ -220,8 +220,8 @@ def test_what_the_runs_own_limit_left_over_is_given_back(budget: Budget, tmp_pat
 class Greedy:
     """Asks once more where an answer is not zero: a plan, whose answers are zero, cannot foresee it."""
 
-    hears: ClassVar = ("model",)
-    says: ClassVar = ("update",)
+    receives: ClassVar = ("model",)
+    sends: ClassVar = ("update",)
     memory: ClassVar = "none"
     linear: ClassVar = False
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedpriv.audit.finding import SECRET
+from fedpriv.audit.check_result import SECRET
 from fedpriv.cli import app
 
 RUN = str(Path(__file__).parent / "run.yaml")

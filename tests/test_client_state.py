@@ -25,7 +25,7 @@ from fedpriv.strategies.base import Oracle, Strategy
 from fedpriv.strategies.fedavg import AddMeanUpdate
 from fedpriv.strategies.private_augmented_lagrangian import ScalarizedStep
 from fedpriv.strategies.spreading import keywords
-from fedpriv.strategies.state import named, rows_of
+from fedpriv.strategies.state import flatten_with_names, select_rows
 
 N, FEATURES, ROUNDS = 12, 4, 7
 DISK, MEMORY = fp.Compute(state="disk"), fp.Compute()
@@ -43,8 +43,8 @@ def nodes() -> fp.Graph:
 class Momentum:
     """A strategy of a user's own, whose clients remember what they received: a part of a part, and another type."""
 
-    hears: ClassVar[tuple[str, ...]] = ("model",)
-    says: ClassVar[tuple[str, ...]] = ("update",)
+    receives: ClassVar[tuple[str, ...]] = ("model",)
+    sends: ClassVar[tuple[str, ...]] = ("update",)
     memory: ClassVar[str] = "none"
     linear: ClassVar[bool] = False
 
@@ -104,7 +104,7 @@ def assert_equal(one: list[list[Tensor]], other: list[list[Tensor]]) -> None:
 
 
 def state_of(training: fp.Training) -> dict[str, Any]:
-    return named(rows_of(training.progress.local, torch.arange(N)))
+    return flatten_with_names(select_rows(training.progress.local, torch.arange(N)))
 
 
 @pytest.mark.parametrize("in_a_folder", [True, False])
@@ -136,7 +136,9 @@ def test_no_strategy_with_state_of_clients_is_left_out() -> None:
         }
         made = entry.build(**options, **more.get(name, {}))
         step = (made.strategy if isinstance(made, Recipe) else made).local_step
-        if any(isinstance(leaf, Tensor) and leaf.ndim for leaf in named(step.init(torch.zeros(2, 3))).values()):
+        if any(
+            isinstance(leaf, Tensor) and leaf.ndim for leaf in flatten_with_names(step.init(torch.zeros(2, 3))).values()
+        ):
             keeping.add(type(step))
     assert keeping | {Momentum} == {type(strategy.local_step) for strategy, *_ in RUNS.values()} | NEED_EVERYONE
 

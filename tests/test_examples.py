@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
-from fedpriv.clients import roster
+from fedpriv.clients import client_set
 from fedpriv.clients.client import Client
 from fedpriv.clients.examples import InMemory
 
@@ -77,7 +77,7 @@ RUNS = {
 def test_another_source_gives_the_same_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     first = trained(*RUNS[name])
     assert isinstance(first.population.examples, InMemory)
-    monkeypatch.setattr(roster, "InMemory", OneByOne)
+    monkeypatch.setattr(client_set, "InMemory", OneByOne)
     second = trained(*RUNS[name])
     assert isinstance(second.population.examples, OneByOne)
     before = second.population.examples.asked

@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.clients.batch import Batch
-from fedpriv.clients.layout import Layout, changed_constants, constants, totals
+from fedpriv.clients.layout import Layout, changed_constants, constant_totals, constants
 from fedpriv.models import fix_model, validate_model
 from fedpriv.oracle.backends import BACKENDS, choose
 from fedpriv.privacy.clipping import Clip
@@ -450,7 +450,7 @@ def test_a_change_of_a_constant_is_noticed_whatever_its_type(value: Tensor) -> N
     model = nn.Linear(2, 2)
     model.register_buffer("kept", torch.zeros(5)[1:3])
     model.register_buffer("own", value)
-    before = totals(model)
+    before = constant_totals(model)
     assert changed_constants(model, before) == []
     model.own.view(-1)[0] = 1
     assert changed_constants(model, before) == ["own"]

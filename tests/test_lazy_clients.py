@@ -16,10 +16,10 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 import fedpriv as fp
 from fedpriv.clients.population import Population
-from fedpriv.engines.local import begin, simulate
+from fedpriv.engines.rounds import initial_state, run_rounds
 from fedpriv.oracle.backends import choose
+from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_answerer import data_oracle
-from fedpriv.oracle.sums import Sums
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.randomness.streams import Randomness
 
@@ -178,10 +178,10 @@ def test_its_result_is_in_the_one_model() -> None:
 def rounds_of(n: int, privacy: fp.Privacy, network: fp.Star) -> Callable[[], None]:
     clients = lazy(sizes=[SIZES[i % N] for i in range(n)], workers=1)
     population, streams, strategy = Population(clients), Randomness(3, 4), fp.fedavg(0.5, local_steps=2)
-    sums = Sums(choose("auto", population.model, population.loss), n, population.device)
+    sums = ClippedSums(choose("auto", population.model, population.loss), n, population.device)
     oracle = data_oracle(population, sums, privacy, Ledger(Anything()), streams)
-    progress = begin(strategy, population.params)
-    return lambda: [None for _ in simulate(strategy, oracle, network, progress, streams, rounds=2)] and None
+    progress = initial_state(strategy, population.params)
+    return lambda: [None for _ in run_rounds(strategy, oracle, network, progress, streams, rounds=2)] and None
 
 
 @pytest.mark.parametrize("secret", [True, pytest.param(False, marks=pytest.mark.slow)])

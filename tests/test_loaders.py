@@ -244,12 +244,12 @@ def test_partitions_that_look_at_labels_are_named(tmp_path: Path, kind: str, loo
 class Lying(Flipped):
     """Says that it has other examples than it gives."""
 
-    def __init__(self, says: int, has: int) -> None:
+    def __init__(self, sends: int, has: int) -> None:
         super().__init__(0.0, has)
-        self.says = says
+        self.sends = sends
 
     def __len__(self) -> int:
-        return self.says
+        return self.sends
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         if index >= self.n:

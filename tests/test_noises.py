@@ -9,12 +9,12 @@ from scipy.linalg import toeplitz
 from torch import nn
 
 import fedpriv as fp
-from fedpriv.clients.outline import Outline
+from fedpriv.clients.public_info import PublicDataInfo
 from fedpriv.models import SoftmaxRegression
 from fedpriv.privacy.settings import Noise, Sampling
 from fedpriv.problems.problem import Problem
-from fedpriv.runs.noises import Choice, forecast_of_noises
-from fedpriv.runs.planning import Draft
+from fedpriv.runs.noises import NoiseOption, forecast_of_noises
+from fedpriv.runs.planning import RunSketch
 from fedpriv.strategies.base import Strategy
 
 ROUNDS, BLOCKS, N = 24, 6, 12
@@ -28,22 +28,22 @@ def draft(
     noise: Noise = OWN,
     network: fp.Star | fp.Graph | None = None,
     **promise: object,
-) -> Draft:
+) -> RunSketch:
     privacy = fp.Privacy(**{"epsilon": 2.0, "sampling": sampling, "noise": noise, **promise})
-    outline, model = Outline((60,) * N, (4,), 2), SoftmaxRegression(4, 2)
-    return Draft(
+    outline, model = PublicDataInfo((60,) * N, (4,), 2), SoftmaxRegression(4, 2)
+    return RunSketch(
         strategy, privacy, network or fp.Star(N), ROUNDS, outline, [Problem()] * N, model, nn.CrossEntropyLoss()
     )
 
 
-def choices(of: Draft) -> dict[str, Choice]:
+def choices(of: RunSketch) -> dict[str, NoiseOption]:
     found = forecast_of_noises(of, of.plan())
     assert found is not None
     assert [one.left for one in found.choices] == sorted(one.left for one in found.choices)
     return {one.settings: one for one in found.choices}
 
 
-def by_hand(of: Draft) -> float:
+def by_hand(of: RunSketch) -> float:
     """Deviation in the last model: what the steps make of the columns of C^-1, all matrices written out."""
     plan = of.plan()
     steps = [0.5 * sum(0.7**j for j in range(ROUNDS - t)) for t in range(ROUNDS)]

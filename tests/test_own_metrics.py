@@ -21,7 +21,7 @@ import fedpriv as fp
 from fedpriv.cli import app
 from fedpriv.config import fingerprint, load_config
 from fedpriv.data.torchvision_compat import import_torchvision
-from fedpriv.measuring.stopping import Stopping
+from fedpriv.measuring.early_stopping import EarlyStopping
 from fedpriv.reports.report import Run
 
 CLASSES = 3
@@ -229,7 +229,7 @@ def test_a_stop_that_cannot_be_is_refused(name: str) -> None:
 def test_accuracy_and_loss_know_their_direction() -> None:
     assert fp.Stop("accuracy").begin(["test_accuracy"]).sign == 1
     assert fp.Stop("loss").begin(["test_loss"]).sign == -1
-    assert not Stopping().after({"test_loss": 1.0}).stops
+    assert not EarlyStopping().after({"test_loss": 1.0}).stops
 
 
 def test_yaml_ends_a_run_so(tmp_path: Path) -> None:

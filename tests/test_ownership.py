@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import fedpriv as fp
 from fedpriv.cli import app
 from fedpriv.clients.examples import InMemory
-from fedpriv.clients.ownership import Repeats, check_datasets
+from fedpriv.clients.ownership import DuplicateCounts, check_datasets
 from fedpriv.data import load
 from fedpriv.models import LogisticRegression, SoftmaxRegression, resolve_loss
 
@@ -141,8 +141,8 @@ def test_equal_content_is_counted(tmp_path: Path) -> None:
     test = TensorDataset(torch.tensor([[4.0, 0, 0], [8, 0, 0]]), torch.tensor([0, 0]))
     run = training([first, second], test=test, folder=tmp_path)
     # two ones at the first client, a two at each; the threes differ in their class
-    assert run.repeats() == Repeats(examples=4, apart=2, tested=1)
-    assert training([points(5), points(5, 1)]).repeats() == Repeats(0, 0, 0)
+    assert run.repeats() == DuplicateCounts(examples=4, apart=2, tested=1)
+    assert training([points(5), points(5, 1)]).repeats() == DuplicateCounts(0, 0, 0)
 
 
 def test_the_owner_is_told_of_equal_content_on_the_terminal_alone(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_sixty_thousand_images_are_compared_in_a_moment() -> None:
     client = fp.make_clients(torch.nn.Linear(784, 2), torch.nn.CrossEntropyLoss(), [TensorDataset(x, x[:, 0].long())])
     run.population.examples = InMemory(client, x.device, x.dtype)
     start = time.process_time()
-    assert run.repeats() == Repeats(0, 0, 0)
+    assert run.repeats() == DuplicateCounts(0, 0, 0)
     assert time.process_time() - start < 2
 
 

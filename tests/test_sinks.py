@@ -15,7 +15,7 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fedpriv.errors import FedprivError
-from fedpriv.reports.sinks import Csv, Jsonl, Live, TensorBoard
+from fedpriv.reports.sinks import Csv, Jsonl, ProgressDisplay, TensorBoard
 from fedpriv.runs.results import RoundReport, Sink
 
 
@@ -115,7 +115,7 @@ def shown(*, terminal: bool, rounds: int = 40, epsilon: float | None = None, wid
     text = io.StringIO()
     console = Console(file=text, force_terminal=terminal, width=width, color_system=None)
     ticks = itertools.count(0.5, 0.5)
-    live = Live(rounds, console=console, clock=lambda: next(ticks))
+    live = ProgressDisplay(rounds, console=console, clock=lambda: next(ticks))
     for number in range(1, rounds + 1):
         live.write(report(number, measured=number % 4 == 0, epsilon=epsilon, rounds=rounds))
     live.close()

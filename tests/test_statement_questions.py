@@ -13,7 +13,7 @@ from officer import check_answers
 from test_cli import fedpriv, refused
 
 from fedpriv.privacy.accounting import gaussian
-from fedpriv.privacy.accounting.spent import up
+from fedpriv.privacy.accounting.spent import round_up
 from fedpriv.reports.statement import SECRET
 from fedpriv.runs.results import software
 
@@ -36,7 +36,7 @@ def done(*words: str) -> str:
 
 def gaussians(count: int, one: float = 3.0) -> str:
     """Epsilon of so many runs without sampling together."""
-    return up(gaussian.epsilon_of(count**0.5 * gaussian.ratio_of(one, DELTA), DELTA))
+    return round_up(gaussian.epsilon_of(count**0.5 * gaussian.ratio_of(one, DELTA), DELTA))
 
 
 def priced(*words: str) -> dict[tuple[str, str], float]:
@@ -50,7 +50,7 @@ def test_of_the_demo_run(tmp_path: Path):
     done("budget", str(budget), "--epsilon", "5")
     done("train", "digits_iadmm", "--out", str(run), *QUIET, f"privacy.budget={budget}")
     result, cells = json.loads((run / "result.json").read_text()), priced(str(run))
-    ten = up(cells["whoever sees messages", "group of 10 samples"])
+    ten = round_up(cells["whoever sees messages", "group of 10 samples"])
     check_answers(
         done("statement", str(run)),
         {
@@ -60,7 +60,11 @@ def test_of_the_demo_run(tmp_path: Path):
                 "the algorithm iadmm_prox, 20 rounds",
             ],
             2: ["one record (a row, an image) of one data holder", "epsilon of one data holder"],
-            3: [f"at most epsilon={up(result['epsilon'])} (delta=1e-5)", SURE.format(95.3) + ODDS, "at 3 at most 96 %"],
+            3: [
+                f"at most epsilon={round_up(result['epsilon'])} (delta=1e-5)",
+                SURE.format(95.3) + ODDS,
+                "at 3 at most 96 %",
+            ],
             4: [
                 "| whoever sees messages | all that travels between data holders and server | 3 [a]",
                 "| 1 colluding data holder | what they know together | 3 [c]",
@@ -98,7 +102,7 @@ def test_of_simulated_secure_aggregation(tmp_path: Path):
     run = tmp_path / "secure"
     done("train", "digits_iadmm", "--out", str(run), *QUIET, *SECURE, "rounds=3")
     cells = priced(str(run), "--colluders", "3")
-    three = {unit: up(cells["3 colluding clients", unit]) for unit in ("sample", "group of 10 samples")}
+    three = {unit: round_up(cells["3 colluding clients", unit]) for unit in ("sample", "group of 10 samples")}
     check_answers(
         done("statement", str(run), "--colluders", "3"),
         {
@@ -155,7 +159,7 @@ def test_of_a_search(search: Path):
     ledgers = hashlib.sha256(b"".join((Path(trial) / "ledger.jsonl").read_bytes() for trial in trials)).hexdigest()
     told = json.loads((folder / "trials" / "trials.json").read_text())["trials"]
     best = max(told, key=lambda one: one["score"])
-    ten = up(priced(*trials)["whoever sees messages", "group of 10 samples"])
+    ten = round_up(priced(*trials)["whoever sees messages", "group of 10 samples"])
     check_answers(
         done("statement", str(folder)),
         {
@@ -241,7 +245,7 @@ def test_of_a_search_whose_trials_stay_hidden(tmp_path: Path):
     )
     words += ["--sampler", "random", "--trials", "3", "--hidden", "geometric", "--json"]
     found = json.loads(done(*words, "--out", str(folder)))
-    price, one = up(found["epsilon"]), found["one_trial"]
+    price, one = round_up(found["epsilon"]), found["one_trial"]
     page = done("statement", str(folder), "--group", "1")
     check_answers(
         page,
@@ -275,9 +279,9 @@ def test_of_a_search_whose_trials_stay_hidden(tmp_path: Path):
             ],
             8: ["What must stay hidden, and no software can hide: how long the search took"],
             9: [
-                f"| one trial alone | epsilon={up(one)} ",
-                f"| with one more trial, as a run | epsilon={up(found['epsilon'] + one)} at delta=2e-5 |",
-                f"| with the whole search again | epsilon={up(2 * found['epsilon'])} at delta=2e-5 |",
+                f"| one trial alone | epsilon={round_up(one)} ",
+                f"| with one more trial, as a run | epsilon={round_up(found['epsilon'] + one)} at delta=2e-5 |",
+                f"| with the whole search again | epsilon={round_up(2 * found['epsilon'])} at delta=2e-5 |",
             ],
             10: [
                 hashlib.sha256((folder / "best" / "model.pt").read_bytes()).hexdigest(),

@@ -229,8 +229,8 @@ class StopsAt:
 
     inner: Aggregator[Any]
     rounds: int
-    hears = ("update",)
-    says = ("model",)
+    receives = ("update",)
+    sends = ("model",)
     is_sum = True
 
     def init(self, params: Tensor) -> tuple[Tensor, Stopping]:

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
-from fedpriv.audit import Subject
+from fedpriv.audit import AuditTarget
 from fedpriv.audit.canaries import Game, play, reach, together
-from fedpriv.audit.listening import listen
 from fedpriv.audit.noise import judge
+from fedpriv.audit.probing import listen
 from fedpriv.models import Loss
 
 EPSILON, DELTA, CLIENTS, ROUNDS, DIM = 3.0, 1e-5, 3, 3, 640
@@ -44,14 +44,14 @@ class Less(fp.Gaussian):
         return self.part * super().draw(keys, dim, amount)
 
 
-def subject(part: float, rounds: int) -> Subject:
+def subject(part: float, rounds: int) -> AuditTarget:
     """A run with the noise of the whole promise, or a part of it."""
     data = [TensorDataset(torch.randn(20, DIM), torch.randint(2, (20,))) for _ in range(CLIENTS)]
     clients = fp.make_clients(nn.Linear(DIM, 1, bias=False), LOSS, data)
     law, strategy = Less(part=part), fp.fedavg(0.5)
     promise = fp.Privacy(epsilon=EPSILON, delta=DELTA, mechanism=law)
-    noise = Subject.of(clients, strategy, promise, rounds=rounds).plan().privacy.noise_multiplier
-    return Subject.of(clients, strategy, replace(promise, epsilon=None, noise_multiplier=noise), rounds=rounds)
+    noise = AuditTarget.of(clients, strategy, promise, rounds=rounds).plan().privacy.noise_multiplier
+    return AuditTarget.of(clients, strategy, replace(promise, epsilon=None, noise_multiplier=noise), rounds=rounds)
 
 
 def share(hits: Sequence[bool]) -> float:

@@ -28,7 +28,7 @@ from sensor_fusion import PAPER, Q2
 from sensors import Promise, SensorAnswerer, Sensors
 
 import fedpriv as fp
-from fedpriv.engines.local import begin, simulate
+from fedpriv.engines.rounds import initial_state, run_rounds
 from fedpriv.privacy.schedules import Geometric
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.schedules import StepSize
@@ -86,9 +86,9 @@ def leaks(epsilon: float, trials: int, rounds: int, gap: float | None, seed: int
     strategy = fp.gradient_tracking(StepSize(gamma, ratio=q1), beta)
     asked = sorted({k for k in (1, 2, 3, 5, 10, 100, rounds) if k <= rounds})
     found: dict[int, float] = {}
-    progress = begin(strategy, start)
+    progress = initial_state(strategy, start)
     network = fp.Graph(nx.complete_graph(3))
-    for done in simulate(strategy, answerer.oracle, network, progress, Randomness(seed), rounds=rounds):
+    for done in run_rounds(strategy, answerer.oracle, network, progress, Randomness(seed), rounds=rounds):
         k, before, progress = done.index + 1, progress, done.progress
         if k in asked:
             seen = _seen(before, progress, gamma * q1 ** (k - 1))

@@ -34,7 +34,7 @@ from sensors import Promise, SensorAnswerer, Sensors
 from torch import Tensor
 
 import fedpriv as fp
-from fedpriv.engines.local import begin, simulate
+from fedpriv.engines.rounds import initial_state, run_rounds
 from fedpriv.privacy.claims import gradient_tracking_total
 from fedpriv.privacy.schedules import Geometric, Uniform
 from fedpriv.randomness.streams import Randomness
@@ -98,8 +98,13 @@ class Bench:
         x = torch.randn(n, blocks * self.trials * p, generator=draw, dtype=torch.float64)
         if start_noise:
             x = x + start_noise * torch.distributions.Laplace(0.0, 1.0).sample(x.shape).double()
-        runs = simulate(
-            setting.strategy, answerer.oracle, self.graph, begin(setting.strategy, x), Randomness(0), rounds=self.rounds
+        runs = run_rounds(
+            setting.strategy,
+            answerer.oracle,
+            self.graph,
+            initial_state(setting.strategy, x),
+            Randomness(0),
+            rounds=self.rounds,
         )
         ends = [self.sensors.residual(done.progress.models) for done in runs]
         return torch.stack(ends).reshape(-1, blocks, self.trials), answerer.largest

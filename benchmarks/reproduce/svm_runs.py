@@ -18,7 +18,7 @@ from svm_problem import Problem
 from torch import Tensor
 
 import fedpriv as fp
-from fedpriv.engines.local import begin, simulate
+from fedpriv.engines.rounds import initial_state, run_rounds
 from fedpriv.network.activity import Activity, Always, OnePeerExponential
 from fedpriv.network.mixing import Weights, metropolis
 from fedpriv.oracle.oracle import Oracle, RoundContext
@@ -202,10 +202,10 @@ def suboptimality(
     blocks = Blocks(problem, prices, [cell.noise_multiplier for cell in cells for _ in gammas], seed)
     each = torch.tensor(gammas, dtype=torch.float32).repeat(len(cells)).repeat_interleave(blocks.dim)
     strategy = method.strategy(problem.regularizer, each[None])
-    start = begin(strategy, torch.zeros(NODES, len(each)))
+    start = initial_state(strategy, torch.zeros(NODES, len(each)))
     times = {h: [max(1, h * (k + 1) // points) for k in range(points)] for h in {cell.rounds for cell in cells}}
     gaps = np.full((points, len(cells), len(gammas)), np.nan)
-    for done in simulate(strategy, blocks.oracle, method.graph, start, Randomness(0), rounds=max(times)):
+    for done in run_rounds(strategy, blocks.oracle, method.graph, start, Randomness(0), rounds=max(times)):
         now = done.index + 1
         for rounds in [rounds for rounds, asked in times.items() if now in asked]:
             models = done.progress.models.double().mean(0).reshape(len(cells), -1, blocks.dim).numpy()

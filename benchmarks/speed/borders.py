@@ -60,7 +60,7 @@ def measure(name: str, turns: int, effort: Effort) -> None:
     import torch.distributed as dist
 
     import fedpriv as fp
-    from fedpriv.clients.part import Part
+    from fedpriv.clients.shard import ClientShard
     from fedpriv.engines import MESHES
     from fedpriv.engines.sharded_graph import ShardedGraph
     from fedpriv.engines.sharding import shard_clients, shard_network, split_evenly
@@ -72,7 +72,7 @@ def measure(name: str, turns: int, effort: Effort) -> None:
     graph = fp.Graph(links)
     mesh = MESHES["processes"](60.0)
     me = mesh.world.rank
-    part = shard_clients(Part(range(nodes), [1] * nodes, 1), mesh)
+    part = shard_clients(ClientShard(range(nodes), [1] * nodes, 1), mesh)
     shared = shard_network(graph, part, mesh)
     assert isinstance(shared, ShardedGraph)
     rows, all_rows = torch.randn(len(part.ids), length), torch.randn(nodes, length)

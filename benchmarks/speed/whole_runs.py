@@ -82,7 +82,7 @@ class Clock:
 
 def doors(clock: Clock) -> list[tuple[str, object, str]]:
     """Label, owner and name of what is timed."""
-    from fedpriv.oracle.sums import Sums
+    from fedpriv.oracle.clipped_sums import ClippedSums
     from fedpriv.privacy.accounting.accountant import Accountant
     from fedpriv.privacy.ledger import Ledger
     from fedpriv.privacy.release import ReleaseScheme
@@ -90,20 +90,20 @@ def doors(clock: Clock) -> list[tuple[str, object, str]]:
     from fedpriv.privacy.release.pairwise import PairwiseRelease
     from fedpriv.privacy.release.sums import SumRelease
     from fedpriv.runs import planning
-    from fedpriv.runs.reporting import Reporting
+    from fedpriv.runs.metric_log import MetricLog
     from fedpriv.runs.training import Training
 
     with clock.inside("pictures"):
         from fedpriv.reports import picture
     schemes: list[type[ReleaseScheme]] = [LocalRelease, PairwiseRelease, SumRelease]
     return [
-        ("gradients", Sums, "gradients"),
+        ("gradients", ClippedSums, "gradients"),
         *(("noise", scheme, "add_noise") for scheme in schemes),
         ("ledger", Ledger, "open"),
         ("ledger", Ledger, "sync"),
         *(("accountant", Accountant, name) for name in ("admit", "so_far", "spent")),
         ("accountant", planning, "calibrate"),
-        ("evaluation", Reporting, "metrics"),
+        ("evaluation", MetricLog, "metrics"),
         ("checkpoint", Training, "save"),
         ("pictures", picture, "draw"),
     ]

@@ -45,8 +45,8 @@ class Net(nn.Module):
 class SendGradient:
     """What each client does: it asks for its gradient, which is clipped, noised and counted, and sends it."""
 
-    hears: ClassVar[tuple[str, ...]] = ("model",)
-    says: ClassVar[tuple[str, ...]] = ("gradient",)
+    receives: ClassVar[tuple[str, ...]] = ("model",)
+    sends: ClassVar[tuple[str, ...]] = ("gradient",)
     memory: ClassVar[Memory] = "none"
     linear: ClassVar[bool] = True
 
@@ -69,8 +69,8 @@ class Moving:
 class HeavyBall:
     """What becomes of the messages: a step along their mean, with momentum."""
 
-    hears: ClassVar[tuple[str, ...]] = ("gradient",)
-    says: ClassVar[tuple[str, ...]] = ("model",)
+    receives: ClassVar[tuple[str, ...]] = ("gradient",)
+    sends: ClassVar[tuple[str, ...]] = ("model",)
     is_sum: ClassVar[bool] = True
 
     learning_rate: float

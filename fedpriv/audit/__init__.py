@@ -1,7 +1,7 @@
 """Looks for broken promises of a run or a strategy, before an attacker does."""
 
-from fedpriv.audit.finding import Audit, Finding
+from fedpriv.audit.check_result import Audit, CheckResult
 from fedpriv.audit.running import audit
-from fedpriv.audit.subject import Subject
+from fedpriv.audit.target import AuditTarget
 
-__all__ = ["Audit", "Finding", "Subject", "audit"]
+__all__ = ["Audit", "AuditTarget", "CheckResult", "audit"]

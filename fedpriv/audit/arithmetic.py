@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.audit.finding import Finding, judged
-from fedpriv.audit.heard import Heard
-from fedpriv.audit.listening import Transcript, listen
+from fedpriv.audit.check_result import CheckResult, summarize
 from fedpriv.audit.neighbours import around
-from fedpriv.audit.subject import Data, Subject
-from fedpriv.clients.chosen import Chosen
-from fedpriv.oracle.sums import Sums
+from fedpriv.audit.observed_release import ObservedRelease
+from fedpriv.audit.probing import Trace, listen
+from fedpriv.audit.target import AuditTarget, Data
+from fedpriv.clients.index_batches import IndexBatches
+from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.privacy.clipping import ROUNDING
 
 NAME = "arithmetic"
@@ -26,7 +26,7 @@ _FLOAT64 = 2.0**-44  # relative error of a sum in float64, with room for other o
 _FLOAT32 = 2.0**-24
 
 
-def arithmetic(subject: Subject, data: Data) -> Finding:
+def arithmetic(subject: AuditTarget, data: Data) -> CheckResult:
     """Measure how far one unit moves an answer, and how exactly examples are added up."""
     privacy, sizes = subject.plan().privacy, subject.sizes
     victims = {int(np.argmax(sizes)), int(np.argmin(sizes))}
@@ -46,10 +46,10 @@ def arithmetic(subject: Subject, data: Data) -> Finding:
         f"{subject.compute.dtype}, chunk {transcript.population.chunk}, {transcript.population.device})"
     )
     power = f"the neighbours that were tried reach {reached:.1%} of the priced sensitivity; others may reach more"
-    return judged(NAME, sorted({*broken}), held, power, reached=reached, error_of_sums=error)
+    return summarize(NAME, sorted({*broken}), held, power, reached=reached, error_of_sums=error)
 
 
-def _reached(heard: Heard, all_heard: Sequence[Heard], n_clients: int, client: int) -> float:
+def _reached(heard: ObservedRelease, all_heard: Sequence[ObservedRelease], n_clients: int, client: int) -> float:
     """How far the unit moved the answer, over the sensitivity that its noise was priced for."""
     if heard.moved is None:
         return 0.0
@@ -63,7 +63,7 @@ def _reached(heard: Heard, all_heard: Sequence[Heard], n_clients: int, client: i
     return float(heard.moved[row]) * heard.multiplier(row) / scale if scale > 0 else math.inf
 
 
-def _too_far(found: Sequence[float], heard: Sequence[Heard]) -> Iterator[str]:
+def _too_far(found: Sequence[float], heard: Sequence[ObservedRelease]) -> Iterator[str]:
     worst = max(found, default=0.0)
     if worst > 1 + _EXACT:
         query = heard[int(np.argmax(found))].record.query
@@ -75,14 +75,14 @@ def _too_far(found: Sequence[float], heard: Sequence[Heard]) -> Iterator[str]:
         yield "data of one client change the row of another client"
 
 
-def _error_of_sums(transcript: Transcript, data: Data, client: int) -> tuple[float, int]:
+def _error_of_sums(transcript: Trace, data: Data, client: int) -> tuple[float, int]:
     """Relative error of a client's sum of clipped gradients against its examples added up exactly, and their number."""
     population, clip = transcript.population, transcript.plan.privacy.clip
-    sums, row = Sums(transcript.backend, len(data), population.device), population.params[client : client + 1]
+    sums, row = ClippedSums(transcript.backend, len(data), population.device), population.params[client : client + 1]
     who, count = torch.tensor([client]), min(int(population.counts[client]), _EXAMPLES)
 
     def of(places: Sequence[int]) -> Tensor:
-        chosen = Chosen.listed([np.asarray(places, dtype=np.int64)])
+        chosen = IndexBatches.listed([np.asarray(places, dtype=np.int64)])
         return sums.gradients(population.drawn_batches(who, chosen), who, row, clip=clip)[0].cpu()
 
     alone, whole = [of([place]) for place in range(count)], of(range(count))

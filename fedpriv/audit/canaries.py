@@ -20,16 +20,16 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from fedpriv.audit.bounds import Array, Bounds, Marks, largest_mu, of_scores
-from fedpriv.audit.finding import Finding
-from fedpriv.audit.heard import Heard
-from fedpriv.audit.listening import Transcript, listen
+from fedpriv.audit.check_result import CheckResult
+from fedpriv.audit.observed_release import ObservedRelease
+from fedpriv.audit.probing import Trace, listen
 from fedpriv.audit.residuals import covariance, uncorrelated
-from fedpriv.audit.subject import Data, Subject
+from fedpriv.audit.target import AuditTarget, Data
 from fedpriv.clients.client import make_clients
 from fedpriv.models import Loss
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.gaussian import ratio_of
-from fedpriv.privacy.accounting.spent import up
+from fedpriv.privacy.accounting.spent import round_up
 
 NAME = "canaries"
 CONFIDENCE = 0.95
@@ -62,7 +62,7 @@ class Game:
         return of_scores(self.scores, self.took_part, self.delta, confidence, normal=self.normal)
 
 
-def canaries(subject: Subject, data: Data) -> Finding:
+def canaries(subject: AuditTarget, data: Data) -> CheckResult:
     """Play the game in one run of many canaries, and in many runs of one."""
     noise = subject.plan().privacy.noise_multiplier
     subject = replace(subject, privacy=replace(subject.privacy, noise_multiplier=noise, epsilon=None))
@@ -78,15 +78,16 @@ def canaries(subject: Subject, data: Data) -> Finding:
         sure, found = game.bounds(_SURE), game.bounds()
         worst = max(sure.clopper_pearson, sure.one_run, sure.of_mu)
         if worst > game.promised:
-            broken.append(f"{name}: guesses prove epsilon above {worst:.3g}, and {up(game.promised)} was promised")
+            broken.append(
+                f"{name}: guesses prove epsilon above {worst:.3g}, and {round_up(game.promised)} was promised"
+            )
         said.append(f"by {len(game.scores)} canaries of {name} {_told(found)}")
-    evidence = (
-        f"epsilon of {rounds} rounds is, at 95 % confidence, at least {'; '.join(said)}; promised {up(one.promised)}"
-    )
+    promised = f"promised {round_up(one.promised)}"
+    evidence = f"epsilon of {rounds} rounds is, at 95 % confidence, at least {'; '.join(said)}; {promised}"
     numbers = {"promised": one.promised, "delta": one.delta}
     for name, game in games.items():
         numbers |= {f"{name}: {key}": value for key, value in game.bounds()._asdict().items()}
-    return Finding(NAME, "found" if broken else "held", "; ".join([*broken, evidence]), _power(one), numbers)
+    return CheckResult(NAME, "found" if broken else "held", "; ".join([*broken, evidence]), _power(one), numbers)
 
 
 def _told(found: Bounds) -> str:
@@ -115,7 +116,7 @@ def together(games: Sequence[Game]) -> Game:
     return replace(games[0], scores=scores, took_part=took_part)
 
 
-def play(subject: Subject, each: int, rounds: int, reached: Mapping[str, float] | None = None) -> Game:
+def play(subject: AuditTarget, each: int, rounds: int, reached: Mapping[str, float] | None = None) -> Game:
     """One toy run with `each` canaries at every client; see `reach`.
 
     Raises:
@@ -133,7 +134,7 @@ def play(subject: Subject, each: int, rounds: int, reached: Mapping[str, float] 
     return Game(scores.ravel()[order], coins.ravel()[order], promised, privacy.delta, normal)
 
 
-def _toy(subject: Subject, coins: NDArray[np.bool_]) -> Subject:
+def _toy(subject: AuditTarget, coins: NDArray[np.bool_]) -> AuditTarget:
     """A run of canaries: a linear loss, whose gradient for an example is its input."""
     count, each = coins.shape
     long = _LONG * subject.privacy.clip.bound
@@ -152,7 +153,7 @@ def _toy(subject: Subject, coins: NDArray[np.bool_]) -> Subject:
     return replace(subject, **toy)
 
 
-def reach(subject: Subject, each: int, rounds: int) -> dict[str, float]:
+def reach(subject: AuditTarget, each: int, rounds: int) -> dict[str, float]:
     """How far, and which way, a canary moves an answer, by the name of the answer.
 
     Who knows the algorithm knows it: it is heard in a run in which every canary takes part, so that the score of a
@@ -165,9 +166,9 @@ def reach(subject: Subject, each: int, rounds: int) -> dict[str, float]:
     return found
 
 
-def _scores(transcript: Transcript, count: int, each: int, reached: Mapping[str, float]) -> Array:
+def _scores(transcript: Trace, count: int, each: int, reached: Mapping[str, float]) -> Array:
     """The likelihood ratio of each canary, `[count, each]`."""
-    scores, answers = np.zeros((count, each)), list[Heard]()
+    scores, answers = np.zeros((count, each)), list[ObservedRelease]()
     for heard in transcript.heard:
         if heard.exact.shape[1] == count * each:  # constraint values are no gradients
             answers.append(replace(heard, exact=torch.full_like(heard.exact, reached[heard.record.query])))
@@ -180,7 +181,7 @@ def _scores(transcript: Transcript, count: int, each: int, reached: Mapping[str,
     return scores
 
 
-def _ratio(heard: Heard, whose: Sequence[int], row: int, own: slice) -> Array:
+def _ratio(heard: ObservedRelease, whose: Sequence[int], row: int, own: slice) -> Array:
     """Logarithm of the likelihood ratio of a row's coordinates, but for a constant."""
     scale, size = float(heard.level[row].median()), float(heard.exact[row, 0])
     away = 0.0 if heard.record.relation == "add_remove" else -size

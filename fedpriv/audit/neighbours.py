@@ -9,12 +9,12 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from fedpriv.audit.heard import Heard
-from fedpriv.audit.subject import Data, Subject
+from fedpriv.audit.observed_release import ObservedRelease
+from fedpriv.audit.target import AuditTarget, Data
 from fedpriv.clients.client import Pair
 from fedpriv.clients.population import Population
 from fedpriv.nested import each, first
-from fedpriv.oracle.batches import Draws
+from fedpriv.oracle.sampler import BatchSampler
 from fedpriv.privacy.settings import Privacy
 from fedpriv.randomness.streams import Randomness
 
@@ -42,7 +42,7 @@ class Neighbours:
         """Which row is the client's; None if it sent nothing."""
         return clients.index(self.client) if self.client in clients else None
 
-    def compared(self, heard: Heard, answers: Sequence[Tensor]) -> Heard:
+    def compared(self, heard: ObservedRelease, answers: Sequence[Tensor]) -> ObservedRelease:
         """The release with how far the unit moved it, and how far it moved rows of other clients."""
         record, whose = heard.record, heard.whose(len(self.data[0]))
         order = 1 if record.norm == "l1" else 2
@@ -59,7 +59,7 @@ class Neighbours:
         return replace(heard, moved=moved, others=float(moved[rest].max()) if rest else 0.0)
 
 
-def around(subject: Subject, data: Data, privacy: Privacy, client: int) -> tuple[Neighbours, Randomness]:
+def around(subject: AuditTarget, data: Data, privacy: Privacy, client: int) -> tuple[Neighbours, Randomness]:
     """Neighbours that differ in a client's last example, or in the whole client, and streams that draw it at once.
 
     Args:
@@ -104,14 +104,14 @@ def _other(targets: Tensor) -> Tensor:
     )
 
 
-def _drawing(subject: Subject, population: Population, privacy: Privacy, client: int) -> Randomness:
+def _drawing(subject: AuditTarget, population: Population, privacy: Privacy, client: int) -> Randomness:
     """Streams by which the client's last example is in the first batch; any streams if chance does not bring it."""
     last, randomness = int(population.starts[client] + population.counts[client]) - 1, Randomness()
     for _ in range(_TRIES):
         randomness, draws = Randomness(), None
         cohort = subject.network.participants(0, randomness)
         if client in cohort.tolist():
-            draws = Draws(population, randomness, privacy.cohort_rate)
+            draws = BatchSampler(population, randomness, privacy.cohort_rate)
             draws.begin_round(0, cohort)
             found = draws.batches(privacy.sampling, 0)
             if any(bool((batch.examples[batch.mask] == last).any()) for batch in found if batch.examples is not None):

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from fedpriv.audit.finding import Finding, judged
-from fedpriv.audit.listening import Transcript, listen
+from fedpriv.audit.check_result import CheckResult, summarize
+from fedpriv.audit.probing import Trace, listen
 from fedpriv.audit.residuals import NUMBERS, Residual, residuals
-from fedpriv.audit.subject import Data, Subject
+from fedpriv.audit.target import AuditTarget, Data
 
 Array = NDArray[np.float64]
 NAME = "noise"
@@ -26,7 +26,7 @@ _LAW = 1e-8  # p-value
 _DRAWS = 20_000  # whose law is tested
 
 
-def noise(subject: Subject, data: Data) -> Finding:
+def noise(subject: AuditTarget, data: Data) -> CheckResult:
     """Compare what was added to every release with the noise that its record was priced for."""
     width = sum(p.numel() for p in subject.model.parameters() if p.requires_grad)
     rows = 1 if subject.privacy.trust.sums_only else len(data)
@@ -34,12 +34,12 @@ def noise(subject: Subject, data: Data) -> Finding:
     return judge(listen(subject, data, min(max(wanted, _ROUNDS), _MOST)))
 
 
-def judge(transcript: Transcript) -> Finding:
+def judge(transcript: Trace) -> CheckResult:
     """The same for rounds that were heard already."""
     found = residuals(transcript)
     draws = sum(one.own.size for one in found)
     if not draws:
-        return Finding(NAME, "not checked", "nothing was released with noise: there is no promise to hold")
+        return CheckResult(NAME, "not checked", "nothing was released with noise: there is no promise to hold")
     ratio = math.sqrt(sum(float((one.own**2).sum()) for one in found) / draws)
     spread = math.sqrt(max(one.fourth for one in found) - 1) / 2
     tested = (
@@ -56,7 +56,7 @@ def judge(transcript: Transcript) -> Finding:
         "between rounds, clients or coordinates"
     )
     power = f"a deficit of {(_SURE + 2) * spread / math.sqrt(draws):.2%} in all noise would have been seen"
-    return judged(NAME, broken, held, power, ratio=ratio, draws=draws, deviation_of_ratio=spread / math.sqrt(draws))
+    return summarize(NAME, broken, held, power, ratio=ratio, draws=draws, deviation_of_ratio=spread / math.sqrt(draws))
 
 
 def _silent(found: Sequence[Residual]) -> Iterator[str]:

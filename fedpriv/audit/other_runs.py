@@ -11,12 +11,12 @@ from typing import Any, cast
 
 import torch
 
-from fedpriv.audit.finding import Finding, judged
-from fedpriv.audit.subject import Data, Subject
+from fedpriv.audit.check_result import CheckResult, summarize
+from fedpriv.audit.target import AuditTarget, Data
 from fedpriv.config.of_run import plan_of
 from fedpriv.errors import FedprivError, counted
-from fedpriv.privacy.accounting.spent import up
-from fedpriv.privacy.composition import Spending, compose
+from fedpriv.privacy.accounting.spent import round_up
+from fedpriv.privacy.composition import RunCost, compose
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.reports.spendings import spending_of
 from fedpriv.runs.checkpoint import Checkpoint
@@ -35,10 +35,10 @@ class _Run:
     noise: str | None  # name of its streams, see `Randomness.streams_name`
 
 
-def other_runs(subject: Subject, data: Data) -> Finding:
+def other_runs(subject: AuditTarget, data: Data) -> CheckResult:
     """Look for runs on the same data, and for the same noise, under the folder of runs."""
     if subject.runs is None:
-        return Finding(
+        return CheckResult(
             NAME, "held", "no folder of runs was named: there are no others here", "of runs elsewhere nothing is seen"
         )
     runs, unread = list[_Run](), list[str]()
@@ -53,13 +53,13 @@ def other_runs(subject: Subject, data: Data) -> Finding:
     same = [run for run in runs if run is not own and run.data == wanted and wanted is not None]
     broken = [*_summed(subject, own, same), *_shared_noise(runs)]
     if unread and not broken:
-        return Finding(NAME, "not checked", f"{counted(len(unread), 'run')} cannot be read: {unread[0]}")
+        return CheckResult(NAME, "not checked", f"{counted(len(unread), 'run')} cannot be read: {unread[0]}")
     count = counted(len(runs), "run")
     held = f"none of {count} under {subject.runs} is another one on the same data, and none share noise"
     power = (
         "data are the same where config.yaml names the same data and files; copies of the data elsewhere are not seen"
     )
-    return judged(NAME, broken, held, power, others=len(same))
+    return summarize(NAME, broken, held, power, others=len(same))
 
 
 def _without_copies(runs: Sequence[_Run]) -> list[_Run]:
@@ -89,7 +89,7 @@ def named_data(config: dict[str, Any] | None) -> object:
     return {name: value for name, value in cast("dict[str, Any]", found).items() if isinstance(value, str)}
 
 
-def _summed(subject: Subject, own: _Run | None, same: Sequence[_Run]) -> Iterator[str]:
+def _summed(subject: AuditTarget, own: _Run | None, same: Sequence[_Run]) -> Iterator[str]:
     """Says what the run and others on the same data cost together, as `fedpriv account` of their folders does."""
     if not same:
         return
@@ -98,7 +98,7 @@ def _summed(subject: Subject, own: _Run | None, same: Sequence[_Run]) -> Iterato
     number = "1 other run has" if len(same) == 1 else f"{len(same)} other runs have"
     this = f"{number} the same data ({folders})"
     try:
-        cost = Spending("this run", plan.records, plan.n_clients) if own is None else _cost_of(own)
+        cost = RunCost("this run", plan.records, plan.n_clients) if own is None else _cost_of(own)
         others = [_cost_of(run) for run in same]
         delta = min([plan.privacy.delta, *(_delta_of(run) for run in same)])
         alone, together = compose([cost], delta), compose([cost, *others], delta)
@@ -106,10 +106,10 @@ def _summed(subject: Subject, own: _Run | None, same: Sequence[_Run]) -> Iterato
         yield f"{this}, and no epsilon of all together is known: {error}"
         return
     if together.epsilon > alone.epsilon or math.isinf(together.epsilon):
-        yield f"{this}: together epsilon={up(together.epsilon)} at delta={delta:g}, not {up(alone.epsilon)}"
+        yield f"{this}: together epsilon={round_up(together.epsilon)} at delta={delta:g}, not {round_up(alone.epsilon)}"
 
 
-def _cost_of(run: _Run) -> Spending:
+def _cost_of(run: _Run) -> RunCost:
     files = RunFiles.read(run.folder)
     return spending_of(files, plan_of(files))
 

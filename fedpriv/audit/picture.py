@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpriv.audit.canaries import NAME as CANARIES
-from fedpriv.audit.finding import Audit, Finding
+from fedpriv.audit.check_result import Audit, CheckResult
 from fedpriv.audit.noise import NAME as NOISE
 from fedpriv.storage.files import write_whole
 
@@ -51,7 +51,7 @@ def _list(axes: Axes, audit: Audit) -> None:
         axes.text(0.26, row, told, fontsize=7, color=_GREY, va="center")
 
 
-def _draw_noise(axes: Axes, finding: Finding | None) -> None:
+def _draw_noise(axes: Axes, finding: CheckResult | None) -> None:
     axes.set_title("deviation of the noise over the ledger's", fontsize=9, loc="left")
     axes.axvline(1, color=_GREY, linewidth=1, linestyle="--")
     axes.set_yticks([])
@@ -65,7 +65,7 @@ def _draw_noise(axes: Axes, finding: Finding | None) -> None:
     axes.set_xlim(1 - reach, 1 + reach)
 
 
-def _draw_bounds(axes: Axes, finding: Finding | None) -> None:
+def _draw_bounds(axes: Axes, finding: CheckResult | None) -> None:
     axes.set_title("epsilon: what guesses prove at 95 %", fontsize=9, loc="left")
     promised = None if finding is None else finding.numbers.get("promised")
     if finding is None or promised is None:

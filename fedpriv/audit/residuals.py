@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedpriv.audit.heard import Heard
-from fedpriv.audit.listening import Transcript
+from fedpriv.audit.observed_release import ObservedRelease
+from fedpriv.audit.probing import Trace
 from fedpriv.privacy.pairwise import Pairs
 
 Array = NDArray[np.float64]
@@ -55,13 +55,13 @@ class Residual:
     expected: Array | None = None
 
 
-def residuals(transcript: Transcript) -> list[Residual]:
+def residuals(transcript: Trace) -> list[Residual]:
     """Of every release with noise."""
     noised = [heard for heard in transcript.heard if heard.record.mechanism != "none"]
     return [_residual(heard, transcript.plan.n_clients) for heard in uncorrelated(noised)]
 
 
-def uncorrelated(heard: Sequence[Heard]) -> Iterator[Heard]:
+def uncorrelated(heard: Sequence[ObservedRelease]) -> Iterator[ObservedRelease]:
     """Releases with the noise of the rounds before taken out, where rounds share some: C times what was heard."""
     for number, one in enumerate(heard):
         if one.record.time is None:
@@ -75,7 +75,7 @@ def uncorrelated(heard: Sequence[Heard]) -> Iterator[Heard]:
         yield replace(one, released=released, exact=exact, level=level)
 
 
-def _residual(heard: Heard, n_clients: int) -> Residual:
+def _residual(heard: ObservedRelease, n_clients: int) -> Residual:
     record, clients = heard.record, heard.whose(n_clients)
     scale = heard.level.median(dim=1, keepdim=True).values
     raw = _some((heard.released - heard.exact) / scale)

@@ -6,28 +6,28 @@ from collections.abc import Callable, Mapping
 
 from fedpriv.audit.arithmetic import NAME as ARITHMETIC
 from fedpriv.audit.arithmetic import arithmetic
-from fedpriv.audit.books import NAME as BOOKS
-from fedpriv.audit.books import books
 from fedpriv.audit.canaries import NAME as CANARIES
 from fedpriv.audit.canaries import canaries
-from fedpriv.audit.door import NAME as DOOR
-from fedpriv.audit.door import door
-from fedpriv.audit.finding import Audit, Finding
-from fedpriv.audit.interaction import NAME as INTERACTION
-from fedpriv.audit.interaction import interaction
+from fedpriv.audit.canary_rows import NAME as DATA
+from fedpriv.audit.canary_rows import rows_of_data
+from fedpriv.audit.check_result import Audit, CheckResult
+from fedpriv.audit.clip_check import NAME as SUMS
+from fedpriv.audit.clip_check import sums
+from fedpriv.audit.ledger_check import NAME as BOOKS
+from fedpriv.audit.ledger_check import books
 from fedpriv.audit.noise import NAME as NOISE
 from fedpriv.audit.noise import noise
 from fedpriv.audit.other_runs import NAME as OTHER_RUNS
 from fedpriv.audit.other_runs import other_runs
-from fedpriv.audit.rows_of_data import NAME as DATA
-from fedpriv.audit.rows_of_data import rows_of_data
-from fedpriv.audit.subject import Data, Subject
-from fedpriv.audit.sums import NAME as SUMS
-from fedpriv.audit.sums import sums
+from fedpriv.audit.replay import NAME as DOOR
+from fedpriv.audit.replay import door
+from fedpriv.audit.shapes import NAME as INTERACTION
+from fedpriv.audit.shapes import interaction
+from fedpriv.audit.target import AuditTarget, Data
 from fedpriv.checks import checked
 from fedpriv.errors import FedprivError
 
-Check = Callable[[Subject, Data], Finding]
+Check = Callable[[AuditTarget, Data], CheckResult]
 CHECKS: Mapping[str, Check] = {
     DATA: rows_of_data,
     ARITHMETIC: arithmetic,
@@ -43,7 +43,7 @@ CHECKS: Mapping[str, Check] = {
 
 
 @checked("audit")
-def audit(subject: Subject, tell: Callable[[Finding], None] = lambda _: None) -> Audit:
+def audit(subject: AuditTarget, tell: Callable[[CheckResult], None] = lambda _: None) -> Audit:
     """Make all checks.
 
     Args:
@@ -53,7 +53,7 @@ def audit(subject: Subject, tell: Callable[[Finding], None] = lambda _: None) ->
     Returns:
         All findings. A check that the run refuses, or that fails, is *not checked*, and says why.
     """
-    data, found = subject.data(), list[Finding]()
+    data, found = subject.data(), list[CheckResult]()
     for name, check in CHECKS.items():
         finding = _made(name, check, subject, data)
         tell(finding)
@@ -61,10 +61,10 @@ def audit(subject: Subject, tell: Callable[[Finding], None] = lambda _: None) ->
     return Audit(subject.name, str(subject.privacy), found)
 
 
-def _made(name: str, check: Check, subject: Subject, data: Data) -> Finding:
+def _made(name: str, check: Check, subject: AuditTarget, data: Data) -> CheckResult:
     if not subject.privacy.private and name not in (DATA, INTERACTION):
-        return Finding(name, "not checked", "the run makes no promise: its answers have no noise that is priced")
+        return CheckResult(name, "not checked", "the run makes no promise: its answers have no noise that is priced")
     try:
         return check(subject, data)
     except FedprivError as error:
-        return Finding(name, "not checked", f"the run is refused: {error}")
+        return CheckResult(name, "not checked", f"the run is refused: {error}")

@@ -5,6 +5,7 @@ Each command imports what it uses when it is called, so that `fedpriv --help` an
 
 from __future__ import annotations
 
+import errno
 from typing import Annotated, Any
 
 import typer
@@ -31,6 +32,8 @@ class _Commands(TyperGroup):
         except FedprivError as error:
             text = str(error) if speaks(error) else ""
         except OSError as error:
+            if error.errno == errno.EIO and error.filename is None:  # the terminal was closed: nobody reads a message
+                raise typer.Exit(129) from None
             text = f"{error.filename or 'a file'} cannot be read or written ({error.strerror})"
         from fedpriv.cli.printing import print_error
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from rich.markup import escape
 
-from fedpriv.audit import Audit, Finding, Subject
-from fedpriv.audit.asked import of_config, of_run, of_strategy
-from fedpriv.audit.finding import SECRET
+from fedpriv.audit import Audit, AuditTarget, CheckResult
+from fedpriv.audit.check_result import SECRET
 from fedpriv.audit.picture import draw
 from fedpriv.audit.running import audit
+from fedpriv.audit.targets import of_config, of_run, of_strategy
 from fedpriv.cli import shipped
 from fedpriv.cli.printing import err, out, print_json
 from fedpriv.config import load_config
@@ -49,14 +49,14 @@ def run(asked: str, settings: Sequence[str], folder: Path | None, runs: Path | N
     return made
 
 
-def _subject(asked: str, settings: Sequence[str], runs: Path | None) -> Subject:
+def _subject(asked: str, settings: Sequence[str], runs: Path | None) -> AuditTarget:
     path = Path(asked)
     beside = path.resolve().parent if path.is_dir() else Path("runs")
     found = runs or (beside if beside.is_dir() else None)
     return replace(_named(path, asked, settings), runs=found)
 
 
-def _named(path: Path, asked: str, settings: Sequence[str]) -> Subject:
+def _named(path: Path, asked: str, settings: Sequence[str]) -> AuditTarget:
     if path.is_dir():
         if settings:
             raise ConfigError(
@@ -68,7 +68,7 @@ def _named(path: Path, asked: str, settings: Sequence[str]) -> Subject:
     return of_config(load_config(shipped.found(path), settings), asked)
 
 
-def _tell(finding: Finding) -> None:
+def _tell(finding: CheckResult) -> None:
     colour = _COLOURS[finding.verdict]
     out.print(f"[{colour}]{finding.verdict:<11}[/] [bold]{finding.name}[/]: {escape(finding.evidence)}")
     if finding.power:

@@ -8,9 +8,9 @@ from typing import Any
 from rich.markup import escape
 
 from fedpriv.cli.printing import busy_with, out, print_json, print_rows
-from fedpriv.privacy.accounting.spent import up
+from fedpriv.privacy.accounting.spent import round_up
 from fedpriv.privacy.budget import AT_WORK, Budget, Entry
-from fedpriv.runs.presenting import aligned
+from fedpriv.runs.notebook_display import aligned
 
 _STATES = {
     AT_WORK: AT_WORK,
@@ -54,4 +54,4 @@ def tell(file: Path, *, as_json: bool) -> None:
 
 def _line(entry: Entry) -> list[str]:
     given = ", the rest given back" if entry.returned else ""
-    return [entry.run, entry.time, up(entry.epsilon), f"{_STATES.get(entry.state, entry.state)}{given}"]
+    return [entry.run, entry.time, round_up(entry.epsilon), f"{_STATES.get(entry.state, entry.state)}{given}"]

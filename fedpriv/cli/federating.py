@@ -125,7 +125,7 @@ def site_run(
     from fedpriv.errors import FedprivError
     from fedpriv.sites.over_flower.starting import supernode
     from fedpriv.sites.site import Site
-    from fedpriv.sites.worker import serve, wake_after
+    from fedpriv.sites.socket_server import serve, wake_after
 
     found = Site(folder)
     found.prepare()
@@ -160,24 +160,27 @@ def federate_plan(
     """Write the plan of a federation of these sites, for them to accept."""
     from fedpriv.cli import shipped
     from fedpriv.cli.printing import print_rows
-    from fedpriv.clients.outline import Outline
+    from fedpriv.clients.public_info import PublicDataInfo
     from fedpriv.config import load_config, to_yaml
     from fedpriv.config.building import load_data
     from fedpriv.runs.pairs import forecast_of_pairs
-    from fedpriv.sites.card import Card
-    from fedpriv.sites.following import CONFIG, PLAN
-    from fedpriv.sites.plan import propose
-    from fedpriv.sites.terms import Terms
+    from fedpriv.sites.descriptor import SiteDescriptor
+    from fedpriv.sites.federation_plan import propose
+    from fedpriv.sites.recording import CONFIG, PLAN
+    from fedpriv.sites.resolved_plan import ResolvedPlan
     from fedpriv.storage.folder import RunFolder
 
     found = load_config(shipped.found(config), settings or [])
     split = load_data(found)
-    like = Outline.of([split.test], split.n_classes)
-    made = propose(found, [Card.model_validate_json(card.read_bytes()) for card in cards], like)
+    like = PublicDataInfo.of([split.test], split.n_classes)
+    made = propose(found, [SiteDescriptor.model_validate_json(card.read_bytes()) for card in cards], like)
     with RunFolder.new(folder) as claimed:
         claimed.write(CONFIG, to_yaml(found).encode())
         claimed.write(PLAN, made.text.encode())
-    rows, terms = {"plan": f"{folder / PLAN}, for each site to accept", "fingerprint": made.fingerprint}, Terms.of(made)
+    rows, terms = (
+        {"plan": f"{folder / PLAN}, for each site to accept", "fingerprint": made.fingerprint},
+        ResolvedPlan.of(made),
+    )
     pairs, trust = forecast_of_pairs(terms.plan, terms.network, terms.public), terms.plan.privacy.trust
     for line in () if pairs is None else pairs.left:
         if (line.colluders, line.ratio) == (getattr(trust, "colluders", None), getattr(trust, "ratio", None)):
@@ -199,8 +202,8 @@ def federate_run(
     """Train, or go on: on the machine of the SuperLink, which starts the server."""
     from fedpriv.cli.printing import out, print_rows
     from fedpriv.errors import FedprivError
-    from fedpriv.sites.following import MODEL, RESULT, ROUNDS
     from fedpriv.sites.over_flower.starting import start_run, status_of
+    from fedpriv.sites.recording import MODEL, RESULT, ROUNDS
 
     run, told, looked = start_run(folder, superlink, certificates, wait), 0, time.monotonic()
     while True:

@@ -51,7 +51,7 @@ def speaks(error: FedprivError) -> bool:
         return True
     from fedpriv.distributed.process_group import is_first_to_report
 
-    return not error.told_elsewhere and is_first_to_report(default=leads())
+    return not error.reported_elsewhere and is_first_to_report(default=leads())
 
 
 def launch(size: int, arguments: Sequence[str]) -> NoReturn:

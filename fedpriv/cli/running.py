@@ -142,7 +142,7 @@ def _iterate(config: Config, training: Training, folder: Path, signals: Signals)
         sinks.Jsonl(folder / "metrics.jsonl", keep),
         *([sinks.Csv(folder / "metrics.csv", keep, [*tested, *of_clients])] if config.log.csv else []),
         *([board] if board else []),
-        sinks.Live(config.rounds, done, err),
+        sinks.ProgressDisplay(config.rounds, done, err),
     ]
     if board and not done:
         board.text("config", f"```yaml\n{to_yaml(config)}```")

@@ -14,7 +14,7 @@ from fedpriv.cli import shipped
 from fedpriv.cli.printing import busy_with, err, print_json, print_rows
 from fedpriv.config import load_config
 from fedpriv.errors import PromiseWarning
-from fedpriv.privacy.accounting.spent import up
+from fedpriv.privacy.accounting.spent import round_up
 from fedpriv.storage import strict_json
 from fedpriv.tuning import Outcome, Search, SearchSettings, Space
 from fedpriv.tuning.picture import draw
@@ -76,7 +76,7 @@ def _print_plan(search: Search) -> None:
     count = str(settings.trials) if settings.hidden is None else f"{settings.trials} on average, a secret number"
     rows = {
         "trials": f"{count}, chosen by {settings.sampler} sampling, scored by {settings.scored_on}",
-        "one trial": f"epsilon={up(price.one.epsilon)}" if price.one.epsilon < float("inf") else "epsilon=inf",
+        "one trial": f"epsilon={round_up(price.one.epsilon)}" if price.one.epsilon < float("inf") else "epsilon=inf",
         "the search": str(price.spent),
         "rests on": price.rests_on,
     }

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomS
 
 from fedpriv.checks import checked
 from fedpriv.clients.arguments import check_datasets, check_loader, check_loss
-from fedpriv.clients.layout import copied, duplicate
+from fedpriv.clients.layout import copy_model, copy_trainable
 from fedpriv.clients.reading import Pair, length_of, read_all
 from fedpriv.data.augmentation import Augmentation
 from fedpriv.errors import ConfigError, DataError
@@ -129,5 +129,7 @@ def make_clients(
     """
     check_loss("make_clients.loss", loss)
     check_datasets("make_clients.datasets", datasets)
-    one = duplicate(model)  # the user's own model is left alone
-    return [Client(copied(one), loss, DataLoader(d), problem=problem, augmentation=augmentation) for d in datasets]
+    one = copy_model(model)  # the user's own model is left alone
+    return [
+        Client(copy_trainable(one), loss, DataLoader(d), problem=problem, augmentation=augmentation) for d in datasets
+    ]

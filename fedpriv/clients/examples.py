@@ -114,7 +114,7 @@ class InMemory:
         """Nothing to do: all is there."""
 
 
-class Nothing:
+class NoExamples:
     """The examples of no client."""
 
     def __init__(self) -> None:

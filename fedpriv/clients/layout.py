@@ -78,15 +78,15 @@ def constants(model: nn.Module) -> dict[str, Tensor]:
     return {**parameters, **dict(model.named_buffers())}
 
 
-def totals(model: nn.Module) -> Tensor:
+def constant_totals(model: nn.Module) -> Tensor:
     """The bits of each constant, added up, by which a change of one shows: `[constants]` int64."""
     found = [_words(value).sum(dtype=torch.int64) for value in constants(model).values()]
     return torch.stack(found) if found else torch.zeros(0, dtype=torch.int64)
 
 
 def changed_constants(model: nn.Module, before: Tensor) -> list[str]:
-    """Names of constants whose `totals` are not those from before."""
-    now, names = totals(model), [*constants(model)]
+    """Names of constants whose `constant_totals` are not those from before."""
+    now, names = constant_totals(model), [*constants(model)]
     if now.shape != before.shape or torch.equal(now, before):
         return [] if now.shape == before.shape else names
     return [name for name, same in zip(names, (now == before).tolist(), strict=True) if not same]
@@ -99,7 +99,7 @@ def _words(value: Tensor) -> Tensor:
     return flat.view(torch.int64) if whole else flat
 
 
-def duplicate(model: nn.Module) -> nn.Module:
+def copy_model(model: nn.Module) -> nn.Module:
     """A copy with everything of its own.
 
     Raises:
@@ -115,7 +115,7 @@ def duplicate(model: nn.Module) -> nn.Module:
         raise ConfigError("model", type(model).__name__, fix) from error
 
 
-def copied(model: nn.Module) -> nn.Module:
+def copy_trainable(model: nn.Module) -> nn.Module:
     """A copy with trainable parameters of its own; frozen parameters and buffers lie where the model's lie."""
     # parameters of its own all the same: whether it is frozen is said of each model
     fixed = (p for p in model.parameters() if not p.requires_grad and type(p) is nn.Parameter)

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from fedpriv.checks import Count, checked
 from fedpriv.clients.client import Client, Loss
 from fedpriv.clients.examples import Examples, OnRead, accept_all, at_places, check_alike, with_types
-from fedpriv.clients.layout import Layout, duplicate
+from fedpriv.clients.layout import Layout, copy_model
 from fedpriv.clients.reading import Pair, Read, Source, Unbatched, length_of, read_all
 from fedpriv.data.augmentation import Augmentation
 from fedpriv.devices import moved
@@ -274,4 +274,4 @@ def lazy_clients(
     numbers = [int(size) for size in (sizes.tolist() if isinstance(sizes, Tensor) else sizes)]
     if not numbers or min(numbers) < 1:
         raise ConfigError("lazy_clients.sizes", min(numbers, default=[]), "give each client's size, at least 1")
-    return LazyClients(duplicate(model), loss, load, numbers, workers, augmentation)
+    return LazyClients(copy_model(model), loss, load, numbers, workers, augmentation)

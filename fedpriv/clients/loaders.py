@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from fedpriv.clients.client import Client
+from fedpriv.clients.client_set import as_client_set
 from fedpriv.clients.reading import is_plain
-from fedpriv.clients.roster import roster_of
 from fedpriv.nested import leaves, plain
 from fedpriv.randomness.borrowed import States, global_generators
 
@@ -32,7 +32,7 @@ def ignored(clients: Sequence[Client]) -> list[str]:
 
     Reads at most 48 examples twice; those of a `TensorDataset` are not read.
     """
-    roster = roster_of(clients)
+    roster = as_client_set(clients)
     looked_at = [(index, clients[index]) for index in roster.looked_at]
     constrained = any(not problem.is_mean_loss for problem in roster.problems)
     return [*_settings_note(looked_at), *_reading_note(looked_at, constrained=constrained)]

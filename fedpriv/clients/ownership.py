@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
 from fedpriv.clients.client import Client
+from fedpriv.clients.client_set import as_client_set
 from fedpriv.clients.population import Population
 from fedpriv.clients.reading import pair_of
-from fedpriv.clients.roster import roster_of
 from fedpriv.data.base import ExactOnly, size
 from fedpriv.errors import PrivacyError
 from fedpriv.nested import Nested, each, leaves
@@ -29,7 +29,7 @@ _TEST = -1
 
 
 @dataclass(frozen=True)
-class Repeats:
+class DuplicateCounts:
     """Numbers of examples with equal content, which may be two people or one person twice. Exact, so not private.
 
     Attributes:
@@ -48,7 +48,7 @@ def check_clients(clients: Sequence[Client], test: Dataset[Any] | None, privacy:
 
     A client without an objective is the server, whose data are public and may be the test data.
     """
-    roster = roster_of(clients)
+    roster = as_client_set(clients)
     roster.examine_with(lambda client, dataset: _check_alone(client, dataset, privacy))
     if privacy.private:
         public = [i for i, problem in enumerate(roster.problems) if problem.objective is None]
@@ -67,7 +67,7 @@ def check_datasets(
     """Refuse a private run in which an example occurs more than once, or also in the test data.
 
     Examples are told apart by data set and index, also through `Subset` and `ConcatDataset`, or by their place in
-    memory in a `TensorDataset`; contents are not compared, see `repeats`.
+    memory in a `TensorDataset`; contents are not compared, see `count_duplicates`.
 
     Args:
         datasets: The clients' data.
@@ -95,7 +95,7 @@ def _check_owners(
         _check_source(owners, np.concatenate([places for _, places in parts]), privacy, public)
 
 
-def contents(population: Population) -> list[list[bytes]]:
+def example_fingerprints(population: Population) -> list[list[bytes]]:
     """A fingerprint of each example of each client here: equal contents have equal ones."""
     return [_digests(*population.examples_of(client)) for client in range(len(population))]
 
@@ -106,7 +106,7 @@ def check_test(population: Population, test: Dataset[Any], examples: Sequence[li
     Args:
         population: Clients of the run, for the formats of numbers.
         test: Public test data.
-        examples: The `contents` of all clients.
+        examples: The `example_fingerprints` of all clients.
 
     Raises:
         PrivacyError: the test examples have the same contents as the training examples.
@@ -118,12 +118,14 @@ def check_test(population: Population, test: Dataset[Any], examples: Sequence[li
         )
 
 
-def repeats(population: Population, test: Dataset[Any] | None, examples: Sequence[list[bytes]]) -> Repeats:
+def count_duplicates(
+    population: Population, test: Dataset[Any] | None, examples: Sequence[list[bytes]]
+) -> DuplicateCounts:
     """Count training examples with equal input and target; reads the test data once. Arguments: see `check_test`."""
     digests = list(chain.from_iterable(examples))
     counts, holders = Counter(digests), Counter(digest for own in examples for digest in {*own})
     tested = set(_digests_of_test(population, test)) if test is not None else set[bytes]()
-    return Repeats(
+    return DuplicateCounts(
         examples=sum(counts[digest] > 1 for digest in digests),
         apart=sum(holders[digest] > 1 for digest in digests),
         tested=sum(digest in tested for digest in digests),

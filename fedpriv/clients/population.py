@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.clients.batch import Batch
-from fedpriv.clients.chosen import Chosen
 from fedpriv.clients.client import Client, Loss
-from fedpriv.clients.examples import Examples, Nothing, kind_of
-from fedpriv.clients.layout import Layout, copied
-from fedpriv.clients.part import Part
+from fedpriv.clients.client_set import as_client_set
+from fedpriv.clients.examples import Examples, NoExamples, kind_of
+from fedpriv.clients.index_batches import IndexBatches
+from fedpriv.clients.layout import Layout, copy_trainable
 from fedpriv.clients.reading import Pair
-from fedpriv.clients.roster import roster_of
+from fedpriv.clients.shard import ClientShard
 from fedpriv.clients.views import Numbers, Views
 from fedpriv.data.augmentation import Augmentation
 from fedpriv.devices import moved
@@ -61,12 +61,12 @@ class Population:
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
         chunk: int = 8192,
-        part: Part | None = None,
+        part: ClientShard | None = None,
     ) -> None:
         if not clients:
             raise ConfigError("clients", [], "a population needs at least one client")
-        self.clients, self.part = clients, part or Part.whole(clients)
-        self._roster = roster_of(clients, self.part.numbers or range(1))
+        self.clients, self.part = clients, part or ClientShard.whole(clients)
+        self._roster = as_client_set(clients, self.part.numbers or range(1))
         if len(self.part.numbers) not in (len(clients), 0):
             raise ConfigError("part.numbers", self.part.numbers, f"give one for each of the {len(clients)} clients")
         self._check_fresh()
@@ -76,8 +76,8 @@ class Population:
         self.layout = Layout.of(clients[0].model)
         self.params = self._roster.rows(self.layout, self.device, dtype)
         # what a forward pass leaves in its module stays out of the clients' own, which are handed out
-        self.model: nn.Module = copied(clients[0].model)
-        here: Examples = self._roster.examples(self.device, dtype) if len(self) else Nothing()
+        self.model: nn.Module = copy_trainable(clients[0].model)
+        here: Examples = self._roster.examples(self.device, dtype) if len(self) else NoExamples()
         self.examples, self.views = here, None
         if len(self):
             self.views = self._views()
@@ -185,13 +185,13 @@ class Population:
         if len(cohort) == len(self) and self.is_held:
             yield from self._all_batches
         else:
-            yield from self.drawn_batches(cohort, Chosen.everything(self.counts[cohort].numpy()))
+            yield from self.drawn_batches(cohort, IndexBatches.everything(self.counts[cohort].numpy()))
 
     @cached_property
     def _all_batches(self) -> list[Batch]:
-        return list(self.drawn_batches(torch.arange(len(self)), Chosen.everything(self.counts.numpy())))
+        return list(self.drawn_batches(torch.arange(len(self)), IndexBatches.everything(self.counts.numpy())))
 
-    def drawn_batches(self, cohort: Tensor, chosen: Chosen, numbers: Numbers | None = None) -> Iterator[Batch]:
+    def drawn_batches(self, cohort: Tensor, chosen: IndexBatches, numbers: Numbers | None = None) -> Iterator[Batch]:
         """The chosen examples of the clients in `cohort [k]`.
 
         Args:

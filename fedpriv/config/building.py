@@ -13,8 +13,8 @@ from torch.utils.data import Subset
 from fedpriv import data, models
 from fedpriv.checks import checked
 from fedpriv.clients.client import Client, make_clients
-from fedpriv.clients.outline import Outline
 from fedpriv.clients.ownership import check_datasets
+from fedpriv.clients.public_info import PublicDataInfo
 from fedpriv.config.files import fingerprint
 from fedpriv.config.measured import check_measured, check_owners, metrics_of, named_in_log
 from fedpriv.config.schema import Config, DataSection
@@ -28,7 +28,7 @@ from fedpriv.published.recipe import Recipe
 from fedpriv.runs import advice
 from fedpriv.runs.forecasting import Forecast
 from fedpriv.runs.forecasting import forecast as of_draft
-from fedpriv.runs.planning import Draft, Plan
+from fedpriv.runs.planning import Plan, RunSketch
 from fedpriv.runs.training import Training
 from fedpriv.storage.folder import RunFolder
 
@@ -129,14 +129,14 @@ def planned(config: Config, seed: int) -> Plan:
     return replace(_draft(config)[0], seed=seed).plan()
 
 
-def _draft(config: Config) -> tuple[Draft, Recipe]:
+def _draft(config: Config) -> tuple[RunSketch, Recipe]:
     seen = outline(config)
     n_clients = len(seen.sizes)
     network, promise, recipe = config.network.build(n_clients), config.promise(n_clients), config.recipe(n_clients)
     problems, (model, loss) = config.problem.everyones(), make_model(config, seen)
     check_measured(config, seen, model, loss)
     made = recipe.strategy, promise, network, config.rounds, seen, problems, model, loss, config.seed or 0
-    return Draft(*made, augmentation=config.data.augmentation), recipe
+    return RunSketch(*made, augmentation=config.data.augmentation), recipe
 
 
 def at_start(config: Config, training: Training) -> list[str]:
@@ -163,7 +163,7 @@ def load_data(config: Config) -> Split:
 def make_population(config: Config, split: Split) -> list[Client]:
     """The clients, each with its part of the examples and its own copy of the model."""
     datasets = divide(config, split)
-    model, loss = make_model(config, Outline.of(datasets, split.n_classes))
+    model, loss = make_model(config, PublicDataInfo.of(datasets, split.n_classes))
     of_clients, *of_server = config.problem.everyones()
     clients = make_clients(model, loss, datasets, of_clients, config.data.augmentation)
     # the server takes part as one more client, with constraints but without an objective
@@ -191,7 +191,7 @@ def client_names(config: Config, split: Split, n_clients: int) -> list[str] | No
     return [*names, *of_server] if len(names) + len(of_server) == n_clients else None
 
 
-def make_model(config: Config, seen: Outline) -> tuple[nn.Module, nn.Module]:
+def make_model(config: Config, seen: PublicDataInfo) -> tuple[nn.Module, nn.Module]:
     """The model and the loss; see `models.make`."""
     model, loss = config.model, config.loss
     example, seed = torch.zeros(1, *seen.input_shape, dtype=seen.dtype), config.seed or 0
@@ -224,7 +224,7 @@ def divided(section: DataSection, split: Split) -> list[Subset[Any]]:
     return [Subset(split.train, share.tolist()) for share in shares]
 
 
-def outline(config: Config) -> Outline:
+def outline(config: Config) -> PublicDataInfo:
     """Sizes and shapes of a configuration's data; the data are read only if these are not known beforehand."""
     wanted, server = config.data.partition, config.problem.server
     facts = DATASETS[config.data.name].facts if config.data.name in DATASETS else None
@@ -234,8 +234,8 @@ def outline(config: Config) -> Outline:
         datasets = divide(config, split)
         check_datasets(datasets, split.test, config.promise(len(datasets)))
         # the server's data are the test data
-        found = Outline.of([*datasets, *([] if server is None else [split.test])], split.n_classes)
+        found = PublicDataInfo.of([*datasets, *([] if server is None else [split.test])], split.n_classes)
         return replace(found, tests_have_owners=split.writers is not None and split.test_writers is not None)
     flat, transforms = (config.data.options.get(name, ()) for name in ("flat", "transforms"))
     (example,) = as_inputs(torch.zeros(1, *facts.shape), flat=bool(flat), transforms=transforms)
-    return Outline(sizes, tuple(example.shape), facts.n_classes)
+    return PublicDataInfo(sizes, tuple(example.shape), facts.n_classes)

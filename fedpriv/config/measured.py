@@ -10,16 +10,16 @@ from torch import nn
 
 from fedpriv import plugins
 from fedpriv.clients.layout import Layout
-from fedpriv.clients.outline import Outline
+from fedpriv.clients.public_info import PublicDataInfo
 from fedpriv.config.schema import Config, LogSection
 from fedpriv.errors import ConfigError
 from fedpriv.measuring.client_tests import known_of
+from fedpriv.measuring.custom_metrics import CustomMetric, MetricSet
 from fedpriv.measuring.evaluator import Evaluator
-from fedpriv.measuring.own import Own, OwnMetrics
 from fedpriv.measuring.regression import ERRORS
 
 
-def metrics_of(config: Config, n_classes: int | None, scale: float = 1.0) -> dict[str, Own]:
+def metrics_of(config: Config, n_classes: int | None, scale: float = 1.0) -> dict[str, CustomMetric]:
     """The user's metrics by name.
 
     Args:
@@ -33,7 +33,7 @@ def metrics_of(config: Config, n_classes: int | None, scale: float = 1.0) -> dic
     return {name: _metric(name, reference, n_classes, scale) for name, reference in config.log.metrics.items()}
 
 
-def _metric(name: str, reference: str, n_classes: int | None, scale: float) -> Own:
+def _metric(name: str, reference: str, n_classes: int | None, scale: float) -> CustomMetric:
     field = f"log.metrics.{name}"
     if reference in ERRORS:
         if n_classes is not None:
@@ -56,7 +56,7 @@ def check_owners(config: Config, *, known: bool) -> None:
         raise ConfigError("log.client_tests", True, fix)
 
 
-def check_measured(config: Config, seen: Outline, model: nn.Module, loss: nn.Module) -> None:
+def check_measured(config: Config, seen: PublicDataInfo, model: nn.Module, loss: nn.Module) -> None:
     """Refuse what a run would, of what is to be measured and of when it is to end, without its data.
 
     Raises:
@@ -64,7 +64,7 @@ def check_measured(config: Config, seen: Outline, model: nn.Module, loss: nn.Mod
     """
     check_owners(config, known=seen.tests_have_owners)
     with named_in_log():
-        own = OwnMetrics(metrics_of(config, seen.n_classes))
+        own = MetricSet(metrics_of(config, seen.n_classes))
         if config.log.stop is None:
             return
         (example,) = replace(seen, sizes=(1,)).made_up()

@@ -6,7 +6,7 @@ from fedpriv.config.building import outline, planned
 from fedpriv.config.files import load_config
 from fedpriv.errors import FedprivError
 from fedpriv.reports.spendings import Plan, ended_early
-from fedpriv.runs.charging import rest_of
+from fedpriv.runs.run_accountant import rest_of
 from fedpriv.runs.run_files import RunFiles
 
 

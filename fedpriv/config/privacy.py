@@ -15,8 +15,8 @@ from fedpriv.errors import ConfigError
 from fedpriv.privacy import pairwise, settings
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.matrices import BLT, BSR, Banded
-from fedpriv.privacy.mechanisms import LAWS
-from fedpriv.privacy.record import LawName, Relation, Unit
+from fedpriv.privacy.mechanisms import NOISE_DISTRIBUTIONS
+from fedpriv.privacy.record import NoiseDistributionName, Relation, Unit
 from fedpriv.privacy.schedules import Custom, Geometric, Schedule, Uniform
 from fedpriv.published.recipe import Recipe
 
@@ -77,7 +77,7 @@ class PrivacySection(Section):
     relation: Relation = "replace_one"
     at: settings.At = "gradient"
     trust: Annotated[settings.Trust, Spelled(TRUST)] = settings.Local()
-    mechanism: LawName = "gaussian"
+    mechanism: NoiseDistributionName = "gaussian"
     clip: Annotated[Clip, Spelled(named_fields(Clip))] = Clip(1.0)
     sampling: Annotated[settings.Sampling, Spelled(SAMPLING)] = settings.FullBatch()
     schedule: ScheduleChoice = ScheduleChoice()
@@ -92,7 +92,10 @@ class PrivacySection(Section):
     def _clip_suits_noise(cls, given: object) -> object:
         """Clip in l2 for Gaussian noise and in l1 for Laplace noise, unless a norm is given."""
         if isinstance(given, dict) and isinstance(given.get("clip", {}), dict):
-            law = next((law for name, law in LAWS.items() if name == given.get("mechanism")), LAWS["gaussian"])
+            law = next(
+                (law for name, law in NOISE_DISTRIBUTIONS.items() if name == given.get("mechanism")),
+                NOISE_DISTRIBUTIONS["gaussian"],
+            )
             return {**given, "clip": {"bound": 1.0, "norm": law.norm, **given.get("clip", {})}}
         return given
 
@@ -124,7 +127,7 @@ class PrivacySection(Section):
             own |= {"epsilon": None, "noise_multiplier": None}
         own |= {
             "noise": self.noise.build(),
-            "mechanism": LAWS[self.mechanism].mechanism,
+            "mechanism": NOISE_DISTRIBUTIONS[self.mechanism].mechanism,
             "schedule": recipe.schedule or schedule,
         }
         return settings.Privacy(**own, published=recipe.published)

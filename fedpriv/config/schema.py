@@ -22,8 +22,8 @@ from fedpriv.data import DATASETS
 from fedpriv.data.augmentation import AUGMENTATIONS, Augmentation
 from fedpriv.data.partition import PARTITIONS, Kind
 from fedpriv.errors import ConfigError
-from fedpriv.measuring.health import StopOn
-from fedpriv.measuring.stopping import Stop
+from fedpriv.measuring.early_stopping import Stop
+from fedpriv.measuring.finite_check import StopOn
 from fedpriv.models import LOSSES, MODELS, Lora, Weights
 from fedpriv.privacy import settings
 from fedpriv.published.recipe import Recipe

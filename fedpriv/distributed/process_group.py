@@ -157,7 +157,7 @@ class ProcessGroup:
                 message = in_short(error)
                 if isinstance(error, FedprivError):
                     message = str(error)
-                    error.told_elsewhere = self.rank != 0
+                    error.reported_elsewhere = self.rank != 0
                 self._send_failure((self.rank, message))
             raise
 
@@ -174,7 +174,7 @@ class ProcessGroup:
         if failures:
             rank, message = failures[0]
             error = ProcessError(message if rank == 0 else f"process {rank}: {message}")
-            error.told_elsewhere = self.rank != 0
+            error.reported_elsewhere = self.rank != 0
             raise error
         return [value for _, value in received]
 

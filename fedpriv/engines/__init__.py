@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from fedpriv.distributed.mesh import Mesh
-from fedpriv.engines.keeping import InMemory, Keeping, OnDisk
 from fedpriv.engines.sharding import single_process, split_clients, split_examples
+from fedpriv.engines.state_store import DiskStore, MemoryStore, StateStore
 
 EngineName = Literal["local", "processes", "examples"]
 StateName = Literal["memory", "disk"]
@@ -20,5 +20,5 @@ MESHES: dict[EngineName, Callable[[float], Mesh]] = {
 }
 """For each engine, a function from a timeout in seconds to the processes of the run."""
 
-KEEPING: dict[StateName, Callable[[Path | None], Keeping]] = {"memory": InMemory, "disk": OnDisk}
+STATE_STORES: dict[StateName, Callable[[Path | None], StateStore]] = {"memory": MemoryStore, "disk": DiskStore}
 """Each takes a run's folder, if there is one, and keeps what clients keep between rounds."""

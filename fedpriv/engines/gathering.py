@@ -8,17 +8,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fedpriv.clients.part import Part
+from fedpriv.clients.shard import ClientShard
 from fedpriv.distributed.mesh import Communicator
-from fedpriv.engines.local import Progress
+from fedpriv.engines.rounds import TrainState
 from fedpriv.errors import FedprivError
-from fedpriv.strategies.state import Leaf, taken
+from fedpriv.strategies.state import Leaf, take_rows
 
 Kind = Literal["rows", "shared_row", "single"]
 """A row for each client; one row expanded to all clients; or one value for the whole run."""
 
 
-def gather_progress(progress: Progress, part: Part, communicator: Communicator) -> Progress:
+def gather_state(progress: TrainState, part: ClientShard, communicator: Communicator) -> TrainState:
     """Returns the state of all clients on rank 0; elsewhere this process's own.
 
     A tensor has a row for each client if it has as many rows as the process has clients, of which there are at least
@@ -57,7 +57,7 @@ def gather_progress(progress: Progress, part: Part, communicator: Communicator) 
     return _with_leaves(progress, whole)
 
 
-def gather_rows(rows: Tensor, part: Part, communicator: Communicator) -> Tensor:
+def gather_rows(rows: Tensor, part: ClientShard, communicator: Communicator) -> Tensor:
     """Returns the rows of all clients `[n, dim]` on rank 0; elsewhere this process's own.
 
     A row that is the same for all clients is not sent.
@@ -71,19 +71,19 @@ def gather_rows(rows: Tensor, part: Part, communicator: Communicator) -> Tensor:
     return torch.cat([shard for shard in shards if len(shard)]).to(rows.device)
 
 
-def shard_progress(progress: Progress, part: Part) -> Progress:
+def shard_state(progress: TrainState, part: ClientShard) -> TrainState:
     """Returns the state of this process's clients, from that of all; with the first client's rows if it has none."""
     ids = part.ids if len(part.ids) else torch.zeros(1, dtype=torch.long)
     sharded: dict[str, Leaf] = {}
     for name, leaf in _leaves_of(progress).items():
         if isinstance(leaf, Tensor) and _kind(name, leaf, part.n_clients) != "single":
-            sharded[name] = taken(leaf, ids)
+            sharded[name] = take_rows(leaf, ids)
         else:
             sharded[name] = leaf
     return _with_leaves(progress, sharded)
 
 
-def _leaves_of(progress: Progress) -> dict[str, Leaf]:
+def _leaves_of(progress: TrainState) -> dict[str, Leaf]:
     """Returns all tensors and numbers of the state by name; nested ones as `outer/inner`."""
     leaves: dict[str, Leaf] = {}
     for name, value in progress.stored().items():
@@ -94,7 +94,7 @@ def _leaves_of(progress: Progress) -> dict[str, Leaf]:
     return leaves
 
 
-def _with_leaves(progress: Progress, leaves: Mapping[str, Leaf]) -> Progress:
+def _with_leaves(progress: TrainState, leaves: Mapping[str, Leaf]) -> TrainState:
     """Returns the state with these tensors and numbers; inverse of `_leaves_of`."""
     stored: dict[str, Any] = {}
     for name, value in progress.stored().items():

@@ -11,7 +11,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from fedpriv.clients.part import Part
+from fedpriv.clients.shard import ClientShard
 from fedpriv.devices import moved
 from fedpriv.distributed.mesh import Communicator
 from fedpriv.network.graph import Graph, to_torch
@@ -20,7 +20,7 @@ from fedpriv.randomness.streams import Randomness
 
 
 @dataclass(frozen=True)
-class Border:
+class BorderExchange:
     """What this process has to do with the others in one mixing step.
 
     Attributes:
@@ -61,7 +61,7 @@ class ShardedGraph:
         communicator: The processes among which the clients are split.
     """
 
-    def __init__(self, whole: Graph, part: Part, shares: Sequence[range], communicator: Communicator) -> None:
+    def __init__(self, whole: Graph, part: ClientShard, shares: Sequence[range], communicator: Communicator) -> None:
         self._whole, self._part, self._communicator = whole, part, communicator
         self._ends = np.array([share.stop for share in shares])
         self.n_clients, self.everyone, self.answers = whole.n_clients, whole.everyone, whole.answers
@@ -97,7 +97,7 @@ class ShardedGraph:
         return rows
 
     @contextmanager
-    def crossing(self, border: Border, rows: Tensor) -> Generator[Tensor]:
+    def crossing(self, border: BorderExchange, rows: Tensor) -> Generator[Tensor]:
         """Tell other processes the rows that they need; theirs, `[j, dim]`, are there when the context ends."""
         for rank, places in border.told.items():
             torch.index_select(rows, 0, places, out=border.sent[rank])
@@ -105,7 +105,7 @@ class ShardedGraph:
         with self._communicator.exchange(border.sent, dict(zip(border.heard, parts, strict=True))):
             yield border.others
 
-    def border(self, rows: Tensor) -> Border:
+    def border(self, rows: Tensor) -> BorderExchange:
         """That of the round's weights, for rows like these."""
         if self._border is None or not self._border.suits(self._whole.current, rows):
             self._border = self._border_of(self._whole.current, rows)
@@ -115,7 +115,7 @@ class ShardedGraph:
         """The active nodes' rows, and those of `others` for the rest here: `[k, dim], [n, dim] -> [n, dim]`."""
         return rows if len(rows) == len(others) else others.index_copy(0, self._rows.to(others.device), rows)
 
-    def _border_of(self, weights: Weights, like: Tensor) -> Border:
+    def _border_of(self, weights: Weights, like: Tensor) -> BorderExchange:
         owner, me = np.searchsorted(self._ends, self._cohort.numpy(), side="right"), self._communicator.rank
         whole, mine = sparse.csr_array(weights), owner == me
         needed = {rank: np.unique(whole[owner == rank].indices) for rank in range(self._communicator.world_size)}
@@ -127,4 +127,4 @@ class ShardedGraph:
         places = moved(like.device, *told.values())
         sent = {rank: like.new_empty(len(rows), like.shape[1]) for rank, rows in told.items()}
         others = like.new_empty(len(elsewhere), like.shape[1])
-        return Border(weights, inner, outer, heard, dict(zip(told, places, strict=True)), sent, others)
+        return BorderExchange(weights, inner, outer, heard, dict(zip(told, places, strict=True)), sent, others)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedpriv.clients.part import Part
+from fedpriv.clients.shard import ClientShard
 from fedpriv.devices import moved
 from fedpriv.distributed.mesh import Communicator
 from fedpriv.network.local import Star, sum_of
@@ -24,7 +24,7 @@ class ShardedStar(Star):
         communicator: The processes among which the clients are split.
     """
 
-    def __init__(self, whole: Star, part: Part, communicator: Communicator) -> None:
+    def __init__(self, whole: Star, part: ClientShard, communicator: Communicator) -> None:
         super().__init__(whole.n_clients, whole.cohort)
         self._part, self._communicator = part, communicator
         self._held, self._rows = max(len(part.ids), 1), self._drawn

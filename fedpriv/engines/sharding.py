@@ -14,17 +14,17 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from fedpriv.clients.part import Part
+from fedpriv.clients.shard import ClientShard
 from fedpriv.distributed.mesh import Communicator, Mesh
 from fedpriv.distributed.process_group import ProcessGroup, join_processes, local_rank
 from fedpriv.engines import gathering
-from fedpriv.engines.local import Progress, RoundNetwork
+from fedpriv.engines.rounds import RoundNetwork, TrainState
 from fedpriv.engines.sharded_graph import ShardedGraph
 from fedpriv.engines.sharded_star import ShardedStar
 from fedpriv.errors import BudgetExhausted, ConfigError, FedprivError, PrivacyError, ProcessError
 from fedpriv.network.graph import Graph
 from fedpriv.network.local import Star
-from fedpriv.privacy.ledger import Ledger, Witness
+from fedpriv.privacy.ledger import FollowerLedger, Ledger
 from fedpriv.privacy.record import Record
 
 _WRITTEN = 0
@@ -79,13 +79,13 @@ def split_evenly(n_clients: int, world_size: int) -> list[range]:
     return [range(start, stop) for start, stop in pairwise(ends)]
 
 
-def shard_clients(whole: Part, mesh: Mesh) -> Part:
+def shard_clients(whole: ClientShard, mesh: Mesh) -> ClientShard:
     """Returns this process's clients; see `split_evenly`."""
     numbers = split_evenly(whole.n_clients, mesh.clients.world_size)[mesh.clients.rank]
     return replace(whole, numbers=numbers)
 
 
-def shard_network(whole: RoundNetwork, part: Part, mesh: Mesh) -> RoundNetwork:
+def shard_network(whole: RoundNetwork, part: ClientShard, mesh: Mesh) -> RoundNetwork:
     """Returns the network whose rows are those of this process's clients.
 
     Raises:
@@ -101,25 +101,25 @@ def shard_network(whole: RoundNetwork, part: Part, mesh: Mesh) -> RoundNetwork:
     raise ConfigError("network", type(whole).__name__, fix)
 
 
-def shard_progress(progress: Progress, part: Part, mesh: Mesh) -> Progress:
+def shard_state(progress: TrainState, part: ClientShard, mesh: Mesh) -> TrainState:
     """Returns the state of this process's clients, from that of all."""
     if mesh.clients.world_size == 1:
         return progress
-    return gathering.shard_progress(progress, part)
+    return gathering.shard_state(progress, part)
 
 
-def gather_rows(rows: Tensor, part: Part, mesh: Mesh) -> Tensor:
+def gather_rows(rows: Tensor, part: ClientShard, mesh: Mesh) -> Tensor:
     """Returns the rows of all clients on rank 0, `[n, dim]` or one row for all; elsewhere this process's own."""
     if mesh.clients.world_size == 1:
         return rows
     return gathering.gather_rows(rows, part, mesh.clients)
 
 
-def gather_progress(progress: Progress, part: Part, mesh: Mesh) -> Progress:
+def gather_state(progress: TrainState, part: ClientShard, mesh: Mesh) -> TrainState:
     """Returns the state of all clients on rank 0; elsewhere this process's own."""
     if mesh.clients.world_size == 1:
         return progress
-    return gathering.gather_progress(progress, part, mesh.clients)
+    return gathering.gather_state(progress, part, mesh.clients)
 
 
 def check_replicated(data: Callable[[], Sequence[Sequence[bytes]]], mesh: Mesh) -> None:
@@ -140,7 +140,7 @@ def check_replicated(data: Callable[[], Sequence[Sequence[bytes]]], mesh: Mesh) 
         raise ConfigError("compute.engine", "examples", f"{fix}, or take processes")
 
 
-def open_ledger(make: Callable[[], Ledger], digest_key: bytes | None, mesh: Mesh) -> Ledger | Witness:
+def open_ledger(make: Callable[[], Ledger], digest_key: bytes | None, mesh: Mesh) -> Ledger | FollowerLedger:
     """Returns what opens releases in this process: the ledger on rank 0, elsewhere a follower that waits for it.
 
     Args:
@@ -152,7 +152,7 @@ def open_ledger(make: Callable[[], Ledger], digest_key: bytes | None, mesh: Mesh
         return make()
     shared = SharedLedger(mesh.world, replicated=mesh.clients.world_size == 1)
     if not mesh.is_main:
-        return Witness(shared, digest_key)
+        return FollowerLedger(shared, digest_key)
     ledger = make()
     ledger.together = shared
     return ledger
@@ -174,7 +174,7 @@ class SharedLedger:
         """Compares the releases of all processes, then has rank 0 write the record.
 
         The record's checksum becomes a digest of all processes' checksums, in order of rank. See
-        `fedpriv.privacy.ledger.Together`.
+        `fedpriv.privacy.ledger.LedgerSync`.
 
         Raises:
             BudgetExhausted: the release would overspend.
@@ -213,5 +213,5 @@ class SharedLedger:
             raise BudgetExhausted(f"round {record.round} would pass the target epsilon")
         if outcome == _FAILED:
             error = ProcessError(f"process 0 did not release round {record.round}, {record.query}; it says why")
-            error.told_elsewhere = True
+            error.reported_elsewhere = True
             raise error

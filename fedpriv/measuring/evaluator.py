@@ -15,12 +15,12 @@ from torch.func import vmap
 from torch.utils.data import DataLoader, Dataset
 
 from fedpriv.clients.client import Loss
-from fedpriv.clients.layout import Layout, copied
+from fedpriv.clients.layout import Layout, copy_trainable
 from fedpriv.clients.reading import Pair, check_finite, pair_of
 from fedpriv.devices import fetched
 from fedpriv.errors import DataError, cut, in_short
 from fedpriv.measuring import metrics
-from fedpriv.measuring.own import OwnMetrics
+from fedpriv.measuring.custom_metrics import MetricSet
 from fedpriv.measuring.tasks import Task, task_of
 from fedpriv.models.example_losses import example_losses
 from fedpriv.nested import Nested, each, first, joined
@@ -58,12 +58,12 @@ class Evaluator:
         batch_size: int = 1000,
         *,
         batched: bool = False,
-        own: OwnMetrics | None = None,
+        own: MetricSet | None = None,
     ) -> None:
-        self._own = own or OwnMetrics()
+        self._own = own or MetricSet()
         self._batched, self._in_turn = batched, any(isinstance(layer, _CONVOLUTIONS) for layer in model.modules())
         # a copy, for a user may have put parts of the model in eval mode and not others
-        self._functional, self._loss = Functional(copied(model).eval(), loss), loss
+        self._functional, self._loss = Functional(copy_trainable(model).eval(), loss), loss
         parameter = next(model.parameters())
         self._parameter, self._batch_size = parameter, batch_size
         self._start = Layout.of(model).row_of(model)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.clients.client import Loss
-from fedpriv.engines.local import Progress
+from fedpriv.engines.rounds import TrainState
 from fedpriv.measuring.tasks import Task
 from fedpriv.models import predict
 from fedpriv.nested import Nested, first
@@ -132,7 +132,7 @@ def consensus_distance(models: Tensor) -> float:
     return float((models - models.mean(0)).double().square().sum(1).mean().sqrt())
 
 
-def bytes_sent(progress: Progress) -> int:
+def bytes_sent(progress: TrainState) -> int:
     """What clients and server have sent so far."""
     return progress.numbers_sent * progress.received.element_size()
 
@@ -154,7 +154,7 @@ OF_NODES: tuple[Metric[Callable[[Tensor], float]], ...] = (
 )
 """Of nodes' own models `[n, dim]`, where they have them."""
 
-OF_RUN: tuple[Metric[Callable[[Progress], float]], ...] = (Metric("bytes_sent", bytes_sent, ",.0f", "lower"),)
+OF_RUN: tuple[Metric[Callable[[TrainState], float]], ...] = (Metric("bytes_sent", bytes_sent, ",.0f", "lower"),)
 """Of what a run has done so far."""
 
 TOLD: tuple[Metric[None], ...] = (

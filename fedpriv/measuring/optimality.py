@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpriv.clients.part import Part
+from fedpriv.clients.shard import ClientShard
 from fedpriv.distributed.mesh import Mesh
-from fedpriv.engines.local import Progress
+from fedpriv.engines.rounds import TrainState
 from fedpriv.engines.sharding import gather_rows
 from fedpriv.measuring.verdict import Verdict, of_exact_values
 from fedpriv.oracle.data_answerer import DataAnswerer
 from fedpriv.oracle.exact import ProblemValues
 from fedpriv.oracle.oracle import Oracle
-from fedpriv.privacy.mechanisms import LAWS
+from fedpriv.privacy.mechanisms import NOISE_DISTRIBUTIONS
 from fedpriv.strategies.lagrangian import Loops, Measured, Priced, Remeasures, violations
 from fedpriv.strategies.proximal import Proximal, Zero
 
@@ -85,13 +85,13 @@ def kkt(
 
 
 def exact_report(
-    progress: Progress,
+    progress: TrainState,
     problem: ProblemValues,
     params: Tensor,
     multipliers: Tensor,
     regularizer: Proximal | None,
     mesh: Mesh,
-    part: Part,
+    part: ClientShard,
 ) -> dict[str, Any]:
     """Fields of `result.json` for a run without privacy; optimality is computed anew, not taken from the algorithm.
 
@@ -116,7 +116,7 @@ def exact_report(
 
 
 def private_report(
-    progress: Progress, oracle: Oracle[DataAnswerer], local: Measured, mesh: Mesh, part: Part
+    progress: TrainState, oracle: Oracle[DataAnswerer], local: Measured, mesh: Mesh, part: ClientShard
 ) -> dict[str, Any]:
     """Fields of `result.json` for a private run, from releases only: estimates of constraint values and their noise.
 
@@ -148,7 +148,7 @@ def _verdict(values: Tensor, equality: Tensor, width: Tensor, mesh: Mesh) -> Ver
     return "unclear" if may_be_violated > 0 else "hold"
 
 
-def as_it_goes(oracle: Oracle[DataAnswerer], local: Priced, mesh: Mesh, part: Part) -> dict[str, float]:
+def as_it_goes(oracle: Oracle[DataAnswerer], local: Priced, mesh: Mesh, part: ClientShard) -> dict[str, float]:
     """The largest multiplier after a round and, of noisy constraint values, the largest violation.
 
     All places compute it together. In a private run both are made of releases.
@@ -163,7 +163,9 @@ def as_it_goes(oracle: Oracle[DataAnswerer], local: Priced, mesh: Mesh, part: Pa
 def half_width(oracle: Oracle[DataAnswerer], round_index: int, repeats: int) -> Tensor:
     """Half-width `[n, m]` of a 95 % interval for the mean of `repeats` answers about constraints (public)."""
     return (
-        LAWS[oracle.privacy.mechanism.name].within_95 * oracle.answerer.statistic_deviation(round_index) / repeats**0.5
+        NOISE_DISTRIBUTIONS[oracle.privacy.mechanism.name].within_95
+        * oracle.answerer.statistic_deviation(round_index)
+        / repeats**0.5
     )
 
 

@@ -2,7 +2,7 @@
 
 A private gradient is a sum of clipped gradients of single examples: the objective is the mean of their losses. A loss
 whose value for a batch is that mean has one meaning here and in torch. Of the others some have a natural form for
-single examples, given here; the rest is refused before a run (`fedpriv.oracle.trial`).
+single examples, given here; the rest is refused before a run (`fedpriv.oracle.validation`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Layers that are known to mix examples, told before data are read, and what can stand in their place.
 
-Any other layer is judged by trying it, see `fedpriv.oracle.trial`.
+Any other layer is judged by trying it, see `fedpriv.oracle.validation`.
 """
 
 from __future__ import annotations

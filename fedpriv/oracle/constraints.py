@@ -14,7 +14,7 @@ from fedpriv.clients.population import Population
 from fedpriv.errors import DataError
 from fedpriv.nested import each
 from fedpriv.oracle.backends.functional import Functional
-from fedpriv.oracle.sums import rows_of
+from fedpriv.oracle.clipped_sums import rows_of
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.settings import Privacy
 from fedpriv.problems.problem import LossTable

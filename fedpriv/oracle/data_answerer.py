@@ -23,18 +23,18 @@ from torch import Tensor
 from fedpriv.checks import check_finite
 from fedpriv.clients.population import Population
 from fedpriv.errors import ConfigError, PrivacyError
-from fedpriv.oracle.batches import Draws
+from fedpriv.oracle.clipped_sums import ClippedSums, check_depth, row_slices, scale_rows
 from fedpriv.oracle.constraints import ConstraintSums
 from fedpriv.oracle.exact import ProblemValues
 from fedpriv.oracle.oracle import Oracle, RoundContext
 from fedpriv.oracle.query import Query, QueryBuilder
-from fedpriv.oracle.sums import Sums, check_depth, points_of, scaled
+from fedpriv.oracle.sampler import BatchSampler
 from fedpriv.privacy.as_published import add_published_noise
 from fedpriv.privacy.clipping import Clip
-from fedpriv.privacy.correlated import OverTime
-from fedpriv.privacy.ledger import Ledger, Release, Witness
-from fedpriv.privacy.pairwise import excess
-from fedpriv.privacy.past_noise import PastNoise
+from fedpriv.privacy.correlated import CorrelatedNoise
+from fedpriv.privacy.ledger import FollowerLedger, Ledger, Release
+from fedpriv.privacy.noise_history import NoiseHistory
+from fedpriv.privacy.pairwise import variance_inflation
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.release import NoiseStreams, Price
 from fedpriv.privacy.settings import Cyclic, Privacy, Sampling
@@ -78,9 +78,9 @@ class DataAnswerer:
     def __init__(
         self,
         population: Population,
-        sums: Sums,
+        sums: ClippedSums,
         queries: QueryBuilder,
-        ledger: Ledger | Witness,
+        ledger: Ledger | FollowerLedger,
         randomness: Randomness,
         sum_clients: Callable[[Tensor], Tensor] = sum_rows,
         max_clients: Callable[[float], float] = float,
@@ -90,7 +90,7 @@ class DataAnswerer:
         if pair_secrets is not None and privacy.over_time is not None:
             fix = "noise that pairs have agreed on is new in every round: use independent noise"
             raise ConfigError("privacy.noise", "over time", fix)
-        history = None if privacy.over_time is None else PastNoise(privacy.over_time.factor)
+        history = None if privacy.over_time is None else NoiseHistory(privacy.over_time.factor)
         self.ledger = ledger
         self.excluded: frozenset[int] = frozenset()
         self._population, self._part = population, population.part
@@ -98,7 +98,7 @@ class DataAnswerer:
         self._queries, self._privacy = queries, privacy
         self._scheme = queries.scheme.with_noise_from(NoiseStreams(randomness, history, pair_secrets))
         self._randomness = randomness
-        self._draws = Draws(population, randomness, privacy.cohort_rate)
+        self._draws = BatchSampler(population, randomness, privacy.cohort_rate)
         self._constraints: ConstraintSums | None = None
         self._newest_price: Price | None = None
         self._newest_rows = 0  # of the newest answer
@@ -121,7 +121,7 @@ class DataAnswerer:
         context = replace(context, positions=self._part.places(context.cohort))
         self._drawn = self._draws.begin_round(context.round, context.cohort)
         self._newest_rows = len(context.positions)
-        if self._drawn is None or not self._privacy.draws_senders:
+        if self._drawn is None or not self._privacy.samples_clients_before_compute:
             return context, None
         return replace(context, positions=context.positions[self._drawn]), self._drawn
 
@@ -149,7 +149,7 @@ class DataAnswerer:
             clipped = self._sum(query, context, params, anchor, query.clip)
             return self._release_sums_of_examples(query, context, clipped, self._queries.factors(query, context.cohort))
         factors = self._queries.factors(query, context.queried)
-        rows = scaled(self._sum(query, context, params, anchor), factors)
+        rows = scale_rows(self._sum(query, context, params, anchor), factors)
         if not self._queries.is_released(query):
             return rows
         if self._privacy.private:
@@ -169,10 +169,10 @@ class DataAnswerer:
         height = max(_NUMBERS // max(params.shape[1], 1), 1)
         for first in range(0, len(working), height):
             some = slice(first, first + height)
-            at = points_of(params, self._drawn, len(working), some)
-            less = None if anchor is None else points_of(anchor, self._drawn, len(working), some)
+            at = row_slices(params, self._drawn, len(working), some)
+            less = None if anchor is None else row_slices(anchor, self._drawn, len(working), some)
             rows = self._sum(query, context, at, less, None if is_client else query.clip, some)
-            rows = scaled(rows, [factors[position] for position in working[some].tolist()])
+            rows = scale_rows(rows, [factors[position] for position in working[some].tolist()])
             if is_client:
                 rows = query.clip.rows(rows)[0] * (1 / rate)
             total += rows.sum(0, keepdim=True)
@@ -254,7 +254,7 @@ class DataAnswerer:
         of_rows = list(price.noise_scales)
         if self._scheme.sums_only:
             of_rows = of_rows * n_clients
-        with_pairs = excess(price.record.pairs, n_clients)
+        with_pairs = variance_inflation(price.record.pairs, n_clients)
         scales = [scale * more for scale, more in zip(of_rows, with_pairs, strict=True)]
         return self.constraints.deviation(scales, sampled)
 
@@ -269,7 +269,7 @@ class DataAnswerer:
         self, query: Query, context: RoundContext, clipped: Tensor, factors: Sequence[float]
     ) -> Tensor:
         """Release each client's sum of clipped examples times its public factor; `factors` are of all participants."""
-        rows = scaled(clipped, [factors[position] for position in context.positions.tolist()])
+        rows = scale_rows(clipped, [factors[position] for position in context.positions.tolist()])
         if self._scheme.sums_only:
             return self._release_sum(query, context, rows, factors)
         return self._release_rows(query, context, rows, factors)
@@ -330,7 +330,7 @@ class DataAnswerer:
         self._newest_price = replace(price, record=record)
         return self._newest_price
 
-    def _participation(self, record: Record, context: RoundContext) -> OverTime | None:
+    def _participation(self, record: Record, context: RoundContext) -> CorrelatedNoise | None:
         """See `_priced`."""
         time = record.time
         if time is None or time.separation == 1:
@@ -397,9 +397,9 @@ def _was_received(points: Tensor, context: RoundContext) -> bool:
 
 def data_oracle(
     population: Population,
-    sums: Sums,
+    sums: ClippedSums,
     privacy: Privacy,
-    ledger: Ledger | Witness,
+    ledger: Ledger | FollowerLedger,
     randomness: Randomness,
     sum_clients: Callable[[Tensor], Tensor] = sum_rows,
     max_clients: Callable[[float], float] = float,

@@ -25,7 +25,7 @@ ADVERSARIES = (MESSAGES, SERVER, COLLUDERS, NEIGHBOUR, MODEL)
 
 
 @dataclass(frozen=True)
-class View:
+class AdversaryView:
     """How a run is priced against one adversary.
 
     Attributes:
@@ -39,7 +39,7 @@ class View:
     bound_of: str = ""
 
 
-def view(records: Sequence[Record], n_clients: int, adversary: str, colluders: int) -> View:
+def view(records: Sequence[Record], n_clients: int, adversary: str, colluders: int) -> AdversaryView:
     """What one adversary sees of a run.
 
     Args:
@@ -92,22 +92,26 @@ def _kind(trust: str) -> str:
     return found[0] if found else ""
 
 
-def _local(records: Sequence[Record], n_clients: int, adversary: str, colluders: int) -> View:
+def _local(records: Sequence[Record], n_clients: int, adversary: str, colluders: int) -> AdversaryView:
     said = "each client adds all the noise that it needs; any number of others may collude"
     weaker = MESSAGES if adversary in (COLLUDERS, NEIGHBOUR, MODEL) else ""
-    return View(records, said, weaker)
+    return AdversaryView(records, said, weaker)
 
 
-def _central(records: Sequence[Record], n_clients: int, adversary: str, colluders: int) -> View:
+def _central(records: Sequence[Record], n_clients: int, adversary: str, colluders: int) -> AdversaryView:
     if adversary == SERVER:
-        return View(None, "the server is trusted: it sees every client's contribution without noise")
+        return AdversaryView(None, "the server is trusted: it sees every client's contribution without noise")
     if adversary == MESSAGES:
-        return View(None, "what clients send to the trusted server has no noise: encrypt it, and hide who sends")
+        return AdversaryView(
+            None, "what clients send to the trusted server has no noise: encrypt it, and hide who sends"
+        )
     said = "a trusted server adds the noise, and only sums leave it"
-    return View(records, said, "" if adversary == COLLUDERS else "any number of colluding clients, who see all sums")
+    return AdversaryView(
+        records, said, "" if adversary == COLLUDERS else "any number of colluding clients, who see all sums"
+    )
 
 
-def _secure_aggregation(records: Sequence[Record], n_clients: int, adversary: str, colluders: int) -> View:
+def _secure_aggregation(records: Sequence[Record], n_clients: int, adversary: str, colluders: int) -> AdversaryView:
     count = {COLLUDERS: colluders, NEIGHBOUR: 1}.get(adversary, 0)
     found = re.search(r"min_honest=(\d+)", records[0].trust)
     if found is None:
@@ -116,11 +120,11 @@ def _secure_aggregation(records: Sequence[Record], n_clients: int, adversary: st
     left = [_with_honest(record, n_clients, count, honest) for record in records]
     said = f"a real protocol shows sums only, and {honest} participants of each round add their share of the noise"
     if None in left:
-        return View(None, f"{said}; with {count} colluders fewer are left, and the noise is not Gaussian")
+        return AdversaryView(None, f"{said}; with {count} colluders fewer are left, and the noise is not Gaussian")
     stronger = "whoever sees all sums" if adversary in (NEIGHBOUR, MODEL) else ""
     if count and any(one is not record for one, record in zip(left, records, strict=True)):
         said = f"a real protocol shows sums only, and all participants but {count} add their share of the noise"
-    return View([one for one in left if one is not None], said, stronger)
+    return AdversaryView([one for one in left if one is not None], said, stronger)
 
 
 def _with_honest(record: Record, n_clients: int, colluders: int, min_honest: int) -> Record | None:
@@ -136,7 +140,7 @@ def _with_honest(record: Record, n_clients: int, colluders: int, min_honest: int
     return replace(record, noise_multiplier=scaled)
 
 
-def _pairwise(records: Sequence[Record], n_clients: int, adversary: str, colluders: int) -> View:
+def _pairwise(records: Sequence[Record], n_clients: int, adversary: str, colluders: int) -> AdversaryView:
     count = {COLLUDERS: colluders, NEIGHBOUR: 1}.get(adversary, 0)
     stronger = {
         NEIGHBOUR: "one colluder who sees every message",
@@ -151,10 +155,10 @@ def _pairwise(records: Sequence[Record], n_clients: int, adversary: str, collude
     declared = max((record.pairs.colluders for record in records if record.pairs is not None), default=0)
     if _priced(told, n_clients):
         who = f"at most {count} of them tell{'s' * (count == 1)}" if count else "none of them tells"
-        return View(told, f"{said}, and {who} others", stronger)
+        return AdversaryView(told, f"{said}, and {who} others", stronger)
     if count <= declared and _priced(records, n_clients):
-        return View(records, f"{said}, and at most {declared} of them tell others", f"{declared} colluders")
-    return View(None, f"{said}; with {count} colluders no bound is known: too many sets of them to look at")
+        return AdversaryView(records, f"{said}, and at most {declared} of them tell others", f"{declared} colluders")
+    return AdversaryView(None, f"{said}; with {count} colluders no bound is known: too many sets of them to look at")
 
 
 def _priced(records: Sequence[Record], n_clients: int) -> bool:
@@ -169,7 +173,7 @@ def _priced(records: Sequence[Record], n_clients: int) -> bool:
     return True
 
 
-_VIEWS: dict[str, Callable[[Sequence[Record], int, str, int], View]] = {
+_VIEWS: dict[str, Callable[[Sequence[Record], int, str, int], AdversaryView]] = {
     "local": _local,
     "central": _central,
     "secure_aggregation": _secure_aggregation,

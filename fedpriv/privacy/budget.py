@@ -17,8 +17,8 @@ from typing import Any
 from fedpriv.checks import Fraction, Positive, checked
 from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError, check_choice
 from fedpriv.privacy.accounting.accountant import check_target
-from fedpriv.privacy.accounting.spent import Spent, up
-from fedpriv.privacy.budget_file import BudgetLines, Closed, Reserved, Terms, add, locked, to_plain, write_new
+from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
+from fedpriv.privacy.budget_file import BudgetLines, BudgetTerms, Closed, Reserved, add, locked, to_plain, write_new
 from fedpriv.privacy.budget_shares import (
     Share,
     check_clients,
@@ -28,7 +28,7 @@ from fedpriv.privacy.budget_shares import (
     shares_of,
     spent_by,
 )
-from fedpriv.privacy.composition import Spending, check_accountant
+from fedpriv.privacy.composition import RunCost, check_accountant
 from fedpriv.privacy.record import Relation, Unit
 from fedpriv.storage import strict_json
 
@@ -72,8 +72,8 @@ class Balance:
         holds: On what `spent` rests, in words.
     """
 
-    terms: Terms
-    spent: Spent
+    terms: BudgetTerms
+    spent: PrivacySpent
     left: float
     entries: tuple[Entry, ...]
     holds: str
@@ -148,7 +148,9 @@ class Budget:
         if delta == 0 and accountant not in (None, "pure"):
             raise ConfigError("budget.accountant", accountant, "at delta 0 there is pure epsilon alone")
         name = data or Path(path).stem
-        terms = Terms(float(epsilon), float(delta), unit, relation, shared, name, accountant, secrets.token_hex(16))
+        terms = BudgetTerms(
+            float(epsilon), float(delta), unit, relation, shared, name, accountant, secrets.token_hex(16)
+        )
         write_new(Path(path), terms)
         return Budget(path)
 
@@ -170,7 +172,7 @@ class Budget:
         """Whether a run that draws this noise has reserved."""
         return noise in shares_of(BudgetLines.read(self.path))
 
-    def check(self, run: Spending) -> None:
+    def check(self, run: RunCost) -> None:
         """Refuse a run that the budget does not allow; nothing is reserved.
 
         Args:
@@ -182,7 +184,7 @@ class Budget:
         """
         self._fits(BudgetLines.read(self.path), run)
 
-    def reserve(self, run: Spending) -> None:
+    def reserve(self, run: RunCost) -> None:
         """Charge a run for its whole plan. Call it before anything is released; it returns when it is on the disk.
 
         Args:
@@ -203,7 +205,7 @@ class Budget:
             reserved = Reserved(run.noise, run.name, _now(), share.n_clients, share.trust, share.data, plain)
             add(self.path, lines, reserved)
 
-    def close(self, noise: str, ended: str, used: Spending | None = None) -> None:
+    def close(self, noise: str, ended: str, used: RunCost | None = None) -> None:
         """Note that a run has ended; a second time changes nothing.
 
         Args:
@@ -230,7 +232,7 @@ class Budget:
             plain = to_plain(charges) if charges is not None and returned else None
             add(self.path, lines, Closed(noise, ended, _now(), plain))
 
-    def _fits(self, lines: BudgetLines, run: Spending) -> Share:
+    def _fits(self, lines: BudgetLines, run: RunCost) -> Share:
         terms, before = self.terms, [*shares_of(lines).values()]
         try:
             share = share_of(run, terms)
@@ -246,7 +248,7 @@ class Budget:
             raise BudgetExhausted(self._refusal(run, before, epsilon_of([share], terms)[0], whole))
         return share
 
-    def _refusal(self, run: Spending, before: Sequence[Share], alone: float, whole: float) -> str:
+    def _refusal(self, run: RunCost, before: Sequence[Share], alone: float, whole: float) -> str:
         """What is left, what the run costs, and what to do."""
         terms = self.terms
         said = f"{self.path} allows epsilon={terms.epsilon:g} at delta={terms.delta:g} in all"
@@ -260,8 +262,8 @@ class Budget:
                 f"A run of up to epsilon={_down(left)} still fits: set privacy.epsilon, take fewer rounds or more noise"
             )
         return (
-            f"{said}; {up(spent)} is spent by {_runs(len(before))}, {run.name} costs {up(alone)}, and together they "
-            f"would cost {up(whole)}. Nothing was released. {fix}"
+            f"{said}; {round_up(spent)} is spent by {_runs(len(before))}, {run.name} costs {round_up(alone)}, and "
+            f"together they would cost {round_up(whole)}. Nothing was released. {fix}"
         )
 
 

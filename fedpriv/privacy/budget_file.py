@@ -23,7 +23,7 @@ from pydantic.dataclasses import dataclass as strict
 
 from fedpriv.errors import FedprivError, LedgerError
 from fedpriv.privacy import packing
-from fedpriv.privacy.accounting.events import Charge, Event
+from fedpriv.privacy.accounting.events import Event, PrivacyCost
 from fedpriv.privacy.chain import START, chained, unchained
 from fedpriv.privacy.record import Relation, Unit
 from fedpriv.storage import files
@@ -44,7 +44,7 @@ Charges = list[tuple[str | list[int] | None, list[_Event], _Count]]
 
 
 @strict(frozen=True, config=_STRICT)
-class Terms:
+class BudgetTerms:
     """The first line: what is promised.
 
     Attributes:
@@ -110,7 +110,7 @@ class Closed:
     charges: Charges | None
 
 
-_TERMS, _CHANGE = TypeAdapter(Terms), TypeAdapter[Reserved | Closed](Reserved | Closed)
+_TERMS, _CHANGE = TypeAdapter(BudgetTerms), TypeAdapter[Reserved | Closed](Reserved | Closed)
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class BudgetLines:
         size: Number of bytes of the complete lines.
     """
 
-    terms: Terms
+    terms: BudgetTerms
     changes: tuple[Reserved | Closed, ...]
     chain: str
     size: int
@@ -182,7 +182,7 @@ class BudgetLines:
                 from_plain(change.charges)
 
 
-def write_new(path: Path, terms: Terms) -> None:
+def write_new(path: Path, terms: BudgetTerms) -> None:
     """Begin a budget; the file must not exist.
 
     Raises:
@@ -239,29 +239,29 @@ def locked(path: Path) -> Generator[None]:
         lock.release()
 
 
-def to_plain(charges: Mapping[Charge, int]) -> Charges:
+def to_plain(charges: Mapping[PrivacyCost, int]) -> Charges:
     """Charges as they are written; infinite noise is null."""
     return [(_clients(charge), [_written(event) for event in charge.events], n) for charge, n in charges.items()]
 
 
-def from_plain(told: Charges) -> Counter[Charge]:
+def from_plain(told: Charges) -> Counter[PrivacyCost]:
     """Charges that `to_plain` wrote.
 
     Raises:
         ValueError: a packed list is none.
     """
-    found: Counter[Charge] = Counter()
+    found: Counter[PrivacyCost] = Counter()
     for clients, events, count in told:
         known = packing.unpacked_clients(clients) if isinstance(clients, str) else clients
         read = tuple(
             Event(law, math.inf if noise is None else noise, selection, rate, group)
             for law, noise, selection, rate, group in events
         )
-        found[Charge(None if known is None else tuple(known), read)] += count
+        found[PrivacyCost(None if known is None else tuple(known), read)] += count
     return found
 
 
-def _clients(charge: Charge) -> str | list[int] | None:
+def _clients(charge: PrivacyCost) -> str | list[int] | None:
     packed: Any = packing.packed_clients(charge.clients)
     return list(packed) if isinstance(packed, tuple) else packed
 

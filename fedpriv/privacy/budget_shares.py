@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 from fedpriv.errors import PrivacyError
 from fedpriv.privacy.accounting import bounds, gaussian
-from fedpriv.privacy.accounting.events import Charge, Event, History
-from fedpriv.privacy.accounting.spent import Spent
-from fedpriv.privacy.budget_file import BudgetLines, Reserved, Terms, from_plain
-from fedpriv.privacy.composition import Promise, Spending, charges_of, together
+from fedpriv.privacy.accounting.events import Event, History, PrivacyCost
+from fedpriv.privacy.accounting.spent import PrivacySpent
+from fedpriv.privacy.budget_file import BudgetLines, BudgetTerms, Reserved, from_plain
+from fedpriv.privacy.composition import Guarantee, RunCost, charges_of, together
 
 _STEPS = 8  # of the search for what is left: to less than a hundredth of the limit
 
@@ -29,7 +29,7 @@ class Share:
     """
 
     name: str
-    charges: Counter[Charge]
+    charges: Counter[PrivacyCost]
     n_clients: int
     data: str | None
     trust: str
@@ -47,7 +47,7 @@ def shares_of(lines: BudgetLines) -> dict[str, Share]:
     return found
 
 
-def share_of(run: Spending, terms: Terms) -> Share:
+def share_of(run: RunCost, terms: BudgetTerms) -> Share:
     """A run's plan, priced for what a budget promises.
 
     Raises:
@@ -66,12 +66,12 @@ def share_of(run: Spending, terms: Terms) -> Share:
             raise PrivacyError(f"{run.name} promises {relation}({said}), which is less than the budget: {fix}")
     if run.not_covered:
         raise PrivacyError(f"{run.name} reveals what no epsilon covers ({', '.join(run.not_covered)}): leave it out")
-    promise = Promise(terms.unit, terms.relation, terms.shared, aligned=False)
+    promise = Guarantee(terms.unit, terms.relation, terms.shared, aligned=False)
     trust = "+".join(dict.fromkeys(record.trust for record in run.records)) or "local"
     return Share(run.name, charges_of(run, run.records, promise), run.n_clients, run.data, trust)
 
 
-def check_clients(shares: Sequence[Share], terms: Terms) -> None:
+def check_clients(shares: Sequence[Share], terms: BudgetTerms) -> None:
     """Refuse runs whose whole clients are not the same.
 
     Raises:
@@ -82,21 +82,21 @@ def check_clients(shares: Sequence[Share], terms: Terms) -> None:
         raise PrivacyError(f"the budget protects whole clients, and runs have other ones ({said}): take one for each")
 
 
-def epsilon_of(shares: Sequence[Share], terms: Terms, enough: float = 0.0) -> tuple[float, str]:
+def epsilon_of(shares: Sequence[Share], terms: BudgetTerms, enough: float = 0.0) -> tuple[float, str]:
     """The price of runs together, and the bound that won; up to `enough` without tight bounds."""
     return bounds.worst(_histories(shares), terms.delta, enough, _only(terms))
 
 
-def spent_by(shares: Sequence[Share], terms: Terms) -> Spent:
+def spent_by(shares: Sequence[Share], terms: BudgetTerms) -> PrivacySpent:
     """The price of runs together, with its conditions."""
     epsilon, name = epsilon_of(shares, terms)
     relation = terms.relation + (f"({terms.shared})" if terms.shared else "")
     trust = "+".join(dict.fromkeys(part for one in shares for part in one.trust.split("+"))) or "local"
     n_clients = max((one.n_clients for one in shares), default=1)
-    return Spent(epsilon, terms.delta, terms.unit, relation, trust, name, (epsilon,) * n_clients, ())
+    return PrivacySpent(epsilon, terms.delta, terms.unit, relation, trust, name, (epsilon,) * n_clients, ())
 
 
-def left_of(shares: Sequence[Share], terms: Terms) -> float:
+def left_of(shares: Sequence[Share], terms: BudgetTerms) -> float:
     """Epsilon of one more run that fits, rounded down: of Gaussian noise, or of Laplace where only that has a price."""
     histories = _histories(shares) or [{}]
     pure = _only(terms) == "pure"
@@ -109,7 +109,7 @@ def left_of(shares: Sequence[Share], terms: Terms) -> float:
     return _largest(fits, terms.epsilon)
 
 
-def _only(terms: Terms) -> str | None:
+def _only(terms: BudgetTerms) -> str | None:
     """The one bound to look at: at delta 0 no other one is as small."""
     return "pure" if terms.delta == 0 else terms.accountant
 

@@ -15,16 +15,16 @@ from dataclasses import dataclass, field, replace
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.accounting import bounds
 from fedpriv.privacy.accounting.accountant import check_target
-from fedpriv.privacy.accounting.events import Charge, History, charge_of, histories
+from fedpriv.privacy.accounting.events import History, PrivacyCost, cost_of, histories
 from fedpriv.privacy.accounting.groups import of_group
-from fedpriv.privacy.accounting.spent import Spent
+from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.record import PerClient, Record, Relation, Unit
 
 _MOST_SIZES = 1000  # clients whose groups are counted by their own sizes; of more, by the largest
 
 
 @dataclass(frozen=True)
-class Spending:
+class RunCost:
     """What one run released.
 
     Attributes:
@@ -52,7 +52,7 @@ class Spending:
 
 
 @dataclass(frozen=True)
-class Promise:
+class Guarantee:
     """What several runs protect together.
 
     Attributes:
@@ -68,7 +68,7 @@ class Promise:
     aligned: bool
 
 
-def promise_of(runs: Sequence[Spending]) -> Promise:
+def promise_of(runs: Sequence[RunCost]) -> Guarantee:
     """What runs protect together.
 
     Raises:
@@ -94,10 +94,10 @@ def promise_of(runs: Sequence[Spending]) -> Promise:
             f"{', '.join(str(run.n_clients) for run in runs)} clients, so that one client's data may be several "
             "clients' elsewhere. Account for them one by one"
         )
-    return Promise(unit, relation, ", ".join(shared), aligned)
+    return Guarantee(unit, relation, ", ".join(shared), aligned)
 
 
-def _check_noise(runs: Sequence[Spending]) -> None:
+def _check_noise(runs: Sequence[RunCost]) -> None:
     first = dict[str, str]()
     for run in runs:
         if run.noise is not None and first.setdefault(run.noise, run.name) != run.name:
@@ -107,7 +107,7 @@ def _check_noise(runs: Sequence[Spending]) -> None:
             )
 
 
-def compose(runs: Sequence[Spending], delta: float, accountant: str | None = None) -> Spent:
+def compose(runs: Sequence[RunCost], delta: float, accountant: str | None = None) -> PrivacySpent:
     """Epsilon of all runs together, each against whoever sees what its own `trust` allows.
 
     Guarantee: an upper bound for every unit of their common promise, if the number of runs and their noise do not
@@ -141,7 +141,7 @@ def compose(runs: Sequence[Spending], delta: float, accountant: str | None = Non
         for record in run.records
         if record.mechanism == "none" or record.non_private is not None
     )
-    return Spent(
+    return PrivacySpent(
         epsilon,
         delta,
         promise.unit,
@@ -165,8 +165,8 @@ def check_accountant(name: str | None) -> None:
 
 
 def charges_of(
-    run: Spending, records: Iterable[Record], promise: Promise, group: int | Sequence[int] = 1
-) -> Counter[Charge]:
+    run: RunCost, records: Iterable[Record], promise: Guarantee, group: int | Sequence[int] = 1
+) -> Counter[PrivacyCost]:
     """What records of a run cost a unit of the promise, or a group of several.
 
     Args:
@@ -175,22 +175,22 @@ def charges_of(
         promise: What is protected.
         group: Number of the run's own units that change together, or one number for each client.
     """
-    counted: Counter[Charge] = Counter()
+    counted: Counter[PrivacyCost] = Counter()
     for record in records:
         told = record if group == 1 else in_any_slot(record)
-        counted[charge_of(as_promised(told, promise), run.n_clients)] += 1
+        counted[cost_of(as_promised(told, promise), run.n_clients)] += 1
     if group == 1:
         return counted
     alone = {(record.unit, record.trust.partition("+")[0]) for record in run.records} == {("client", "local")}
     if alone and isinstance(group, int):  # each client has noise of its own: as many answers as there are clients
         return Counter({charge: count * group for charge, count in counted.items()})
-    grouped: Counter[Charge] = Counter()
+    grouped: Counter[PrivacyCost] = Counter()
     for charge, count in counted.items():
         grouped[_of_group(charge, group, run.n_clients)] += count
     return grouped
 
 
-def as_promised(record: Record, promise: Promise) -> Record:
+def as_promised(record: Record, promise: Guarantee) -> Record:
     """A record, priced for the promise's relation: half the noise over twice the sensitivity."""
     if record.relation == promise.relation or record.mechanism == "none":
         return record
@@ -208,18 +208,18 @@ def _halved(noise: PerClient) -> PerClient:
     return tuple(each / 2 for each in noise) if isinstance(noise, tuple) else noise / 2
 
 
-def _of_group(charge: Charge, group: int | Sequence[int], n_clients: int) -> Charge:
+def _of_group(charge: PrivacyCost, group: int | Sequence[int], n_clients: int) -> PrivacyCost:
     if isinstance(group, int):
-        return Charge(charge.clients, tuple(of_group(event, group) for event in charge.events))
+        return PrivacyCost(charge.clients, tuple(of_group(event, group) for event in charge.events))
     if len(set(group)) == 1 or n_clients > _MOST_SIZES:
         return _of_group(charge, max(group), n_clients)
     clients = range(n_clients) if charge.clients is None else charge.clients
     events = charge.events * len(clients) if len(charge.events) == 1 else charge.events
-    return Charge(charge.clients, tuple(of_group(e, group[c]) for c, e in zip(clients, events, strict=True)))
+    return PrivacyCost(charge.clients, tuple(of_group(e, group[c]) for c, e in zip(clients, events, strict=True)))
 
 
 def together(
-    charges: Sequence[Counter[Charge]], n_clients: Sequence[int], *, aligned: bool
+    charges: Sequence[Counter[PrivacyCost]], n_clients: Sequence[int], *, aligned: bool
 ) -> list[tuple[list[int], History]]:
     """The distinct histories of units over all runs, each with its clients.
 
@@ -229,17 +229,17 @@ def together(
         aligned: Whether client i is the same in all runs. If not, a unit is at the worst client of each.
     """
     if aligned:
-        whole: Counter[Charge] = Counter()
+        whole: Counter[PrivacyCost] = Counter()
         for each in charges:
             whole.update(each)
         return [*histories(whole, n_clients[0])]
-    worst: Counter[Charge] = Counter()
+    worst: Counter[PrivacyCost] = Counter()
     for each, n in zip(charges, n_clients, strict=True):
         history = bounds.ceiling([found for _, found in histories(each, n)])
-        worst.update({Charge(None, (event,)): count for event, count in history.items()})
+        worst.update({PrivacyCost(None, (event,)): count for event, count in history.items()})
     return [*histories(worst, max(n_clients))]
 
 
-def basic(spents: Sequence[Spent]) -> tuple[float, float]:
+def basic(spents: Sequence[PrivacySpent]) -> tuple[float, float]:
     """Epsilon and delta of several runs by basic composition: both add up, also where later runs depend on earlier."""
     return math.fsum(spent.epsilon for spent in spents), math.fsum(spent.delta for spent in spents)

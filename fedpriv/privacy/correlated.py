@@ -79,7 +79,7 @@ INDEPENDENT = Factor()
 
 
 @dataclass(frozen=True)
-class OverTime:
+class CorrelatedNoise:
     """How the noise of a run's rounds belongs together.
 
     Attributes:
@@ -96,7 +96,7 @@ class OverTime:
         if not 0 <= self.slot < self.separation:
             raise ValueError("no block takes part")
 
-    def at(self, round_index: int) -> OverTime:
+    def at(self, round_index: int) -> CorrelatedNoise:
         """The same for the record of a round."""
         return replace(self, slot=round_index % self.separation)
 

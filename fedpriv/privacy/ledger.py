@@ -43,14 +43,14 @@ class Release:
     _value: Tensor
 
 
-class Mark(NamedTuple):
+class LedgerPosition(NamedTuple):
     """A position in a ledger: its number of records, and the `chain` hash of its last line (None without a chain)."""
 
     releases: int
     head: str | None
 
 
-class Guard(Protocol):
+class PrivacyFilter(Protocol):
     """What may refuse a release: an accountant with a limit."""
 
     def admit(self, record: Record) -> None:
@@ -58,7 +58,7 @@ class Guard(Protocol):
         ...
 
 
-class Together(Protocol):
+class LedgerSync(Protocol):
     """The processes that open every release at the same time, each with rows of its own: one of them writes."""
 
     def enter(self, record: Record, write: Callable[[Record], None]) -> None:
@@ -75,11 +75,11 @@ class Together(Protocol):
         ...
 
 
-class Alone:
+class SingleWriter:
     """One process opens all releases."""
 
     def enter(self, record: Record, write: Callable[[Record], None]) -> None:
-        """See `Together`."""
+        """See `LedgerSync`."""
         write(record)
 
 
@@ -110,14 +110,14 @@ class Ledger:
 
     def __init__(
         self,
-        guard: Guard,
+        guard: PrivacyFilter,
         path: Path | None = None,
         header: dict[str, Any] | None = None,
         digest_key: bytes = b"",
         seal_key: bytes = b"",
     ) -> None:
         self._guard, self.may_write = guard, _anybody
-        self.together: Together = Alone()
+        self.together: LedgerSync = SingleWriter()
         self._digest_key, self._seal_key = digest_key, seal_key
         self._path, self._file, self._packed = path, None, True
         self._head: str | None = None
@@ -142,9 +142,9 @@ class Ledger:
         return self._records
 
     @property
-    def mark(self) -> Mark:
+    def mark(self) -> LedgerPosition:
         """The present position, as checkpoints keep it."""
-        return Mark(len(self._records), self._head)
+        return LedgerPosition(len(self._records), self._head)
 
     @property
     def replays(self) -> bool:
@@ -222,7 +222,7 @@ class Ledger:
     @staticmethod
     def resume(
         path: Path,
-        guard: Guard,
+        guard: PrivacyFilter,
         keep: int,
         *,
         fresh_noise: bool = False,
@@ -252,7 +252,7 @@ class Ledger:
                 "so what was spent is unknown. Restore the file; without it the run has no epsilon"
             )
         ledger = Ledger.__new__(Ledger)
-        ledger._guard, ledger._path, ledger.may_write, ledger.together = guard, path, _anybody, Alone()
+        ledger._guard, ledger._path, ledger.may_write, ledger.together = guard, path, _anybody, SingleWriter()
         ledger._digest_key, ledger._seal_key, ledger._packed = digest_key, seal_key, found.packed
         try:
             ledger._file = files.Appender(path, keep=files.read(path).rfind(b"\n") + 1)
@@ -269,7 +269,7 @@ class Ledger:
         return ledger
 
 
-class Witness:
+class FollowerLedger:
     """What opens releases in a process beside the one that writes the ledger. It keeps no records.
 
     Args:
@@ -277,9 +277,9 @@ class Witness:
         digest_key: Of the ledger; None where that is kept in memory, without checksums.
     """
 
-    mark, replays = Mark(0, None), False
+    mark, replays = LedgerPosition(0, None), False
 
-    def __init__(self, together: Together, digest_key: bytes | None) -> None:
+    def __init__(self, together: LedgerSync, digest_key: bytes | None) -> None:
         self._together, self._digest_key = together, digest_key
 
     @property

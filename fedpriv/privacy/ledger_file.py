@@ -18,7 +18,7 @@ from pydantic import Field, TypeAdapter
 
 from fedpriv.errors import LedgerError
 from fedpriv.privacy.chain import START, Link, unlink
-from fedpriv.privacy.correlated import Factor, OverTime
+from fedpriv.privacy.correlated import CorrelatedNoise, Factor
 from fedpriv.privacy.pairwise import Edges, Pairs
 from fedpriv.privacy.record import Record
 from fedpriv.storage import files
@@ -63,7 +63,7 @@ def facts_of_pairs(pairs: Pairs | None) -> dict[str, Any]:
     return {} if pairs is None or pairs.edges is None else {"secrets": pairs.edges}
 
 
-def facts_of_time(over_time: OverTime | None) -> dict[str, Any]:
+def facts_of_time(over_time: CorrelatedNoise | None) -> dict[str, Any]:
     """What a header says besides, where noise is correlated between rounds."""
     return {} if over_time is None else {"fedpriv_ledger": _NEWEST, "factor": asdict(over_time.factor)}
 

@@ -10,9 +10,9 @@ from functools import lru_cache
 
 from fedpriv.errors import check_count
 from fedpriv.privacy.accounting import bounds
-from fedpriv.privacy.accounting.events import Charge, Event, History
-from fedpriv.privacy.adversaries import ADVERSARIES, COLLUDERS, View, amplification, simulated, view
-from fedpriv.privacy.composition import Promise, Spending, charges_of, in_any_slot, promise_of, together
+from fedpriv.privacy.accounting.events import Event, History, PrivacyCost
+from fedpriv.privacy.adversaries import ADVERSARIES, COLLUDERS, AdversaryView, amplification, simulated, view
+from fedpriv.privacy.composition import Guarantee, RunCost, charges_of, in_any_slot, promise_of, together
 
 _Key = frozenset[frozenset[tuple[Event, int]]]
 Price = Callable[[Sequence[History]], tuple[float, str]]
@@ -51,7 +51,7 @@ class _Column:
     """A unit, and how many units of each run it stands for; None where that is not known."""
 
     unit: str
-    promise: Promise
+    promise: Guarantee
     groups: tuple[int | tuple[int, ...] | None, ...]
     bound_of: str = ""
     several: bool = False
@@ -59,7 +59,7 @@ class _Column:
 
 
 def matrix(
-    runs: Sequence[Spending],
+    runs: Sequence[RunCost],
     delta: float,
     accountant: str | None = None,
     *,
@@ -96,7 +96,7 @@ def matrix(
     return tuple(found)
 
 
-def _columns(runs: Sequence[Spending], promise: Promise, group: int) -> list[_Column]:
+def _columns(runs: Sequence[RunCost], promise: Guarantee, group: int) -> list[_Column]:
     units = [next(iter(run.kinds))[0] if run.kinds else promise.unit for run in runs]
     whole = replace(promise, relation="replace_one") if "client" in units else promise
     alike = len({run.n_clients for run in runs}) == 1 or promise.unit == "client"
@@ -111,10 +111,12 @@ def _columns(runs: Sequence[Spending], promise: Promise, group: int) -> list[_Co
     ]
 
 
-def _cell(adversary: str, column: _Column, runs: Sequence[Spending], views: Sequence[View], price: Price) -> Cell:
+def _cell(
+    adversary: str, column: _Column, runs: Sequence[RunCost], views: Sequence[AdversaryView], price: Price
+) -> Cell:
     promise, stronger = column.promise, [column.bound_of, *(one.bound_of for one in views)]
     assumes = [column.missing, *(one.assumes for one in views)]
-    charges = list[Counter[Charge]]()
+    charges = list[Counter[PrivacyCost]]()
     for run, group, one in zip(runs, column.groups, views, strict=True):
         if group is not None and one.records is not None:
             charges.append(charges_of(run, one.records, promise, group))
@@ -137,7 +139,7 @@ def _cell(adversary: str, column: _Column, runs: Sequence[Spending], views: Sequ
     )
 
 
-def _histories(charges: Sequence[Counter[Charge]], runs: Sequence[Spending], column: _Column) -> list[History]:
+def _histories(charges: Sequence[Counter[PrivacyCost]], runs: Sequence[RunCost], column: _Column) -> list[History]:
     # members of a group may be at several clients: at one is worst for Gaussian answers that are not sampled, since
     # squares of shifts are convex, and at one that costs at least what each client costs for all others
     exact = all(event.composes_exactly for each in charges for charge in each for event in charge.events)

@@ -16,8 +16,8 @@ from fedpriv.devices import moved
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.clipping import NormName
 from fedpriv.privacy.ledger import Release
-from fedpriv.privacy.past_noise import PastNoise
-from fedpriv.privacy.record import LawName, Record
+from fedpriv.privacy.noise_history import NoiseHistory
+from fedpriv.privacy.record import NoiseDistributionName, Record
 from fedpriv.randomness.rows import laplace_rows, laplace_sum_rows, may_draw, normal_rows
 from fedpriv.randomness.streams import Randomness
 
@@ -26,7 +26,7 @@ class Mechanism(Protocol):
     """A distribution of noise, at scale 1."""
 
     @property
-    def name(self) -> LawName:
+    def name(self) -> NoiseDistributionName:
         """The name that records carry."""
         ...
 
@@ -60,7 +60,7 @@ class Gaussian:
     """Gaussian noise; its scale is the standard deviation. Use with an l2 clip."""
 
     @property
-    def name(self) -> LawName:
+    def name(self) -> NoiseDistributionName:
         """`"gaussian"`."""
         return "gaussian"
 
@@ -80,7 +80,7 @@ class Laplace:
     """Laplace noise of density `exp(-|x| / b) / 2b`; its scale is b. Use with an l1 clip: delta may then be 0."""
 
     @property
-    def name(self) -> LawName:
+    def name(self) -> NoiseDistributionName:
         """`"laplace"`."""
         return "laplace"
 
@@ -95,7 +95,7 @@ class Laplace:
 
 
 @dataclass(frozen=True)
-class Law:
+class NoiseDistribution:
     """What follows from the name of a mechanism, which says how its noise is priced, whoever draws it.
 
     Attributes:
@@ -111,11 +111,11 @@ class Law:
     within_95: float
 
 
-LAWS: dict[LawName, Law] = {
-    "gaussian": Law(Gaussian(), "l2", pure=False, within_95=1.959964),
-    "laplace": Law(Laplace(), "l1", pure=True, within_95=2.118338),
+NOISE_DISTRIBUTIONS: dict[NoiseDistributionName, NoiseDistribution] = {
+    "gaussian": NoiseDistribution(Gaussian(), "l2", pure=False, within_95=1.959964),
+    "laplace": NoiseDistribution(Laplace(), "l1", pure=True, within_95=2.118338),
 }
-MECHANISMS: dict[str, Mechanism] = {name: law.mechanism for name, law in LAWS.items()}
+MECHANISMS: dict[str, Mechanism] = {name: law.mechanism for name, law in NOISE_DISTRIBUTIONS.items()}
 
 
 def add_noise(
@@ -126,7 +126,7 @@ def add_noise(
     randomness: Randomness,
     clients: Sequence[int],
     amount: float = 1.0,
-    past: PastNoise | None = None,
+    past: NoiseHistory | None = None,
     shared: Callable[[int], Tensor] | None = None,
 ) -> Release:
     """Add noise to sums of bounded sensitivity.

@@ -148,7 +148,7 @@ class Pairwise:
 
 
 @dataclass(frozen=True)
-class Agreed(Pairwise):
+class KeyAgreedPairwise(Pairwise):
     """`Pairwise` between organisations: each pair has a secret that nobody else can compute.
 
     No setting of a configuration: a site makes it of `Pairwise` where it draws noise of pairs from agreed keys.
@@ -181,7 +181,7 @@ class Pairs:
             raise ConfigError("record.pairs.colluders", self.colluders, "must be a whole number, at least 0")
 
 
-def excess(pairs: Pairs | None, n_clients: int) -> list[float]:
+def variance_inflation(pairs: Pairs | None, n_clients: int) -> list[float]:
     """Standard deviation of each client's noise, its own and that of all its pairs, over that of its own alone."""
     if pairs is None:
         return [1.0] * n_clients

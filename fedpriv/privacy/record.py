@@ -13,11 +13,11 @@ from pydantic_core import from_json, to_json
 from fedpriv.errors import check_choice
 from fedpriv.privacy import packing
 from fedpriv.privacy.clipping import NormName
-from fedpriv.privacy.correlated import Factor, OverTime
+from fedpriv.privacy.correlated import CorrelatedNoise, Factor
 from fedpriv.privacy.pairwise import Edges, Pairs, name_of
 
-LawName = Literal["gaussian", "laplace"]
-MechanismName = Literal[LawName, "none"]
+NoiseDistributionName = Literal["gaussian", "laplace"]
+MechanismName = Literal[NoiseDistributionName, "none"]
 SamplingName = Literal["full", "poisson", "without_replacement"]
 Unit = Literal["sample", "client"]
 Relation = Literal["replace_one", "add_remove"]
@@ -100,7 +100,7 @@ class Record:
     digest: str | None = None
     attempt: int = 0
     pairs: Pairs | None = None
-    time: OverTime | None = None
+    time: CorrelatedNoise | None = None
 
     def __post_init__(self) -> None:
         # a word that nobody knows would be priced as if it were some other one
@@ -150,13 +150,13 @@ class Record:
         return replace(told, pairs=replace(told.pairs, edges=edges))
 
 
-def _over_time(told: Any, factor: Factor | None) -> OverTime:  # noqa: ANN401 - whatever a line says
+def _over_time(told: Any, factor: Factor | None) -> CorrelatedNoise:  # noqa: ANN401 - whatever a line says
     if not isinstance(told, dict) or {*told} != _TIME:
         raise ValueError("not a ledger record")
     numbers = told["separation"], told["slot"]
     if factor is None or told["factor"] != factor.name or any(type(number) is not int for number in numbers):
         raise ValueError("the matrix of its noise is not on record")
-    return OverTime(factor, *numbers)
+    return CorrelatedNoise(factor, *numbers)
 
 
 _RECORD = TypeAdapter(Record)  # a number is a number: "3", true and null would be priced as something else

@@ -12,9 +12,9 @@ from fedpriv.checks import Bound, Count, Fraction, Positive, Probability, Ratio,
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.as_published import Published
 from fedpriv.privacy.clipping import ROUNDING, Clip
-from fedpriv.privacy.correlated import OverTime
+from fedpriv.privacy.correlated import CorrelatedNoise
 from fedpriv.privacy.matrices import BLT, BSR, Banded
-from fedpriv.privacy.mechanisms import LAWS, Gaussian, Mechanism
+from fedpriv.privacy.mechanisms import NOISE_DISTRIBUTIONS, Gaussian, Mechanism
 from fedpriv.privacy.pairwise import PairRatio, Pairwise
 from fedpriv.privacy.record import Relation, Unit
 from fedpriv.privacy.schedules import Schedule, Uniform
@@ -80,7 +80,7 @@ class Independent:
     """Each round has noise of its own."""
 
 
-Noise = Independent | BSR | Banded | BLT | OverTime
+Noise = Independent | BSR | Banded | BLT | CorrelatedNoise
 
 
 @checked("privacy.trust")
@@ -240,7 +240,7 @@ class Privacy:
         if secure is not None:
             warnings.warn(f"privacy.secure {SECURE_IS_GONE}", FutureWarning, stacklevel=4)
         # a mechanism may be the user's own; its name says which law prices it
-        if getattr(self.mechanism, "name", None) not in tuple(LAWS):
+        if getattr(self.mechanism, "name", None) not in tuple(NOISE_DISTRIBUTIONS):
             raise ConfigError("privacy.mechanism", self.mechanism, "make it with Gaussian() or Laplace()")
         if self.private:
             self._check_amount()
@@ -272,7 +272,7 @@ class Privacy:
         for name, value in (("epsilon", self.epsilon), ("noise_multiplier", self.noise_multiplier)):
             if value is not None and not _LEAST <= value <= 1 / _LEAST:
                 raise ConfigError(f"privacy.{name}", value, f"must be from {_LEAST:g} to {1 / _LEAST:g} to be computed")
-        if self.delta == 0 and not LAWS[self.mechanism.name].pure:
+        if self.delta == 0 and not NOISE_DISTRIBUTIONS[self.mechanism.name].pure:
             raise ConfigError(
                 "privacy.delta",
                 0,
@@ -287,9 +287,9 @@ class Privacy:
         return self.at != "none" and self.published is None
 
     @property
-    def over_time(self) -> OverTime | None:
+    def over_time(self) -> CorrelatedNoise | None:
         """How the noise of rounds belongs together, once the run is known; None if each round has noise of its own."""
-        return self.noise if isinstance(self.noise, OverTime) else None
+        return self.noise if isinstance(self.noise, CorrelatedNoise) else None
 
     @property
     def trusted(self) -> str:
@@ -307,12 +307,12 @@ class Privacy:
         return self.trust.cohort_rate if isinstance(self.trust, Central) else 1.0
 
     @property
-    def draws_senders(self) -> bool:
+    def samples_clients_before_compute(self) -> bool:
         """Whether clients are drawn in secret before they compute anything: those that send a message."""
         return self.boundary == "message" and self.cohort_rate < 1
 
     @property
-    def draws_in_secret(self) -> bool:
+    def hides_round_size(self) -> bool:
         """Whether the number of examples or clients in a round is secret, so that the time it takes must be too."""
         drawn = isinstance(self.sampling, Poisson | Cyclic) and self.sampling.rate < 1
         return self.private and (drawn or self.cohort_rate < 1)

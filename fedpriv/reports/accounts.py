@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpriv.privacy.accounting.spent import Spent, up
-from fedpriv.privacy.composition import Spending, basic, compose
+from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
+from fedpriv.privacy.composition import RunCost, basic, compose
 from fedpriv.privacy.matrix import Cell, matrix
-from fedpriv.runs.presenting import aligned
+from fedpriv.runs.notebook_display import aligned
 from fedpriv.storage import strict_json
 
 
@@ -27,8 +27,8 @@ class Account:
         notes: What else is to be known.
     """
 
-    spent: Spent
-    runs: tuple[tuple[str, Spent], ...]
+    spent: PrivacySpent
+    runs: tuple[tuple[str, PrivacySpent], ...]
     basic: tuple[float, float]
     cells: tuple[Cell, ...]
     notes: tuple[str, ...]
@@ -56,7 +56,7 @@ class Account:
             rows |= {"together": str(self.spent)}
             epsilon, delta = self.basic
             if math.isfinite(epsilon):
-                rows["if answers chose later runs"] = f"epsilon={up(epsilon)} at delta={delta:.6g}"
+                rows["if answers chose later runs"] = f"epsilon={round_up(epsilon)} at delta={delta:.6g}"
         return rows
 
     def table(self) -> list[str]:
@@ -77,7 +77,7 @@ class Account:
 
 
 def account_for(
-    runs: Sequence[Spending],
+    runs: Sequence[RunCost],
     deltas: Sequence[float],
     *,
     delta: float | None = None,
@@ -112,7 +112,7 @@ def account_for(
     )
 
 
-def _notes(runs: Sequence[Spending]) -> list[str]:
+def _notes(runs: Sequence[RunCost]) -> list[str]:
     found = list[str]()
     if len({(run.data, run.n_clients) for run in runs}) > 1:
         found.append(
@@ -140,7 +140,7 @@ def unfinished(folder: Path) -> str:
 
 
 def _shown(cell: Cell) -> str:
-    return "no bound" if math.isinf(cell.epsilon) else f"{up(cell.epsilon)} ({cell.accountant})"
+    return "no bound" if math.isinf(cell.epsilon) else f"{round_up(cell.epsilon)} ({cell.accountant})"
 
 
 def _remark(cell: Cell) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.errors import ConfigError
-from fedpriv.privacy.accounting.spent import up
+from fedpriv.privacy.accounting.spent import round_up
 from fedpriv.privacy.claims import Claim
 from fedpriv.privacy.claims.papers import Paper, paper
 from fedpriv.storage import strict_json
@@ -50,7 +50,7 @@ class Checked:
         needed = (
             "no amount of it: what is released is exact"
             if found is None
-            else f"{up(found)} times the published one are enough"
+            else f"{round_up(found)} times the published one are enough"
         )
         if found is None and math.isfinite(claim.tight_total):
             needed = "not computed: what is stated is a lower bound"
@@ -119,4 +119,4 @@ def draw(found: Checked, path: Path) -> None:
 
 
 def _shown(epsilon: float) -> str:
-    return "inf" if math.isinf(epsilon) else up(epsilon)
+    return "inf" if math.isinf(epsilon) else round_up(epsilon)

@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 
 from fedpriv.errors import PrivacyError
-from fedpriv.measuring.health import told
+from fedpriv.measuring.finite_check import told
 from fedpriv.measuring.metrics import headlines
-from fedpriv.privacy.accounting.spent import up
+from fedpriv.privacy.accounting.spent import round_up
 from fedpriv.privacy.composition import compose
 from fedpriv.reports.report import Run
 from fedpriv.reports.spendings import Plan, spending_of
-from fedpriv.runs.presenting import aligned
+from fedpriv.runs.notebook_display import aligned
 
 _PROMISE = ("unit", "relation", "trust", "delta")
 
@@ -49,14 +49,14 @@ def notes(runs: Sequence[Run], plans: Sequence[Plan] = ()) -> list[str]:
     same = not {"unit", "relation", "trust"} & {*differing} and len({run.config["data"]["name"] for run in runs}) == 1
     if same and math.isfinite(total) and len(spent) == len(runs):
         delta = math.fsum(one.delta for one in spent)
-        adaptive = f"epsilon={up(total)} at delta={delta:.6g}"
+        adaptive = f"epsilon={round_up(total)} at delta={delta:.6g}"
         plans = plans or [Plan()] * len(runs)
         try:
             spendings = [spending_of(run.files, plan) for run, plan in zip(runs, plans, strict=True)]
             whole = compose(spendings, min(one.delta for one in spent))
         except PrivacyError as error:  # as `fedpriv account` says: where runs share noise no sum holds either
             return [*found, f"these runs do not add up: {error}"]
-        together = f"epsilon={up(whole.epsilon)} at delta={up(whole.delta)}"
+        together = f"epsilon={round_up(whole.epsilon)} at delta={round_up(whole.delta)}"
         found.append(
             f"if these runs read the same private data, they cost up to {together} together, and so "
             f"does choosing the best of them; {adaptive} if results of earlier ones chose settings of later ones"
@@ -71,7 +71,7 @@ def _columns(run: Run) -> dict[str, str]:
         "what": run.title,
         "rounds": f"{run.rounds}{_of(run)}",
         **{m.title: "-" if facts.get(m.name) is None else m.text(float(facts[m.name])) for m in headlines()},
-        "epsilon": run.integrity if spent is None else "inf" if math.isinf(spent.epsilon) else up(spent.epsilon),
+        "epsilon": run.integrity if spent is None else "inf" if math.isinf(spent.epsilon) else round_up(spent.epsilon),
         **{name: str(getattr(spent, name, "-")) for name in _PROMISE},
         "bytes sent": f"{facts.get('bytes_sent') or 0:,.0f}",
     }

@@ -10,11 +10,11 @@ from typing import Any
 
 from fedpriv.errors import FedprivError, counted, cut
 from fedpriv.measuring import metrics
-from fedpriv.measuring.health import told
+from fedpriv.measuring.finite_check import told
 from fedpriv.measuring.verdict import constraint_verdict
-from fedpriv.privacy.accounting.spent import Spent
+from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.runs.curves import column_of
-from fedpriv.runs.integrity import Finding, findings, unsealed
+from fedpriv.runs.integrity import IntegrityProblem, findings, unsealed
 from fedpriv.runs.results import why_no_more
 from fedpriv.runs.run_files import RESTORE, RunFiles
 from fedpriv.storage import strict_json
@@ -71,7 +71,7 @@ class Run:
         return self.files.result
 
     @cached_property
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[IntegrityProblem]:
         """What is wrong with its files; empty if they are as the run left them."""
         found = findings(self.files)
         seal = None if found or self.key is None else unsealed(self.files, self.key)
@@ -85,7 +85,7 @@ class Run:
         return "altered" if "altered" in kinds else "incomplete" if kinds else chained
 
     @cached_property
-    def spent(self) -> Spent | None:
+    def spent(self) -> PrivacySpent | None:
         """What was spent, counted again from the ledger; None if files are altered or missing.
 
         A run that its strategy ended early is charged for its whole plan, which is more than the ledger holds.

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 from fedpriv.checks import checked
 from fedpriv.errors import FedprivError
-from fedpriv.runs.live import Live
+from fedpriv.runs.progress_display import ProgressDisplay
 from fedpriv.runs.results import read_metrics
 from fedpriv.storage import files, strict_json
 
 if TYPE_CHECKING:
     from fedpriv.runs.results import RoundReport
 
-__all__ = ["Csv", "Jsonl", "Live", "TensorBoard"]
+__all__ = ["Csv", "Jsonl", "ProgressDisplay", "TensorBoard"]
 
 
 @checked("sinks")

@@ -6,10 +6,10 @@ import json
 from dataclasses import dataclass
 
 from fedpriv.errors import PrivacyError
-from fedpriv.privacy.composition import Spending
+from fedpriv.privacy.composition import RunCost
 from fedpriv.privacy.record import Record
-from fedpriv.runs.charging import STOPPED_EARLY
 from fedpriv.runs.integrity import findings, refuse
+from fedpriv.runs.run_accountant import STOPPED_EARLY
 from fedpriv.runs.run_files import RunFiles
 
 
@@ -31,7 +31,7 @@ def ended_early(files: RunFiles) -> bool:
     return files.result is not None and files.result["ended"] in STOPPED_EARLY
 
 
-def spending_of(files: RunFiles, plan: Plan) -> Spending:
+def spending_of(files: RunFiles, plan: Plan) -> RunCost:
     """What a run is charged.
 
     Raises:
@@ -51,7 +51,7 @@ def spending_of(files: RunFiles, plan: Plan) -> Spending:
     if header.n_clients is None:
         raise PrivacyError(f"{name} holds the ledger of an early format that does not say how many clients there are")
     covered = () if files.result is None else tuple(files.result["not_covered"])
-    return Spending(name, records, header.n_clients, _data(files), plan.sizes, covered, _noise(files))
+    return RunCost(name, records, header.n_clients, _data(files), plan.sizes, covered, _noise(files))
 
 
 def _data(files: RunFiles) -> str | None:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.errors import FedprivError, counted
-from fedpriv.privacy.accounting.spent import Spent, up
+from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
 from fedpriv.privacy.adversaries import COLLUDERS, MESSAGES, MODEL, NEIGHBOUR, SERVER
 from fedpriv.privacy.budget import Budget
-from fedpriv.privacy.composition import Spending, compose
+from fedpriv.privacy.composition import RunCost, compose
 from fedpriv.privacy.matrix import Cell
 from fedpriv.reports import wording
 from fedpriv.reports.accounts import Account, unfinished
@@ -93,7 +93,7 @@ class Statement:
         return asdict(self)
 
 
-def statement_of(runs: Sequence[Run], spendings: Sequence[Spending], account: Account) -> Statement:
+def statement_of(runs: Sequence[Run], spendings: Sequence[RunCost], account: Account) -> Statement:
     """The page about runs on the same data.
 
     Args:
@@ -126,7 +126,7 @@ def statement_of(runs: Sequence[Run], spendings: Sequence[Spending], account: Ac
     )
 
 
-def _protected(runs: Sequence[Run], spendings: Sequence[Spending], spent: Spent) -> Section:
+def _protected(runs: Sequence[Run], spendings: Sequence[RunCost], spent: PrivacySpent) -> Section:
     shared = spent.relation.partition("(")[2]
     rows = [
         ("data", "; ".join(dict.fromkeys(data_of(run.config) for run in runs))),
@@ -150,7 +150,7 @@ def against(cells: Sequence[Cell], sees: Mapping[str, str] = _SEES) -> Section:
     remarks, lines = dict[str, str](), dict[str, list[str]]()
     for cell in cells:
         letter = remarks.setdefault(_assumed(cell), chr(ord("a") + len(remarks) % 26))
-        value = "no bound" if math.isinf(cell.epsilon) else up(cell.epsilon)
+        value = "no bound" if math.isinf(cell.epsilon) else round_up(cell.epsilon)
         lines.setdefault(cell.adversary, []).append(f"{value} [{letter}]")
     table = (
         ("who looks", "what they see", *(f"epsilon of {_column(unit)}" for unit in units)),
@@ -173,7 +173,7 @@ def _assumed(cell: Cell) -> str:
     return wording.plain(f"{stronger}{holds} {cell.assumes}{drawn}{protocol}")
 
 
-def _released(runs: Sequence[Run], spendings: Sequence[Spending]) -> Section:
+def _released(runs: Sequence[Run], spendings: Sequence[RunCost]) -> Section:
     heading = (
         "run",
         "when (UTC, by its files)",
@@ -189,7 +189,7 @@ def _released(runs: Sequence[Run], spendings: Sequence[Spending]) -> Section:
     return Section("What was released, and when?", text, (), (heading, *rows))
 
 
-def _of_run(run: Run, spending: Spending) -> tuple[str, ...]:
+def _of_run(run: Run, spending: RunCost) -> tuple[str, ...]:
     config, result = run.folder / "config.yaml", run.folder / "result.json"
     ends = f" to {wording.changed(result)}" if result.exists() else ", not finished"
     records = run.files.ledger.records
@@ -211,7 +211,7 @@ def _accuracy(result: dict[str, Any]) -> str:
     return f"test accuracy {100 * float(result['test_accuracy']):.1f} %"
 
 
-def _concerns_one(cell: Cell, spent: Spent) -> bool:
+def _concerns_one(cell: Cell, spent: PrivacySpent) -> bool:
     """Whether a bound means something where there is one data holder: nobody colludes with it, or is beside it."""
     if cell.adversary == NEIGHBOUR or cell.adversary.endswith(COLLUDERS):
         return False
@@ -225,7 +225,7 @@ def _of_one(cell: Cell) -> Cell:
 
 
 def rests(
-    spendings: Sequence[Spending],
+    spendings: Sequence[RunCost],
     accountant: str,
     assumed: Sequence[str] = (wording.ASSUMED,),
     *,
@@ -256,26 +256,26 @@ def rests(
     return Section("What does this rest on, and what was simulated?", (*said, *together, *power, *proof))
 
 
-def not_covered(spent: Spent, secret: str = SECRET, tests: str = wording.TESTS) -> Section:
+def not_covered(spent: PrivacySpent, secret: str = SECRET, tests: str = wording.TESTS) -> Section:
     """What no epsilon covers, and what must be kept secret."""
     more = [f"Revealed besides, and in no epsilon: {said}." for said in spent.not_covered]
     return Section("What is not protected?", (wording.public(tests), *more, secret))
 
 
-def _others(runs: Sequence[Run], spendings: Sequence[Spending], account: Account) -> Section:
+def _others(runs: Sequence[Run], spendings: Sequence[RunCost], account: Account) -> Section:
     spent, rows = account.spent, [(name, str(own)) for name, own in account.runs]
     if len(runs) > 1:
         rows.append(("together", str(spent)))
         rows.append(
             (
                 "if answers chose later runs",
-                f"epsilon={up(account.basic[0])} at delta={wording.small(account.basic[1])}",
+                f"epsilon={round_up(account.basic[0])} at delta={wording.small(account.basic[1])}",
             )
         )
     if math.isfinite(spent.epsilon):
         again = compose([*spendings, replace(spendings[-1], name="one more", noise=None)], spent.delta)
         rows.append(
-            ("with one more like the last", f"epsilon={up(again.epsilon)} at delta={wording.small(again.delta)}")
+            ("with one more like the last", f"epsilon={round_up(again.epsilon)} at delta={wording.small(again.delta)}")
         )
     rows.append(lifetime(run.config["privacy"].get("budget") for run in runs))
     text = ("Counted here: the runs that this page names. Other runs on the same data, if there are any, add to it.",)
@@ -295,7 +295,7 @@ def _balance(path: Path) -> str:
         balance = Budget(path).balance()
     except FedprivError as error:
         return f"{path}, which says nothing here: {error}"
-    terms, spent, count = balance.terms, up(balance.spent.epsilon), len(balance.entries)
+    terms, spent, count = balance.terms, round_up(balance.spent.epsilon), len(balance.entries)
     by = f"by {'1 run or search' if count == 1 else f'{count} runs or searches'}; kept in {path}"
     return f"epsilon={spent} of {terms.epsilon:g} at delta={wording.small(terms.delta)} is spent so far, {by}"
 
@@ -333,7 +333,7 @@ def data_of(config: Mapping[str, Any]) -> str:
     return f"{data['name']}{f' ({place})' if place else ''}"
 
 
-def _held_by(run: Run, spending: Spending) -> str:
+def _held_by(run: Run, spending: RunCost) -> str:
     return holders(run.config, spending, (run.result or {}).get("client_names") or ())
 
 
@@ -344,7 +344,7 @@ def purpose_of(config: Mapping[str, Any]) -> str:
     return f"training a model of the kind {config['model']['name']} by the algorithm {strategy}{kind}"
 
 
-def holders(config: Mapping[str, Any], spending: Spending, names: Sequence[str] = ()) -> str:
+def holders(config: Mapping[str, Any], spending: RunCost, names: Sequence[str] = ()) -> str:
     """How many data holders there are, with how many records."""
     each = _records_of(spending)
     kind = config["data"].get("partition", {}).get("kind", "")
@@ -355,7 +355,7 @@ def holders(config: Mapping[str, Any], spending: Spending, names: Sequence[str] 
     return f"{counted(spending.n_clients, 'data holder')}{called}{each}{split}"
 
 
-def _records_of(spending: Spending) -> str:
+def _records_of(spending: RunCost) -> str:
     """How many records each data holder has."""
     sizes = spending.sizes
     if not sizes:
@@ -367,7 +367,7 @@ def _records_of(spending: Spending) -> str:
     return f" with {min(sizes)} to {max(sizes)} records each, {sum(sizes)} in all"
 
 
-def _trusts(spendings: Sequence[Spending]) -> list[str]:
+def _trusts(spendings: Sequence[RunCost]) -> list[str]:
     return list(dict.fromkeys(record.trust for one in spendings for record in one.records))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fedpriv.privacy.accounting.spent import Spent, up
+from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
 from fedpriv.privacy.record import Record
 
 UNITS = {
@@ -49,15 +49,15 @@ _THOUGHT = {
 }
 
 
-def sentence(subject: str, spent: Spent) -> str:
+def sentence(subject: str, spent: PrivacySpent) -> str:
     """What `subject`, e.g. "All that left", reveals at most."""
     if math.isinf(spent.epsilon):
         return f"Not private: {spent}."
     sure = _THOUGHT[spent.relation.partition("(")[0]].format(_sure(spent.epsilon))
     delta = small(spent.delta)
     return (
-        f"{subject} reveals at most epsilon={up(spent.epsilon)} (delta={delta}) about {UNITS[spent.unit]}: somebody "
-        f"who {sure}, but for an event of probability {_rare(spent.delta)}."
+        f"{subject} reveals at most epsilon={round_up(spent.epsilon)} (delta={delta}) about {UNITS[spent.unit]}: "
+        f"somebody who {sure}, but for an event of probability {_rare(spent.delta)}."
     )
 
 
@@ -66,7 +66,7 @@ def plain(text: str) -> str:
     return text.replace("client", "data holder").replace("examples", "records")
 
 
-def unit_of(spent: Spent) -> str:
+def unit_of(spent: PrivacySpent) -> str:
     """What is protected, and what that means."""
     return f"{UNITS[spent.unit]}; {RELATIONS[spent.relation.partition('(')[0]]}"
 

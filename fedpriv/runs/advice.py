@@ -8,19 +8,19 @@ from dataclasses import replace
 import torch
 
 from fedpriv.clients.layout import Layout
-from fedpriv.engines.local import RoundNetwork
+from fedpriv.engines.rounds import RoundNetwork
 from fedpriv.models import shipped
 from fedpriv.network.graph import Graph
 from fedpriv.privacy.claims import Claim
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.mechanisms import Gaussian, Laplace
-from fedpriv.privacy.pairwise import excess
-from fedpriv.runs.planning import Draft, Plan
+from fedpriv.privacy.pairwise import variance_inflation
+from fedpriv.runs.planning import Plan, RunSketch
 from fedpriv.runs.training import Training
 from fedpriv.strategies.advice import ConstraintNoise, Outlook
 
 
-def of_draft(draft: Draft, plan: Plan, claim: Claim | None = None) -> list[str]:
+def of_draft(draft: RunSketch, plan: Plan, claim: Claim | None = None) -> list[str]:
     """Warnings for a draft of a run; `claim` is the paper's privacy claim for a published variant."""
     privacy = plan.privacy
     noise = _constraint_noise(draft, plan)
@@ -55,7 +55,7 @@ def _graph(network: RoundNetwork) -> Graph | None:
     return network if isinstance(network, Graph) else None
 
 
-def _constraint_noise(draft: Draft, plan: Plan) -> ConstraintNoise | None:
+def _constraint_noise(draft: RunSketch, plan: Plan) -> ConstraintNoise | None:
     """Where constraints state public fractions: else the noise depends on counts that a plan does not look up."""
     privacy, seen, problem = plan.privacy, draft.outline, draft.problems[0]
     asked = [record for record in plan.records if record.query == "statistic:constraints"]
@@ -66,7 +66,9 @@ def _constraint_noise(draft: Draft, plan: Plan) -> ConstraintNoise | None:
     assert table is not None, "only sums of losses have private values"
     reach = float(clip.norms(table.largest.double())) * privacy.statistics.bound / 2
     noise = asked[0].noise_multiplier
-    multiplier = (max(noise) if isinstance(noise, tuple) else noise) * max(excess(asked[0].pairs, plan.n_clients))
+    multiplier = (max(noise) if isinstance(noise, tuple) else noise) * max(
+        variance_inflation(asked[0].pairs, plan.n_clients)
+    )
     deviation = multiplier * privacy.sensitivity_of(clip) * reach * privacy.mechanism.deviation
     return ConstraintNoise(deviation, reach, fewest, Layout.of(draft.model).dim)
 
@@ -78,7 +80,7 @@ def _deviation(noise: ConstraintNoise, share: float) -> str:
     )
 
 
-def _laplace(draft: Draft, plan: Plan) -> list[str]:
+def _laplace(draft: RunSketch, plan: Plan) -> list[str]:
     """Over many rounds Gaussian noise is smaller at the same (epsilon, delta)."""
     privacy = plan.privacy
     if not isinstance(privacy.mechanism, Laplace) or privacy.delta == 0:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedpriv.clients.arguments import check_dataset
 from fedpriv.clients.client import Client
-from fedpriv.clients.roster import roster_of
+from fedpriv.clients.client_set import as_client_set
 from fedpriv.errors import ConfigError
 from fedpriv.network.local import Star
 from fedpriv.privacy.settings import Cyclic, FixedSize, Poisson, Privacy
@@ -73,7 +73,7 @@ def _examples_a_client(clients: object) -> float | None:
     listed = isinstance(clients, list | tuple) and all(isinstance(client, Client) for client in clients)
     if not clients or not (listed or hasattr(clients, "sizes")):
         return None
-    sizes: Sequence[int] = roster_of(clients).sizes  # pyright: ignore[reportArgumentType] - clients, as was checked
+    sizes: Sequence[int] = as_client_set(clients).sizes  # pyright: ignore[reportArgumentType] - clients, as was checked
     return float(sum(sizes)) / len(sizes)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fedpriv.engines import StateName
-from fedpriv.engines.local import Progress
+from fedpriv.engines.rounds import TrainState
 from fedpriv.errors import FedprivError
 from fedpriv.privacy.ledger_file import read_ledger
 from fedpriv.randomness.streams import Randomness
@@ -23,7 +23,7 @@ class Checkpoint:
     """Everything that a stopped run needs to go on.
 
     Attributes:
-        progress: State of strategy and network after a round, as `Progress.stored` gives it.
+        progress: State of strategy and network after a round, as `TrainState.stored` gives it.
         records: Number of ledger records at that time.
         head: The `chain` hash of the last of these; None if the ledger has no chain.
         seconds: Time spent so far.
@@ -34,7 +34,7 @@ class Checkpoint:
         attempt: A label that differs after every resume with fresh noise.
         model: Digest of the model's layers, frozen parameters and buffers.
         first_nonfinite: See `fedpriv.runs.results.Result`.
-        stopping: How long the metric of `stop` has not improved; see `fedpriv.measuring.stopping.Stopping`.
+        stopping: How long the metric of `stop` has not improved; see `fedpriv.measuring.early_stopping.EarlyStopping`.
         chunk: See `fedpriv.runs.compute.Compute`; None in files of earlier versions.
         state: See there. On disk, `progress` says which rows of the files beside this one are the clients'.
         processes: Number of processes that the run had.
@@ -103,7 +103,7 @@ class Checkpoint:
                     f"{path} was written by an earlier fedpriv, whose noise this one cannot repeat: go on with the "
                     "version that began the run, or start a new run (what this one has spent stays spent)"
                 )
-            if missing := {field.name for field in fields(Progress)} ^ {*payload["progress"]}:
+            if missing := {field.name for field in fields(TrainState)} ^ {*payload["progress"]}:
                 raise KeyError(", ".join(sorted(missing)))
             head: str | None = payload.pop("head", None)
             return Checkpoint(head=head, **payload)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedpriv.clients.client import Client, Loss
 from fedpriv.clients.lazy import LazyClients
-from fedpriv.engines.local import RoundNetwork, begin, simulate
+from fedpriv.engines.rounds import RoundNetwork, initial_state, run_rounds
 from fedpriv.errors import ConfigError
 from fedpriv.network.graph import Graph
 from fedpriv.network.local import Star
@@ -27,7 +27,7 @@ from fedpriv.runs.compute import Compute
 from fedpriv.runs.rounds_together import blocks_of
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.proximal import Zero
-from fedpriv.strategies.state import keeps_rows
+from fedpriv.strategies.state import has_rows
 
 
 def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients: int) -> None:
@@ -92,10 +92,10 @@ def check_compute(
     state = compute.state
     if state == "memory":
         return
-    if not keeps_rows(strategy.local_step.init(torch.zeros(1, 1))):
+    if not has_rows(strategy.local_step.init(torch.zeros(1, 1))):
         fix = f"clients of {strategy.name} keep nothing between rounds (what a server keeps is in memory); leave it out"
         raise ConfigError("compute.state", state, fix)
-    if network.everyone and not privacy.draws_senders:
+    if network.everyone and not privacy.samples_clients_before_compute:
         fix = "every client takes part in every round, which needs all state in memory; leave it out, or draw cohorts"
         raise ConfigError("compute.state", state, fix)
 
@@ -207,9 +207,9 @@ def check_linear(strategy: Strategy, n_clients: int, network: RoundNetwork, roun
     """
     heard: list[Tensor] = []
     for spread in (0.0, 1.0):
-        start = begin(strategy, torch.zeros(n_clients, 2, dtype=torch.float64))
+        start = initial_state(strategy, torch.zeros(n_clients, 2, dtype=torch.float64))
         oracle = random_oracle(n_clients, rounds, spread)
-        seen = simulate(strategy, oracle, network, start, Randomness(0), rounds=rounds)
+        seen = run_rounds(strategy, oracle, network, start, Randomness(0), rounds=rounds)
         heard.append(torch.stack([done.progress.received[0] for done in seen]))
     if not torch.allclose(heard[0], heard[1], rtol=1e-6, atol=1e-9):
         raise ConfigError(

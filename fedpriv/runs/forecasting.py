@@ -15,14 +15,14 @@ from torch import nn
 from fedpriv.checks import Count, checked
 from fedpriv.clients.arguments import check_clients
 from fedpriv.clients.client import Client, make_clients
+from fedpriv.clients.client_set import as_client_set, public_sizes
 from fedpriv.clients.layout import Layout, frozen
-from fedpriv.clients.outline import Outline
-from fedpriv.clients.roster import public_sizes, roster_of
+from fedpriv.clients.public_info import PublicDataInfo
 from fedpriv.errors import ConfigError, PromiseWarning, counted
 from fedpriv.network.graph import Facts, Graph, graph_line
 from fedpriv.network.local import Star
 from fedpriv.privacy.accounting.accountant import account
-from fedpriv.privacy.accounting.spent import Spent
+from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.claims import Claim, NoiseClaim
 from fedpriv.privacy.mechanisms import Gaussian
 from fedpriv.privacy.pairwise import Pairwise
@@ -31,12 +31,12 @@ from fedpriv.privacy.schedules import Uniform
 from fedpriv.privacy.settings import Cyclic, FixedSize, Poisson, Privacy, Sampling
 from fedpriv.problems.problem import Problem
 from fedpriv.randomness.streams import Randomness
-from fedpriv.runs import advice, compatibility, presenting
+from fedpriv.runs import advice, compatibility, notebook_display
 from fedpriv.runs.arguments import explain
 from fedpriv.runs.compute import Compute
 from fedpriv.runs.noises import NoisesForecast, forecast_of_noises
 from fedpriv.runs.pairs import PairsForecast, forecast_of_pairs
-from fedpriv.runs.planning import Draft, Plan
+from fedpriv.runs.planning import Plan, RunSketch
 from fedpriv.runs.training import Training
 from fedpriv.strategies.base import Strategy
 
@@ -86,8 +86,8 @@ class Forecast:
     examples: tuple[int, int]
     releases: int
     noise_multiplier: float | None
-    spent: Spent
-    first_round: Spent
+    spent: PrivacySpent
+    first_round: PrivacySpent
     parameters: int
     frozen: int
     floats_per_round: int
@@ -163,11 +163,11 @@ class Forecast:
         return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
 
     def _repr_html_(self) -> str:
-        return presenting.card(f"plan of {self.strategy}", {**self.rows(), "warnings": " ".join(self.warnings)})
+        return notebook_display.card(f"plan of {self.strategy}", {**self.rows(), "warnings": " ".join(self.warnings)})
 
 
 def forecast(
-    draft: Draft,
+    draft: RunSketch,
     *,
     compute: Compute | None = None,
     compare: bool = False,
@@ -265,13 +265,13 @@ def plan(
     if len(sizes) < len(clients):
         owners = cast("Sequence[Client]", clients)
         check_clients(owners)
-        roster = roster_of(owners)
+        roster = as_client_set(owners)
         sizes, problems, declared = public_sizes(owners, privacy), list(roster.problems), roster.sizes_declared
         model, loss = model or owners[0].model, cast("nn.Module", owners[0].loss)
     if min(sizes) < 1:
         raise ConfigError("clients", min(sizes), "numbers of examples are at least 1")
-    outline = Outline(tuple(sizes), (), None)
-    draft = Draft(
+    outline = PublicDataInfo(tuple(sizes), (), None)
+    draft = RunSketch(
         strategy,
         privacy,
         network or Star(len(sizes)),
@@ -333,7 +333,7 @@ def _largest(rate: PerClient) -> float:
     return max(rate) if isinstance(rate, tuple) else rate
 
 
-def _called(formula: Formula, draft: Draft, plan: Plan) -> NoiseClaim | None:
+def _called(formula: Formula, draft: RunSketch, plan: Plan) -> NoiseClaim | None:
     """Formulas are for equal clients, Gaussian noise of one size, and an example a round (also: one in expectation)."""
     privacy, examples = plan.privacy, min(draft.outline.sizes)
     sampling = privacy.sampling
@@ -348,7 +348,7 @@ def _called(formula: Formula, draft: Draft, plan: Plan) -> NoiseClaim | None:
     return formula(noise, draft.rounds, examples, draft.network.active_fraction)
 
 
-def _seconds(draft: Draft, plan: Plan, compute: Compute) -> float:
+def _seconds(draft: RunSketch, plan: Plan, compute: Compute) -> float:
     """Time of a round, on made-up data: the first round also pays for what is done once."""
     clients = make_clients(draft.model, draft.loss, draft.outline.made_up(), augmentation=draft.augmentation)
     privacy = replace(plan.privacy, epsilon=None)

@@ -11,12 +11,12 @@ from typing import Any
 from torch import nn
 
 from fedpriv.clients.client import Client
+from fedpriv.clients.client_set import as_client_set
 from fedpriv.clients.layout import fingerprint
-from fedpriv.clients.roster import roster_of
 from fedpriv.data.augmentation import Augmentation
-from fedpriv.engines.local import Progress
+from fedpriv.engines.rounds import TrainState
 from fedpriv.errors import FedprivError
-from fedpriv.privacy.ledger import Mark
+from fedpriv.privacy.ledger import LedgerPosition
 from fedpriv.randomness.streams import Randomness, new_secret
 from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.settings_in_words import difference
@@ -41,7 +41,7 @@ def _other_settings(before: Mapping[str, str], now: Mapping[str, str]) -> str:
 
 
 @dataclass(frozen=True)
-class Identity:
+class RunIdentity:
     """What a run and its resumption have in common.
 
     Attributes:
@@ -66,14 +66,14 @@ class Identity:
         secret_seed: int | None,
         private: bool,
         words: Mapping[str, str] | None = None,
-    ) -> Identity:
+    ) -> RunIdentity:
         """For a new run. Without privacy, and with a given `seed`, everything follows from the public seed."""
         if secret_seed is None:
             secret_seed = new_secret() if private or seed is None else abs(seed)
         # models of one kind may start elsewhere: the first answers of two such runs must not share noise
         run = digest(settings, clients[0].model, clients[0].loss)
         randomness = Randomness(secrets.randbits(62) if seed is None else seed, secret_seed, run=run)
-        return Identity(settings, randomness, words=words or {})
+        return RunIdentity(settings, randomness, words=words or {})
 
     @staticmethod
     def resumed(
@@ -83,7 +83,7 @@ class Identity:
         *,
         secret_seed: int | None,
         words: Mapping[str, str] | None = None,
-    ) -> Identity:
+    ) -> RunIdentity:
         """For a run that is resumed; `words` are its settings by name.
 
         Raises:
@@ -93,13 +93,13 @@ class Identity:
             raise FedprivError(f"{folder} {_other_settings(saved.words, words or {})}")
         if secret_seed not in (None, int(saved.secret_seed, 16)):
             raise FedprivError(f"{folder} was made with another secret_seed: leave it out, the folder has its own")
-        return Identity(settings, saved.randomness(), words=saved.words)
+        return RunIdentity(settings, saved.randomness(), words=saved.words)
 
-    def with_fresh_noise(self) -> Identity:
+    def with_fresh_noise(self) -> RunIdentity:
         """The same run with noise that no earlier attempt had."""
         return replace(self, randomness=replace(self.randomness, attempt=secrets.randbits(62)))
 
-    def with_model(self, model: nn.Module, saved: Checkpoint | None, folder: Path | None) -> Identity:
+    def with_model(self, model: nn.Module, saved: Checkpoint | None, folder: Path | None) -> RunIdentity:
         """The same, with the digest of its model.
 
         Raises:
@@ -110,7 +110,9 @@ class Identity:
             raise FedprivError(f"{folder} has another model, or other frozen values or buffers; resume with its own")
         return replace(self, model=found)
 
-    def checkpoint(self, progress: Progress, mark: Mark, seconds: float, first_nonfinite: dict[str, int]) -> Checkpoint:
+    def checkpoint(
+        self, progress: TrainState, mark: LedgerPosition, seconds: float, first_nonfinite: dict[str, int]
+    ) -> Checkpoint:
         """A checkpoint of this run."""
         seed, secret, attempt = self.randomness.seed, self.randomness.secret_seed, self.randomness.attempt
         return Checkpoint(
@@ -129,7 +131,7 @@ class Identity:
         )
 
 
-def restored(saved: Checkpoint, first: Progress, folder: Path | None) -> Progress:
+def restored(saved: Checkpoint, first: TrainState, folder: Path | None) -> TrainState:
     """The progress in a checkpoint; `first`, the run's first progress, says which state its strategy keeps.
 
     Raises:
@@ -157,7 +159,7 @@ def check_models(models: Sequence[str]) -> None:
 
 def of_settings(clients: Sequence[Client], *settings: Any) -> str:  # noqa: ANN401 - settings of every kind
     """Digest of these settings and of the clients' models and problems, in this order, but not of their data."""
-    roster = roster_of(clients)
+    roster = as_client_set(clients)
     views = [] if roster.augmentation == Augmentation() else [roster.augmentation]
     kinds = [(type(part), [p.shape for p in part.parameters(False)]) for part in clients[0].modules()]
     return digest(*settings, kinds, list(roster.problems), *views)

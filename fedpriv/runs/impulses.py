@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedpriv.engines.local import RoundNetwork, begin, simulate
+from fedpriv.engines.rounds import RoundNetwork, initial_state, run_rounds
 from fedpriv.errors import FedprivError
 from fedpriv.network.graph import Graph
 from fedpriv.network.local import Everyone, Star
@@ -63,6 +63,6 @@ def _responses(
     oracle = recording_oracle(alone, [1] * network.n_clients, ImpulseAnswerer(size))
     start = torch.zeros(1, rounds, dtype=torch.float64).expand(network.n_clients, -1)
     found = list[Array]()
-    for done in simulate(strategy, oracle, network, begin(strategy, start), randomness, rounds=rounds):
+    for done in run_rounds(strategy, oracle, network, initial_state(strategy, start), randomness, rounds=rounds):
         found.append(done.progress.models.mean(0).numpy().copy())
     return np.stack(found)

@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 
 from fedpriv.errors import LedgerError
 from fedpriv.privacy.chain import link_of
-from fedpriv.privacy.ledger import Mark
+from fedpriv.privacy.ledger import LedgerPosition
 from fedpriv.runs.planning import Plan
 from fedpriv.runs.run_files import RunFiles
 from fedpriv.runs.settings_in_words import difference, settings_in_words
@@ -26,7 +26,7 @@ _SLACK = 1e-6  # relative: an epsilon that is counted again on another machine m
 
 
 @dataclass(frozen=True)
-class Finding:
+class IntegrityProblem:
     """Something that is wrong with a run's files.
 
     Attributes:
@@ -38,10 +38,10 @@ class Finding:
     text: str
 
 
-def findings(files: RunFiles) -> list[Finding]:
+def findings(files: RunFiles) -> list[IntegrityProblem]:
     """What is wrong with a run's files, as found by comparing them. Empty for an intact run, also after a crash."""
     if files.ledger.altered:
-        return [Finding("altered", files.ledger.altered)]
+        return [IntegrityProblem("altered", files.ledger.altered)]
     found = [*_of_heads(files)]
     if files.ledger.chained:
         found += [*_of_rounds(files), *_of_config(files)]
@@ -50,22 +50,24 @@ def findings(files: RunFiles) -> list[Finding]:
     return found or [*_of_records(files)]
 
 
-def unsealed(files: RunFiles, key: bytes) -> Finding | None:
+def unsealed(files: RunFiles, key: bytes) -> IntegrityProblem | None:
     """The first line of the ledger, or the result, that was not sealed with the key; None if all were."""
     if not files.ledger.chained:
-        return Finding("altered", f"a ledger of format {files.ledger.header.fedpriv_ledger} has no seals")
+        return IntegrityProblem("altered", f"a ledger of format {files.ledger.header.fedpriv_ledger} has no seals")
     for number, link in enumerate(files.ledger.links, start=1):
         if not link.is_of(key):
             other = "another run's key, or none of its lines was written with it" if number == 1 else "and what follows"
-            return Finding("altered", f"{files.ledger.path}, line {number} is not sealed with this key ({other})")
+            return IntegrityProblem(
+                "altered", f"{files.ledger.path}, line {number} is not sealed with this key ({other})"
+            )
     if files.result is not None:
         link = link_of(files.result, files.ledger.links[-1].chain)
         if link is None or not link.is_of(key):
-            return Finding("altered", f"{files.folder / 'result.json'} is not sealed with this key")
+            return IntegrityProblem("altered", f"{files.folder / 'result.json'} is not sealed with this key")
     return None
 
 
-def refuse(found: Sequence[Finding]) -> None:
+def refuse(found: Sequence[IntegrityProblem]) -> None:
     """Raise if anything was found.
 
     Raises:
@@ -94,7 +96,7 @@ def check_resumed(folder: Path, plan: Plan, key: bytes) -> None:
     refuse(found)
 
 
-def against_plan(files: RunFiles, plan: Plan) -> Iterator[Finding]:
+def against_plan(files: RunFiles, plan: Plan) -> Iterator[IntegrityProblem]:
     """What in a ledger contradicts the run's plan: other facts in its header, or records with more noise."""
     header, privacy = files.ledger.header, plan.privacy
     facts = {"n_clients": plan.n_clients, "delta": privacy.delta, "planned": len(plan.records)}
@@ -102,20 +104,24 @@ def against_plan(files: RunFiles, plan: Plan) -> Iterator[Finding]:
         said = getattr(header, name)
         if said is not None and said != planned:
             text = f"{files.ledger.path}, line 1 has {name} = {said!r}, and the run's plan {planned!r}"
-            yield Finding("altered", text)
+            yield IntegrityProblem("altered", text)
     asked = {(record.round, record.query, record.index): record for record in plan.records}
     for number, record in enumerate(files.ledger.records, start=2):
         found = asked.get((record.round, record.query, record.index))
         planned = None if found is None else found.noise_multiplier
         if found is not None and found.pairs != record.pairs:
-            yield Finding("altered", f"{files.ledger.path}, line {number} has noise of other pairs than the plan")
+            yield IntegrityProblem(
+                "altered", f"{files.ledger.path}, line {number} has noise of other pairs than the plan"
+            )
             return
         if found is not None and found.time != record.time:
-            yield Finding("altered", f"{files.ledger.path}, line {number} has noise of another matrix than the plan")
+            yield IntegrityProblem(
+                "altered", f"{files.ledger.path}, line {number} has noise of another matrix than the plan"
+            )
             return
         if planned is not None and _largest(record.noise_multiplier) > _largest(planned) * (1 + _SLACK):
             said = f"noise multiplier {record.noise_multiplier!r} where the plan has {planned!r}"
-            yield Finding("altered", f"{files.ledger.path}, line {number} has {said}")
+            yield IntegrityProblem("altered", f"{files.ledger.path}, line {number} has {said}")
             return
 
 
@@ -123,56 +129,62 @@ def _largest(multiplier: float | tuple[float, ...]) -> float:
     return max(multiplier) if isinstance(multiplier, tuple) else multiplier
 
 
-def _marks(files: RunFiles) -> Iterator[tuple[str, Mark]]:
+def _marks(files: RunFiles) -> Iterator[tuple[str, LedgerPosition]]:
     """How far the ledger had come, by each of the other files."""
     if files.checkpoint is not None:
-        yield "the checkpoint has seen", Mark(files.checkpoint.records, files.checkpoint.head)
+        yield "the checkpoint has seen", LedgerPosition(files.checkpoint.records, files.checkpoint.head)
     for row in files.metrics:
         if "releases" in row:
-            yield "the metrics tell of", Mark(row["releases"], row.get("head"))
+            yield "the metrics tell of", LedgerPosition(row["releases"], row.get("head"))
     if files.result is not None:
-        yield "result.json counts", Mark(files.result["releases"], files.result.get("head"))
+        yield "result.json counts", LedgerPosition(files.result["releases"], files.result.get("head"))
 
 
-def _of_heads(files: RunFiles) -> Iterator[Finding]:
+def _of_heads(files: RunFiles) -> Iterator[IntegrityProblem]:
     """The ledger against those that counted it."""
     ledger, held, result = files.ledger, len(files.ledger.texts), files.result
-    said, counted = max(_marks(files), key=lambda one: one[1].releases, default=("", Mark(0, None)))
+    said, counted = max(_marks(files), key=lambda one: one[1].releases, default=("", LedgerPosition(0, None)))
     if counted.releases > held:
-        yield Finding("incomplete", f"{ledger.path} holds {held} records but {said} {counted.releases}")
+        yield IntegrityProblem("incomplete", f"{ledger.path} holds {held} records but {said} {counted.releases}")
     if result is not None and result["releases"] < held:
-        yield Finding("altered", f"{ledger.path} holds {held} records and result.json counts {result['releases']}")
+        yield IntegrityProblem(
+            "altered", f"{ledger.path} holds {held} records and result.json counts {result['releases']}"
+        )
     if held and result is None and files.checkpoint is None and files.unread is None:
-        yield Finding("incomplete", f"{files.folder / 'checkpoint.pt'} is missing")
+        yield IntegrityProblem("incomplete", f"{files.folder / 'checkpoint.pt'} is missing")
     if files.unread is not None and ledger.chained:
-        yield Finding("incomplete", files.unread)
+        yield IntegrityProblem("incomplete", files.unread)
     for said, mark in _marks(files):
         if mark.releases <= held and mark.head != ledger.head(mark.releases):
             noted = f"{said} {mark.releases} records, with another hash at their end"
-            yield Finding("altered", f"{noted} than line {mark.releases + 1} of {ledger.path} has")
+            yield IntegrityProblem("altered", f"{noted} than line {mark.releases + 1} of {ledger.path} has")
             return
 
 
-def _of_rounds(files: RunFiles) -> Iterator[Finding]:
+def _of_rounds(files: RunFiles) -> Iterator[IntegrityProblem]:
     """The metrics have one row for each round that others know of."""
     rounds, path = [row["round"] for row in files.metrics], files.folder / "metrics.jsonl"
     gap = next((number for number, found in enumerate(rounds, start=1) if number != found), None)
     if gap is not None:
-        yield Finding("incomplete", f"{path} lacks round {gap}, or has rounds in another order")
+        yield IntegrityProblem("incomplete", f"{path} lacks round {gap}, or has rounds in another order")
     elif files.result is not None and len(rounds) != files.result["rounds"]:
         kind = "incomplete" if len(rounds) < files.result["rounds"] else "altered"
-        yield Finding(kind, f"{path} has {len(rounds)} rounds and result.json {files.result['rounds']}")
+        yield IntegrityProblem(kind, f"{path} has {len(rounds)} rounds and result.json {files.result['rounds']}")
     elif files.checkpoint is not None and files.config is not None and len(rounds) < files.checkpoint.round:
-        yield Finding("incomplete", f"{path} has {len(rounds)} rounds and the checkpoint {files.checkpoint.round}")
+        yield IntegrityProblem(
+            "incomplete", f"{path} has {len(rounds)} rounds and the checkpoint {files.checkpoint.round}"
+        )
 
 
-def _of_config(files: RunFiles) -> Iterator[Finding]:
+def _of_config(files: RunFiles) -> Iterator[IntegrityProblem]:
     """The configuration is the one that the run began with."""
     known = files.ledger.header.config
     if files.config is not None and known is not None and of_config(files.config) != known:
         told = _changed_settings(files)
         which = f" ({told})" if told else ""
-        yield Finding("altered", f"{files.folder / 'config.yaml'} is not the one that the run began with{which}")
+        yield IntegrityProblem(
+            "altered", f"{files.folder / 'config.yaml'} is not the one that the run began with{which}"
+        )
 
 
 def _changed_settings(files: RunFiles) -> str:
@@ -189,7 +201,7 @@ def _asked(files: RunFiles, name: str) -> Any:  # noqa: ANN401 - a setting is wh
     return cast("dict[str, Any]", privacy).get(name) if isinstance(privacy, dict) else None
 
 
-def _of_turns(files: RunFiles) -> Iterator[Finding]:
+def _of_turns(files: RunFiles) -> Iterator[IntegrityProblem]:
     """Blocks of examples or clients that take turns: as many as the configuration says, which lowers the price."""
     time, config = next((record.time for record in files.ledger.records), None), files.config
     if time is None or config is None:
@@ -201,17 +213,17 @@ def _of_turns(files: RunFiles) -> Iterator[Finding]:
     blocks = cyclic.get("blocks") if isinstance(cyclic, dict) else 1
     if blocks != time.separation:
         text = f"config.yaml has {blocks!r} blocks take turns, and the ledger {time.separation}"
-        yield Finding("altered", text)
+        yield IntegrityProblem("altered", text)
 
 
-def _of_result(files: RunFiles, result: dict[str, Any]) -> Iterator[Finding]:
+def _of_result(files: RunFiles, result: dict[str, Any]) -> Iterator[IntegrityProblem]:
     """The result is the one that the run ended with."""
     ledger = files.ledger
     if ledger.chained and link_of(result, str(result.get("head"))) is None:
-        yield Finding("altered", f"{files.folder / 'result.json'} is not as it was written")
+        yield IntegrityProblem("altered", f"{files.folder / 'result.json'} is not as it was written")
 
 
-def _of_records(files: RunFiles) -> Iterator[Finding]:
+def _of_records(files: RunFiles) -> Iterator[IntegrityProblem]:
     """What was released against what was allowed, and its price against the one that was said."""
     if not files.ledger.chained:
         return
@@ -220,13 +232,15 @@ def _of_records(files: RunFiles) -> Iterator[Finding]:
     released = {"delta": counted.delta, **{name: getattr(record, name) for record in first for name in _KIND}}
     for name, found in released.items() if _asked(files, "at") != "none" else ():
         if _asked(files, name) not in (None, found):
-            yield Finding("altered", f"config.yaml has {name} = {_asked(files, name)!r}, and the ledger {found!r}")
+            yield IntegrityProblem(
+                "altered", f"config.yaml has {name} = {_asked(files, name)!r}, and the ledger {found!r}"
+            )
     yield from _of_turns(files)
     if isinstance(target, int | float) and target * (1 + _SLACK) < counted.epsilon < math.inf:
-        yield Finding("altered", f"the ledger's records cost more than the {target:g} that config.yaml allows")
+        yield IntegrityProblem("altered", f"the ledger's records cost more than the {target:g} that config.yaml allows")
     if files.result is not None:
         said, whole = float(files.result["epsilon"]), files.result["ended"] in ("rounds", "budget")
         # a run that its strategy ended is charged for its whole plan, of which the ledger holds a part
         if not math.isclose(said, counted.epsilon, rel_tol=_SLACK) and (whole or said < counted.epsilon):
             text = f"the epsilon of {said:.4g} in result.json is not that of the ledger's records"
-            yield Finding("altered", f"{text}, unless another version of fedpriv counted them")
+            yield IntegrityProblem("altered", f"{text}, unless another version of fedpriv counted them")

@@ -10,20 +10,20 @@ from numpy.typing import NDArray
 
 from fedpriv.errors import FedprivError
 from fedpriv.network.local import CyclicCohort, Star
-from fedpriv.privacy.correlated import INDEPENDENT, OverTime, inverse
+from fedpriv.privacy.correlated import INDEPENDENT, CorrelatedNoise, inverse
 from fedpriv.privacy.matrices import BLT, BSR, Banded
 from fedpriv.privacy.settings import Central, Cyclic, FixedSize, FullBatch, Independent, Noise, Poisson, Privacy
 from fedpriv.randomness.streams import Randomness
 from fedpriv.runs.impulses import responses
-from fedpriv.runs.planning import Draft, Plan
-from fedpriv.runs.presenting import aligned
+from fedpriv.runs.notebook_display import aligned
+from fedpriv.runs.planning import Plan, RunSketch
 
 Array = NDArray[np.float64]
 _BUFFERS = 4
 
 
 @dataclass(frozen=True)
-class Choice:
+class NoiseOption:
     """Settings of noise, at the same epsilon and the same expected batch or cohort.
 
     Attributes:
@@ -46,7 +46,7 @@ class NoisesForecast:
         suggested: The settings with the least noise of those that need nothing else; None if they are the planned ones.
     """
 
-    choices: tuple[Choice, ...]
+    choices: tuple[NoiseOption, ...]
     suggested: str | None
 
     def lines(self) -> list[str]:
@@ -59,7 +59,7 @@ class NoisesForecast:
         return found
 
 
-def forecast_of_noises(draft: Draft, plan: Plan) -> NoisesForecast | None:
+def forecast_of_noises(draft: RunSketch, plan: Plan) -> NoisesForecast | None:
     """Compare the noise of a planned run with that of other batches or cohorts and other matrices.
 
     What is compared is what the strategy's linear part does with the noise: how often clipping cuts, and what a model
@@ -83,11 +83,11 @@ def forecast_of_noises(draft: Draft, plan: Plan) -> NoisesForecast | None:
     passed = found[-1]
     target = plan.spent().epsilon
     planned = _left(passed, plan)
-    choices = [Choice("as planned", 1.0)]
+    choices = [NoiseOption("as planned", 1.0)]
     for words, needs, other in _others(draft, blocks):
         noise = other.privacy.noise
         if isinstance(noise, Banded):  # the strategy was followed already
-            noise = OverTime(noise.factor(draft.rounds, blocks, lambda: found), blocks)
+            noise = CorrelatedNoise(noise.factor(draft.rounds, blocks, lambda: found), blocks)
         asking = replace(other, privacy=replace(other.privacy, epsilon=target, noise_multiplier=None, noise=noise))
         if other.privacy == draft.privacy and other.network is draft.network:
             continue
@@ -95,7 +95,7 @@ def forecast_of_noises(draft: Draft, plan: Plan) -> NoisesForecast | None:
             left = _left(passed, asking.plan())
         except FedprivError:  # these settings do not go together
             continue
-        choices.append(Choice(words, left / planned, needs))
+        choices.append(NoiseOption(words, left / planned, needs))
     if len(choices) == 1:
         return None
     choices.sort(key=lambda choice: choice.left)
@@ -103,7 +103,7 @@ def forecast_of_noises(draft: Draft, plan: Plan) -> NoisesForecast | None:
     return NoisesForecast(tuple(choices), best.settings if best.left < 1 else None)
 
 
-def _blocks(draft: Draft) -> int:
+def _blocks(draft: RunSketch) -> int:
     """In how many parts units would take turns, with batches or cohorts of the planned size; 1: it is no part."""
     privacy, network = draft.privacy, draft.network
     if privacy.unit == "client":
@@ -122,7 +122,7 @@ def _blocks(draft: Draft) -> int:
             return 1
 
 
-def _others(draft: Draft, blocks: int) -> Iterator[tuple[str, str | None, Draft]]:
+def _others(draft: RunSketch, blocks: int) -> Iterator[tuple[str, str | None, RunSketch]]:
     """Settings in words, what they need, and the draft with them."""
     band = min(blocks, draft.rounds)
     matrices: Sequence[tuple[str, Noise]] = (
@@ -167,7 +167,7 @@ def _words(band: int) -> str:
     return f", noise: {{time: {{bsr: {{band: {band}}}}}}}"
 
 
-def _with(draft: Draft, privacy: Privacy, network: Star | None = None) -> Draft:
+def _with(draft: RunSketch, privacy: Privacy, network: Star | None = None) -> RunSketch:
     return replace(draft, privacy=privacy, network=network or draft.network)
 
 

@@ -10,17 +10,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedpriv.engines.local import RoundNetwork
+from fedpriv.engines.rounds import RoundNetwork
 from fedpriv.errors import ConfigError, counted
 from fedpriv.network.graph import Graph
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.pairwise import MOST_WORK, adjacency, covariance, exposure, work
-from fedpriv.privacy.accounting.spent import Spent
+from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.pairwise import Pairs, Pairwise
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.streams import Randomness
+from fedpriv.runs.notebook_display import aligned
 from fedpriv.runs.planning import Plan
-from fedpriv.runs.presenting import aligned
 
 Array = NDArray[np.float64]
 RATIOS = (0.3, 1.0, 3.0, 10.0)
@@ -62,7 +62,7 @@ class IfCollude:
     """
 
     colluders: int
-    spent: Spent | None
+    spent: PrivacySpent | None
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from fedpriv.clients.outline import Outline
+from fedpriv.clients.public_info import PublicDataInfo
 from fedpriv.data.augmentation import Augmentation
-from fedpriv.engines.local import RoundNetwork, begin, seen_by_aggregator, simulate
+from fedpriv.engines.rounds import RoundNetwork, initial_state, run_rounds, server_view
 from fedpriv.errors import ConfigError, in_short
 from fedpriv.network.graph import Graph
 from fedpriv.network.local import Star
@@ -22,7 +22,7 @@ from fedpriv.oracle.dry_run import RecordingAnswerer, recording_oracle
 from fedpriv.oracle.oracle import Oracle
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.calibration import calibrate, delta_warning
-from fedpriv.privacy.accounting.spent import Spent
+from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.correlated import Factor
 from fedpriv.privacy.pairwise import Links, Pairwise, Topology, in_order
 from fedpriv.privacy.record import Record
@@ -32,7 +32,7 @@ from fedpriv.randomness.streams import Randomness
 from fedpriv.runs import compatibility
 from fedpriv.runs.impulses import responses
 from fedpriv.runs.rounds_together import check_questions, with_matrix
-from fedpriv.strategies.base import Ends, Repeats, Strategy
+from fedpriv.strategies.base import Ends, PeriodicQueries, Strategy
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Plan:
     asked: frozenset[str] = frozenset()
     calibrated: bool = False
 
-    def spent(self) -> Spent:
+    def spent(self) -> PrivacySpent:
         """Tight upper bound on what the whole run would spend."""
         return account(self.records, self.n_clients, self.privacy.delta)
 
@@ -134,12 +134,12 @@ def _ask(
         ConfigError: its options lead out of the range of numbers.
     """
     step, privacy = strategy.local_step, oracle.privacy
-    progress = begin(strategy, torch.zeros(1, 1).expand(oracle.n_clients, 1))
+    progress = initial_state(strategy, torch.zeros(1, 1).expand(oracle.n_clients, 1))
     fixed = privacy.private and isinstance(network, Graph) and not isinstance(progress.server, Ends)
-    first = min(step.period, rounds) if fixed and isinstance(step, Repeats) else rounds
+    first = min(step.period, rounds) if fixed and isinstance(step, PeriodicQueries) else rounds
     try:
-        seen = seen_by_aggregator(network, privacy)
-        for _ in simulate(strategy, oracle, network, progress, randomness, rounds=first, seen=seen):
+        seen = server_view(network, privacy)
+        for _ in run_rounds(strategy, oracle, network, progress, randomness, rounds=first, seen=seen):
             pass
     except ArithmeticError as error:
         fix = f"its options lead out of the range of numbers ({in_short(error)}): choose others"
@@ -166,7 +166,7 @@ def with_neighbours(privacy: Privacy, problems: Sequence[Problem], *, sizes_decl
 
 
 @dataclass(frozen=True)
-class Draft:
+class RunSketch:
     """A run that has no data yet.
 
     Attributes:
@@ -187,7 +187,7 @@ class Draft:
     privacy: Privacy
     network: Star | Graph
     rounds: int
-    outline: Outline
+    outline: PublicDataInfo
     problems: Sequence[Problem]
     model: nn.Module
     loss: nn.Module

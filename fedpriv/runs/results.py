@@ -19,11 +19,11 @@ from fedpriv import __version__, checks
 from fedpriv.clients.layout import Layout
 from fedpriv.errors import FedprivError, counted
 from fedpriv.measuring import metrics
-from fedpriv.measuring.health import told
+from fedpriv.measuring.finite_check import told
 from fedpriv.measuring.verdict import constraint_verdict
-from fedpriv.privacy.accounting.spent import Spent
+from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.record import Record
-from fedpriv.runs import curves, presenting
+from fedpriv.runs import curves, notebook_display
 from fedpriv.runs.history import History
 from fedpriv.storage import files, strict_json
 from fedpriv.storage.saved import ROUND, checked
@@ -46,7 +46,7 @@ def software() -> str:
     return f"fedpriv {__version__}, PyTorch {torch.__version__}, Python {platform.python_version()}"
 
 
-def why_no_more(ended: Ended, planned: int, spent: Spent, status: str | None = None) -> str:
+def why_no_more(ended: Ended, planned: int, spent: PrivacySpent, status: str | None = None) -> str:
     """Why a run has fewer rounds than planned, in words for a report; empty if it has all.
 
     Args:
@@ -140,7 +140,7 @@ class Result:
     test_accuracy: float | None
     test_loss: float | None
     ended: Ended
-    spent: Spent
+    spent: PrivacySpent
     releases: int
     seconds: float
     params_l2: float
@@ -261,7 +261,7 @@ class Result:
             "releases": str(self.releases),
             "time": f"{self.seconds:.3g} s",
         }
-        return presenting.card(self.strategy, {name: value for name, value in rows.items() if value})
+        return notebook_display.card(self.strategy, {name: value for name, value in rows.items() if value})
 
     def _tested(self) -> dict[str, str]:
         """Test metrics in words, the first one first."""

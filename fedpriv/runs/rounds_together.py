@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fedpriv import threads
-from fedpriv.engines.local import RoundNetwork
+from fedpriv.engines.rounds import RoundNetwork
 from fedpriv.errors import ConfigError
 from fedpriv.network.local import Star
-from fedpriv.privacy.correlated import INDEPENDENT, Factor, OverTime
+from fedpriv.privacy.correlated import INDEPENDENT, CorrelatedNoise, Factor
 from fedpriv.privacy.matrices import BLT, Banded, Follow, unknown
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.schedules import Uniform
@@ -41,16 +41,16 @@ def with_matrix(
     check_participation(privacy, network)
     check_noise(privacy)
     separation = _separation(privacy, network)
-    if isinstance(noise, OverTime):  # of a plan, or made by hand
+    if isinstance(noise, CorrelatedNoise):  # of a plan, or made by hand
         if noise.separation != separation:
             fix = f"units take part in one of {separation} rounds; give BSR, Banded or BLT, and the matrix follows"
             raise ConfigError("privacy.noise", f"one of {noise.separation} rounds", fix)
         return privacy
     if begun is not None and isinstance(noise, Banded | BLT):
-        return replace(privacy, noise=OverTime(begun, separation))
+        return replace(privacy, noise=CorrelatedNoise(begun, separation))
     with threads.one():
         factor = INDEPENDENT if isinstance(noise, Independent) else noise.factor(rounds, separation, follow)
-    return replace(privacy, noise=OverTime(factor, separation))
+    return replace(privacy, noise=CorrelatedNoise(factor, separation))
 
 
 def _separation(privacy: Privacy, network: RoundNetwork) -> int:

@@ -14,7 +14,7 @@ import torch
 from fedpriv.errors import ConfigError, FedprivError, LedgerError
 from fedpriv.measuring import metrics
 from fedpriv.privacy.accounting.accountant import account
-from fedpriv.privacy.accounting.spent import Spent
+from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.results import read_metrics
@@ -72,7 +72,7 @@ class RunFiles:
         )
 
     @cached_property
-    def counted(self) -> Spent:
+    def counted(self) -> PrivacySpent:
         """Epsilon, counted from the ledger's records.
 
         Raises:

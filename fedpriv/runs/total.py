@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from fedpriv.checks import checked
 from fedpriv.errors import ConfigError
-from fedpriv.privacy.accounting.spent import Spent
-from fedpriv.privacy.composition import Spending, compose
+from fedpriv.privacy.accounting.spent import PrivacySpent
+from fedpriv.privacy.composition import RunCost, compose
 from fedpriv.runs.results import Result
 
 
 @checked("total")
-def total(results: Sequence[Result], *, delta: float | None = None, accountant: str | None = None) -> Spent:
+def total(results: Sequence[Result], *, delta: float | None = None, accountant: str | None = None) -> PrivacySpent:
     """What several runs on the same data cost together, which is less than the sum of what each costs.
 
     Guarantee: an upper bound for every unit that all of them protect, wherever it is in each run, against whoever sees
@@ -32,7 +32,7 @@ def total(results: Sequence[Result], *, delta: float | None = None, accountant: 
     if not results:
         raise ConfigError("results", [], "give the results of at least one run")
     runs = [
-        Spending(
+        RunCost(
             f"run {number}",
             one.charged,
             len(one.spent.per_client),

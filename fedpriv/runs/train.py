@@ -10,10 +10,10 @@ from torch.utils.data import Dataset
 
 from fedpriv.checks import Count, checked
 from fedpriv.clients.client import Client
-from fedpriv.engines.local import RoundNetwork
-from fedpriv.measuring.health import StopOn
-from fedpriv.measuring.own import Own
-from fedpriv.measuring.stopping import Stop
+from fedpriv.engines.rounds import RoundNetwork
+from fedpriv.measuring.custom_metrics import CustomMetric
+from fedpriv.measuring.early_stopping import Stop
+from fedpriv.measuring.finite_check import StopOn
 from fedpriv.privacy.settings import Privacy
 from fedpriv.runs.arguments import check_sinks, explain
 from fedpriv.runs.compute import Compute
@@ -45,7 +45,7 @@ def train(
     optimum: float | None = None,
     stop_on: StopOn = "nonfinite",
     stop: Stop | None = None,
-    metrics: Mapping[str, Own] | None = None,
+    metrics: Mapping[str, CustomMetric] | None = None,
     client_tests: Sequence[Dataset[Any] | None] | None = None,
     client_names: Sequence[str] | None = None,
     sinks: Sequence[Sink] = (),
@@ -127,9 +127,9 @@ def train(
         client_names=client_names,
     )
     if progress:
-        from fedpriv.runs.live import Live  # rich
+        from fedpriv.runs.progress_display import ProgressDisplay  # rich
 
-        sinks = [*sinks, Live(rounds, training.progress.round)]
+        sinks = [*sinks, ProgressDisplay(rounds, training.progress.round)]
     try:
         for report in training:
             for sink in sinks:

@@ -21,45 +21,45 @@ from fedpriv.checks import Count, checked
 from fedpriv.clients import loaders, ownership
 from fedpriv.clients.arguments import check_clients
 from fedpriv.clients.client import Client
+from fedpriv.clients.client_set import as_client_set, public_sizes
 from fedpriv.clients.data_fingerprints import DataFingerprints
 from fedpriv.clients.examples import check_kinds
-from fedpriv.clients.layout import Layout, changed_constants, frozen, totals
-from fedpriv.clients.part import Part
+from fedpriv.clients.layout import Layout, changed_constants, constant_totals, frozen
 from fedpriv.clients.population import Population
-from fedpriv.clients.roster import public_sizes, roster_of
-from fedpriv.engines import KEEPING, MESHES, sharding
-from fedpriv.engines.local import Progress, RoundNetwork, adopt, begin, seen_by_aggregator, simulate
+from fedpriv.clients.shard import ClientShard
+from fedpriv.engines import MESHES, STATE_STORES, sharding
+from fedpriv.engines.rounds import RoundNetwork, TrainState, initial_state, run_rounds, server_view, write_back_models
 from fedpriv.errors import ConfigError, FedprivError, PrivacyError
-from fedpriv.measuring import measures
-from fedpriv.measuring.health import Health, StopOn, is_finite
-from fedpriv.measuring.measures import Measures
-from fedpriv.measuring.own import Own
-from fedpriv.measuring.stopping import Stop, Stopping
+from fedpriv.measuring import model_metrics
+from fedpriv.measuring.custom_metrics import CustomMetric
+from fedpriv.measuring.early_stopping import EarlyStopping, Stop
+from fedpriv.measuring.finite_check import FiniteCheck, StopOn, is_finite
+from fedpriv.measuring.model_metrics import ModelMetrics
 from fedpriv.network.local import Star
+from fedpriv.oracle.backend_selection import make_backend, select_backend
 from fedpriv.oracle.backends.in_threads import in_threads
-from fedpriv.oracle.choosing import choose_by_trial, chosen
+from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_answerer import data_oracle
-from fedpriv.oracle.sums import Sums
-from fedpriv.oracle.trial import try_out
-from fedpriv.privacy.accounting.spent import Spent, up
+from fedpriv.oracle.validation import validate_per_example
+from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
 from fedpriv.privacy.chain import linked
-from fedpriv.privacy.ledger import Ledger, Witness
+from fedpriv.privacy.ledger import FollowerLedger, Ledger
 from fedpriv.privacy.settings import Privacy
 from fedpriv.randomness.streams import Randomness
 from fedpriv.runs import compatibility
 from fedpriv.runs.arguments import check_measuring, explain
-from fedpriv.runs.charging import Charging
+from fedpriv.runs.budget_reservation import BudgetReservation
 from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.compute import Compute
-from fedpriv.runs.identity import Identity, check_models, of_settings, restored
+from fedpriv.runs.evaluation_data import EvaluationData
+from fedpriv.runs.identity import RunIdentity, check_models, of_settings, restored
+from fedpriv.runs.metric_log import MetricLog
 from fedpriv.runs.planning import Plan, make_plan, with_neighbours
-from fedpriv.runs.reporting import Reporting
-from fedpriv.runs.reserving import Reserving
+from fedpriv.runs.privacy_warnings import privacy_warnings, warn
 from fedpriv.runs.results import Ended, Result, RoundReport, software
-from fedpriv.runs.resuming import Keeper
+from fedpriv.runs.run_accountant import RunAccountant
+from fedpriv.runs.run_directory import RunDirectory
 from fedpriv.runs.settings_in_words import settings_in_words
-from fedpriv.runs.telling import warn, weaknesses
-from fedpriv.runs.testing import Public
 from fedpriv.storage import strict_json
 from fedpriv.storage.folder import RunFolder
 from fedpriv.strategies.base import Strategy
@@ -98,7 +98,7 @@ class Training:
         optimum: float | None = None,
         stop_on: StopOn = "nonfinite",
         stop: Stop | None = None,
-        metrics: Mapping[str, Own] | None = None,
+        metrics: Mapping[str, CustomMetric] | None = None,
         client_tests: Sequence[Dataset[Any] | None] | None = None,
         client_names: Sequence[str] | None = None,
     ) -> None:
@@ -110,7 +110,7 @@ class Training:
             if not clients:
                 raise ConfigError("clients", [], "a run needs at least one client")
             models.validate_model(clients[0].model)
-            roster, sizes = roster_of(clients), public_sizes(clients, privacy)
+            roster, sizes = as_client_set(clients), public_sizes(clients, privacy)
             device = sharding.local_device(compute.start(), mesh)
             problems = list({id(problem): problem for problem in roster.problems}.values())
             privacy = with_neighbours(privacy, problems, sizes_declared=roster.sizes_declared)
@@ -118,12 +118,12 @@ class Training:
             self.strategy, self.rounds, self.network = strategy, rounds, network or Star(len(clients))
 
             # where it is kept, and how far it had come
-            self._keeper = Keeper(folder if mesh.is_main else None, checkpoint_every)
+            self._keeper = RunDirectory(folder if mesh.is_main else None, checkpoint_every)
             saved = mesh.world.broadcast(lambda: self._keeper.last(device)) if resume else None
             compatibility.check_compute(compute, strategy, self.network, privacy, clients[0].model, clients[0].loss)
             if saved is not None:
                 compute.check_goes_on(saved.state)
-            self.health = Health(stop_on, {} if saved is None else saved.first_nonfinite)
+            self.health = FiniteCheck(stop_on, {} if saved is None else saved.first_nonfinite)
 
             # who it is
             same = of_settings(clients, settings, seed, strategy, privacy, rounds, self.network, sizes, compute.numbers)
@@ -142,11 +142,13 @@ class Training:
                 restart, private, seeds = None, privacy.private, {"seed": seed, "secret_seed": secret_seed}
                 words |= self._keeper.config_in_words()
                 identity = mesh.world.broadcast(
-                    lambda: Identity.new(same, clients, private=private, words=words, **seeds)
+                    lambda: RunIdentity.new(same, clients, private=private, words=words, **seeds)
                 )
             else:
-                identity = Identity.resumed(same, saved, self._keeper.path, secret_seed=secret_seed, words=words)
-                restart = restored(saved, begin(strategy, torch.zeros(1, 1).expand(len(clients), 1)), self._keeper.path)
+                identity = RunIdentity.resumed(same, saved, self._keeper.path, secret_seed=secret_seed, words=words)
+                restart = restored(
+                    saved, initial_state(strategy, torch.zeros(1, 1).expand(len(clients), 1)), self._keeper.path
+                )
             if saved is not None and fresh_noise:
                 identity = mesh.world.broadcast(identity.with_fresh_noise)
             streams = identity.randomness
@@ -167,29 +169,29 @@ class Training:
             uncovered = ("the optimality gap, exact",) if optimum is not None and privacy.private else ()
             begun_at = None if saved is None else saved.round
             of_plan = self.plan, streams, self._keeper.path, begun_at, uncovered
-            self._reserving = Reserving.of(*of_plan) if mesh.is_main else None
+            self._reserving = BudgetReservation.of(*of_plan) if mesh.is_main else None
             if self._reserving is not None:
                 self._reserving.check()
 
             # whose data it reads, and what is measured of its models
             told = test, client_tests, metrics, stop, client_names
-            public = Public.made(*told, len(clients)) if mesh.is_main else Public.nothing()
+            public = EvaluationData.made(*told, len(clients)) if mesh.is_main else EvaluationData.nothing()
             ownership.check_clients(clients, public.everything, privacy)
             begun_with = None if saved is None else saved.chunk
             chunk = compute.examples_at_once(device, Layout.of(clients[0].model).dim, begun_with)
-            part = self._part = sharding.shard_clients(Part.whole(clients), mesh)
+            part = self._part = sharding.shard_clients(ClientShard.whole(clients), mesh)
             own = part.of(clients)
             self.population = Population(own, device, getattr(torch, compute.dtype), chunk, part)
             check_kinds(mesh.world.all_gather_object(self.population.kind))
-            sharding.check_replicated(lambda: ownership.contents(self.population), mesh)
+            sharding.check_replicated(lambda: ownership.example_fingerprints(self.population), mesh)
             self._fingerprints = self._check_data(streams, saved)
             model, loss, self._test = self.population.model, self.population.loss, public.test
             evaluate = public.evaluator(model, loss, batched=compute.backend != "loop")
             self._check_test(public, privacy)
             start = self.population.start_alike(mesh.world.broadcast(self.population.start_alike))
-            tried = mesh.clients.all_gather_object(try_out(self.population))
+            tried = mesh.clients.all_gather_object(validate_per_example(self.population))
             of_model = compute.backend, self.population, chunk, compute.precision
-            backend, slow, why_not_faster = mesh.world.broadcast(lambda: choose_by_trial(*of_model).told)
+            backend, slow, why_not_faster = mesh.world.broadcast(lambda: select_backend(*of_model).told)
             self._backend = {"name": backend, **({"refused": why_not_faster} if why_not_faster else {})}
             compatibility.check_batched(problems, model, slow)
             if evaluate is not None:
@@ -197,10 +199,17 @@ class Training:
             stored = {} if saved is None else saved.stopping
             self._stopping = mesh.world.broadcast(lambda: public.stopping(evaluate, start, stored))
             central, of_clients = start if compare else None, public.client_tests(evaluate)
-            self.measures = Measures(self.population, strategy, evaluate, optimum, central, of_clients, public.names)
-            self._identity, self._constants = identity.with_model(model, saved, self._keeper.path), totals(model)
+            self.measures = ModelMetrics(
+                self.population, strategy, evaluate, optimum, central, of_clients, public.names
+            )
+            self._identity, self._constants = (
+                identity.with_model(model, saved, self._keeper.path),
+                constant_totals(model),
+            )
             check_models(mesh.world.all_gather_object(self._identity.model))
-            self.warnings = weaknesses(self.plan, sizes, clients[0].model, optimum=optimum, secret_seed=secret_seed)
+            self.warnings = privacy_warnings(
+                self.plan, sizes, clients[0].model, optimum=optimum, secret_seed=secret_seed
+            )
             self.warnings += [*dict.fromkeys(chain.from_iterable(tried))]
             self.warnings += [
                 *dict.fromkeys(chain.from_iterable(mesh.clients.all_gather_object(loaders.ignored(own)))),
@@ -208,22 +217,22 @@ class Training:
             ]
 
             # what it costs, and the only door to the data
-            self._charging = Charging(self.plan, uncovered)
-            of_examples = in_threads(chosen(backend, *of_model[1:])), len(self.population), device
-            self._sums = Sums(*of_examples, mesh.examples)
+            self._charging = RunAccountant(self.plan, uncovered)
+            of_examples = in_threads(make_backend(backend, *of_model[1:])), len(self.population), device
+            self._sums = ClippedSums(*of_examples, mesh.examples)
             self.ledger = self._opened(streams, saved, fresh_noise=fresh_noise)
             of_run = self.plan.privacy, self.ledger, streams
             self.oracle = data_oracle(self.population, self._sums, *of_run, mesh.sum_clients, mesh.max_clients)
             self.oracle.answerer.prepare(asked)
 
             # where it stands, and how it goes on
-            self._engine, self._seen = simulate, sharding.shard_network(self.network, part, mesh)
-            self._state, self._keeping = compute.state, KEEPING[compute.state](self._keeper.path)
-            mine = None if restart is None else sharding.shard_progress(restart, part, mesh)
+            self._engine, self._seen = run_rounds, sharding.shard_network(self.network, part, mesh)
+            self._state, self._keeping = compute.state, STATE_STORES[compute.state](self._keeper.path)
+            mine = None if restart is None else sharding.shard_state(restart, part, mesh)
             self.progress = self._keeping.begin(strategy, start.expand(len(own), -1), mine)
             self._seconds, self._mark, self._over = 0.0 if saved is None else saved.seconds, self.ledger.mark, False
             before = mesh.world.broadcast(lambda: self._keeper.rows(self.progress.round))
-            self._reporting = Reporting(self.measures, evaluate_every, before)
+            self._reporting = MetricLog(self.measures, evaluate_every, before)
             if saved is None or fresh_noise:
                 self.save()
             mesh.world.broadcast(lambda: None if self._reserving is None else self._reserving.reserve())
@@ -238,7 +247,7 @@ class Training:
             fingerprints.merge(self._mesh.clients.all_gather_object(fingerprints.stored()))
         return fingerprints
 
-    def _check_test(self, public: Public, privacy: Privacy) -> None:
+    def _check_test(self, public: EvaluationData, privacy: Privacy) -> None:
         """Refuse copies of the training examples of all processes."""
         mesh, population = self._mesh, self.population
         count = sum(mesh.clients.all_gather_object(int(population.counts.sum())))
@@ -247,9 +256,11 @@ class Training:
 
     def _contents(self) -> list[list[bytes]]:
         """Fingerprints of every client's examples."""
-        return list(chain.from_iterable(self._mesh.clients.all_gather_object(ownership.contents(self.population))))
+        return list(
+            chain.from_iterable(self._mesh.clients.all_gather_object(ownership.example_fingerprints(self.population)))
+        )
 
-    def _opened(self, streams: Randomness, saved: Checkpoint | None, *, fresh_noise: bool) -> Ledger | Witness:
+    def _opened(self, streams: Randomness, saved: Checkpoint | None, *, fresh_noise: bool) -> Ledger | FollowerLedger:
         """The ledger where it is written, and elsewhere what waits for it."""
         mesh, keeper, charging, plan = self._mesh, self._keeper, self._charging, self.plan
         reserving = self._reserving
@@ -276,7 +287,7 @@ class Training:
         if self._over:
             raise FedprivError("this run is over; make a new Training with fresh clients for another one")
         start, mesh = time.monotonic() - self._seconds, self._mesh
-        seen = seen_by_aggregator(self._seen, self.plan.privacy)
+        seen = server_view(self._seen, self.plan.privacy)
         started = self.strategy, self.oracle, self._seen, self.progress, self._identity.randomness
         rounds = self._engine(*started, rounds=self.rounds, seen=seen, stream=mesh.world.rank)
         self._keeper.check()
@@ -299,7 +310,7 @@ class Training:
         mesh.world.broadcast(self._sync)
         self._over = True
         mesh.world.broadcast(self._close)
-        adopt(self.population, self.progress, mesh.world.broadcast(lambda: str(self._charged())))
+        write_back_models(self.population, self.progress, mesh.world.broadcast(lambda: str(self._charged())))
 
     def _sync(self) -> None:
         """Before anything that was made of a round's answers leaves the run: reports, checkpoints, models."""
@@ -327,12 +338,12 @@ class Training:
             return sharding.gather_rows(models, self._part, self._mesh)
         return models
 
-    def _told(self, models: Tensor, constrained: dict[str, float]) -> tuple[RoundReport, Health, Stopping]:
+    def _told(self, models: Tensor, constrained: dict[str, float]) -> tuple[RoundReport, FiniteCheck, EarlyStopping]:
         """What is told of the round that was just finished.
 
         Args:
             models: See `_reported_models`.
-            constrained: See `Measures.of_multipliers`.
+            constrained: See `ModelMetrics.of_multipliers`.
         """
         self._sync()
         self._charging.catch_up()
@@ -354,10 +365,10 @@ class Training:
 
     def save(self) -> None:
         """Write a checkpoint of the last finished round now (with a folder)."""
-        progress = sharding.gather_progress(self.progress, self._part, self._mesh)
+        progress = sharding.gather_state(self.progress, self._part, self._mesh)
         self._mesh.world.broadcast(lambda: self._save(progress))
 
-    def _save(self, progress: Progress) -> None:
+    def _save(self, progress: TrainState) -> None:
         first = dict(self.health.first)
         whole = self._identity.checkpoint(progress, self._mark, self._seconds, first)
         self._keeping.sync()
@@ -376,12 +387,12 @@ class Training:
         """Number of gradients that were not finite, of each client, `[n_clients]`. Exact, so not private."""
         return torch.cat([*self._mesh.clients.all_gather_object(self._sums.broken_examples)])
 
-    def repeats(self) -> ownership.Repeats:
+    def repeats(self) -> ownership.DuplicateCounts:
         """How many training examples equal others, or test examples. Exact, so not private."""
         contents = self._contents()
-        return self._mesh.world.broadcast(lambda: ownership.repeats(self.population, self._test, contents))
+        return self._mesh.world.broadcast(lambda: ownership.count_duplicates(self.population, self._test, contents))
 
-    def spent(self) -> Spent:
+    def spent(self) -> PrivacySpent:
         """Tight upper bound on what has been spent so far."""
         return self._mesh.world.broadcast(self._charging.spent)
 
@@ -401,7 +412,7 @@ class Training:
             return "metric"
         return "budget" if self._over else "left"
 
-    def _charged(self) -> Spent:
+    def _charged(self) -> PrivacySpent:
         return self._charging.at_end(self._ended(), self.progress.round)
 
     def result(self) -> Result:
@@ -420,9 +431,9 @@ class Training:
         found = mesh.world.broadcast(lambda: self._result(progress, of_constraints))
         return replace(found, model=self._with(found.params))
 
-    def _result(self, progress: Progress, of_constraints: dict[str, Any]) -> Result:
+    def _result(self, progress: TrainState, of_constraints: dict[str, Any]) -> Result:
         """The result but for its model, whose class may be one that cannot be sent to other processes."""
-        privacy, params = self.plan.privacy, measures.reported(progress)
+        privacy, params = self.plan.privacy, model_metrics.reported(progress)
         metrics, nodes = self._reporting.at_the_end(progress)
         return Result(
             strategy=self.strategy.name,
@@ -434,7 +445,7 @@ class Training:
             spent=self._charged(),
             releases=len(self.ledger.records),
             # how long it took tells how many were drawn
-            seconds=float(f"{self._seconds:.0e}") if privacy.draws_in_secret else self._seconds,
+            seconds=float(f"{self._seconds:.0e}") if privacy.hides_round_size else self._seconds,
             params_l2=float(params.double().norm()),
             noise_multiplier=privacy.noise_multiplier,
             measures={
@@ -453,7 +464,7 @@ class Training:
             reports=tuple(self._reporting.rows),
             params=params.clone(),
             node_params=progress.models.clone()
-            if measures.apart(progress)
+            if model_metrics.models_differ(progress)
             else params.expand(self._part.n_clients, -1),
             model=nn.Module(),
             charged=self._charging.records(self._ended(), progress.round),
@@ -482,4 +493,4 @@ class Training:
 def _so_far(epsilon: float, target: float | None) -> str:
     """What has been spent, for a warning; empty without a promise."""
     of = "" if target is None else f" of {target:g}"
-    return f"epsilon <= {up(epsilon)}{of}" if math.isfinite(epsilon) else ""
+    return f"epsilon <= {round_up(epsilon)}{of}" if math.isfinite(epsilon) else ""

@@ -1,6 +1,6 @@
-from .card import Card
+from .descriptor import SiteDescriptor
 from .federation import Federation, SiteRound, Transport
-from .plan import Proposal, propose
+from .federation_plan import FederationPlan, propose
 from .site import Site
 
-__all__ = ["Card", "Federation", "Proposal", "Site", "SiteRound", "Transport", "propose"]
+__all__ = ["Federation", "FederationPlan", "Site", "SiteDescriptor", "SiteRound", "Transport", "propose"]

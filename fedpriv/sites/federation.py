@@ -15,16 +15,16 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from fedpriv.checks import checked
-from fedpriv.engines.local import Progress, server_half
+from fedpriv.engines.rounds import TrainState, server_update
 from fedpriv.errors import FedprivError
 from fedpriv.measuring.evaluator import Evaluator
 from fedpriv.network.local import Star, sum_of
 from fedpriv.privacy.accounting.accountant import account
-from fedpriv.privacy.accounting.spent import Spent
-from fedpriv.sites.messages import Malformed, Question, Reply, pack, unpack_reply
-from fedpriv.sites.notice import BadNotice, Notice
-from fedpriv.sites.plan import Proposal
-from fedpriv.sites.terms import Terms
+from fedpriv.privacy.accounting.spent import PrivacySpent
+from fedpriv.sites.absence_notice import AbsenceNotice, InvalidNotice
+from fedpriv.sites.federation_plan import FederationPlan
+from fedpriv.sites.messages import MalformedMessage, TrainRequest, TrainResponse, pack, unpack_response
+from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.storage.folder import RunFolder
 from fedpriv.strategies.base import Strategy
 
@@ -96,15 +96,15 @@ class Federation:
     """
 
     def __init__(
-        self, proposal: Proposal, transport: Transport, folder: str | Path, test: Dataset[Any] | None = None
+        self, proposal: FederationPlan, transport: Transport, folder: str | Path, test: Dataset[Any] | None = None
     ) -> None:
-        self.terms = terms = Terms.of(proposal)
+        self.terms = terms = ResolvedPlan.of(proposal)
         self._transport, self._folder = transport, RunFolder(Path(folder))
         self._network = Answered(len(terms.cards), terms.network.cohort)
         self._evaluate = None if test is None else Evaluator(terms.model, terms.loss, test)
         self._over: dict[int, str] = {}
-        self._notices: list[Notice] = []
-        self._learned: list[Notice] = []
+        self._notices: list[AbsenceNotice] = []
+        self._learned: list[AbsenceNotice] = []
         self.progress, self.ended = self._begun(terms.begin()), None
 
     @property
@@ -117,7 +117,7 @@ class Federation:
         """The algorithm."""
         return self.terms.strategy
 
-    def spent(self) -> Spent:
+    def spent(self) -> PrivacySpent:
         """At most what each site has spent on the rounds so far: none answers more than its plan says."""
         plan = self.terms.plan
         told = [record for record in plan.records if record.round < self.progress.round]
@@ -158,7 +158,9 @@ class Federation:
         absent |= {site: notice.why for site, notice in away.items()}
         told = tuple(away.values())
         todo = {
-            site: pack(Question(terms.hash, index, heard[site].float(), told)) for site in cohort if site not in absent
+            site: pack(TrainRequest(terms.hash, index, heard[site].float(), told))
+            for site in cohort
+            if site not in absent
         }
         rows: dict[int, Tensor] = {}
         for _ in range(_TRIES):
@@ -171,9 +173,9 @@ class Federation:
     def _heard(self, index: int, site: int, data: bytes, rows: dict[int, Tensor], absent: dict[int, str]) -> None:
         largest = _HUGE * (1 + float(self.progress.received.abs().max()))
         try:
-            reply = unpack_reply(data, self.terms.widths[1])
+            reply = unpack_response(data, self.terms.widths[1])
             self._learn(site, reply)
-        except (Malformed, BadNotice):
+        except (MalformedMessage, InvalidNotice):
             absent[site] = "malformed"
             return
         if reply.message is None:
@@ -185,7 +187,7 @@ class Federation:
         else:
             rows[site] = reply.message
 
-    def _learn(self, site: int, reply: Reply) -> None:
+    def _learn(self, site: int, reply: TrainResponse) -> None:
         """Keep what a site has signed of its absence: in later rounds the others are shown it.
 
         Raises:
@@ -195,10 +197,10 @@ class Federation:
         for notice in reply.notices:
             notice.check(terms.hash, terms.cards, terms.rounds)
             if notice.site != site or not terms.leaves_out:
-                raise BadNotice("a notice of another site, or in a plan that uses none")
+                raise InvalidNotice("a notice of another site, or in a plan that uses none")
         self._learned += [notice for notice in reply.notices if notice not in [*self._notices, *self._learned]]
 
-    def _away(self, index: int) -> dict[int, Notice]:
+    def _away(self, index: int) -> dict[int, AbsenceNotice]:
         """Who has signed that it is absent from a round, by what was known when the round began."""
         return {notice.site: notice for notice in self._notices if notice.covers(index)}
 
@@ -207,7 +209,7 @@ class Federation:
         before, answered = self.progress, sorted(rows)
         self._network.only(torch.tensor(answered))
         message = torch.stack([rows[site] for site in answered]).to(before.received.dtype)
-        reply = server_half(self.strategy, self._network, message, before.reply)
+        reply = server_update(self.strategy, self._network, message, before.reply)
         if not bool(torch.isfinite(reply.models).all() and torch.isfinite(reply.received).all()):
             return False
         parts = {"received": reply.received, "server": reply.server, "output": reply.output, "models": reply.models}
@@ -223,7 +225,7 @@ class Federation:
         torch.save({"plan": self.terms.hash, "known": json.dumps(known), **stored}, content)
         self._folder.write(_STATE, content.getvalue())
 
-    def _begun(self, first: Progress) -> Progress:
+    def _begun(self, first: TrainState) -> TrainState:
         """Where the federation stands; sites alone have the state of local steps."""
         path = self._folder.path / _STATE
         if not path.exists():
@@ -231,7 +233,7 @@ class Federation:
         try:
             stored = torch.load(path, weights_only=True)
             plan, known = stored.pop("plan"), json.loads(stored.pop("known"))
-            over, notices = known["over"], [Notice.model_validate(one) for one in known["notices"]]
+            over, notices = known["over"], [AbsenceNotice.model_validate(one) for one in known["notices"]]
             found = first.restored({**first.stored(), **stored})
         except (RuntimeError, KeyError, TypeError, ValueError, EOFError, UnpicklingError) as error:
             raise FedprivError(f"{path} cannot be read; choose another folder") from error

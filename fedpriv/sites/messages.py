@@ -13,7 +13,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from fedpriv.errors import FedprivError
-from fedpriv.sites.notice import Notice
+from fedpriv.sites.absence_notice import AbsenceNotice
 
 Code = Literal[
     "malformed",
@@ -32,12 +32,12 @@ _OVERHEAD = 4096  # bytes of names and numbers beside a row
 _FACTS = {"plan", "round", "code", "notices"}
 
 
-class Malformed(FedprivError):
+class MalformedMessage(FedprivError):
     """Bytes that are no message of the expected kind."""
 
 
 @dataclass(frozen=True)
-class Question:
+class TrainRequest:
     """What a server asks of a site.
 
     Attributes:
@@ -50,11 +50,11 @@ class Question:
     plan: str
     round: int
     heard: Tensor
-    notices: tuple[Notice, ...] = ()
+    notices: tuple[AbsenceNotice, ...] = ()
 
 
 @dataclass(frozen=True)
-class Reply:
+class TrainResponse:
     """What a site says.
 
     Attributes:
@@ -69,20 +69,20 @@ class Reply:
     round: int
     message: Tensor | None
     code: Code | None
-    notices: tuple[Notice, ...] = ()
+    notices: tuple[AbsenceNotice, ...] = ()
 
 
-def pack(message: Question | Reply) -> bytes:
+def pack(message: TrainRequest | TrainResponse) -> bytes:
     """The bytes of a message, the same for the same message."""
-    row = message.heard if isinstance(message, Question) else message.message
-    code = None if isinstance(message, Question) else message.code
+    row = message.heard if isinstance(message, TrainRequest) else message.message
+    code = None if isinstance(message, TrainRequest) else message.code
     notices = [notice.model_dump() for notice in message.notices]
     facts = {"plan": message.plan, "round": message.round, "code": code, "notices": notices}
     tensors = {} if row is None else {"row": row.detach().cpu().contiguous()}
     return save(tensors, {"fedpriv": json.dumps(facts, sort_keys=True)})
 
 
-def unpack_question(data: bytes) -> Question:
+def unpack_request(data: bytes) -> TrainRequest:
     """Read a question.
 
     Raises:
@@ -90,46 +90,46 @@ def unpack_question(data: bytes) -> Question:
     """
     plan, at, code, row, notices = _unpacked(data)
     if row is None or code is not None:
-        raise Malformed("a question has a row and no code")
-    return Question(plan, at, row, notices)
+        raise MalformedMessage("a question has a row and no code")
+    return TrainRequest(plan, at, row, notices)
 
 
-def unpack_reply(data: bytes, width: int) -> Reply:
+def unpack_response(data: bytes, width: int) -> TrainResponse:
     """Read a reply of `width` numbers, or a refusal.
 
     Raises:
         Malformed: the bytes are neither.
     """
     if len(data) > 4 * width + _OVERHEAD:
-        raise Malformed("too long")
+        raise MalformedMessage("too long")
     plan, at, code, row, notices = _unpacked(data)
     known = next((one for one in get_args(Code) if one == code), None)
     if (row is None) == (code is None) or code != known or (row is not None and len(row) != width):
-        raise Malformed("a reply has a row of its width, or a known code")
-    return Reply(plan, at, row, known, notices)
+        raise MalformedMessage("a reply has a row of its width, or a known code")
+    return TrainResponse(plan, at, row, known, notices)
 
 
-def _unpacked(data: bytes) -> tuple[str, int, str | None, Tensor | None, tuple[Notice, ...]]:
+def _unpacked(data: bytes) -> tuple[str, int, str | None, Tensor | None, tuple[AbsenceNotice, ...]]:
     try:
         tensors, facts = load(data), _facts(data)
         notices = _notices(facts["notices"])
     except (SafetensorError, ValueError, RecursionError, KeyError, TypeError) as error:
-        raise Malformed("not a message") from error
+        raise MalformedMessage("not a message") from error
     plan, at, code, row = facts["plan"], facts["round"], facts["code"], tensors.get("row")
     if not (isinstance(plan, str) and type(at) is int and at >= 0 and (code is None or isinstance(code, str))):
-        raise Malformed("facts of another kind")
+        raise MalformedMessage("facts of another kind")
     if {*tensors} - {"row"} or (row is not None and (row.dim() != 1 or row.dtype != torch.float32)):
-        raise Malformed("numbers of another shape or type")
+        raise MalformedMessage("numbers of another shape or type")
     if row is not None and not bool(torch.isfinite(row).all()):
-        raise Malformed("numbers that are not finite")
+        raise MalformedMessage("numbers that are not finite")
     return plan, at, code, row, notices
 
 
-def _notices(told: object) -> tuple[Notice, ...]:
+def _notices(told: object) -> tuple[AbsenceNotice, ...]:
     """Notices whose signatures are still to be checked."""
     if not isinstance(told, list):
-        raise Malformed("notices are a list")
-    return tuple(Notice.model_validate(one) for one in told)
+        raise MalformedMessage("notices are a list")
+    return tuple(AbsenceNotice.model_validate(one) for one in told)
 
 
 def _facts(data: bytes) -> Mapping[str, object]:
@@ -137,5 +137,5 @@ def _facts(data: bytes) -> Mapping[str, object]:
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     facts = json.loads(header["__metadata__"]["fedpriv"])
     if not isinstance(facts, dict) or {*facts} != _FACTS:
-        raise Malformed("other facts")
+        raise MalformedMessage("other facts")
     return facts

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from fedpriv.errors import LedgerError
 from fedpriv.privacy.budget import Budget
-from fedpriv.privacy.composition import Spending
+from fedpriv.privacy.composition import RunCost
 from fedpriv.randomness.streams import Randomness
-from fedpriv.sites.guard import of_one
+from fedpriv.sites.plan_filter import of_one
+from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.site_folder import SiteFolder
-from fedpriv.sites.terms import Terms
 
 
 class Reservation:
@@ -27,13 +27,13 @@ class Reservation:
         LedgerError: the budget is missing, damaged or altered.
     """
 
-    def __init__(self, folder: SiteFolder, terms: Terms, number: int) -> None:
+    def __init__(self, folder: SiteFolder, terms: ResolvedPlan, number: int) -> None:
         place = folder.settings.budget.file
         self._budget = None if place is None else Budget(Path(place))
         noise = Randomness(terms.seed, folder.secret_seed, 0, terms.hash).noise_name()
         mine = [record for record in terms.plan.records if record.clients is None or number in record.clients]
         records = [of_one(record, number, len(terms.cards)) for record in mine]
-        self._wanted = Spending(f"site {folder.settings.name}, plan {terms.hash[:32]}", records, 1, noise=noise)
+        self._wanted = RunCost(f"site {folder.settings.name}, plan {terms.hash[:32]}", records, 1, noise=noise)
 
     def check(self) -> None:
         """Refuse a plan that the budget does not allow; nothing is reserved.

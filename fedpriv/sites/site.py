@@ -11,16 +11,16 @@ from pathlib import Path
 from fedpriv.checks import checked
 from fedpriv.data.base import size
 from fedpriv.errors import BudgetExhausted, ConfigError
-from fedpriv.privacy.accounting.spent import Spent
-from fedpriv.sites.card import Card
-from fedpriv.sites.guard import NotAsPlanned, planned_of
-from fedpriv.sites.membership import Membership, make_accountant, number_of, own_data
-from fedpriv.sites.messages import Code, Malformed, Reply, pack, unpack_question
-from fedpriv.sites.notice import BadNotice, Notice
-from fedpriv.sites.plan import Proposal
+from fedpriv.privacy.accounting.spent import PrivacySpent
+from fedpriv.sites.absence_notice import AbsenceNotice, InvalidNotice
+from fedpriv.sites.descriptor import SiteDescriptor
+from fedpriv.sites.federation_plan import FederationPlan
+from fedpriv.sites.messages import Code, MalformedMessage, TrainResponse, pack, unpack_request
+from fedpriv.sites.plan_filter import UnplannedRelease, planned_of
 from fedpriv.sites.reserving import Reservation
-from fedpriv.sites.site_folder import Budget, SiteFolder, SiteSettings
-from fedpriv.sites.terms import Terms
+from fedpriv.sites.resolved_plan import ResolvedPlan
+from fedpriv.sites.session import SiteSession, make_accountant, number_of, own_data
+from fedpriv.sites.site_folder import SiteBudget, SiteFolder, SiteSettings
 
 _LOG = logging.getLogger(__name__)
 _ROUNDED = 1 + 1e-6
@@ -45,7 +45,7 @@ class Site:
 
     def __init__(self, folder: str | Path) -> None:
         self._one_at_a_time = _lock_of(Path(folder))
-        self._members: dict[str, Membership] = {}
+        self._members: dict[str, SiteSession] = {}
         with self._one_at_a_time:
             self._folder = SiteFolder(Path(folder))
             try:
@@ -71,17 +71,19 @@ class Site:
         found = own_data(read.data, read.client)[0]
         made = SiteFolder.new(Path(folder), read)
         count = size(found) if read.public_size is None else read.public_size
-        made.tell(Card(name=read.name, size=count, size_declared=read.public_size is not None, **made.public_keys))
+        made.tell(
+            SiteDescriptor(name=read.name, size=count, size_declared=read.public_size is not None, **made.public_keys)
+        )
         made.close()
         return cls(folder)
 
     @cached_property
-    def card(self) -> Card:
+    def card(self) -> SiteDescriptor:
         """What others are told."""
-        return Card.model_validate_json((self._folder.path / "card.json").read_bytes())
+        return SiteDescriptor.model_validate_json((self._folder.path / "card.json").read_bytes())
 
     @property
-    def budget(self) -> Budget:
+    def budget(self) -> SiteBudget:
         """The most that this site spends, in all federations together."""
         return self._folder.settings.budget
 
@@ -91,24 +93,24 @@ class Site:
             for plan in self.plans:
                 self._member(plan)
 
-    def consider(self, text: str) -> tuple[Proposal, Terms]:
+    def consider(self, text: str) -> tuple[FederationPlan, ResolvedPlan]:
         """What a plan asks of this site; nothing is accepted.
 
         Raises:
             ConfigError: it is no plan, does not have this site, is refused between organisations, or costs more than
                 it says.
         """
-        proposal = Proposal.read(text)
+        proposal = FederationPlan.read(text)
         card = proposal.cards[number_of(self._folder, proposal)]
         if card != self.card:
             raise ConfigError("plan.sites", card.name, "the plan has another card of this site")
-        terms = Terms.of(proposal)
+        terms = ResolvedPlan.of(proposal)
         said, costs = terms.plan.privacy.epsilon, terms.plan.spent().epsilon
         if said is not None and costs > said * _ROUNDED:
             raise ConfigError("plan.privacy.epsilon", said, f"its noise costs {costs:.4g}: do not accept it")
         return proposal, terms
 
-    def join(self, text: str, accept: str) -> Proposal:
+    def join(self, text: str, accept: str) -> FederationPlan:
         """Accept a plan: its settings, its price, and everybody's keys. Its questions are answered from now on.
 
         Args:
@@ -131,7 +133,7 @@ class Site:
             self._announce_accepted()
             member = self._members.get(proposal.hash)
             if member is None:
-                member = Membership(self._folder, proposal, terms, self._accountant)
+                member = SiteSession(self._folder, proposal, terms, self._accountant)
             self._accountant.check_plan(proposal.hash, member.planned)
             reservation.make()
             self._folder.accept(proposal)
@@ -143,7 +145,7 @@ class Site:
         """Has the accountant know all accepted plans, also those that nobody has asked for since the site started."""
         for plan, proposal in self.plans.items():
             if plan not in self._members:
-                planned = planned_of(Terms.of(proposal), number_of(self._folder, proposal))
+                planned = planned_of(ResolvedPlan.of(proposal), number_of(self._folder, proposal))
                 self._accountant.add_plan(plan, planned)
 
     def answer(self, question: bytes) -> bytes:
@@ -157,7 +159,7 @@ class Site:
     def _answered(self, question: bytes) -> bytes:
         plan, at = "", 0
         try:
-            asked = unpack_question(question)
+            asked = unpack_request(question)
             plan, at = asked.plan, asked.round
             if plan not in self.plans:
                 return _refusal("", at, "other_plan")
@@ -165,17 +167,17 @@ class Site:
             return reply if isinstance(reply, bytes) else pack(reply)
         except BudgetExhausted:
             return _refusal(plan, at, "over_budget")
-        except NotAsPlanned:
+        except UnplannedRelease:
             return _refusal(plan, at, "not_as_planned")
-        except BadNotice:
+        except InvalidNotice:
             return _refusal(plan, at, "bad_notice")
-        except Malformed:
+        except MalformedMessage:
             return _refusal(plan, at, "malformed")
         except Exception:  # whatever it is: its text may hold data, so it stays here
             _LOG.exception("a question was not answered")
             return _refusal(plan, at, "failed")
 
-    def say_absent(self, plan: str, first: int, last: int) -> Notice:
+    def say_absent(self, plan: str, first: int, last: int) -> AbsenceNotice:
         """Sign that this site answers nothing from round `first` to `last`, counted from 0, of the plan with this hash.
 
         The others then leave the noise of its pairs out. The notice leaves with the next replies, and cannot be taken
@@ -189,7 +191,7 @@ class Site:
         with self._one_at_a_time:
             return self._member(plan).say_absent(first, last, "away")
 
-    def spent(self) -> Spent:
+    def spent(self) -> PrivacySpent:
         """What this site has spent so far, in all its federations together.
 
         Raises:
@@ -199,21 +201,21 @@ class Site:
             self._folder.check()
             return self._accountant.spent()
 
-    def notices(self, plan: str) -> Sequence[Notice]:
+    def notices(self, plan: str) -> Sequence[AbsenceNotice]:
         """What this site has signed of its absence, in the federation with this hash."""
         return self._folder.notices(self.plans[plan])
 
     @property
-    def plans(self) -> Mapping[str, Proposal]:
+    def plans(self) -> Mapping[str, FederationPlan]:
         """The plans that this site has accepted, by their hash."""
         return {found.hash: found for found in self._folder.accepted}
 
-    def _member(self, plan: str) -> Membership:
+    def _member(self, plan: str) -> SiteSession:
         if plan not in self._members:
             found = self.plans[plan]
-            terms = Terms.of(found)
+            terms = ResolvedPlan.of(found)
             Reservation(self._folder, terms, number_of(self._folder, found)).check_made()
-            member = Membership(self._folder, found, terms, self._accountant)
+            member = SiteSession(self._folder, found, terms, self._accountant)
             self._accountant.add_plan(plan, member.planned)
             self._members[plan] = member
         return self._members[plan]
@@ -235,4 +237,4 @@ def _lock_of(folder: Path) -> threading.RLock:
 
 
 def _refusal(plan: str, at: int, code: Code) -> bytes:
-    return pack(Reply(plan, at, None, code))
+    return pack(TrainResponse(plan, at, None, code))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from fedpriv.errors import BudgetExhausted
 from fedpriv.privacy.accounting.accountant import Accountant
-from fedpriv.privacy.accounting.spent import Spent
+from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.record import Record
 
 
@@ -25,7 +25,7 @@ class SiteAccountant:
     Args:
         epsilon: The most that the site may spend, over all plans.
         delta: Failure probability at which that holds.
-        on_record: The site's own part (`fedpriv.sites.guard.of_one`) of every record of its ledgers, by plan.
+        on_record: The site's own part (`fedpriv.sites.plan_filter.of_one`) of every record of its ledgers, by plan.
     """
 
     def __init__(self, epsilon: float, delta: float, on_record: Mapping[str, Sequence[Record]]) -> None:
@@ -108,7 +108,7 @@ class SiteAccountant:
                 return record.round
         return None
 
-    def spent(self) -> Spent:
+    def spent(self) -> PrivacySpent:
         """Tight upper bound on what the site has spent in all its plans together."""
         with self._lock:
             return self._accountant.spent()

@@ -25,11 +25,11 @@ from fedpriv.errors import ConfigError, DataError, FedprivError
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.agreement import new_key, public_key
 from fedpriv.randomness.streams import new_secret
-from fedpriv.sites import notice
-from fedpriv.sites.card import KIND, SIGNING, Card
-from fedpriv.sites.notice import Notice
+from fedpriv.sites import absence_notice
+from fedpriv.sites.absence_notice import AbsenceNotice
+from fedpriv.sites.descriptor import KIND, SIGNING, SiteDescriptor
+from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.on_record import LEDGER, PLAN, PLANS, STATE, Kept, accepted_hashes, ledger_beside, plan_files
-from fedpriv.sites.plan import Proposal
 from fedpriv.storage import files, strict_yaml
 from fedpriv.storage.folder import RunFolder
 
@@ -41,7 +41,7 @@ _DATA_DIGEST = "data_digest"  # keyed with the secret seed
 _WHOLE: dict[str, Any] = {"kind": "iid", "n_clients": 1}
 
 
-class Budget(Section):
+class SiteBudget(Section):
     """The most that a site spends, in all federations together.
 
     Attributes:
@@ -71,7 +71,7 @@ class SiteSettings(Section):
     data: DataSection
     client: Whole = 0
     public_size: Count | None = None
-    budget: Budget
+    budget: SiteBudget
 
     @model_validator(mode="before")
     @classmethod
@@ -129,7 +129,7 @@ class SiteFolder:
         path.chmod(0o700)
         lock.write(_SEED, f"{new_secret():032x}".encode())
         lock.write(_KEY, new_key().hex().encode())
-        lock.write(_SIGNING_KEY, notice.new_key().hex().encode())
+        lock.write(_SIGNING_KEY, absence_notice.new_key().hex().encode())
         for name, key in zip((NODE_KEY, f"{NODE_KEY}.pub"), _node_key(), strict=True):
             lock.write(name, key)
         told = settings.model_dump(mode="json")
@@ -146,24 +146,24 @@ class SiteFolder:
     @property
     def public_keys(self) -> Mapping[str, str]:
         """As its card has them."""
-        signing = notice.public_key(self.signing_key).hex()
+        signing = absence_notice.public_key(self.signing_key).hex()
         return {"public_key": f"{KIND}{self.public_key.hex()}", "signing_key": f"{SIGNING}{signing}"}
 
-    def tell(self, card: Card) -> Path:
+    def tell(self, card: SiteDescriptor) -> Path:
         """Write the card, which may leave; returns where."""
         self._lock.write(CARD, card.dumps().encode() + b"\n")
         return self.path / CARD
 
     @property
-    def accepted(self) -> Sequence[Proposal]:
+    def accepted(self) -> Sequence[FederationPlan]:
         """The plans that this site has accepted.
 
         Raises:
             LedgerError: one is missing.
         """
-        return [Proposal.read(files.read(path).decode()) for path in plan_files(self.path)]
+        return [FederationPlan.read(files.read(path).decode()) for path in plan_files(self.path)]
 
-    def accept(self, proposal: Proposal) -> None:
+    def accept(self, proposal: FederationPlan) -> None:
         """Keep a plan, whose questions are answered from now on."""
         self.run(proposal)
         self._lock.check()
@@ -176,18 +176,18 @@ class SiteFolder:
         if hashes != accepted_hashes(self.path):
             self._lock.write(PLANS, json.dumps(hashes).encode() + b"\n")
 
-    def run(self, proposal: Proposal) -> Path:
+    def run(self, proposal: FederationPlan) -> Path:
         """The folder of a federation, made where there is none."""
         folder = self._of(proposal)
         for made in (folder.parent, folder):
             made.mkdir(0o700, exist_ok=True)
         return folder
 
-    def ledger(self, proposal: Proposal) -> Path:
+    def ledger(self, proposal: FederationPlan) -> Path:
         """The ledger of a federation."""
         return self._of(proposal) / LEDGER
 
-    def released(self, proposal: Proposal) -> Sequence[Record]:
+    def released(self, proposal: FederationPlan) -> Sequence[Record]:
         """What the site has released in a federation, by its ledger; nothing before the plan is accepted.
 
         Raises:
@@ -198,7 +198,7 @@ class SiteFolder:
             return []
         return ledger_beside(plan_file).records
 
-    def kept(self, proposal: Proposal) -> Kept:
+    def kept(self, proposal: FederationPlan) -> Kept:
         """What the site keeps of a federation.
 
         Raises:
@@ -206,7 +206,7 @@ class SiteFolder:
         """
         return Kept.read(self._of(proposal) / STATE)
 
-    def keep(self, proposal: Proposal, kept: Kept) -> None:
+    def keep(self, proposal: FederationPlan, kept: Kept) -> None:
         """Write to the disk what the site keeps of a federation.
 
         Raises:
@@ -216,7 +216,7 @@ class SiteFolder:
         torch.save({field.name: getattr(kept, field.name) for field in fields(kept)}, content)
         self._write(proposal, STATE, content.getvalue())
 
-    def notices(self, proposal: Proposal) -> list[Notice]:
+    def notices(self, proposal: FederationPlan) -> list[AbsenceNotice]:
         """What the site has said of its absence in a federation.
 
         Raises:
@@ -226,11 +226,11 @@ class SiteFolder:
         if not path.exists():
             return []
         try:
-            return [Notice.model_validate(one) for one in json.loads(files.read(path))]
+            return [AbsenceNotice.model_validate(one) for one in json.loads(files.read(path))]
         except (ValueError, TypeError) as error:
             raise FedprivError(f"{path} cannot be read: this site cannot go on in that federation") from error
 
-    def remember(self, proposal: Proposal, notices: Sequence[Notice]) -> None:
+    def remember(self, proposal: FederationPlan, notices: Sequence[AbsenceNotice]) -> None:
         """Write to the disk what the site has said of its absence, before anybody hears it.
 
         Raises:
@@ -238,7 +238,7 @@ class SiteFolder:
         """
         self._write(proposal, NOTICES, json.dumps([one.model_dump() for one in notices]).encode())
 
-    def check_data(self, proposal: Proposal, digest: bytes, *, has_released: bool) -> None:
+    def check_data(self, proposal: FederationPlan, digest: bytes, *, has_released: bool) -> None:
         """Take note of a keyed digest of the site's examples when a plan is accepted, and compare it from then on.
 
         Args:
@@ -276,14 +276,14 @@ class SiteFolder:
         """Let others use the folder."""
         self._lock.close()
 
-    def _write(self, proposal: Proposal, name: str, content: bytes) -> None:
+    def _write(self, proposal: FederationPlan, name: str, content: bytes) -> None:
         self._lock.check()
         try:
             files.write_whole(self._of(proposal) / name, content)
         except OSError as error:
             raise FedprivError(f"{self.path}: {name} could not be written ({error.strerror})") from error
 
-    def _of(self, proposal: Proposal) -> Path:
+    def _of(self, proposal: FederationPlan) -> Path:
         return self.path / "runs" / proposal.hash
 
 

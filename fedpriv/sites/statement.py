@@ -9,22 +9,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedpriv.errors import FedprivError
-from fedpriv.privacy.accounting.spent import Spent, up
+from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
 from fedpriv.privacy.adversaries import COLLUDERS, MESSAGES, MODEL, SERVER
-from fedpriv.privacy.composition import Spending, compose
+from fedpriv.privacy.composition import RunCost, compose
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.matrix import Cell, matrix
 from fedpriv.privacy.record import Record
 from fedpriv.reports import wording
 from fedpriv.reports.picture import draw_budget
 from fedpriv.reports.statement import Section, Statement, against, made_by, purpose_of, unbounded
-from fedpriv.sites.card import Card
-from fedpriv.sites.guard import of_one
-from fedpriv.sites.notice import Notice
+from fedpriv.sites.absence_notice import AbsenceNotice
+from fedpriv.sites.descriptor import SiteDescriptor
+from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.on_record import ledger_beside, plan_files
-from fedpriv.sites.plan import Proposal
+from fedpriv.sites.plan_filter import of_one
+from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.site_folder import CARD, NOTICES, SETTINGS, SiteSettings
-from fedpriv.sites.terms import Terms
 from fedpriv.storage import files
 
 _TOLD = "That this site takes part, its card (name, public number of records, public key), and when it answers."
@@ -36,13 +36,13 @@ _KEEP = "The site's folder holds its secrets: who has read it can subtract the n
 class _Federation:
     """One federation, as this site has taken part in it."""
 
-    proposal: Proposal
+    proposal: FederationPlan
     ledger: LedgerFile
     plan: Path
-    done: Spending
-    whole: Spending
+    done: RunCost
+    whole: RunCost
     colluders: int | None
-    notices: Sequence[Notice]
+    notices: Sequence[AbsenceNotice]
 
 
 def is_site(folder: Path) -> bool:
@@ -63,7 +63,7 @@ def statement_of_site(folder: Path, *, colluders: int = 1, group: int = 10) -> S
         PrivacyError: its federations protect nothing in common.
     """
     settings = SiteSettings.read(folder / SETTINGS)
-    card = Card.model_validate_json(files.read(folder / CARD))
+    card = SiteDescriptor.model_validate_json(files.read(folder / CARD))
     found = [_read(path, card) for path in plan_files(folder)]
     if not found:
         raise FedprivError(f"{folder} has joined no federation: there is nothing to state yet")
@@ -95,8 +95,8 @@ def draw_site(folder: Path, place: Path) -> None:
         FedprivError: a file of the site is missing, damaged or altered.
     """
     settings = SiteSettings.read(folder / SETTINGS)
-    card = Card.model_validate_json(files.read(folder / CARD))
-    delta, before = settings.budget.delta, list[Spending]()
+    card = SiteDescriptor.model_validate_json(files.read(folder / CARD))
+    delta, before = settings.budget.delta, list[RunCost]()
     spent, begins = {0: 0.0}, dict[int, str]()
     plans = sorted(plan_files(folder), key=lambda path: path.stat().st_mtime)
     for one in (_read(path, card) for path in plans):
@@ -109,18 +109,18 @@ def draw_site(folder: Path, place: Path) -> None:
     draw_budget(spent, settings.budget.epsilon, begins, f"Site {card.name}: epsilon at delta={delta:g}", place)
 
 
-def _read(path: Path, card: Card) -> _Federation:
-    proposal = Proposal.read(files.read(path).decode())
+def _read(path: Path, card: SiteDescriptor) -> _Federation:
+    proposal = FederationPlan.read(files.read(path).decode())
     number, n_sites = list(proposal.cards).index(card), len(proposal.cards)
     ledger = ledger_beside(path)
-    asked = [one for one in Terms.of(proposal).plan.records if one.clients is None or number in one.clients]
+    asked = [one for one in ResolvedPlan.of(proposal).plan.records if one.clients is None or number in one.clients]
 
-    def spending(records: Sequence[Record]) -> Spending:
-        return Spending(proposal.document.run, [of_one(one, number, n_sites) for one in records], 1)
+    def spending(records: Sequence[Record]) -> RunCost:
+        return RunCost(proposal.document.run, [of_one(one, number, n_sites) for one in records], 1)
 
     done = spending(ledger.records)
     said = path.with_name(NOTICES)
-    notices = [Notice.model_validate(one) for one in json.loads(files.read(said))] if said.exists() else []
+    notices = [AbsenceNotice.model_validate(one) for one in json.loads(files.read(said))] if said.exists() else []
     named = min((one.pairs.colluders for one in asked if one.pairs is not None), default=None)
     return _Federation(proposal, ledger, path, done, spending(asked), named, notices)
 
@@ -134,7 +134,7 @@ def _at_most(number: int) -> str:
     return f"at most {number} of" if number else "none of"
 
 
-def _cells(found: Sequence[_Federation], card: Card, delta: float, colluders: int, group: int) -> list[Cell]:
+def _cells(found: Sequence[_Federation], card: SiteDescriptor, delta: float, colluders: int, group: int) -> list[Cell]:
     """What holds for this site's own records, whatever the others do."""
     sizes, named = None if card.size_declared else (card.size,), _named(found)
     own = [replace(one.done, sizes=sizes, data=card.name) for one in found]
@@ -149,7 +149,9 @@ def _cells(found: Sequence[_Federation], card: Card, delta: float, colluders: in
     return [*known, *few, *(unbounded(one, "the plan names fewer, and no bound is known") for one in many)]
 
 
-def _protected(settings: SiteSettings, card: Card, found: Sequence[_Federation], spent: Spent) -> Section:
+def _protected(
+    settings: SiteSettings, card: SiteDescriptor, found: Sequence[_Federation], spent: PrivacySpent
+) -> Section:
     shared = spent.relation.partition("(")[2].removesuffix(")")
     declared = "a number that it chose" if card.size_declared else "as many as it has"
     rows = [
@@ -189,15 +191,17 @@ def _released(found: Sequence[_Federation]) -> Section:
     return Section("What was released, and when?", (text, *signed), (), (heading, *rows))
 
 
-def _cost(found: Sequence[_Federation], spent: Spent, whole: Spent, limit: str) -> Section:
+def _cost(found: Sequence[_Federation], spent: PrivacySpent, whole: PrivacySpent, limit: str) -> Section:
     delta = spent.delta
     rows = [(one.done.name, str(compose([one.done], delta))) for one in found]
     rows += [("together so far", str(spent))]
     if math.isfinite(whole.epsilon):
-        rows += [("if all plans are carried out", f"epsilon={up(whole.epsilon)} at delta={wording.small(delta)}")]
+        rows += [("if all plans are carried out", f"epsilon={round_up(whole.epsilon)} at delta={wording.small(delta)}")]
         again = compose([*(one.whole for one in found), found[-1].whole], delta)
-        rows += [("and with one more like the last", f"epsilon={up(again.epsilon)} at delta={wording.small(delta)}")]
-    so_far = f"epsilon={up(spent.epsilon)} of {limit} is spent so far; an answer that would pass it is refused"
+        rows += [
+            ("and with one more like the last", f"epsilon={round_up(again.epsilon)} at delta={wording.small(delta)}")
+        ]
+    so_far = f"epsilon={round_up(spent.epsilon)} of {limit} is spent so far; an answer that would pass it is refused"
     rows += [("the site's lifetime budget", so_far)]
     text = "Federations compose as one if joining later ones did not depend on the answers of earlier ones."
     return Section("What did all federations cost together, and what would another one cost?", (text,), tuple(rows))

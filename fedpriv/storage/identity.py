@@ -65,16 +65,20 @@ ASIDE: Mapping[str, bool] = {"aside": True}
 """Metadata of a dataclass's field that says nothing of what is computed, such as where a file lies: in no digest."""
 
 MOVED = {
-    f"fedpriv.strategies.{now}.{name}": f"fedpriv.strategies.{was}.{name}"
-    for name, was, now in (
-        ("StepSize", "gossip", "schedules"),
-        ("Decay", "admm", "schedules"),
-        ("Penalty", "admm", "schedules"),
-        ("ServerSgd", "fedavg", "server_optimizers"),
-        ("ServerAdaptive", "fedavg", "server_optimizers"),
-    )
+    **{
+        f"fedpriv.strategies.{now}.{name}": f"fedpriv.strategies.{was}.{name}"
+        for name, was, now in (
+            ("StepSize", "gossip", "schedules"),
+            ("Decay", "admm", "schedules"),
+            ("Penalty", "admm", "schedules"),
+            ("ServerSgd", "fedavg", "server_optimizers"),
+            ("ServerAdaptive", "fedavg", "server_optimizers"),
+        )
+    },
+    "fedpriv.strategies.gossip.GossipAverage": "fedpriv.strategies.gossip.Gossip",
+    "fedpriv.privacy.pairwise.KeyAgreedPairwise": "fedpriv.privacy.pairwise.Agreed",
 }
-"""Classes of settings that lie elsewhere by now: digests have the name that they had, or noise would be another."""
+"""Classes of settings that are called otherwise by now: digests have the name that they had, for equal noise."""
 
 
 def of_config(config: Mapping[str, Any]) -> str:

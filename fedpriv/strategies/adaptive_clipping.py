@@ -32,8 +32,8 @@ from fedpriv.strategies.state import S
 class ClipToHeard:
     """Clip the inner step's update to the bound received in the last column, and send whether it was within it."""
 
-    hears: ClassVar[tuple[str, ...]] = ("model", "clip_bound")
-    says: ClassVar[tuple[str, ...]] = ("update", "inside")
+    receives: ClassVar[tuple[str, ...]] = ("model", "clip_bound")
+    sends: ClassVar[tuple[str, ...]] = ("update", "inside")
     linear: ClassVar[bool] = False  # clipping is not
 
     inner: LocalStep[Any]
@@ -80,8 +80,8 @@ class Bounded(Generic[S]):
 class FollowQuantile(Generic[S]):
     """Undo the scaling for the inner aggregator, and move the bound towards the quantile."""
 
-    hears: ClassVar[tuple[str, ...]] = ("update", "inside")
-    says: ClassVar[tuple[str, ...]] = ("model", "clip_bound")
+    receives: ClassVar[tuple[str, ...]] = ("update", "inside")
+    sends: ClassVar[tuple[str, ...]] = ("model", "clip_bound")
 
     inner: Aggregator[S]
     initial: float
@@ -149,7 +149,7 @@ def adaptive_clipping(
     Raises:
         ConfigError: an option is out of range, or clients of the strategy exchange something else.
     """
-    if strategy.local_step.hears != ("model",) or strategy.local_step.says != ("update",):
+    if strategy.local_step.receives != ("model",) or strategy.local_step.sends != ("update",):
         raise ConfigError("strategy", strategy.name, "adaptive clipping needs clients that hear a model, say an update")
     aggregator = FollowQuantile(strategy.aggregator, initial, quantile, clip_learning_rate, share)
     return Strategy(

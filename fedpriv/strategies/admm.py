@@ -141,8 +141,8 @@ class AdmmStep:
             eta it is heavy-ball gradient descent with momentum 1 / (1 + rho eta).
     """
 
-    hears: ClassVar[tuple[str, ...]] = ("consensus",)
-    says: ClassVar[tuple[str, ...]] = ("shifted_primal",)
+    receives: ClassVar[tuple[str, ...]] = ("consensus",)
+    sends: ClassVar[tuple[str, ...]] = ("shifted_primal",)
     memory: ClassVar[Memory] = "private"  # the client's own z_p and lambda_p
 
     step: Prox | Trust
@@ -176,8 +176,8 @@ class AdmmStep:
 class AdmmServer:
     """`w = mean_p(z_p - lambda_p / rho)`, eq 4a: a plain mean of the messages."""
 
-    hears: ClassVar[tuple[str, ...]] = ("shifted_primal",)
-    says: ClassVar[tuple[str, ...]] = ("consensus",)
+    receives: ClassVar[tuple[str, ...]] = ("shifted_primal",)
+    sends: ClassVar[tuple[str, ...]] = ("consensus",)
     is_sum: ClassVar[bool] = True
 
     def init(self, params: Tensor) -> tuple[Tensor, None]:

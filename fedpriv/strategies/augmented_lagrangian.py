@@ -73,8 +73,8 @@ class AdmmBlock:
         solver: Solves the subproblem.
     """
 
-    hears: ClassVar[tuple[str, ...]] = ("consensus", "phase", "tolerance")
-    says: ClassVar[tuple[str, ...]] = ("shifted_primal", "certificate")
+    receives: ClassVar[tuple[str, ...]] = ("consensus", "phase", "tolerance")
+    sends: ClassVar[tuple[str, ...]] = ("shifted_primal", "certificate")
     memory: ClassVar[Memory] = "private"  # multipliers and copies
     linear: ClassVar[bool] = False  # not in its answers
 
@@ -190,8 +190,8 @@ class AdmmServer:
         inner_rounds: Most rounds of an inner loop; if the last loop needs more, the run reports `converged` as false.
     """
 
-    hears: ClassVar[tuple[str, ...]] = ("shifted_primal", "certificate")
-    says: ClassVar[tuple[str, ...]] = ("consensus", "phase", "tolerance")
+    receives: ClassVar[tuple[str, ...]] = ("shifted_primal", "certificate")
+    sends: ClassVar[tuple[str, ...]] = ("consensus", "phase", "tolerance")
     is_sum: ClassVar[bool] = False
 
     outer: Outer

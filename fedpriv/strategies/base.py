@@ -148,8 +148,8 @@ class LocalStep(Protocol[S]):
     """What each client does in a round; S is the type of its state.
 
     Attributes:
-        hears: Names of what it receives, e.g. `("model",)`; must be what the aggregator `says`.
-        says: Names of what it sends, e.g. `("gradient",)`; must be what the aggregator `hears`.
+        receives: Names of what it receives, e.g. `("model",)`; must be what the aggregator `sends`.
+        sends: Names of what it sends, e.g. `("gradient",)`; must be what the aggregator `receives`.
         memory: `"none"` if a message depends only on what was received and on this round's answers, which noise on
             messages (`at: message`) needs; else `"private"`.
         linear: Whether messages are linear in the answers of this and earlier rounds, with the same public
@@ -157,8 +157,8 @@ class LocalStep(Protocol[S]):
             of messages depend on sums of answers only, which secure aggregation needs.
     """
 
-    hears: ClassVar[tuple[str, ...]]
-    says: ClassVar[tuple[str, ...]]
+    receives: ClassVar[tuple[str, ...]]
+    sends: ClassVar[tuple[str, ...]]
     memory: ClassVar[Memory]
     linear: ClassVar[bool]
 
@@ -172,7 +172,7 @@ class LocalStep(Protocol[S]):
 
 
 @runtime_checkable
-class Repeats(Protocol):
+class PeriodicQueries(Protocol):
     """A local step whose questions repeat, so that a plan asks them once. This is optional.
 
     A run is refused what its plan did not pay for, so a wrong number costs rounds, and never privacy.
@@ -188,13 +188,13 @@ class Aggregator(Protocol[S]):
     """What becomes of the messages; S is the type of its state.
 
     Attributes:
-        hears: Names of what it receives; must be what the local step `says`.
-        says: Names of what it sends; must be what the local step `hears`.
+        receives: Names of what it receives; must be what the local step `sends`.
+        sends: Names of what it sends; must be what the local step `receives`.
         is_sum: Whether it uses messages only through their (weighted) sum, which secure aggregation needs.
     """
 
-    hears: ClassVar[tuple[str, ...]]
-    says: ClassVar[tuple[str, ...]]
+    receives: ClassVar[tuple[str, ...]]
+    sends: ClassVar[tuple[str, ...]]
     is_sum: ClassVar[bool]
 
     def init(self, params: Tensor) -> tuple[Tensor, S]:
@@ -244,7 +244,7 @@ class Strategy:
 
     Raises:
         ConfigError: a part lacks something, or returns another type or shape (says which line to write), or what one
-            part says is not what the other hears.
+            part sends is not what the other receives.
     """
 
     local_step: LocalStep[Any]

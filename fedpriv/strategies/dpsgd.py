@@ -18,8 +18,8 @@ from fedpriv.checks import checked
 from fedpriv.plugins import Entry
 from fedpriv.storage.identity import ADDED
 from fedpriv.strategies.base import Memory, Oracle, Strategy
-from fedpriv.strategies.gossip import Gossip
-from fedpriv.strategies.optimizers import Kept, Optimizer, Sgd
+from fedpriv.strategies.gossip import GossipAverage
+from fedpriv.strategies.optimizers import ClientOptimizerState, Optimizer, Sgd
 from fedpriv.strategies.outputs import Average, last_or_average
 from fedpriv.strategies.schedules import Rate, StepSize, in_round
 
@@ -28,8 +28,8 @@ from fedpriv.strategies.schedules import Rate, StepSize, in_round
 class Descend:
     """The local part of a round: a gradient step from the mixed model."""
 
-    hears: ClassVar[tuple[str, ...]] = ("mixed_row",)
-    says: ClassVar[tuple[str, ...]] = ("row",)
+    receives: ClassVar[tuple[str, ...]] = ("mixed_row",)
+    sends: ClassVar[tuple[str, ...]] = ("row",)
     linear: ClassVar[bool] = False  # neighbours see single rows
 
     step_size: Rate
@@ -40,17 +40,19 @@ class Descend:
         """None but the round's number, if the optimiser keeps nothing of the answers."""
         return "none" if isinstance(self.optimizer, Sgd) else "private"
 
-    def init(self, params: Tensor) -> Kept:
+    def init(self, params: Tensor) -> ClientOptimizerState:
         """Of the optimiser."""
-        return Kept(0, self.optimizer.init(params))
+        return ClientOptimizerState(0, self.optimizer.init(params))
 
-    def __call__(self, received: Tensor, state: Kept, oracle: Oracle) -> tuple[Tensor, Kept]:
+    def __call__(
+        self, received: Tensor, state: ClientOptimizerState, oracle: Oracle
+    ) -> tuple[Tensor, ClientOptimizerState]:
         """One round."""
         t, gradient = state.t + 1, oracle.gradient(received)
         variance = oracle.noise_variance if self.optimizer.corrects else None
         size = in_round(self.step_size, t)
         x, kept = self.optimizer.step(received, gradient, size, state.optimizer, variance)
-        return x, Kept(t, kept)
+        return x, ClientOptimizerState(t, kept)
 
 
 @checked("strategy")
@@ -72,7 +74,7 @@ def decentralized_sgd(
         ConfigError: an argument is out of range.
     """
     local = Descend(step_size, optimizer)
-    return Strategy(local, Gossip(), last_or_average(average), "decentralized_sgd")  # pyright: ignore[reportArgumentType] - memory is a property: it depends on the optimiser
+    return Strategy(local, GossipAverage(), last_or_average(average), "decentralized_sgd")  # pyright: ignore[reportArgumentType] - memory is a property: it depends on the optimiser
 
 
 NAMES = {

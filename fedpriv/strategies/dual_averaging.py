@@ -23,7 +23,7 @@ from fedpriv.checks import NonNegative, Probability, checked
 from fedpriv.errors import ConfigError
 from fedpriv.plugins import Entry
 from fedpriv.strategies.base import Memory, Oracle, Strategy
-from fedpriv.strategies.gossip import Gossip, Mixed
+from fedpriv.strategies.gossip import GossipAverage, MixedRows
 from fedpriv.strategies.proximal import L2, Proximal
 
 Inactive = Literal["lazy", "literal"]
@@ -97,8 +97,8 @@ class DualStep:
             `"literal"`: a node keeps the x of its last active round, as the paper's algorithm is printed.
     """
 
-    hears: ClassVar[tuple[str, ...]] = ("mixed_row",)
-    says: ClassVar[tuple[str, ...]] = ("row",)
+    receives: ClassVar[tuple[str, ...]] = ("mixed_row",)
+    sends: ClassVar[tuple[str, ...]] = ("row",)
     memory: ClassVar[Memory] = "none"  # the duals that it keeps are what it received
     linear: ClassVar[bool] = False  # neighbours see single rows
     period: ClassVar[int] = 1  # one gradient a round
@@ -130,13 +130,13 @@ class DualStep:
 
 
 @dataclass(frozen=True)
-class Duals(Gossip):
+class Duals(GossipAverage):
     """Gossip that starts from zero duals."""
 
-    def init(self, params: Tensor) -> tuple[Tensor, Mixed]:
+    def init(self, params: Tensor) -> tuple[Tensor, MixedRows]:
         """`z_i = 0`."""
         zeros = torch.zeros_like(params)
-        return zeros, Mixed(zeros)
+        return zeros, MixedRows(zeros)
 
 
 @dataclass(frozen=True)

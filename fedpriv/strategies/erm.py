@@ -33,26 +33,26 @@ from fedpriv.strategies.state import Rounds
 class SendGradient:
     """Send the private gradient at the point, which is the first part of what is received."""
 
-    says: ClassVar[tuple[str, ...]] = ("gradient",)
+    sends: ClassVar[tuple[str, ...]] = ("gradient",)
     memory: ClassVar[Memory] = "none"  # nothing survives a round
     linear: ClassVar[bool] = True  # the answer itself
 
-    hears: tuple[str, ...] = ("point",)
+    receives: tuple[str, ...] = ("point",)
 
     def init(self, params: Tensor) -> None:
         """Nothing is kept."""
 
     def __call__(self, received: Tensor, state: None, oracle: Oracle) -> tuple[Tensor, None]:
         """One private gradient."""
-        return oracle.gradient(received.chunk(len(self.hears), 1)[0]), state
+        return oracle.gradient(received.chunk(len(self.receives), 1)[0]), state
 
 
 @dataclass(frozen=True)
 class SendGradientAndNoise:
     """`SendGradient`, and beside it the row's part in the noise of the mean, which is public: `[k, dim + 1]`."""
 
-    hears: ClassVar[tuple[str, ...]] = ("point",)
-    says: ClassVar[tuple[str, ...]] = ("gradient", "noise_variance")
+    receives: ClassVar[tuple[str, ...]] = ("point",)
+    sends: ClassVar[tuple[str, ...]] = ("gradient", "noise_variance")
     memory: ClassVar[Memory] = "none"  # nothing survives a round
     linear: ClassVar[bool] = True  # the answer itself, and a public number
 
@@ -110,12 +110,12 @@ class ProximalStep:
             raise ConfigError("strategy.regularizer", self.regularizer, fix)
 
     @property
-    def hears(self) -> tuple[str, ...]:
+    def receives(self) -> tuple[str, ...]:
         """The gradient, and the variance of its noise if the optimiser subtracts it."""
         return ("gradient", "noise_variance") if self.optimizer.corrects else ("gradient",)
 
     @property
-    def says(self) -> tuple[str, ...]:
+    def sends(self) -> tuple[str, ...]:
         """The point y, and with momentum the iterate x, since computing x from y would round it."""
         return ("point", "iterate") if self.momentum else ("point",)
 
@@ -233,5 +233,5 @@ def gradient_descent(
     if momentum:
         output = ReportIterate(output)
     server = ProximalStep(learning_rate, regularizer, momentum, optimizer)
-    local = SendGradientAndNoise() if optimizer.corrects else SendGradient(server.says)
+    local = SendGradientAndNoise() if optimizer.corrects else SendGradient(server.sends)
     return Strategy(local, server, output, "dp_gd", regularizer)  # pyright: ignore[reportArgumentType] - what is said depends on the momentum

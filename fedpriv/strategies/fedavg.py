@@ -28,7 +28,7 @@ from fedpriv.checks import Count, Fraction, NonNegative, Positive, checked
 from fedpriv.plugins import Entry
 from fedpriv.storage.identity import ADDED
 from fedpriv.strategies.base import Memory, Network, Oracle, Strategy, Weighting
-from fedpriv.strategies.optimizers import Kept, Optimizer, Sgd
+from fedpriv.strategies.optimizers import ClientOptimizerState, Optimizer, Sgd
 from fedpriv.strategies.outputs import Average, Ema, last_or_average
 from fedpriv.strategies.schedules import Rate, in_round
 from fedpriv.strategies.server_optimizers import ServerAdaptive, ServerOptimizer, ServerSgd
@@ -53,8 +53,8 @@ class LocalSteps:
         optimizer_state: `"reset"`: every round the optimiser starts anew. `"keep"`: each client goes on with its own.
     """
 
-    hears: ClassVar[tuple[str, ...]] = ("model",)
-    says: ClassVar[tuple[str, ...]] = ("update",)
+    receives: ClassVar[tuple[str, ...]] = ("model",)
+    sends: ClassVar[tuple[str, ...]] = ("update",)
 
     learning_rate: Rate
     local_steps: Count = 1
@@ -73,12 +73,14 @@ class LocalSteps:
         """None but the round's number, unless the optimiser keeps its state, which is made of answers."""
         return "none" if self.optimizer_state == "reset" or isinstance(self.optimizer, Sgd) else "private"
 
-    def init(self, params: Tensor) -> Kept | None:
+    def init(self, params: Tensor) -> ClientOptimizerState | None:
         """Of the optimiser, and the round; None where neither is needed."""
         kept = self.optimizer.init(params) if self.optimizer_state == "keep" else None
-        return Kept(0, kept) if callable(self.learning_rate) or kept is not None else None
+        return ClientOptimizerState(0, kept) if callable(self.learning_rate) or kept is not None else None
 
-    def __call__(self, received: Tensor, state: Kept | None, oracle: Oracle) -> tuple[Tensor, Kept | None]:
+    def __call__(
+        self, received: Tensor, state: ClientOptimizerState | None, oracle: Oracle
+    ) -> tuple[Tensor, ClientOptimizerState | None]:
         """One round."""
         ask, weights = self._question(oracle)
         t, kept = (1, None) if state is None else (state.t + 1, state.optimizer)
@@ -91,7 +93,7 @@ class LocalSteps:
             variance = oracle.noise_variance if self.optimizer.corrects else None
             x, kept = self.optimizer.step(x, gradient, rate, kept, variance)
         kept = kept if self.optimizer_state == "keep" else None
-        return weights * (x - received), None if state is None else Kept(t, kept)
+        return weights * (x - received), None if state is None else ClientOptimizerState(t, kept)
 
     def _question(self, oracle: Oracle) -> tuple[Callable[[Tensor], Tensor], Tensor | float]:
         """What to ask, and what to multiply the change with."""
@@ -120,8 +122,8 @@ class Served:
 class AddMeanUpdate:
     """Add the mean update, by way of a server optimiser: `w <- server(w, mean(u))`."""
 
-    hears: ClassVar[tuple[str, ...]] = ("update",)
-    says: ClassVar[tuple[str, ...]] = ("model",)
+    receives: ClassVar[tuple[str, ...]] = ("update",)
+    sends: ClassVar[tuple[str, ...]] = ("model",)
     is_sum: ClassVar[bool] = True
 
     server: ServerOptimizer[Any] = field(default_factory=ServerSgd)

@@ -11,7 +11,7 @@ from fedpriv.strategies.base import Network
 
 
 @dataclass(frozen=True)
-class Mixed:
+class MixedRows:
     """What each node made of its neighbours' rows when it was last active.
 
     Attributes:
@@ -22,21 +22,21 @@ class Mixed:
 
 
 @dataclass(frozen=True)
-class Gossip:
+class GossipAverage:
     """`rows <- W rows` on the round's active nodes, W the network's mixing matrix; inactive nodes keep their rows.
 
     On a star every entry of W is 1/n, which makes the strategy its centralised counterpart.
     """
 
-    hears: ClassVar[tuple[str, ...]] = ("row",)
-    says: ClassVar[tuple[str, ...]] = ("mixed_row",)
+    receives: ClassVar[tuple[str, ...]] = ("row",)
+    sends: ClassVar[tuple[str, ...]] = ("mixed_row",)
     is_sum: ClassVar[bool] = False
 
-    def init(self, params: Tensor) -> tuple[Tensor, Mixed]:
+    def init(self, params: Tensor) -> tuple[Tensor, MixedRows]:
         """Each node starts from its own row."""
-        return params, Mixed(params)
+        return params, MixedRows(params)
 
-    def __call__(self, message: Tensor, network: Network, state: Mixed) -> tuple[Tensor, Mixed]:
+    def __call__(self, message: Tensor, network: Network, state: MixedRows) -> tuple[Tensor, MixedRows]:
         """Mix what was sent."""
         rows = network.fill(network.mix(message), state.rows)
-        return rows, Mixed(rows)
+        return rows, MixedRows(rows)

@@ -123,8 +123,8 @@ class L1Ball:
 class SendGradient:
     """Send the private gradient at x; receives x and the solution y side by side, `[k, 2 dim]`."""
 
-    hears: ClassVar[tuple[str, ...]] = ("point", "solution")
-    says: ClassVar[tuple[str, ...]] = ("gradient",)
+    receives: ClassVar[tuple[str, ...]] = ("point", "solution")
+    sends: ClassVar[tuple[str, ...]] = ("gradient",)
     memory: ClassVar[Memory] = "none"  # nothing survives a round
     linear: ClassVar[bool] = True  # the answer itself, twice
 
@@ -141,8 +141,8 @@ class SendGradient:
 class SendTwoGradients:
     """As published: ask twice, since the paper leaves the gradient of the y-step without noise. Not private."""
 
-    hears: ClassVar[tuple[str, ...]] = ("point", "solution")
-    says: ClassVar[tuple[str, ...]] = ("gradient",)
+    receives: ClassVar[tuple[str, ...]] = ("point", "solution")
+    sends: ClassVar[tuple[str, ...]] = ("gradient",)
     memory: ClassVar[Memory] = "none"  # nothing survives a round
     linear: ClassVar[bool] = False  # two questions are one too many for secure sums
 
@@ -176,8 +176,8 @@ class MirrorState:
 class MirrorStep:
     """Both steps, on the mean message; as published that is two gradients side by side, `[k, 2 dim]`."""
 
-    hears: ClassVar[tuple[str, ...]] = ("gradient",)
-    says: ClassVar[tuple[str, ...]] = ("point", "solution")
+    receives: ClassVar[tuple[str, ...]] = ("gradient",)
+    sends: ClassVar[tuple[str, ...]] = ("point", "solution")
     is_sum: ClassVar[bool] = True
 
     feasible: MirrorSet

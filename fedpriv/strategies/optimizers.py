@@ -198,7 +198,7 @@ class AdamW:
 
 
 @dataclass(frozen=True)
-class Kept:
+class ClientOptimizerState:
     """What a local step keeps between rounds.
 
     Attributes:

@@ -16,22 +16,22 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
-from fedpriv.strategies.state import named
+from fedpriv.strategies.state import flatten_with_names
 from fedpriv.translations import nearest
 
 _CLIENTS, _DIM = 3, 2
 
 _STEP_LINES = {
-    "hears": 'hears: ClassVar[tuple[str, ...]] = ("model",)',
-    "says": 'says: ClassVar[tuple[str, ...]] = ("gradient",)',
+    "receives": 'receives: ClassVar[tuple[str, ...]] = ("model",)',
+    "sends": 'sends: ClassVar[tuple[str, ...]] = ("gradient",)',
     "memory": 'memory: ClassVar[Memory] = "private"',
     "linear": "linear: ClassVar[bool] = False",
     "init": "def init(self, params: Tensor) -> None: ...",
     "__call__": "def __call__(self, received: Tensor, state: None, oracle: Oracle) -> tuple[Tensor, None]: ...",
 }
 _AGGREGATOR_LINES = {
-    "hears": 'hears: ClassVar[tuple[str, ...]] = ("gradient",)',
-    "says": 'says: ClassVar[tuple[str, ...]] = ("model",)',
+    "receives": 'receives: ClassVar[tuple[str, ...]] = ("gradient",)',
+    "sends": 'sends: ClassVar[tuple[str, ...]] = ("model",)',
     "is_sum": "is_sum: ClassVar[bool] = False",
     "init": "def init(self, params: Tensor) -> tuple[Tensor, Tensor]: ...",
     "__call__": "def __call__(self, message: Tensor, network: Network, state: Tensor) -> tuple[Tensor, Tensor]: ...",
@@ -48,11 +48,12 @@ def check_pair(step: Any, aggregator: Any) -> None:  # noqa: ANN401 - whatever a
     _check_complete("strategy.local_step", step, _STEP_LINES, other="aggregator")
     _check_complete("strategy.aggregator", aggregator, _AGGREGATOR_LINES, other="local step")
     for speaker, listener in ((step, aggregator), (aggregator, step)):
-        if speaker.says != listener.hears:
+        if speaker.sends != listener.receives:
             raise ConfigError(
                 "strategy",
                 f"{type(step).__name__} + {type(aggregator).__name__}",
-                f"{type(speaker).__name__} says {speaker.says} but {type(listener).__name__} hears {listener.hears}",
+                f"{type(speaker).__name__} sends {speaker.sends} but {type(listener).__name__} receives "
+                f"{listener.receives}",
             )
     if all(type(part).__module__.startswith("fedpriv.") for part in (step, aggregator)):
         return
@@ -78,7 +79,7 @@ def _check_complete(field: str, part: Any, lines: dict[str, str], other: str) ->
     if lacking:
         added = "; ".join(lines[known] for known in lacking)
         raise ConfigError(field, name, f"has no {' and no '.join(lacking)}: add to the class: {added}")
-    for known in ("hears", "says"):
+    for known in ("receives", "sends"):
         words = getattr(part, known)
         if isinstance(words, str):
             raise ConfigError(f"{field}.{known}", words, f"is text: write a tuple, ({words!r},), as the {other}'s")
@@ -186,7 +187,7 @@ def _check_tensor(where: str, what: str, given: object) -> None:
 
 def _check_state(where: str, state: object) -> None:
     try:
-        named(state)
+        flatten_with_names(state)
     except ConfigError as error:
         fix = f"its state has a {error.value}: {error.fix}"
         raise ConfigError("strategy", where, fix) from error
@@ -194,7 +195,7 @@ def _check_state(where: str, state: object) -> None:
 
 def _check_rows(where: str, state: object) -> None:
     """A local step's tensors have a row for each client."""
-    for name, leaf in named(state).items():
+    for name, leaf in flatten_with_names(state).items():
         if isinstance(leaf, Tensor) and leaf.ndim and len(leaf) != _CLIENTS:
             fix = (
                 f"{name or 'its state'} must have a row for each client, [n, ...]; for {_CLIENTS} clients it is "
@@ -205,7 +206,7 @@ def _check_rows(where: str, state: object) -> None:
 
 def _check_same(where: str, init: str, before: object, after: object) -> None:
     """State has the same parts after a round, or a checkpoint could not be restored."""
-    known, found = set(named(before)), set(named(after))
+    known, found = set(flatten_with_names(before)), set(flatten_with_names(after))
     if known != found:
         fix = f"its state has the parts {_listed(found)}, and {init} makes {_listed(known)}: keep the same ones"
         raise ConfigError("strategy", where, fix)

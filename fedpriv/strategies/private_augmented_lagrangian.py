@@ -61,8 +61,8 @@ class ScalarizedStep:
         measurements: How often the constraint values of the reported model are measured.
     """
 
-    hears: ClassVar[tuple[str, ...]] = ("model",)
-    says: ClassVar[tuple[str, ...]] = ("model", "constraint")
+    receives: ClassVar[tuple[str, ...]] = ("model",)
+    sends: ClassVar[tuple[str, ...]] = ("model", "constraint")
     memory: ClassVar[Memory] = "private"  # multipliers: functions of its own answers, which must be noised in full
     linear: ClassVar[bool] = False  # not in its answers: multipliers are cut off
 
@@ -158,8 +158,8 @@ class MeanState:
 class ProximalMean:
     """`w = prox_h(mean z)` and the average of the w's with weights `t**power`, which the last round measures."""
 
-    hears: ClassVar[tuple[str, ...]] = ("model", "constraint")
-    says: ClassVar[tuple[str, ...]] = ("model",)
+    receives: ClassVar[tuple[str, ...]] = ("model", "constraint")
+    sends: ClassVar[tuple[str, ...]] = ("model",)
     is_sum: ClassVar[bool] = False
 
     rounds: int | None

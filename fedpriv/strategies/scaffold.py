@@ -37,8 +37,8 @@ from fedpriv.strategies.state import Rounds
 class CorrectedSteps:
     """Local steps along the corrected gradient; receives `(x, c, w_i c_i)` side by side, `[k, 3 dim]`."""
 
-    hears: ClassVar[tuple[str, ...]] = ("model", "mean_control", "control")
-    says: ClassVar[tuple[str, ...]] = ("control_change",)
+    receives: ClassVar[tuple[str, ...]] = ("model", "mean_control", "control")
+    sends: ClassVar[tuple[str, ...]] = ("control_change",)
     memory: ClassVar[Memory] = "none"  # the server keeps the control variates
 
     linear: ClassVar[bool] = False  # not where the answers' weights differ
@@ -82,8 +82,8 @@ class Controls:
 class ControlVariates:
     """The server: the model and everyone's weighted control variates `w_i c_i`, `[n, dim]`."""
 
-    hears: ClassVar[tuple[str, ...]] = ("control_change",)
-    says: ClassVar[tuple[str, ...]] = ("model", "mean_control", "control")
+    receives: ClassVar[tuple[str, ...]] = ("control_change",)
+    sends: ClassVar[tuple[str, ...]] = ("model", "mean_control", "control")
     is_sum: ClassVar[bool] = False
 
     learning_rate: Rate

@@ -21,7 +21,7 @@ S = TypeVar("S")
 Leaf = Tensor | bool | int | float
 
 
-class Rows(ABC):
+class RowStore(ABC):
     """A tensor `[n, ...]` of a local step's state that is not in memory; an engine puts it where the tensor was."""
 
     @abstractmethod
@@ -29,7 +29,7 @@ class Rows(ABC):
         """The rows of the clients `cohort [k]`, None for all: `[k, ...]`."""
 
     @abstractmethod
-    def put(self, cohort: Tensor | None, rows: Tensor) -> Rows:
+    def put(self, cohort: Tensor | None, rows: Tensor) -> RowStore:
         """The same with these rows of the clients `cohort [k]`; what was before is readable until the next `put`."""
 
     @property
@@ -38,11 +38,11 @@ class Rows(ABC):
         """What a checkpoint holds of it, one row for each client."""
 
     @abstractmethod
-    def restored(self, stored: Tensor) -> Rows:
+    def restored(self, stored: Tensor) -> RowStore:
         """Rows of the same kind, from what a checkpoint held."""
 
 
-_LEAVES = (Tensor, Rows, bool, int, float)
+_LEAVES = (Tensor, RowStore, bool, int, float)
 
 
 @dataclass(frozen=True)
@@ -56,46 +56,48 @@ class Rounds:
     t: int
 
 
-def named(state: object) -> dict[str, Leaf]:
+def flatten_with_names(state: object) -> dict[str, Leaf]:
     """The parts of a state by name, e.g. `inner.velocity` for a part of a part, as a checkpoint holds them."""
-    return {name: leaf.stored if isinstance(leaf, Rows) else leaf for name, leaf in _leaves(state).items()}
+    return {name: leaf.stored if isinstance(leaf, RowStore) else leaf for name, leaf in _leaves(state).items()}
 
 
-def restored(like: S, parts: Mapping[str, Leaf]) -> S:
+def unflatten_like(like: S, parts: Mapping[str, Leaf]) -> S:
     """A state of the same kind as `like`, from named parts; the shapes of tensors may differ.
 
     Raises:
         KeyError: the parts are not those of such a state.
     """
-    if different := named(like).keys() ^ parts.keys():
+    if different := flatten_with_names(like).keys() ^ parts.keys():
         raise KeyError(", ".join(sorted(different)))
 
-    def restore(name: str, leaf: Leaf | Rows) -> Leaf | Rows:
+    def restore(name: str, leaf: Leaf | RowStore) -> Leaf | RowStore:
         part = parts[name]
-        if isinstance(leaf, Rows):
+        if isinstance(leaf, RowStore):
             return leaf.restored(torch.as_tensor(part))
         # a number may have been stored as a tensor
         return part if isinstance(leaf, Tensor) else type(leaf)(part)
 
-    return changed(restore, like)
+    return tree_map_with_name(restore, like)
 
 
-def keeps_rows(state: object) -> bool:
+def has_rows(state: object) -> bool:
     """Whether a local step's state has rows, of each client its own."""
-    return len(in_common(state)) < len(named(state))
+    return len(shared_leaves(state)) < len(flatten_with_names(state))
 
 
-def in_common(state: object) -> dict[str, Leaf]:
+def shared_leaves(state: object) -> dict[str, Leaf]:
     """The public parts of a local step's state by name: they change also for clients that do not take part."""
-    return {name: leaf for name, leaf in named(state).items() if not (isinstance(leaf, Tensor) and leaf.ndim)}
+    return {
+        name: leaf for name, leaf in flatten_with_names(state).items() if not (isinstance(leaf, Tensor) and leaf.ndim)
+    }
 
 
-def with_common(state: S, parts: Mapping[str, Leaf]) -> S:
+def replace_shared(state: S, parts: Mapping[str, Leaf]) -> S:
     """The state with these public parts."""
-    return changed(lambda name, leaf: parts.get(name, leaf), state)
+    return tree_map_with_name(lambda name, leaf: parts.get(name, leaf), state)
 
 
-def taken(rows: Tensor, cohort: Tensor | None) -> Tensor:
+def take_rows(rows: Tensor, cohort: Tensor | None) -> Tensor:
     """The rows of the clients `cohort [k]`, None for all: `[n, ...] -> [k, ...]`.
 
     What is one row for all stays one, uncopied.
@@ -107,55 +109,55 @@ def taken(rows: Tensor, cohort: Tensor | None) -> Tensor:
     return rows[cohort.to(rows.device)]
 
 
-def rows_of(state: S, cohort: Tensor | None) -> S:
+def select_rows(state: S, cohort: Tensor | None) -> S:
     """The rows of the clients `cohort [k]`, None for all, in memory: every `[n, ...]` becomes `[k, ...]`."""
 
-    def take(_: str, leaf: Leaf | Rows) -> Leaf:
-        if isinstance(leaf, Rows):
+    def take(_: str, leaf: Leaf | RowStore) -> Leaf:
+        if isinstance(leaf, RowStore):
             return leaf.taken(cohort)
-        return taken(leaf, cohort) if isinstance(leaf, Tensor) and leaf.ndim else leaf
+        return take_rows(leaf, cohort) if isinstance(leaf, Tensor) and leaf.ndim else leaf
 
-    return changed(take, state)
+    return tree_map_with_name(take, state)
 
 
-def with_rows(state: S, cohort: Tensor | None, rows: S) -> S:
+def scatter_rows(state: S, cohort: Tensor | None, rows: S) -> S:
     """The state of n clients with the rows `[k, ...]` of the clients `cohort [k]`, and the public parts, of another.
 
     With None for a cohort the rows are those of all.
     """
     old = _leaves(state)
 
-    def put(name: str, fresh: Leaf) -> Leaf | Rows:
+    def put(name: str, fresh: Leaf) -> Leaf | RowStore:
         before = old.get(name) if cohort is None else old[name]
-        if isinstance(before, Rows) and isinstance(fresh, Tensor):
+        if isinstance(before, RowStore) and isinstance(fresh, Tensor):
             return before.put(cohort, fresh)
         if isinstance(before, Tensor) and isinstance(fresh, Tensor) and before.ndim and cohort is not None:
             # of nobody, rows may still be as wide as before the first round
             return before.index_copy(0, cohort.to(before.device), fresh) if len(cohort) else before
         return fresh
 
-    return changed(put, rows)
+    return tree_map_with_name(put, rows)
 
 
 def _leaves(state: object) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
-    def keep(name: str, leaf: Leaf | Rows) -> Leaf | Rows:
+    def keep(name: str, leaf: Leaf | RowStore) -> Leaf | RowStore:
         found[name] = leaf
         return leaf
 
-    changed(keep, state)
+    tree_map_with_name(keep, state)
     return found
 
 
-def changed(change: Callable[[str, Any], Any], state: Any, name: str = "") -> Any:  # noqa: ANN401 - any state
+def tree_map_with_name(change: Callable[[str, Any], Any], state: Any, name: str = "") -> Any:  # noqa: ANN401 - any state
     """The state with every part changed by its name and value."""
     if state is None:
         return None
     if isinstance(state, _LEAVES):
         return change(name, state)
     parts = _parts(state)
-    found = {key: changed(change, part, f"{name}.{key}" if name else key) for key, part in parts.items()}
+    found = {key: tree_map_with_name(change, part, f"{name}.{key}" if name else key) for key, part in parts.items()}
     if isinstance(state, tuple):
         return tuple(found.values())
     return replace(state, **found) if is_dataclass(state) and not isinstance(state, type) else found

@@ -104,8 +104,8 @@ class SendDifference:
     Receives `(x, x~)` side by side, `[k, 2 dim]`; where they are equal the full gradient is wanted.
     """
 
-    hears: ClassVar[tuple[str, ...]] = ("point", "anchor")
-    says: ClassVar[tuple[str, ...]] = ("gradient",)
+    receives: ClassVar[tuple[str, ...]] = ("point", "anchor")
+    sends: ClassVar[tuple[str, ...]] = ("gradient",)
     memory: ClassVar[Memory] = "none"  # the count of rounds is public
     linear: ClassVar[bool] = True  # the answer itself
 
@@ -173,8 +173,8 @@ class EpochState:
 class VarianceReducedStep:
     """The server's part of the module's equations, on means of the messages."""
 
-    hears: ClassVar[tuple[str, ...]] = ("gradient",)
-    says: ClassVar[tuple[str, ...]] = ("point", "anchor")
+    receives: ClassVar[tuple[str, ...]] = ("gradient",)
+    sends: ClassVar[tuple[str, ...]] = ("point", "anchor")
     is_sum: ClassVar[bool] = True
 
     epochs: Epochs

@@ -32,7 +32,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.plugins import Entry
 from fedpriv.strategies.advice import Outlook, Peers
 from fedpriv.strategies.base import Memory, Network, Oracle, Output, Strategy
-from fedpriv.strategies.gossip import Gossip, Mixed
+from fedpriv.strategies.gossip import GossipAverage, MixedRows
 from fedpriv.strategies.outputs import Average, Last, last_or_average
 from fedpriv.strategies.schedules import Rate, StepSize, in_round
 
@@ -64,8 +64,8 @@ class ImplicitTracking:
             in which the noise of neighbours averages out. Both cost the same.
     """
 
-    hears: ClassVar[tuple[str, ...]] = ("mixed_row",)
-    says: ClassVar[tuple[str, ...]] = ("row",)
+    receives: ClassVar[tuple[str, ...]] = ("mixed_row",)
+    sends: ClassVar[tuple[str, ...]] = ("row",)
     memory: ClassVar[Memory] = "private"  # it adds up answers in y that only a node's own noise covers
     linear: ClassVar[bool] = False  # neighbours see single rows
 
@@ -138,8 +138,8 @@ class TrackedPair:
 class TwoVariableTracking:
     """The local part of a round, x and y exchanged side by side, `[n, 2 dim]`."""
 
-    hears: ClassVar[tuple[str, ...]] = ("mixed_pair",)
-    says: ClassVar[tuple[str, ...]] = ("pair",)
+    receives: ClassVar[tuple[str, ...]] = ("mixed_pair",)
+    sends: ClassVar[tuple[str, ...]] = ("pair",)
     memory: ClassVar[Memory] = "private"  # the last answer is kept
     linear: ClassVar[bool] = False  # neighbours see single rows
 
@@ -162,20 +162,20 @@ class TwoVariableTracking:
 
 @dataclass(frozen=True)
 class GossipPair:
-    """`Gossip` of x and y side by side."""
+    """`GossipAverage` of x and y side by side."""
 
-    hears: ClassVar[tuple[str, ...]] = ("pair",)
-    says: ClassVar[tuple[str, ...]] = ("mixed_pair",)
+    receives: ClassVar[tuple[str, ...]] = ("pair",)
+    sends: ClassVar[tuple[str, ...]] = ("mixed_pair",)
     is_sum: ClassVar[bool] = False
 
-    def init(self, params: Tensor) -> tuple[Tensor, Mixed]:
+    def init(self, params: Tensor) -> tuple[Tensor, MixedRows]:
         """`(x, 0)`."""
         pair = torch.cat([params, torch.zeros_like(params)], -1)
-        return pair, Mixed(pair)
+        return pair, MixedRows(pair)
 
-    def __call__(self, message: Tensor, network: Network, state: Mixed) -> tuple[Tensor, Mixed]:
+    def __call__(self, message: Tensor, network: Network, state: MixedRows) -> tuple[Tensor, MixedRows]:
         """Mix."""
-        return Gossip()(message, network, state)
+        return GossipAverage()(message, network, state)
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ def gradient_tracking(
     """
     beta = 0.1 / in_round(step_size, 1) if beta is None else beta
     local = ImplicitTracking(step_size, beta, gradient_at)
-    return Strategy(local, Gossip(), last_or_average(average), "gradient_tracking")
+    return Strategy(local, GossipAverage(), last_or_average(average), "gradient_tracking")
 
 
 @checked("strategy")

@@ -11,9 +11,9 @@ from fedpriv.config import Config
 from fedpriv.config.building import planned
 from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError
 from fedpriv.privacy.accounting import search
-from fedpriv.privacy.accounting.events import Charge, charge_of, histories
-from fedpriv.privacy.accounting.spent import Spent, up
-from fedpriv.privacy.composition import Spending, compose
+from fedpriv.privacy.accounting.events import PrivacyCost, cost_of, histories
+from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
+from fedpriv.privacy.composition import RunCost, compose
 from fedpriv.privacy.record import Record
 from fedpriv.runs.planning import Plan
 from fedpriv.tuning.settings import SearchSettings
@@ -29,8 +29,8 @@ class Price:
         rests_on: What must hold, in words.
     """
 
-    spent: Spent
-    one: Spent
+    spent: PrivacySpent
+    one: PrivacySpent
     rests_on: str
 
 
@@ -77,7 +77,7 @@ def price_of(settings: SearchSettings, plans: Sequence[Plan]) -> Price:
     return Price(spent, one, rests_on)
 
 
-def _hidden(settings: SearchSettings, plan: Plan, one: Spent) -> Spent:
+def _hidden(settings: SearchSettings, plan: Plan, one: PrivacySpent) -> PrivacySpent:
     trusts = {record.trust.partition("+")[0].partition("(")[0] for record in plan.records}
     if trusts != {"central"}:
         raise PrivacyError(
@@ -93,15 +93,15 @@ def _all(settings: SearchSettings, plans: Sequence[Plan]) -> list[Plan]:
     return list(plans) * (settings.trials if len(plans) == 1 else 1)
 
 
-def reservation(settings: SearchSettings, plans: Sequence[Plan], data: str | None, name: str, noise: str) -> Spending:
+def reservation(settings: SearchSettings, plans: Sequence[Plan], data: str | None, name: str, noise: str) -> RunCost:
     """All answers of all trials, as a lifetime budget charges them."""
     records = [record for plan in _all(settings, plans) for record in plan.records]
-    return Spending(name, records, plans[0].n_clients, data, noise=noise)
+    return RunCost(name, records, plans[0].n_clients, data, noise=noise)
 
 
-def charges_of(records: Sequence[Record], n_clients: int) -> Counter[Charge]:
+def charges_of(records: Sequence[Record], n_clients: int) -> Counter[PrivacyCost]:
     """What records cost, whatever their order."""
-    return Counter(charge_of(record, n_clients) for record in records)
+    return Counter(cost_of(record, n_clients) for record in records)
 
 
 def check_alike(plan: Plan, first: Plan, chosen: Mapping[str, object]) -> None:
@@ -123,8 +123,8 @@ def check_alike(plan: Plan, first: Plan, chosen: Mapping[str, object]) -> None:
 
 
 def _text(epsilon: float) -> str:
-    return up(epsilon) if math.isfinite(epsilon) else "inf"
+    return round_up(epsilon) if math.isfinite(epsilon) else "inf"
 
 
-def _spending(name: str, plan: Plan) -> Spending:
-    return Spending(name, plan.records, plan.n_clients, "the same in all trials")
+def _spending(name: str, plan: Plan) -> RunCost:
+    return RunCost(name, plan.records, plan.n_clients, "the same in all trials")

@@ -17,8 +17,8 @@ from fedpriv.config.base import check
 from fedpriv.config.files import override
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.privacy.budget import Budget
+from fedpriv.runs.budget_reservation import data_of
 from fedpriv.runs.planning import Plan
-from fedpriv.runs.reserving import data_of
 from fedpriv.runs.results import software
 from fedpriv.storage import files, strict_json, strict_yaml
 from fedpriv.storage.folder import RunFolder

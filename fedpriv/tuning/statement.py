@@ -18,9 +18,9 @@ from fedpriv.config.of_run import plan_of
 from fedpriv.errors import FedprivError, counted
 from fedpriv.privacy.accounting.events import History
 from fedpriv.privacy.accounting.search import hidden
-from fedpriv.privacy.accounting.spent import Spent, up
+from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
 from fedpriv.privacy.adversaries import COLLUDERS, MODEL, SERVER
-from fedpriv.privacy.composition import Spending, basic, compose
+from fedpriv.privacy.composition import RunCost, basic, compose
 from fedpriv.privacy.matrix import Cell, matrix
 from fedpriv.reports import statement, wording
 from fedpriv.reports.report import Run
@@ -116,7 +116,7 @@ def _unseen(search: Search, folder: Path, colluders: int, group: int) -> Stateme
         raise FedprivError(f"{folder} is not finished, and nothing of it may be published: go on with fedpriv tune")
     found, plan = json.loads(files.read(folder / BEST / FOUND)), search.plans[0]
     spent, delta = search.price.spent, plan.privacy.delta
-    one = Spending("trial", plan.records, plan.n_clients, _SAME, outline(search.base).sizes, spent.not_covered)
+    one = RunCost("trial", plan.records, plan.n_clients, _SAME, outline(search.base).sizes, spent.not_covered)
 
     def price(histories: Sequence[History]) -> tuple[float, str]:
         return hidden(search.settings.number, histories, delta), "rdp"
@@ -149,7 +149,7 @@ def _unseen(search: Search, folder: Path, colluders: int, group: int) -> Stateme
     )
 
 
-def _with_score(search: Search, run: Run, trial: Trial) -> Spending:
+def _with_score(search: Search, run: Run, trial: Trial) -> RunCost:
     """What a trial released: its ledger, and the score that was told when it had ended."""
     found, noise = spending_of(run.files, plan_of(run.files)), search.settings.score_noise
     if noise is None:
@@ -180,17 +180,17 @@ def _check_folders(search: Search, folder: Path, trials: Sequence[Trial]) -> Non
         raise FedprivError(f"{folder / SEEN} holds {unknown[0]}, which {STATE} does not name: restore that file")
 
 
-def _planned(search: Search, ended: int) -> list[Spending]:
+def _planned(search: Search, ended: int) -> list[RunCost]:
     """What the trials that have not ended will cost."""
     left, plans = range(ended, search.settings.trials), search.plans if ended < search.settings.trials else ()
     found = [plans[0] if len(plans) == 1 else plans[number] for number in left]
     sizes = outline(search.base).sizes if found else None
     return [
-        Spending(f"trial {k}", plan.records, plan.n_clients, _SAME, sizes) for k, plan in zip(left, found, strict=True)
+        RunCost(f"trial {k}", plan.records, plan.n_clients, _SAME, sizes) for k, plan in zip(left, found, strict=True)
     ]
 
 
-def _protected(search: Search, one: Spending, spent: Spent) -> Section:
+def _protected(search: Search, one: RunCost, spent: PrivacySpent) -> Section:
     config = search.base.model_dump(mode="json")
     tried = ", ".join(f"{name} ({_range(field)})" for name, field in search.space.fields.items())
     length = "" if "rounds" in search.space.fields else f", {search.base.rounds} rounds a trial"
@@ -236,14 +236,16 @@ def _rests_on(search: Search) -> str:
     return f"The price of the search rests on this: {search.price.rests_on}."
 
 
-def _cost(search: Search, alone: Spent, spent: Spent, more: Mapping[str, tuple[float, float]], text: str) -> Section:
+def _cost(
+    search: Search, alone: PrivacySpent, spent: PrivacySpent, more: Mapping[str, tuple[float, float]], text: str
+) -> Section:
     limit = search.settings.epsilon
     rows = [
         ("one trial alone" if search.settings.hidden else "the last trial alone", str(alone)),
         ("the whole search", str(spent)),
         ("limit of the search", "none was set" if limit is None else f"epsilon={limit:g}"),
         *(
-            (name, f"epsilon={up(epsilon)} at delta={wording.small(delta)}")
+            (name, f"epsilon={round_up(epsilon)} at delta={wording.small(delta)}")
             for name, (epsilon, delta) in more.items()
             if math.isfinite(epsilon)
         ),

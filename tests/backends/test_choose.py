@@ -14,10 +14,10 @@ import fedpriv as fp
 from fedpriv.clients.population import Population
 from fedpriv.errors import ConfigError
 from fedpriv.models import LinearSVM, MnistCNN, SoftmaxRegression
+from fedpriv.oracle.backend_selection import select_backend
 from fedpriv.oracle.backends import BACKENDS, choose
 from fedpriv.oracle.backends.linear import LinearBackend
-from fedpriv.oracle.choosing import choose_by_trial
-from fedpriv.oracle.trial import made_up
+from fedpriv.oracle.validation import made_up
 
 
 class Scaled(nn.Module):
@@ -109,7 +109,7 @@ def test_inputs_of_a_relu_that_are_zero_up_to_rounding_refuse_no_backend() -> No
     on_the_kink = -(x[0].double() @ moved["0.weight"].double().T).float()
     with torch.no_grad():
         model[0].bias += on_the_kink - moved["0.bias"]
-    assert choose_by_trial("auto", population()).name == "ghost"
+    assert select_backend("auto", population()).name == "ghost"
 
 
 class OneStep(nn.Module):

@@ -17,7 +17,7 @@ from fedpriv.clients.batch import Batch
 from fedpriv.models import Loss
 from fedpriv.oracle.backends import BACKENDS
 from fedpriv.oracle.backends.summation import sum_of_products
-from fedpriv.oracle.sums import Sums, check_depth
+from fedpriv.oracle.clipped_sums import ClippedSums, check_depth
 from fedpriv.privacy.clipping import ROUNDING, Clip
 
 ALLOWED = ROUNDING / 4
@@ -54,7 +54,7 @@ def gradients_of(n: int, order: str, seed: int) -> Tensor:
 def clipped_sum(values: Tensor, backend: str, chunk: int) -> float:
     """Through the same path as a run: chunks of a batch, added up."""
     model = Slope()
-    sums = Sums(BACKENDS[backend](model, LOSS), 1, torch.device("cpu"))
+    sums = ClippedSums(BACKENDS[backend](model, LOSS), 1, torch.device("cpu"))
     whole = join(torch.ones(len(values), 1), values)
     cuts = [slice(low, low + chunk) for low in range(0, len(values), chunk)]
     batches = (Batch(whole.rows, whole.inputs[:, c], whole.targets[:, c], whole.mask[:, c]) for c in cuts)
@@ -123,7 +123,7 @@ def test_sums_that_would_be_too_long_are_refused() -> None:
 def test_a_run_refuses_sums_that_would_be_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     clients = fp.make_clients(Slope(), Loss(lambda outputs, _: outputs[:, 0]), [[(torch.ones(1), torch.ones(1))] * 3])
     fp.Training(clients, fp.fedavg(0.1), fp.Privacy(epsilon=1.0), rounds=1)
-    monkeypatch.setattr("fedpriv.oracle.sums.ROUNDING", 2.0**-50)
+    monkeypatch.setattr("fedpriv.oracle.clipped_sums.ROUNDING", 2.0**-50)
     with pytest.raises(fp.ConfigError, match=r"compute\.chunk"):
         fp.Training(clients, fp.fedavg(0.1), fp.Privacy(epsilon=1.0), rounds=1)
 

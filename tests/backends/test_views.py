@@ -10,9 +10,9 @@ from torch import nn
 import fedpriv as fp
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.population import Population
+from fedpriv.oracle.backend_selection import select_backend
 from fedpriv.oracle.backends import BACKENDS
 from fedpriv.oracle.backends.in_threads import in_threads
-from fedpriv.oracle.choosing import choose_by_trial
 from fedpriv.privacy.clipping import Clip
 
 PAIRS = [
@@ -129,7 +129,7 @@ def test_linear_says_that_it_takes_one_view_and_auto_takes_another() -> None:
     chosen = []
     for views in (1, 2):
         clients = fp.make_clients(case.model, case.loss, data, augmentation=fp.Augmentation([fp.Flip()], views))
-        chosen.append(choose_by_trial("auto", Population(clients)).name)
+        chosen.append(select_backend("auto", Population(clients)).name)
     assert chosen == ["linear", "ghost"]
     with pytest.raises(fp.ConfigError, match=r"compute.backend = 'linear': does not serve this model"):
-        choose_by_trial("linear", Population(clients))
+        select_backend("linear", Population(clients))

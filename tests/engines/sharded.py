@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import fedpriv as fp
-from fedpriv.engines.local import begin, simulate
+from fedpriv.engines.rounds import initial_state, run_rounds
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Strategy
 
@@ -170,5 +170,5 @@ def trajectory(
     """Models, what is heard, numbers sent and state of the server, after every round."""
     start = torch.randn(1, dim, generator=torch.Generator().manual_seed(1), dtype=torch.float64).repeat(len(ids), 1)
     oracle = Quadratics(ids, network.n_clients, dim, noise)
-    rounds_of = simulate(strategy, oracle, network, begin(strategy, start), Randomness(5, 6), rounds=rounds)
+    rounds_of = run_rounds(strategy, oracle, network, initial_state(strategy, start), Randomness(5, 6), rounds=rounds)
     return [(r.progress.models, r.progress.received, r.progress.numbers_sent, r.progress.server) for r in rounds_of]

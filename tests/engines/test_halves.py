@@ -13,10 +13,10 @@ from test_shards import DIFFERENT, DIM, ROUNDS, N, network_of, networks_for, str
 from torch import Tensor
 
 import fedpriv as fp
-from fedpriv.engines.local import Call, begin, client_half, server_half
+from fedpriv.engines.rounds import ClientInput, client_update, initial_state, server_update
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Strategy
-from fedpriv.strategies.state import Leaf, in_common, named, restored
+from fedpriv.strategies.state import Leaf, flatten_with_names, shared_leaves, unflatten_like
 
 
 def sent(content: Any) -> Any:
@@ -36,13 +36,13 @@ class Site:
 
     def __post_init__(self) -> None:
         self.oracle = Quadratics(torch.tensor([self.client]), N, DIM, 0.1)
-        self.disk = sent(named(self.strategy.local_step.init(self.start)))
+        self.disk = sent(flatten_with_names(self.strategy.local_step.init(self.start)))
 
     def answer(self, call: dict[str, Any]) -> tuple[Tensor, dict[str, Leaf]]:
-        local = restored(self.strategy.local_step.init(self.start), self.disk)
-        message, local = client_half(self.strategy, self.oracle, Call(**call), local)
-        self.disk = sent(named(local))
-        return sent(message), in_common(local)
+        local = unflatten_like(self.strategy.local_step.init(self.start), self.disk)
+        message, local = client_update(self.strategy, self.oracle, ClientInput(**call), local)
+        self.disk = sent(flatten_with_names(local))
+        return sent(message), shared_leaves(local)
 
 
 @pytest.mark.parametrize("options", DIFFERENT)
@@ -51,8 +51,8 @@ def test_a_round_over_sites_is_the_round_in_one_process(options: str) -> None:
     whole = trajectory(strategy, network_of(network_name), torch.arange(N), DIM, 0.1, ROUNDS)
     start = torch.randn(1, DIM, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     sites = [Site(strategy, client, start) for client in range(N)]
-    first = begin(strategy, start.repeat(N, 1))
-    network, reply, common = network_of(network_name), first.reply, in_common(first.local)
+    first = initial_state(strategy, start.repeat(N, 1))
+    network, reply, common = network_of(network_name), first.reply, shared_leaves(first.local)
     for index, (models, heard, _, _) in enumerate(whole):
         cohort = network.participants(index, Randomness(5, 6))
         messages, before = list[Tensor](), common
@@ -61,12 +61,16 @@ def test_a_round_over_sites_is_the_round_in_one_process(options: str) -> None:
             call = {"round": index, "cohort": cohort, "heard": heard_here, "common": before}
             message, common = sites[client].answer(sent(call))
             messages.append(message)
-        reply = server_half(strategy, network, torch.cat(messages), reply)
+        reply = server_update(strategy, network, torch.cat(messages), reply)
         for found, wanted in ((reply.models, models), (reply.received, heard)):
             torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
 
 
 def test_a_call_and_a_reply_are_tensors_and_numbers() -> None:
-    assert [field.name for field in fields(Call)] == ["round", "cohort", "heard", "common"]
-    start = begin(fp.fedavg(0.5, server_momentum=0.5), torch.rand(3, 4))
-    assert sent({**named(start.reply.server), "models": start.reply.models}).keys() == {"model", "optimizer", "models"}
+    assert [field.name for field in fields(ClientInput)] == ["round", "cohort", "heard", "common"]
+    start = initial_state(fp.fedavg(0.5, server_momentum=0.5), torch.rand(3, 4))
+    assert sent({**flatten_with_names(start.reply.server), "models": start.reply.models}).keys() == {
+        "model",
+        "optimizer",
+        "models",
+    }

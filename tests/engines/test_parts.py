@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
-from fedpriv.clients.part import Part
 from fedpriv.clients.population import Population
-from fedpriv.engines.local import RoundNetwork, begin, seen_by_aggregator, simulate
+from fedpriv.clients.shard import ClientShard
+from fedpriv.engines.rounds import RoundNetwork, initial_state, run_rounds, server_view
 from fedpriv.models import SoftmaxRegression
 from fedpriv.oracle.backends import choose
+from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_answerer import data_oracle
-from fedpriv.oracle.sums import Sums
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.record import Record
@@ -49,17 +49,17 @@ def run(
     privacy: fp.Privacy,
     network: RoundNetwork,
     owned: list[fp.Client],
-    part: Part | None,
+    part: ClientShard | None,
     total: Any,
 ) -> tuple[list[Tensor], list[Record]]:
     population = Population(owned, dtype=torch.float64, part=part)
     ledger = Ledger(Accountant(len(SIZES), privacy.delta))
-    sums = Sums(choose("vmap", population.model, population.loss), len(owned), population.device)
+    sums = ClippedSums(choose("vmap", population.model, population.loss), len(owned), population.device)
     streams = Randomness(5, secret_seed=6)
     oracle = data_oracle(population, sums, privacy, ledger, streams, **total)
-    start = begin(strategy, population.params.clone())
-    seen = seen_by_aggregator(network, privacy)
-    rounds = simulate(strategy, oracle, network, start, streams, rounds=ROUNDS, seen=seen)
+    start = initial_state(strategy, population.params.clone())
+    seen = server_view(network, privacy)
+    rounds = run_rounds(strategy, oracle, network, start, streams, rounds=ROUNDS, seen=seen)
     return [done.progress.models for done in rounds], list(ledger.records)
 
 
@@ -80,11 +80,11 @@ def test_a_run_in_two_places_is_the_run_in_one(name: str, cohort: fp.FixedCohort
         return fp.Star(len(SIZES), cohort)
 
     models, records = run(strategy, privacy, network(), clients(problem), None, {})
-    facts = Part.whole(clients(problem))
+    facts = ClientShard.whole(clients(problem))
 
     def work(ids: Tensor, place: int, meeting: Meeting) -> tuple[list[Tensor], list[Record]]:
         numbers = tuple(ids.tolist())
-        part = Part(numbers, facts.all_sizes, facts.n_objectives)
+        part = ClientShard(numbers, facts.all_sizes, facts.n_objectives)
         owned = [client for number, client in enumerate(clients(problem)) if number in numbers]
         sharded: Any = ShardedNetwork(network(), ids, place, meeting)
         return run(strategy, privacy, sharded, owned, part, {"sum_clients": sharded.total})
@@ -99,10 +99,10 @@ def test_a_run_in_two_places_is_the_run_in_one(name: str, cohort: fp.FixedCohort
 def test_a_part_has_numbers_of_the_run_in_order() -> None:
     for numbers in ((1, 0), (0, 0), (0, 5), (-1,)):
         with pytest.raises(fp.ConfigError, match="numbers from 0 to 4, ascending"):
-            Part(numbers, SIZES, 5)
+            ClientShard(numbers, SIZES, 5)
     with pytest.raises(fp.ConfigError, match="one for each of the 5 clients"):
-        Population(clients(), part=Part((0, 1), SIZES, 5))
-    part = Part((1, 3), SIZES, 5)
+        Population(clients(), part=ClientShard((0, 1), SIZES, 5))
+    part = ClientShard((1, 3), SIZES, 5)
     cohort = torch.tensor([0, 3, 4])
     assert part.rows(cohort).tolist() == [1]
     assert part.places(cohort).tolist() == [1]

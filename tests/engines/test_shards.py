@@ -17,12 +17,12 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.config import load_config
-from fedpriv.engines.local import begin, simulate
+from fedpriv.engines.rounds import initial_state, run_rounds
 from fedpriv.models import SoftmaxRegression
 from fedpriv.network.activity import RandomNodes
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Strategy
-from fedpriv.strategies.state import named
+from fedpriv.strategies.state import flatten_with_names
 
 N, DIM, ROUNDS = 5, 4, 8
 BARE = Path(__file__).parents[1] / "run.yaml"
@@ -45,7 +45,9 @@ def networks_for(options: str) -> list[str]:
     if strategy.name in EVERYONE_NEEDED:
         return ["star"]
     return (
-        ["star", "ring", "nodes"] if strategy.local_step.hears[0].startswith("mixed") else ["star", "poisson", "fixed"]
+        ["star", "ring", "nodes"]
+        if strategy.local_step.receives[0].startswith("mixed")
+        else ["star", "poisson", "fixed"]
     )
 
 
@@ -67,7 +69,7 @@ def assert_same(strategy: Strategy, network: str, shards: list[tuple[int, ...]])
         for (models, heard, sent, server), (own, own_heard, own_sent, own_server) in zip(whole, found, strict=True):
             assert sent == own_sent
             pairs = [(models, own), (heard, own_heard)]
-            pairs += zip(named(server).values(), named(own_server).values(), strict=True)
+            pairs += zip(flatten_with_names(server).values(), flatten_with_names(own_server).values(), strict=True)
             for one, other in pairs:
                 one, other = torch.as_tensor(one).double(), torch.as_tensor(other).double()
                 one = one[list(ids)] if one.ndim and len(one) == N else one
@@ -113,8 +115,8 @@ def test_answers_are_not_priced_by_the_rows_at_hand() -> None:
 
     def work(ids: Tensor, place: int, meeting: Meeting) -> None:
         seen = ShardedNetwork(fp.Star(2), ids, place, meeting)
-        start = begin(training.strategy, training.population.params[ids])
-        next(simulate(training.strategy, training.oracle, seen, start, Randomness(0), rounds=1))
+        start = initial_state(training.strategy, training.population.params[ids])
+        next(run_rounds(training.strategy, training.oracle, seen, start, Randomness(0), rounds=1))
 
     with pytest.raises(fp.ConfigError, match="one row for each participant"):
         in_shards(work, [(0,), (1,)])

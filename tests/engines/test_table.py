@@ -13,32 +13,34 @@ from test_shards import BARE
 
 import fedpriv as fp
 from fedpriv.config import build, load_config
-from fedpriv.engines.local import Call, Progress, Reply, Round, client_half, server_half
-from fedpriv.strategies.state import in_common, named, restored, rows_of, with_rows
+from fedpriv.engines.rounds import ClientInput, RoundResult, ServerUpdate, TrainState, client_update, server_update
+from fedpriv.strategies.state import flatten_with_names, scatter_rows, select_rows, shared_leaves, unflatten_like
 
 
 def by_bytes(
     strategy: Any,
     oracle: Any,
     network: Any,
-    progress: Progress,
+    progress: TrainState,
     randomness: Any,
     *,
     rounds: int,
     seen: Any,
     stream: int,
-) -> Iterator[Round]:
+) -> Iterator[RoundResult]:
     """Call, messages and state pass as bytes."""
     for index in range(progress.round, rounds):
         cohort = network.participants(index, randomness)
-        call = Call(**sent(vars(Call(index, cohort, progress.received[cohort], in_common(progress.local)))))
-        here = rows_of(progress.local, cohort)
-        message, local = client_half(strategy, oracle, call, restored(here, sent(named(here))))
-        reply: Reply = server_half(strategy, seen, sent(message), progress.reply)
+        call = ClientInput(
+            **sent(vars(ClientInput(index, cohort, progress.received[cohort], shared_leaves(progress.local))))
+        )
+        here = select_rows(progress.local, cohort)
+        message, local = client_update(strategy, oracle, call, unflatten_like(here, sent(flatten_with_names(here))))
+        reply: ServerUpdate = server_update(strategy, seen, sent(message), progress.reply)
         numbers = progress.numbers_sent + network.numbers_sent + network.answers * reply.received.shape[1]
-        local = with_rows(progress.local, cohort, local)
+        local = scatter_rows(progress.local, cohort, local)
         progress = replace(progress, round=index + 1, local=local, numbers_sent=numbers, **vars(reply))
-        yield Round(index, cohort, progress)
+        yield RoundResult(index, cohort, progress)
 
 
 @pytest.mark.parametrize("strategy", ["{name: iadmm_prox}", "{name: fedavg, learning_rate: 1, server_momentum: .5}"])
@@ -53,12 +55,12 @@ def test_a_second_engine_gives_the_same_run(monkeypatch: pytest.MonkeyPatch, str
     plain, records = train()
     rounds = list[int]()
 
-    def counted(*started: Any, **options: Any) -> Iterator[Round]:
+    def counted(*started: Any, **options: Any) -> Iterator[RoundResult]:
         for done in by_bytes(*started, **options):
             rounds.append(done.index)
             yield done
 
-    monkeypatch.setattr("fedpriv.runs.training.simulate", counted)
+    monkeypatch.setattr("fedpriv.runs.training.run_rounds", counted)
     other, again = train()
     assert rounds == [0, 1, 2, 3]
     assert torch.equal(other.params, plain.params)

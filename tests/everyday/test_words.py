@@ -473,7 +473,18 @@ MODULES = ("", ".sinks", ".data", ".models", ".audit", ".tuning", ".sites", ".co
 # functions of tensors, called in every step, and what users get but never make
 NOT_OURS_TO_ASK = {
     *("cross_entropy", "hinge", "logistic", "squared_error", "predict"),
-    *("Audit", "Finding", "Config", "Forecast", "Recipe", "Card", "Proposal", "SiteRound", "Outcome", "Trial"),
+    *(
+        "Audit",
+        "CheckResult",
+        "Config",
+        "Forecast",
+        "Recipe",
+        "SiteDescriptor",
+        "FederationPlan",
+        "SiteRound",
+        "Outcome",
+        "Trial",
+    ),
 }
 
 
@@ -561,8 +572,8 @@ def test_signatures_are_seen_by_editors_and_help():
 
 
 class Step:
-    hears: ClassVar[tuple[str, ...]] = ("model",)
-    says: ClassVar[tuple[str, ...]] = ("gradient",)
+    receives: ClassVar[tuple[str, ...]] = ("model",)
+    sends: ClassVar[tuple[str, ...]] = ("gradient",)
     memory: ClassVar[str] = "private"
     linear: ClassVar[bool] = True
 
@@ -579,8 +590,8 @@ class Kept:
 
 
 class Descend:
-    hears: ClassVar[tuple[str, ...]] = ("gradient",)
-    says: ClassVar[tuple[str, ...]] = ("model",)
+    receives: ClassVar[tuple[str, ...]] = ("gradient",)
+    sends: ClassVar[tuple[str, ...]] = ("model",)
     is_sum: ClassVar[bool] = True
 
     def init(self, params: Tensor) -> object:
@@ -608,21 +619,24 @@ def test_an_own_algorithm_trains():
 
 
 OWN = {
-    "no says": (lambda: paired(changed(Step, says=None)), 'add to the class: says: ClassVar[tuple[str, ...]] = ("gr'),
-    "no hears": (lambda: paired(changed(Step, hears=None)), "hears: ClassVar[tuple[str, ...]] = "),
+    "no sends": (
+        lambda: paired(changed(Step, sends=None)),
+        'add to the class: sends: ClassVar[tuple[str, ...]] = ("gr',
+    ),
+    "no receives": (lambda: paired(changed(Step, receives=None)), "receives: ClassVar[tuple[str, ...]] = "),
     "no linear": (lambda: paired(changed(Step, linear=None)), "linear: ClassVar[bool] = False"),
     "no memory": (lambda: paired(changed(Step, memory=None)), 'memory: ClassVar[Memory] = "private"'),
     "no init": (lambda: paired(changed(Step, init=None)), "add def init(self, params: Tensor)"),
     "no call": (lambda: paired(changed(Step, __call__=None)), "def __call__(self, received: Tensor, state: None"),
     "no is_sum": (lambda: paired(None, changed(Descend, is_sum=None)), "is_sum: ClassVar[bool] = False"),
-    "no says in the aggregator": (lambda: paired(None, changed(Descend, says=None)), "has no says: add to the class"),
+    "no says in the aggregator": (lambda: paired(None, changed(Descend, sends=None)), "has no sends: add to the class"),
     "a class": (lambda: paired(Step), "make it with Step()"),
     "a function": (lambda: paired(lambda x: x), "is no LocalStep"),
-    "text": (lambda: paired(changed(Step, says="gradient")), "is text: write a tuple, ('gradient',)"),
+    "text": (lambda: paired(changed(Step, sends="gradient")), "is text: write a tuple, ('gradient',)"),
     "is_sum as a word": (lambda: paired(None, changed(Descend, is_sum="yes")), "must be True or False"),
     "another word": (
-        lambda: paired(changed(Step, says=("update",))),
-        "says ('update',) but Descend hears ('gradient',)",
+        lambda: paired(changed(Step, sends=("update",))),
+        "sends ('update',) but Descend receives ('gradient',)",
     ),
     "a call without oracle": (
         lambda: paired(changed(Step, __call__=lambda self, received, state: (received, state))),

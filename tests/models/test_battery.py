@@ -38,10 +38,10 @@ from fedpriv.clients.population import Population
 from fedpriv.errors import PromiseWarning
 from fedpriv.models import fix_model
 from fedpriv.nested import Rows, each
+from fedpriv.oracle.backend_selection import select_backend
 from fedpriv.oracle.backends import BACKENDS
 from fedpriv.oracle.backends.attention import WRITTEN_OUT
-from fedpriv.oracle.choosing import choose_by_trial
-from fedpriv.oracle.trial import try_out
+from fedpriv.oracle.validation import validate_per_example
 from fedpriv.privacy.clipping import Clip
 
 CLIPS = [Clip(0.3), Clip(1e6), None]
@@ -88,8 +88,8 @@ def test_gradients_are_those_of_one_example_at_a_time(name: str, dtype: torch.dt
     model = kind.make()
     population = Population(clients(kind, model), dtype=dtype)
     population.start_alike()
-    try_out(population)
-    chosen = choose_by_trial("auto", population).name
+    validate_per_example(population)
+    chosen = select_backend("auto", population).name
     assert chosen in kind.backend
     model = model.to(dtype)
     if kind.random:
@@ -316,7 +316,7 @@ def test_the_choice_does_not_look_at_the_data() -> None:
     data = [Rows(torch.full((6, E), 5.0), torch.zeros(6).long()) for _ in "ab"]
     population = Population(fp.make_clients(model, nn.CrossEntropyLoss(), data))
     population.start_alike()
-    assert choose_by_trial("auto", population).name == "ghost"
+    assert select_backend("auto", population).name == "ghost"
     assert len(largest) > 10 and max(largest) <= 1
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import fedpriv as fp
-from fedpriv.engines.local import begin, simulate
+from fedpriv.engines.rounds import initial_state, run_rounds
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.fedavg import AddMeanUpdate
 
@@ -37,7 +37,7 @@ def test_a_mean_over_a_cohort_of_fixed_size_is_over_that(size: int) -> None:
 class Watched:
     """Notes whether what it receives is one row of memory."""
 
-    hears, says, memory, linear = ("model",), ("update",), "none", True
+    receives, sends, memory, linear = ("model",), ("update",), "none", True
 
     def __init__(self) -> None:
         self.steps = list[tuple[int, bool]]()
@@ -54,8 +54,8 @@ class Watched:
 def test_what_is_one_row_for_all_stays_one_row_for_a_cohort(cohort) -> None:
     step, start = Watched(), torch.randn(1, 3)
     strategy = fp.Strategy(step, AddMeanUpdate())
-    progress = begin(strategy, start.expand(8, -1))
-    for done in simulate(strategy, Silent(), fp.Star(8, cohort), progress, Randomness(3), rounds=4):
+    progress = initial_state(strategy, start.expand(8, -1))
+    for done in run_rounds(strategy, Silent(), fp.Star(8, cohort), progress, Randomness(3), rounds=4):
         assert done.progress.received.stride(0) == 0
     assert len(step.steps) == 4
     assert all(one for _, one in step.steps)

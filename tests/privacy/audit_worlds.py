@@ -9,7 +9,7 @@ from privacy_worlds import Data, clients_of, digits_of
 from torch import nn
 
 import fedpriv as fp
-from fedpriv.audit import Finding, Subject
+from fedpriv.audit import AuditTarget, CheckResult
 from fedpriv.strategies.base import Strategy
 
 SIZES, ROUNDS = (40, 25, 60), 20
@@ -26,15 +26,15 @@ def subject(
     problem: fp.Problem | None = None,
     more: dict[str, Any] | None = None,
     **promise: Any,
-) -> Subject:
+) -> AuditTarget:
     """A run on digits."""
     clients = clients_of(digits_of(sizes) if data is None else data, model)
     for client in clients:
         client.problem = problem or client.problem
     privacy = fp.Privacy(**{"epsilon": 3.0, "delta": 1e-5, **promise})
-    return Subject.of(clients, strategy or fp.inexact_admm(), privacy, rounds=rounds, **(more or {}))
+    return AuditTarget.of(clients, strategy or fp.inexact_admm(), privacy, rounds=rounds, **(more or {}))
 
 
-def checked(check: Callable[..., Finding], made: Subject) -> Finding:
+def checked(check: Callable[..., CheckResult], made: AuditTarget) -> CheckResult:
     """What a check says of it."""
     return check(made, made.data())

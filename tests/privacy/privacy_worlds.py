@@ -17,9 +17,9 @@ import fedpriv as fp
 from fedpriv.clients.population import Population
 from fedpriv.models import SoftmaxRegression
 from fedpriv.oracle.backends import BACKENDS
+from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_answerer import DataAnswerer, data_oracle
 from fedpriv.oracle.oracle import Oracle
-from fedpriv.oracle.sums import Sums
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.record import Record
@@ -75,7 +75,7 @@ def oracle_of(
     """The real oracle over the real ledger, in memory, without a limit."""
     population = Population(clients_of(data, model), dtype=dtype)
     ledger = Ledger(Accountant(len(data), privacy.delta))
-    sums = Sums(BACKENDS[backend](population.model, population.loss), len(population), population.device)
+    sums = ClippedSums(BACKENDS[backend](population.model, population.loss), len(population), population.device)
     return data_oracle(population, sums, privacy, ledger, randomness or Randomness(secret_seed=seed))
 
 
@@ -112,8 +112,8 @@ class Listener:
     asked: list[Tensor] = field(default_factory=list)
     sign: float = 1.0
 
-    hears = ("model",)
-    says = ("update",)
+    receives = ("model",)
+    sends = ("update",)
     memory = "private"
     linear = False
 

@@ -18,7 +18,7 @@ from fedpriv.privacy.accounting import bounds, pld, rdp
 from fedpriv.privacy.accounting.accountant import Accountant, account
 from fedpriv.privacy.accounting.calibration import calibrate
 from fedpriv.privacy.accounting.reserve import Milestones
-from fedpriv.privacy.accounting.spent import Spent, up
+from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
 from fedpriv.privacy.record import Record
 
 DELTA = 1e-5
@@ -257,11 +257,11 @@ def test_the_tight_bound_is_asked_once_for_many_releases(monkeypatch: pytest.Mon
 
 
 def history_of(records: list[Record]) -> dict[Any, int]:
-    from fedpriv.privacy.accounting.events import charge_of
+    from fedpriv.privacy.accounting.events import cost_of
 
     result: dict[Any, int] = {}
     for one in records:
-        event = charge_of(one, 1).events[0]
+        event = cost_of(one, 1).events[0]
         result[event] = result.get(event, 0) + 1
     return result
 
@@ -316,9 +316,9 @@ def test_a_planned_noise_per_client_covers_more_noise_only() -> None:
 
 
 def _charge(one: Record) -> Any:
-    from fedpriv.privacy.accounting.events import charge_of
+    from fedpriv.privacy.accounting.events import cost_of
 
-    return charge_of(one, 2)
+    return cost_of(one, 2)
 
 
 def test_cohorts_spend_apart_under_one_limit() -> None:
@@ -359,7 +359,7 @@ def test_histories_beyond_the_cap_keep_an_upper_bound(monkeypatch: pytest.Monkey
 
 
 def test_printed_epsilon_is_rounded_up() -> None:
-    assert [up(x) for x in (3.2, 4.37718, 0.000123451, 7845.21, 12345.0, 2.0)] == [
+    assert [round_up(x) for x in (3.2, 4.37718, 0.000123451, 7845.21, 12345.0, 2.0)] == [
         "3.2",
         "4.378",
         "0.0001235",
@@ -367,13 +367,13 @@ def test_printed_epsilon_is_rounded_up() -> None:
         "12350",
         "2",
     ]
-    spent = Spent(3.2, 1e-5, "sample", "replace_one", "local", "pld", (3.2,), ())
+    spent = PrivacySpent(3.2, 1e-5, "sample", "replace_one", "local", "pld", (3.2,), ())
     assert str(spent) == "epsilon=3.2 (delta=1e-5, unit=sample, relation=replace_one, trust=local, accountant=pld)"
 
 
 @given(st.floats(1e-9, 1e9))
 def test_printed_epsilon_is_never_too_small(epsilon: float) -> None:
-    assert epsilon <= float(up(epsilon)) <= epsilon * 1.0011
+    assert epsilon <= float(round_up(epsilon)) <= epsilon * 1.0011
 
 
 def test_what_is_known_to_fit_says_nothing_of_dearer_releases() -> None:

@@ -20,7 +20,7 @@ from torch.utils.data import TensorDataset
 import fedpriv as fp
 from fedpriv.models import SoftmaxRegression
 from fedpriv.privacy.accounting import bounds, gaussian, pld, rdp
-from fedpriv.privacy.accounting.events import Event, bucketed, charge_of, covers, histories
+from fedpriv.privacy.accounting.events import Event, bucketed, cost_of, covers, histories
 
 Law = Literal["gaussian", "laplace"]
 
@@ -399,5 +399,5 @@ def test_a_run_of_dp_sgd_costs_what_opacus_says(sigma: float, rate: float, round
         for _ in range(rounds):
             accountant.step(noise_multiplier=sigma, sample_rate=rate)
     assert spent.epsilon == pytest.approx(theirs["PRVAccountant"].get_epsilon(DELTA, eps_error=0.002), abs=0.01)
-    [(_, history)] = histories(Counter(charge_of(record, 1) for record in training.ledger.records), 1)
+    [(_, history)] = histories(Counter(cost_of(record, 1) for record in training.ledger.records), 1)
     assert rdp_epsilon(history) == pytest.approx(theirs["RDPAccountant"].get_epsilon(DELTA), abs=0.01)

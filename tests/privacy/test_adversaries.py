@@ -10,8 +10,8 @@ import pytest
 from fedpriv.errors import ConfigError, LedgerError
 from fedpriv.privacy.accounting.pairwise import complete
 from fedpriv.privacy.adversaries import ADVERSARIES, COLLUDERS, MESSAGES, MODEL, NEIGHBOUR, SERVER, view
-from fedpriv.privacy.composition import Spending, compose
-from fedpriv.privacy.correlated import Factor, OverTime
+from fedpriv.privacy.composition import RunCost, compose
+from fedpriv.privacy.correlated import CorrelatedNoise, Factor
 from fedpriv.privacy.matrix import matrix
 from fedpriv.privacy.pairwise import Pairs, Pairwise, RandomRegular
 from fedpriv.privacy.record import Record
@@ -23,13 +23,13 @@ BASE = Record(0, "gradient", 0, "gaussian", NOISE, "sample", "replace_one")
 
 def cells(trust: object, n_clients: int = 10, colluders: int = 1, group: int = 10, sizes=None, **changes):
     record = replace(BASE, trust=str(trust), **changes)
-    found = matrix([Spending("run", [record], n_clients, "data", sizes)], DELTA, colluders=colluders, group=group)
+    found = matrix([RunCost("run", [record], n_clients, "data", sizes)], DELTA, colluders=colluders, group=group)
     who = {f"{colluders} {COLLUDERS}": COLLUDERS}
     return {(who.get(cell.adversary, cell.adversary), cell.unit.split()[0]): cell for cell in found}
 
 
 def epsilon(noise: float, **changes) -> float:
-    return compose([Spending("run", [replace(BASE, noise_multiplier=noise, **changes)], 10)], DELTA).epsilon
+    return compose([RunCost("run", [replace(BASE, noise_multiplier=noise, **changes)], 10)], DELTA).epsilon
 
 
 def test_every_trust_is_known_by_its_print_out():
@@ -132,7 +132,7 @@ def test_amplification_is_in_words():
 
 
 def test_draws_within_a_slot_amplify_nothing_for_a_group_of_several_slots():
-    time = OverTime(Factor((0.5,)), 2)
+    time = CorrelatedNoise(Factor((0.5,)), 2)
     found = cells(Local(), sampling="poisson", rate=0.1, time=time)
     whole = cells(Local(), time=time)
     assert found[MESSAGES, "sample"].epsilon < whole[MESSAGES, "sample"].epsilon

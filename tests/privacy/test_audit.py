@@ -21,11 +21,11 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.clients.population import Population
-from fedpriv.engines.local import begin, seen_by_aggregator, simulate
+from fedpriv.engines.rounds import initial_state, run_rounds, server_view
 from fedpriv.models import Loss, logistic
 from fedpriv.oracle.backends import choose
+from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_answerer import data_oracle
-from fedpriv.oracle.sums import Sums
 from fedpriv.privacy.accounting.accountant import Accountant, account
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.settings import Trust
@@ -69,11 +69,11 @@ def views(strategy: Strategy, privacy: fp.Privacy, x: float, problem: fp.Problem
     seen, ledger = [], None
     for _ in range(RUNS):
         randomness, ledger = Randomness(secrets.randbits(128)), Ledger(Accountant(N, privacy.delta))
-        sums = Sums(backend, len(population), population.device)
+        sums = ClippedSums(backend, len(population), population.device)
         oracle = data_oracle(population, sums, plan.privacy, ledger, randomness)
         network.sent.clear()
-        view, state = seen_by_aggregator(network, privacy), begin(strategy, start.clone())
-        for _done in simulate(strategy, oracle, network, state, randomness, rounds=ROUNDS, seen=view):
+        view, state = server_view(network, privacy), initial_state(strategy, start.clone())
+        for _done in run_rounds(strategy, oracle, network, state, randomness, rounds=ROUNDS, seen=view):
             pass
         seen.append(torch.cat([rows.flatten() for rows in network.sent]).double().numpy())
     assert ledger is not None

@@ -13,7 +13,7 @@ from scipy import stats
 from test_audit_finds import Less
 
 import fedpriv as fp
-from fedpriv.audit import Subject
+from fedpriv.audit import AuditTarget
 from fedpriv.audit.bounds import clopper_pearson, largest_mu, of_scores, one_run
 from fedpriv.audit.canaries import CONFIDENCE, Game, canaries, play, reach
 from fedpriv.privacy.accounting.gaussian import epsilon_of
@@ -70,7 +70,7 @@ def split(game: tuple[Any, Any]) -> tuple[Any, Any]:
     return scores[took_part], scores[~took_part]
 
 
-def noisy(made: Subject) -> Subject:
+def noisy(made: AuditTarget) -> AuditTarget:
     """The run with its noise known, as the check plays it."""
     noise = made.plan().privacy.noise_multiplier
     return replace(made, privacy=replace(made.privacy, noise_multiplier=noise, epsilon=None))

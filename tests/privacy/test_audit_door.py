@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
-from fedpriv.audit import Subject
-from fedpriv.audit.door import door
-from fedpriv.audit.sums import sums
+from fedpriv.audit import AuditTarget
+from fedpriv.audit.clip_check import sums
+from fedpriv.audit.replay import door
 from fedpriv.strategies.base import Network, Strategy
 from fedpriv.strategies.fedavg import AddMeanUpdate, Served
 
@@ -29,8 +29,8 @@ class Stepping:
 
     more: Callable[[Any, Tensor], Tensor]
 
-    hears = ("model",)
-    says = ("update",)
+    receives = ("model",)
+    sends = ("update",)
     memory = "none"
     linear = True
 
@@ -61,8 +61,8 @@ class Dual:
 
     exact: bool
 
-    hears = ("model",)
-    says = ("update",)
+    receives = ("model",)
+    sends = ("update",)
     memory = "private"
     linear = True
 
@@ -100,8 +100,8 @@ class Ending:
 
     when: Callable[[], int]
 
-    hears = ("update",)
-    says = ("model",)
+    receives = ("update",)
+    sends = ("model",)
     is_sum = True
 
     def init(self, params: Tensor) -> tuple[Tensor, Ended]:
@@ -137,7 +137,7 @@ def test_a_strategy_that_kept_the_data_is_found() -> None:
     data = digits_of(SIZES)
     step = Stepping(lambda oracle, received: 1e-3 * data[1][0].mean())
     clients = clients_of(data)
-    made = Subject.of(clients, own(step), fp.Privacy(epsilon=3.0), rounds=20, test=TEST)
+    made = AuditTarget.of(clients, own(step), fp.Privacy(epsilon=3.0), rounds=20, test=TEST)
     before = [x.clone() for x, _ in data]
     assert checked(door, made).verdict == "found"
     assert all(torch.equal(x, old) for (x, _), old in zip(data, before, strict=True))  # all is put back
@@ -157,7 +157,7 @@ def test_a_rule_that_stops_by_data_is_found() -> None:
 
     def made(when: Callable[[], int]) -> Any:
         strategy = Strategy(Stepping(nothing), Ending(when))
-        return checked(door, Subject.of(clients_of(data), strategy, fp.Privacy(epsilon=3.0), rounds=20, test=TEST))
+        return checked(door, AuditTarget.of(clients_of(data), strategy, fp.Privacy(epsilon=3.0), rounds=20, test=TEST))
 
     assert made(lambda: 2).verdict == "held"
     found = made(by_data)
@@ -167,7 +167,9 @@ def test_a_rule_that_stops_by_data_is_found() -> None:
 def test_a_metric_on_training_data_is_found() -> None:
     data = digits_of(SIZES)
     options = {"metrics": {"own": lambda outputs, targets: float(data[0][0].mean())}}
-    made = Subject.of(clients_of(data), fp.fedavg(0.5), fp.Privacy(epsilon=3.0), rounds=20, test=TEST, options=options)
+    made = AuditTarget.of(
+        clients_of(data), fp.fedavg(0.5), fp.Privacy(epsilon=3.0), rounds=20, test=TEST, options=options
+    )
     found = checked(door, made)
     assert found.verdict == "found" and "others: metrics, result.json, TensorBoard" in found.evidence
 

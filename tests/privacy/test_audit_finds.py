@@ -15,17 +15,17 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
-from fedpriv.audit import Finding, Subject
+from fedpriv.audit import AuditTarget, CheckResult
 from fedpriv.audit.arithmetic import arithmetic
-from fedpriv.audit.books import books
-from fedpriv.audit.interaction import interaction
+from fedpriv.audit.canary_rows import rows_of_data
+from fedpriv.audit.ledger_check import books
 from fedpriv.audit.noise import noise
-from fedpriv.audit.rows_of_data import rows_of_data
+from fedpriv.audit.shapes import interaction
 from fedpriv.models import Loss
 from fedpriv.oracle import data_answerer
 from fedpriv.oracle.backends import summation
+from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_answerer import DataAnswerer
-from fedpriv.oracle.sums import Sums
 from fedpriv.privacy import pair_noise
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.ledger import Ledger, Release
@@ -80,17 +80,17 @@ def less_in_price(planting: Planting) -> None:
 
 def batch_clipped(planting: Planting) -> None:
     """The mean of a batch is clipped instead of each example."""
-    exact = Sums.gradients
+    exact = ClippedSums.gradients
 
     def gradients(
-        self: Sums, batches: Any, cohort: Any, params: Tensor, anchor: Any = None, clip: Any = None, weights=None
+        self: ClippedSums, batches: Any, cohort: Any, params: Tensor, anchor: Any = None, clip: Any = None, weights=None
     ):
         batches = list(batches)
         total = exact(self, iter(batches), cohort, params, anchor, None, weights)
         count = torch.zeros(len(params)).index_add_(0, batches[0].rows, batches[0].mask.sum(1).float()).clamp_min(1)
         return total if clip is None else clip.rows(total / count[:, None])[0] * count[:, None]
 
-    planting.setattr(Sums, "gradients", gradients)
+    planting.setattr(ClippedSums, "gradients", gradients)
 
 
 def wrong_divisor(planting: Planting) -> None:
@@ -124,9 +124,9 @@ def float32_sums(planting: Planting) -> None:
 
 def bleeding(planting: Planting) -> None:
     """A client's row has a little of the next one's."""
-    gradients = Sums.gradients
+    gradients = ClippedSums.gradients
     planting.setattr(
-        Sums, "gradients", lambda *a, **k: (lambda rows: rows + 0.01 * rows.roll(1, 0))(gradients(*a, **k))
+        ClippedSums, "gradients", lambda *a, **k: (lambda rows: rows + 0.01 * rows.roll(1, 0))(gradients(*a, **k))
     )
 
 
@@ -189,7 +189,7 @@ def wrong_sign(planting: Planting) -> None:
 
 LINKS = {"trust": Pairwise(1, 3.0, Links(((0, 1), (0, 2), (1, 2)))), "noise_multiplier": 1.0}
 CONSTRAINED = {"strategy": fp.private_al(beta=2), "problem": TWO_OF_A_KIND}
-PLANTED: dict[str, tuple[Callable[[Planting], None] | None, dict[str, Any], Callable[..., Finding], str]] = {
+PLANTED: dict[str, tuple[Callable[[Planting], None] | None, dict[str, Any], Callable[..., CheckResult], str]] = {
     "noise x .9": (None, {"mechanism": Less(part=0.9)}, noise, r"noise is 0\.[89]\d* of what the ledger says"),
     "noise halved": (None, {"mechanism": Less(part=0.5)}, noise, r"noise is 0\.[45]\d* of what the ledger says"),
     "noise of another law": (None, {"mechanism": Uniform()}, noise, "does not have the gaussian law"),
@@ -290,7 +290,7 @@ def test_a_loss_that_mixes_the_batch_is_found() -> None:
     data = [TensorDataset(*pair) for pair in digits_of(SIZES)]
     clients = fp.make_clients(nn.Linear(64, 10), mixing, data)
     assert checked(interaction, good).verdict == "held"
-    found = checked(interaction, Subject.of(clients, good.strategy, good.privacy, rounds=3))
+    found = checked(interaction, AuditTarget.of(clients, good.strategy, good.privacy, rounds=3))
     assert found.verdict == "found" and "loss" in found.evidence, found
 
 

@@ -13,9 +13,9 @@ from privacy_worlds import clients_of, digits_of
 from typer.testing import CliRunner
 
 import fedpriv as fp
-from fedpriv.audit.asked import of_run
-from fedpriv.audit.finding import Finding
+from fedpriv.audit.check_result import CheckResult
 from fedpriv.audit.other_runs import other_runs
+from fedpriv.audit.targets import of_run
 from fedpriv.cli import app
 from fedpriv.config import build, load_config, to_yaml
 from fedpriv.privacy.accounting.accountant import account
@@ -32,7 +32,7 @@ def train(folder: Path, *settings: str) -> Path:
     return folder
 
 
-def look(run: Path) -> Finding:
+def look(run: Path) -> CheckResult:
     found = of_run(run)
     return other_runs(replace(found, runs=run.parent), [])
 

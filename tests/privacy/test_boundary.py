@@ -295,8 +295,8 @@ def test_what_is_not_private_says_so(privacy: fp.Privacy, reason: str) -> None:
 class Momentum:
     """A user's local step."""
 
-    hears = ("model",)
-    says = ("velocity",)
+    receives = ("model",)
+    sends = ("velocity",)
     memory = "private"
     linear = True
 
@@ -312,8 +312,8 @@ class Momentum:
 class Descent:
     """A user's aggregator."""
 
-    hears = ("velocity",)
-    says = ("model",)
+    receives = ("velocity",)
+    sends = ("model",)
     is_sum = True
 
     def init(self, params):

@@ -22,7 +22,7 @@ from scipy import optimize, stats
 import fedpriv as fp
 from fedpriv.errors import BudgetExhausted, ConfigError, LedgerError, PrivacyError
 from fedpriv.privacy.budget import AT_WORK, Budget
-from fedpriv.privacy.composition import Spending
+from fedpriv.privacy.composition import RunCost
 from fedpriv.privacy.record import Record
 from fedpriv.storage import files
 
@@ -41,9 +41,9 @@ def mu_of(epsilon: float) -> float:
     return optimize.brentq(lambda mu: delta_of(mu, epsilon) - DELTA, 1e-3, 60)
 
 
-def run(noise: float, name: str, rounds: int = 1, n_clients: int = 3, **changes: object) -> Spending:
+def run(noise: float, name: str, rounds: int = 1, n_clients: int = 3, **changes: object) -> RunCost:
     base = replace(Record(0, "gradient", 0, "gaussian", noise, "sample", "replace_one"), **changes)
-    return Spending(name, [replace(base, round=t) for t in range(rounds)], n_clients, noise=name)
+    return RunCost(name, [replace(base, round=t) for t in range(rounds)], n_clients, noise=name)
 
 
 def budget(folder: Path, epsilon: float = 2.0, **terms: object) -> Budget:

@@ -17,7 +17,7 @@ from privacy_worlds import record
 import fedpriv as fp
 from fedpriv.privacy import chain
 from fedpriv.privacy.accounting.accountant import Accountant
-from fedpriv.privacy.ledger import Ledger, Mark, Release
+from fedpriv.privacy.ledger import Ledger, LedgerPosition, Release
 from fedpriv.privacy.ledger_file import LedgerFile, read_ledger
 from fedpriv.randomness.streams import Randomness
 
@@ -106,10 +106,10 @@ def test_a_resumed_ledger_has_the_same_links(path: Path) -> None:
     whole, found = path.read_bytes(), LedgerFile.read(path)
     path.write_bytes(b"\n".join(whole.split(b"\n")[:4]) + b"\n" + whole.split(b"\n")[4][:-9])
     ledger = Ledger.resume(path, Accountant(2, 1e-5), 1, digest_key=b"digests", seal_key=KEY)
-    assert ledger.mark == Mark(1, found.links[1].chain)
+    assert ledger.mark == LedgerPosition(1, found.links[1].chain)
     for index in range(1, 6):
         ledger.open(Release(record_of(index), torch.full((2,), index / 2)))
-        assert ledger.mark == Mark(index + 1, found.head(index + 1))
+        assert ledger.mark == LedgerPosition(index + 1, found.head(index + 1))
     assert path.read_bytes() == whole
 
 
@@ -123,7 +123,7 @@ def test_earlier_formats_are_read_and_go_on_without_a_chain(path: Path, number: 
     assert (found.chained, found.altered, found.head(3), len(found.records)) == (False, None, None, 6)
     ledger = Ledger.resume(path, Accountant(2, 1e-5), 6)
     ledger.open(Release(record_of(6, shared=found.records[0].shared), torch.ones(2)))
-    assert ledger.mark == Mark(7, None)
+    assert ledger.mark == LedgerPosition(7, None)
     assert "chain" not in path.read_text()
     assert len(read_ledger(path)) == 7
 

@@ -17,7 +17,7 @@ from fedpriv.privacy.accounting.events import Event
 from fedpriv.privacy.accounting.groups import of_group
 from fedpriv.privacy.accounting.mixtures import log_replaced
 from fedpriv.privacy.accounting.profiles import log_profile
-from fedpriv.privacy.composition import Spending, compose
+from fedpriv.privacy.composition import RunCost, compose
 from fedpriv.privacy.record import Record
 
 DELTA = 1e-5
@@ -37,7 +37,7 @@ def mu_of(epsilon: float, delta: float = DELTA) -> float:
 
 def run(noise: float, rounds: int = 1, name: str = "run", n_clients: int = 3, data: str | None = "a", **changes):
     base = Record(0, "gradient", 0, "gaussian", noise, "sample", "replace_one")
-    return Spending(name, [replace(base, round=t, **changes) for t in range(rounds)], n_clients, data)
+    return RunCost(name, [replace(base, round=t, **changes) for t in range(rounds)], n_clients, data)
 
 
 @pytest.mark.parametrize(("epsilon", "count", "known"), [(1.0, 3, 1.84), (3.0, 20, 18.3)])
@@ -104,7 +104,7 @@ def test_what_has_no_common_price_is_refused():
     whole = [run(10.0, name="one", unit="client"), run(10.0, name="other", unit="client", n_clients=4, data="b")]
     with pytest.raises(PrivacyError, match="whole clients, but other ones"):
         compose(whole, DELTA)
-    mixed = Spending("mixed", [*run(1.0).records, *run(1.0, unit="client").records], 3)
+    mixed = RunCost("mixed", [*run(1.0).records, *run(1.0, unit="client").records], 3)
     with pytest.raises(PrivacyError, match="mixed protects different units"):
         compose([mixed], DELTA)
     copies = [replace(run(1.0, name=name), noise="the same") for name in ("one", "copy")]

@@ -20,7 +20,7 @@ from scipy.stats import norm
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting import gaussian
 from fedpriv.privacy.accounting.accountant import account
-from fedpriv.privacy.correlated import Factor, OverTime, inverse, sensitivity, shares, spread
+from fedpriv.privacy.correlated import CorrelatedNoise, Factor, inverse, sensitivity, shares, spread
 from fedpriv.privacy.matrices import BLT, BSR, Banded
 from fedpriv.privacy.record import Record
 
@@ -91,7 +91,7 @@ def test_never_below_for_any_band(case: Triple) -> None:
 @given(_decreasing() | _within() | _any())
 def test_a_prefix_costs_what_the_leading_block_costs(case: Triple) -> None:
     factor, rounds, separation = case
-    over_time, whole = OverTime(factor, separation), shares(factor, 10, separation)
+    over_time, whole = CorrelatedNoise(factor, separation), shares(factor, 10, separation)
     told = sum(over_time.share(t) for t in range(rounds))
     assert told == pytest.approx(whole[:rounds].sum(), rel=1e-12)
     assert math.sqrt(told) == pytest.approx(sensitivity(*case), rel=1e-12)
@@ -125,7 +125,7 @@ def test_independent_noise_is_paid_for_in_every_round_in_which_a_unit_takes_part
     """Of C = I opake 0.16.1 reports 4.377, as if each unit took part once; it does ten times, which costs 17.857."""
     (turns, once), plain = (100, 10), Record(0, "gradient", 0, "gaussian", 1.0, "sample", "add_remove")
     for rounds, epsilon in ((once, 4.377), (turns, 17.857)):
-        records = [replace(plain, round=t, time=OverTime(Factor(), 10, t % 10)) for t in range(rounds)]
+        records = [replace(plain, round=t, time=CorrelatedNoise(Factor(), 10, t % 10)) for t in range(rounds)]
         assert account(records, 1, 1e-5).epsilon == pytest.approx(epsilon, abs=1e-3)
 
 
@@ -135,7 +135,7 @@ def drawn(matrix: BSR | Banded | BLT, rounds: int, separation: int, rate: float,
     column = float(np.linalg.norm(factor.column(rounds)))
     facts: dict[str, Any] = {"query": "gradient", "index": 0, "mechanism": "gaussian", "noise_multiplier": column}
     facts |= {"unit": "sample", "relation": "add_remove", "sampling": "poisson", "rate": rate, **changes}
-    time = OverTime(factor, separation)
+    time = CorrelatedNoise(factor, separation)
     return [Record(round=t, time=time.at(t), **facts) for t in range(rounds)]
 
 
@@ -225,4 +225,4 @@ def test_a_factor_that_has_no_price_is_refused() -> None:
         with pytest.raises(ValueError, match="no factor"):
             Factor(**numbers)
     with pytest.raises(ValueError, match="no block takes part"):
-        OverTime(Factor(), 0)
+        CorrelatedNoise(Factor(), 0)

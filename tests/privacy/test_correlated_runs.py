@@ -21,14 +21,14 @@ import fedpriv as fp
 from fedpriv.config import build, forecast, load_config
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.models import SoftmaxRegression
-from fedpriv.oracle.batches import Draws
+from fedpriv.oracle.sampler import BatchSampler
 from fedpriv.privacy.accounting.accountant import Accountant, account
 from fedpriv.privacy.accounting.gaussian import epsilon_of
-from fedpriv.privacy.correlated import Factor, OverTime, sensitivity
+from fedpriv.privacy.correlated import CorrelatedNoise, Factor, sensitivity
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.matrices import Matrix
 from fedpriv.privacy.mechanisms import Gaussian, add_noise
-from fedpriv.privacy.past_noise import PastNoise
+from fedpriv.privacy.noise_history import NoiseHistory
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.settings import Noise
 from fedpriv.randomness.streams import Randomness
@@ -73,26 +73,26 @@ def test_what_is_added_is_the_inverse_of_c_times_independent_noise(noise: Matrix
     record = Record(0, "gradient", 0, "gaussian", 1.0, "sample", "add_remove")
     clients, zeros = [2, 5, 6], torch.zeros(3, dim, dtype=torch.float64)
 
-    def released(past: PastNoise, t: int) -> Tensor:
+    def released(past: NoiseHistory, t: int) -> Tensor:
         made = add_noise(zeros, [scale] * 3, Gaussian(), replace(record, round=t), randomness, clients, past=past)
         return made._value
 
-    past = PastNoise(factor)
+    past = NoiseHistory(factor)
     told = torch.stack([released(past, t) for t in range(ROUNDS)])
     units = [Gaussian().draw(randomness.keys("noise", t, 0, clients), dim) for t in range(ROUNDS)]
     expected = scale * np.linalg.inv(dense(factor, ROUNDS)) @ torch.stack(units).flatten(1).numpy()
     assert torch.allclose(told.flatten(1), torch.from_numpy(expected), atol=1e-4)  # the grid is 2^-20 of 4
-    assert torch.equal(released(PastNoise(factor), ROUNDS - 1), told[-1])
+    assert torch.equal(released(NoiseHistory(factor), ROUNDS - 1), told[-1])
     assert torch.equal(released(past, 3), told[3])
     assert torch.equal(released(past, 6), told[6])
 
 
 def test_a_round_that_was_half_made_is_made_again() -> None:
     factor = fp.BLT(2).factor(ROUNDS, 4)
-    whole, broken = PastNoise(factor), PastNoise(factor)
+    whole, broken = NoiseHistory(factor), NoiseHistory(factor)
     draws = torch.randn(3, 4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
-    def made(past: PastNoise, t: int) -> Tensor:
+    def made(past: NoiseHistory, t: int) -> Tensor:
         for earlier in past.missing(t, 4, 2, torch.device("cpu")):
             past.filtered(draws[earlier].clone(), slice(0, 4), earlier)
             past.finish(earlier)
@@ -255,8 +255,10 @@ def test_an_audit_stays_below_the_claim_unless_one_block_comes_again(
     inputs = torch.zeros(n, blocks)
     inputs[present, 0] = 1.0
     if broken:  # slot 0 in every round, and the ledger is told what it should have been
-        honest = Draws._chosen
-        monkeypatch.setattr(Draws, "_chosen", lambda self, *asked: _at_round(self, 0, lambda: honest(self, *asked)))
+        honest = BatchSampler._chosen
+        monkeypatch.setattr(
+            BatchSampler, "_chosen", lambda self, *asked: _at_round(self, 0, lambda: honest(self, *asked))
+        )
     factor = fp.BSR(3).factor(rounds, blocks)
     found = answers(inputs, fp.BSR(3), blocks, rounds, multiplier)
     takes_part = np.ones(rounds) if broken else np.arange(rounds) % blocks == 0
@@ -267,7 +269,7 @@ def test_an_audit_stays_below_the_claim_unless_one_block_comes_again(
     assert (empirical > claim) if broken else (0.2 * claim < empirical <= claim)
 
 
-def _at_round(draws: Draws, round_index: int, call: Callable[[], Any]) -> Any:
+def _at_round(draws: BatchSampler, round_index: int, call: Callable[[], Any]) -> Any:
     real, draws._round = draws._round, round_index
     try:
         return call()
@@ -292,7 +294,7 @@ def test_one_example_moves_the_answers_as_far_as_is_claimed_and_no_further(noise
 
 
 def test_a_block_that_takes_part_twice_in_a_row_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Draws, "slot", lambda self, sampling: min(self._round, 2) % sampling.blocks)
+    monkeypatch.setattr(BatchSampler, "slot", lambda self, sampling: min(self._round, 2) % sampling.blocks)
     training = training_of()
     with pytest.raises(PrivacyError, match="has block 2 take part, and it is the turn of block 3"):
         list(training)
@@ -307,7 +309,7 @@ def records_of(**changes: Any) -> list[Record]:
 
 
 def test_records_are_read_back_and_need_their_matrix() -> None:
-    (record, *_), time = records_of(), OverTime(fp.BSR(4).factor(ROUNDS, 4), 4)
+    (record, *_), time = records_of(), CorrelatedNoise(fp.BSR(4).factor(ROUNDS, 4), 4)
     assert record.time == time
     assert Record.from_json(record.to_json(), factor=time.factor) == record
     for factor in (None, fp.BSR(3).factor(ROUNDS, 4)):
@@ -343,8 +345,8 @@ def test_rounds_that_are_missing_or_come_twice_have_no_price(order: list[int], s
         {"attempt": 1},
         {"index": 1},
         {"query": "message"},
-        {"time": OverTime(Factor(), 4, 1)},
-        {"time": OverTime(fp.BSR(4).factor(ROUNDS, 4), 5, 1)},
+        {"time": CorrelatedNoise(Factor(), 4, 1)},
+        {"time": CorrelatedNoise(fp.BSR(4).factor(ROUNDS, 4), 5, 1)},
     ],
     ids=str,
 )
@@ -388,7 +390,7 @@ def test_a_configuration_says_it_and_an_edited_number_of_blocks_is_found(tmp_pat
     assert config.promise(3).noise == fp.BSR(3) and config.promise(3).sampling == fp.Cyclic(3)
     training = build(config, tmp_path / "run")
     list(training)
-    assert training.plan.privacy.over_time == OverTime(fp.BSR(3).factor(6, 3), 3)
+    assert training.plan.privacy.over_time == CorrelatedNoise(fp.BSR(3).factor(6, 3), 3)
     folder = RunFiles.read(tmp_path / "run")
     asked = {"privacy": {"sampling": {"cyclic": {"blocks": 3}}}}
     assert not findings(replace(folder, config=None)) and not [*_of_turns(replace(folder, config=asked))]
@@ -414,9 +416,9 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "two questions": ({}, {"strategy": fp.fedavg(0.5, local_steps=2)}, "privacy.noise"),
     "differences": ({}, {"strategy": fp.svrg(0.1, epoch_length=2)}, "privacy.noise"),
     "scaffold": ({}, {"strategy": fp.scaffold(0.1, local_steps=2)}, "privacy.noise"),
-    "a separation of one's own": ({"noise": OverTime(Factor((0.5,)), 8)}, {}, "privacy.noise"),
+    "a separation of one's own": ({"noise": CorrelatedNoise(Factor((0.5,)), 8)}, {}, "privacy.noise"),
     "a matrix of one's own, random cohort": (
-        {"noise": OverTime(Factor(), 1), **CLIENT},
+        {"noise": CorrelatedNoise(Factor(), 1), **CLIENT},
         {"network": fp.Star(4, fp.PoissonCohort(0.5))},
         "network.cohort",
     ),

@@ -162,7 +162,7 @@ def test_the_attack_on_published_mirror_descent_succeeds_and_fails_on_the_sound_
 
 def test_messages_of_adaptive_clipping_have_norm_at_most_one():
     class Anything:
-        hears, says, memory = ("model",), ("update",), "none"
+        receives, sends, memory = ("model",), ("update",), "none"
 
         def init(self, params):
             return {}

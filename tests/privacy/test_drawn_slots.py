@@ -85,5 +85,5 @@ def test_noise_that_reaches_over_a_turn_is_refused(noise: fp.BSR | fp.BLT) -> No
 
 
 def test_how_many_were_drawn_is_as_secret_as_with_poisson_batches() -> None:
-    assert PRIVACY.draws_in_secret
-    assert not replace(PRIVACY, sampling=fp.Cyclic(BLOCKS)).draws_in_secret
+    assert PRIVACY.hides_round_size
+    assert not replace(PRIVACY, sampling=fp.Cyclic(BLOCKS)).hides_round_size

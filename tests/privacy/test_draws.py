@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from privacy_worlds import clients_of, digits_of, oracle_of
 
 import fedpriv as fp
-from fedpriv.clients.chosen import Chosen
+from fedpriv.clients.index_batches import IndexBatches
 from fedpriv.clients.population import Population
-from fedpriv.oracle.batches import Draws
+from fedpriv.oracle.sampler import BatchSampler
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger, Release
 from fedpriv.privacy.record import Record
@@ -32,7 +32,7 @@ SAMPLINGS: dict[str, Sampling] = {"poisson": fp.Poisson(0.3), "fixed size": fp.F
 
 def drawn(population: Population, sampling: Sampling, rounds: int, answers: int) -> Iterator[list[tuple[int, int]]]:
     """Which examples (client, place) each answer uses."""
-    draws = Draws(population, Randomness(secret_seed=1), 1.0)
+    draws = BatchSampler(population, Randomness(secret_seed=1), 1.0)
     place = {
         int(i): (c, int(i - population.starts[c]))
         for c, m in enumerate(SIZES)
@@ -80,7 +80,7 @@ def test_answers_of_one_round_are_of_different_batches(name: str) -> None:
 def test_each_clients_draws_come_from_the_stream_that_has_its_name(sampling: Sampling, rate: float) -> None:
     """A stopped run draws the same again, whichever version or process goes on with it."""
     population, randomness = Population(clients_of(digits_of(SIZES)), chunk=16), Randomness(secret_seed=4)
-    draws, seen = Draws(population, randomness, rate), set[bool]()
+    draws, seen = BatchSampler(population, randomness, rate), set[bool]()
     for round_index, cohort in enumerate([[0, 1, 2], [1, 2], [0], []] * 4):
         draws.begin_round(round_index, torch.tensor(cohort, dtype=torch.long))
         inside = randomness.stream("secret_cohort", round_index).below(rate, 3) if rate < 1 else np.ones(3, bool)
@@ -108,7 +108,7 @@ def test_each_clients_draws_come_from_the_stream_that_has_its_name(sampling: Sam
 def test_blocks_hold_every_chosen_example_once_with_little_padding(lengths: list[int], chunk: int) -> None:
     places = [np.arange(length) * 3 + row for row, length in enumerate(lengths)]
     found: list[list[int]] = [[] for _ in lengths]
-    for rows, block, mask in Chosen.listed(places).blocks(chunk):
+    for rows, block, mask in IndexBatches.listed(places).blocks(chunk):
         assert block.shape == mask.shape == (len(rows), block.shape[1])
         assert block.size <= chunk
         assert len(rows) == 1 or 4 * mask.sum(1).min() >= 3 * block.shape[1]
@@ -123,7 +123,7 @@ def test_blocks_hold_every_chosen_example_once_with_little_padding(lengths: list
 def test_a_drawn_client_costs_its_stream_and_no_more(sampling: Sampling) -> None:
     found = []
     for size in (40, 80):
-        draws = Draws(Population(clients_of(digits_of([5] * 100))), Randomness(secret_seed=4), 1.0)
+        draws = BatchSampler(Population(clients_of(digits_of([5] * 100))), Randomness(secret_seed=4), 1.0)
         draws.begin_round(0, torch.arange(size))
         found.append(calls(lambda draws=draws: list(draws.batches(sampling, 0))))
     assert (found[1] - found[0]) / 40 < 45  # most of them make the cipher

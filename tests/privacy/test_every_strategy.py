@@ -25,7 +25,7 @@ from fedpriv.oracle import oracle as answering
 from fedpriv.oracle.data_answerer import DataAnswerer
 from fedpriv.privacy.record import Record
 from fedpriv.strategies.base import Oracle, Strategy
-from fedpriv.strategies.state import named
+from fedpriv.strategies.state import flatten_with_names
 
 SIZES, ROUNDS = (12, 9, 15), 4
 QUESTIONS = {name for name, value in vars(Oracle).items() if callable(value) and not name.startswith("_")}
@@ -97,7 +97,9 @@ def seen_of(training: fp.Training, folder: Path, script: list[Tensor]) -> tuple[
     seen: list[Any] = []
     for report in training:
         seen += [report.metrics, report.epsilon, training.progress.models.tolist(), training.progress.received.tolist()]
-        seen.append({key: torch.as_tensor(part).tolist() for key, part in named(training.progress.server).items()})
+        seen.append(
+            {key: torch.as_tensor(part).tolist() for key, part in flatten_with_names(training.progress.server).items()}
+        )
     seen.append([rows.tolist() for rows in wire.sent])
     seen += [{**plain(json.loads(line)), "digest": None} for line in (folder / "ledger.jsonl").read_text().splitlines()]
     seen.append({key: value for key, value in training.result().to_json().items() if key != "seconds"})

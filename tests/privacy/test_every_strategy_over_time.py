@@ -16,7 +16,7 @@ from privacy_worlds import clients_of, digits_of
 import fedpriv as fp
 from fedpriv.config import load_config
 from fedpriv.config.strategies import STRATEGIES
-from fedpriv.privacy.correlated import OverTime
+from fedpriv.privacy.correlated import CorrelatedNoise
 
 SIZES, ROUNDS = (12, 9, 15), 6
 OPTIONS = {
@@ -56,7 +56,7 @@ def training_of(name: str, folder: Path | None = None, *, resume: bool = False) 
 def test_a_strategy_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
     def made(folder: Path, *, resume: bool = False) -> fp.Training:
         training = training_of(name, folder, resume=resume)
-        assert isinstance(training.plan.privacy.noise, OverTime)
+        assert isinstance(training.plan.privacy.noise, CorrelatedNoise)
         return training
 
     with warnings.catch_warnings():

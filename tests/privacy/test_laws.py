@@ -12,21 +12,25 @@ from fedpriv.engines import MESHES, EngineName
 from fedpriv.oracle.backends import BACKENDS, BackendName
 from fedpriv.privacy.accounting import bounds, rdp
 from fedpriv.privacy.accounting.events import Event
-from fedpriv.privacy.mechanisms import LAWS
-from fedpriv.privacy.record import LawName, MechanismName
+from fedpriv.privacy.mechanisms import NOISE_DISTRIBUTIONS
+from fedpriv.privacy.record import MechanismName, NoiseDistributionName
 from fedpriv.randomness.streams import Randomness
 
 
 def test_each_name_has_its_row() -> None:
-    assert set(get_args(LawName)) == {*LAWS} == {law.mechanism.name for law in LAWS.values()}
-    assert set(get_args(MechanismName)) == {*LAWS, "none"}
+    assert (
+        set(get_args(NoiseDistributionName))
+        == {*NOISE_DISTRIBUTIONS}
+        == {law.mechanism.name for law in NOISE_DISTRIBUTIONS.values()}
+    )
+    assert set(get_args(MechanismName)) == {*NOISE_DISTRIBUTIONS, "none"}
     assert set(get_args(BackendName)) == {"auto", *BACKENDS}
     assert set(get_args(EngineName)) == {*MESHES}
 
 
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", NOISE_DISTRIBUTIONS)
 def test_a_row_says_what_draws_are(name: Any) -> None:
-    law = LAWS[name]
+    law = NOISE_DISTRIBUTIONS[name]
     draws = law.mechanism.draw(Randomness(0, 1).keys("noise", 0, 0, [0]), 200_000)[0].numpy()
     assert draws.std() == pytest.approx(law.mechanism.deviation, rel=0.01)
     reach = law.within_95 * law.mechanism.deviation

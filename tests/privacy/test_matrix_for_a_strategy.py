@@ -19,7 +19,7 @@ from fedpriv.config import load_config, to_yaml
 from fedpriv.errors import ConfigError
 from fedpriv.network.local import Star
 from fedpriv.privacy import matrices
-from fedpriv.privacy.correlated import Factor, OverTime, inverse, sensitivity
+from fedpriv.privacy.correlated import CorrelatedNoise, Factor, inverse, sensitivity
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.matrices import BLT, BSR, Banded
 from fedpriv.randomness.streams import Randomness
@@ -198,7 +198,7 @@ def test_a_run_writes_the_matrix_down_and_goes_on_with_it(tmp_path: Path) -> Non
     list(again)
     assert torch.equal(again.progress.models, whole.progress.models)
     header = LedgerFile.read(tmp_path / "stopped/ledger.jsonl").header
-    assert whole.plan.privacy.over_time == OverTime(header.factor or Factor(), 4)
+    assert whole.plan.privacy.over_time == CorrelatedNoise(header.factor or Factor(), 4)
     assert header.factor != Banded(4, "last").factor(10, 4)  # that of constant steps
 
 

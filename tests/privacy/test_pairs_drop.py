@@ -16,8 +16,8 @@ import fedpriv as fp
 from fedpriv.clients.population import Population
 from fedpriv.models import SoftmaxRegression
 from fedpriv.oracle.backends import choose
+from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_answerer import data_oracle
-from fedpriv.oracle.sums import Sums
 from fedpriv.privacy.accounting import pairwise as price
 from fedpriv.privacy.accounting.accountant import Accountant, account
 from fedpriv.privacy.ledger import Ledger
@@ -42,7 +42,7 @@ def answer(trust: Trust, multiplier: float, cohort: list[int]) -> tuple[Tensor, 
     data = [TensorDataset(torch.randn(8, FEATURES, generator=draw), torch.arange(8) % 2) for _ in range(N)]
     population = Population(fp.make_clients(SoftmaxRegression(FEATURES, 2), nn.CrossEntropyLoss(), data))
     privacy = replace(PRIVACY, epsilon=None, noise_multiplier=multiplier, trust=trust, sampling=fp.FullBatch())
-    sums = Sums(choose("auto", population.model, population.loss), N, population.device)
+    sums = ClippedSums(choose("auto", population.model, population.loss), N, population.device)
     ledger = Ledger(Accountant(N, privacy.delta))
     oracle = data_oracle(population, sums, privacy, ledger, RANDOM)
     oracle.begin_round(0, torch.tensor(cohort))

@@ -31,11 +31,11 @@ from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.accounting import pairwise as price
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.gaussian import epsilon_of
-from fedpriv.privacy.correlated import Factor, OverTime, sensitivity
+from fedpriv.privacy.correlated import CorrelatedNoise, Factor, sensitivity
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.mechanisms import Gaussian
+from fedpriv.privacy.noise_history import NoiseHistory
 from fedpriv.privacy.pairwise import Complete, Edges, Links, Pairs, Pairwise, Secrets, Topology, in_order, name_of
-from fedpriv.privacy.past_noise import PastNoise
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.release.pairwise import PairwiseRelease
 from fedpriv.runs.integrity import findings
@@ -77,7 +77,7 @@ def worst_shift(n: int, edges: Edges, ratio: float, colluders: int, factor: Fact
 
 def records_of(pairs: Pairs, factor: Factor, rounds: int, blocks: int, own: float) -> list[Record]:
     plain = Record(0, "gradient", 0, "gaussian", own, "sample", "replace_one", pairs=pairs)
-    return [replace(plain, round=t, time=OverTime(factor, blocks).at(t)) for t in range(rounds)]
+    return [replace(plain, round=t, time=CorrelatedNoise(factor, blocks).at(t)) for t in range(rounds)]
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -302,9 +302,9 @@ def test_an_audit_knows_the_noise() -> None:
 
 def one_end_by_another_matrix(planting: pytest.MonkeyPatch) -> None:
     """Client 0 filters its row, and with it its end of every pair's noise, by another C than the others."""
-    right, other = PastNoise.filtered, PastNoise(Factor((0.9, 0.8)))
+    right, other = NoiseHistory.filtered, NoiseHistory(Factor((0.9, 0.8)))
 
-    def filtered(self: PastNoise, unit: Tensor, rows: slice, round_index: int) -> Tensor:
+    def filtered(self: NoiseHistory, unit: Tensor, rows: slice, round_index: int) -> Tensor:
         other.missing(round_index, 1, unit.shape[1], unit.device)
         own, made = unit[:1].clone(), right(self, unit, rows, round_index)
         if rows.start == 0:
@@ -312,7 +312,7 @@ def one_end_by_another_matrix(planting: pytest.MonkeyPatch) -> None:
             other.finish(round_index)
         return made
 
-    planting.setattr(PastNoise, "filtered", filtered)
+    planting.setattr(NoiseHistory, "filtered", filtered)
 
 
 def pairs_without_filter(planting: pytest.MonkeyPatch) -> None:

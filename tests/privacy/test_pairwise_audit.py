@@ -19,10 +19,10 @@ from test_audit import LOCAL, ROUNDS, RUNS, N, Wiretap, clients, lower_bound
 
 import fedpriv as fp
 from fedpriv.clients.population import Population
-from fedpriv.engines.local import begin, simulate
+from fedpriv.engines.rounds import initial_state, run_rounds
 from fedpriv.oracle.backends import choose
+from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_answerer import data_oracle
-from fedpriv.oracle.sums import Sums
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.pairwise import Links, Pairwise
@@ -45,10 +45,12 @@ def runs_of(x: float) -> tuple[np.ndarray, list[Randomness], Plan]:
     sent, streams = [], []
     for _ in range(RUNS):
         randomness, ledger = Randomness(secrets.randbits(128)), Ledger(Accountant(N, PRIVACY.delta))
-        sums = Sums(backend, N, population.device)
+        sums = ClippedSums(backend, N, population.device)
         oracle = data_oracle(population, sums, plan.privacy, ledger, randomness)
         network.sent.clear()
-        for _done in simulate(strategy, oracle, network, begin(strategy, start.clone()), randomness, rounds=ROUNDS):
+        for _done in run_rounds(
+            strategy, oracle, network, initial_state(strategy, start.clone()), randomness, rounds=ROUNDS
+        ):
             pass
         assert ledger.records == list(plan.records)
         sent.append(-torch.stack(network.sent).double().reshape(ROUNDS, N, -1).numpy() / STEP)

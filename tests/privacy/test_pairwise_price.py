@@ -18,7 +18,7 @@ import fedpriv as fp
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting import pairwise as price
 from fedpriv.privacy.accounting.accountant import account
-from fedpriv.privacy.accounting.events import charge_of
+from fedpriv.privacy.accounting.events import cost_of
 from fedpriv.privacy.pairwise import Edges, Pairs, in_order, name_of
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.release import Answer, release_scheme
@@ -138,13 +138,13 @@ def record(**changes: object) -> Record:
 
 
 def test_the_accountant_recomputes_the_noise_from_the_record() -> None:
-    noise = charge_of(record(), 10).events[0].noise
+    noise = cost_of(record(), 10).events[0].noise
     assert noise == pytest.approx(1.3 / math.sqrt(price.complete(10, 3.0, 1)))
-    few = charge_of(record(clients=(0, 4, 7)), 10).events[0].noise  # only those who took part hide each other
+    few = cost_of(record(clients=(0, 4, 7)), 10).events[0].noise  # only those who took part hide each other
     assert few == pytest.approx(1.3 / math.sqrt(price.complete(3, 3.0, 1)))
-    alone = charge_of(record(clients=(4,)), 10).events[0].noise
+    alone = cost_of(record(clients=(4,)), 10).events[0].noise
     assert alone == 1.3
-    each = charge_of(record(clients=(0, 4), noise_multiplier=(1.3, 2.6)), 10).events
+    each = cost_of(record(clients=(0, 4), noise_multiplier=(1.3, 2.6)), 10).events
     assert each[1].noise == pytest.approx(2 * each[0].noise)
 
 

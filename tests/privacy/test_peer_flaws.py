@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
-from fedpriv.engines.local import begin, simulate
+from fedpriv.engines.rounds import initial_state, run_rounds
 from fedpriv.models import SoftmaxRegression
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.record import Record
@@ -34,8 +34,8 @@ def training_of(privacy: fp.Privacy, rounds: int = 10, data: Data | None = None,
 def test_flaw_1_running_longer_than_planned_is_paid_for_or_stopped() -> None:
     """There: planned for 10 rounds, ran 100, still printed epsilon 2.0 where 5.1 was true."""
     training = training_of(fp.Privacy(epsilon=2.0), rounds=10)
-    start = begin(training.strategy, training.population.params.clone())
-    rounds = list(simulate(training.strategy, training.oracle, training.network, start, Randomness(0), rounds=100))
+    start = initial_state(training.strategy, training.population.params.clone())
+    rounds = list(run_rounds(training.strategy, training.oracle, training.network, start, Randomness(0), rounds=100))
     assert len(rounds) == len(training.ledger.records) == 10
     assert 1.99 < training.result().spent.epsilon <= 2.0
 

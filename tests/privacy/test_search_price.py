@@ -15,7 +15,7 @@ from fedpriv.privacy.accounting import gaussian, rdp
 from fedpriv.privacy.accounting.events import Event
 from fedpriv.privacy.accounting.orders import ORDERS
 from fedpriv.privacy.accounting.search import NegativeBinomial, NumberOfTrials, PoissonTrials, hidden
-from fedpriv.privacy.composition import Spending, compose
+from fedpriv.privacy.composition import RunCost, compose
 from fedpriv.privacy.record import Record
 
 DELTA = 1e-5
@@ -24,7 +24,7 @@ NUMBERS = [NegativeBinomial(20.0), NegativeBinomial(20.0, 1.0), PoissonTrials(20
 
 def seen(trials: int, **made: object) -> float:
     records = [Record(t, "gradient", 0, "gaussian", 2.0, "sample", "add_remove", **made) for t in range(30)]
-    return compose([Spending(str(k), records, 3, "same") for k in range(trials)], DELTA).epsilon
+    return compose([RunCost(str(k), records, 3, "same") for k in range(trials)], DELTA).epsilon
 
 
 def test_trials_that_are_seen_cost_what_all_their_answers_do():

@@ -13,11 +13,11 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.clients.population import Population
-from fedpriv.engines.local import begin, seen_by_aggregator, simulate
+from fedpriv.engines.rounds import initial_state, run_rounds, server_view
 from fedpriv.oracle import data_answerer
 from fedpriv.oracle.backends import choose
+from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_answerer import data_oracle
-from fedpriv.oracle.sums import Sums
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Oracle, Strategy
@@ -53,15 +53,15 @@ class Run:
         model = nn.Sequential(nn.Linear(FEATURES, width), nn.Tanh(), nn.Linear(width, width))
         clients = fp.lazy_clients(model, nn.CrossEntropyLoss(), load, [2] * n, workers=1)
         population = Population(clients, dtype=torch.float64)
-        sums = Sums(choose("auto", population.model, population.loss), n, population.device)
+        sums = ClippedSums(choose("auto", population.model, population.loss), n, population.device)
         self.ledger, self.dim, self._streams = Ledger(Anything()), population.dim, Randomness(3, 4)
         oracle = data_oracle(population, sums, privacy, self.ledger, self._streams)
         network = fp.Star(n)
-        self._parts = strategy, oracle, network, begin(strategy, population.params), self._streams
-        self._seen = seen_by_aggregator(network, privacy)
+        self._parts = strategy, oracle, network, initial_state(strategy, population.params), self._streams
+        self._seen = server_view(network, privacy)
 
     def models(self, rounds: int = 3) -> list[Tensor]:
-        return [done.progress.models[0] for done in simulate(*self._parts, rounds=rounds, seen=self._seen)]
+        return [done.progress.models[0] for done in run_rounds(*self._parts, rounds=rounds, seen=self._seen)]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

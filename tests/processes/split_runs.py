@@ -16,12 +16,12 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.config import load_config
-from fedpriv.engines.sharding import gather_progress
+from fedpriv.engines.sharding import gather_state
 from fedpriv.models import SoftmaxRegression
 from fedpriv.network.mixing import lazy_metropolis
 from fedpriv.privacy.record import Record
 from fedpriv.strategies.base import Strategy
-from fedpriv.strategies.state import named
+from fedpriv.strategies.state import flatten_with_names
 
 SIZES, ROUNDS = (9, 4, 12, 6, 7, 5, 8), 4
 BARE = Path(__file__).parents[1] / "run.yaml"
@@ -145,11 +145,11 @@ def finished(run: fp.Training) -> Outcome:
     for _ in run:
         pass
     result, mesh = run.result(), run._mesh
-    progress = gather_progress(run.progress, run._part, mesh)
+    progress = gather_state(run.progress, run._part, mesh)
     state = {"received": progress.received, "models": progress.models, "params": result.params}
-    state |= {f"local.{name}": leaf for name, leaf in named(progress.local).items()}
-    state |= {f"server.{name}": leaf for name, leaf in named(progress.server).items()}
-    state |= {f"output.{name}": leaf for name, leaf in named(progress.output).items()}
+    state |= {f"local.{name}": leaf for name, leaf in flatten_with_names(progress.local).items()}
+    state |= {f"server.{name}": leaf for name, leaf in flatten_with_names(progress.server).items()}
+    state |= {f"output.{name}": leaf for name, leaf in flatten_with_names(progress.output).items()}
     state["sent"] = progress.numbers_sent
     state |= dict(flat(result.measures)) if mesh.is_main else {}
     records = list(run.ledger.records) if mesh.is_main else None

@@ -44,7 +44,7 @@ def with_data(numbers: tuple[int, ...], given: Dataset[Any] | None) -> str:
         compute = fp.Compute(engine="processes", dtype="float64", timeout=60.0)
         fp.Training(clients, fp.fedavg(0.5), fp.Privacy(noise_multiplier=1.0), rounds=1, compute=compute)
     except fp.FedprivError as error:
-        return f"{'silent' if error.told_elsewhere else 'told'}: {error}"
+        return f"{'silent' if error.reported_elsewhere else 'told'}: {error}"
     return "nothing was raised"
 
 

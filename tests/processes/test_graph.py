@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 from workers import Workers
 
 import fedpriv as fp
-from fedpriv.clients.part import Part
+from fedpriv.clients.shard import ClientShard
 from fedpriv.engines import MESHES, sharding
 from fedpriv.randomness.streams import Randomness
 
@@ -30,7 +30,7 @@ GRAPHS: dict[str, Any] = {
 def mixed(name: str, rounds: int, engine: str) -> tuple[list[Tensor], list[int]]:
     """Rows of all nodes after each round, and how many rows this process heard from others in a mixing step."""
     mesh, network = MESHES[engine](60.0), GRAPHS[name]()
-    part = sharding.shard_clients(Part(range(network.n_clients), [1] * network.n_clients, 1), mesh)
+    part = sharding.shard_clients(ClientShard(range(network.n_clients), [1] * network.n_clients, 1), mesh)
     shared = sharding.shard_network(network, part, mesh)
     rows = torch.randn(network.n_clients, 5, generator=torch.Generator().manual_seed(1)).double()[part.ids]
     found, heard = list[Tensor](), list[int]()

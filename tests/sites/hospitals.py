@@ -11,22 +11,22 @@ from pathlib import Path
 import torch
 import yaml
 
-from fedpriv.clients.outline import Outline
 from fedpriv.clients.population import Population
+from fedpriv.clients.public_info import PublicDataInfo
 from fedpriv.config import load_config, to_yaml
 from fedpriv.config.building import divided, load_data, make_population
 from fedpriv.config.schema import Config
-from fedpriv.engines.local import begin, simulate
+from fedpriv.engines.rounds import initial_state, run_rounds
 from fedpriv.measuring.evaluator import Evaluator
-from fedpriv.oracle.choosing import choose_by_trial
+from fedpriv.oracle.backend_selection import select_backend
+from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_answerer import data_oracle
-from fedpriv.oracle.sums import Sums
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.randomness.streams import Randomness
-from fedpriv.sites import Proposal, Site, propose
+from fedpriv.sites import FederationPlan, Site, propose
 from fedpriv.sites.federation import Answered
-from fedpriv.sites.terms import Terms
+from fedpriv.sites.resolved_plan import ResolvedPlan
 
 CONFIG = Path(__file__).parents[2] / "configs" / "hospitals.yaml"
 NAMES = ("north", "east", "south", "west", "centre")
@@ -52,7 +52,7 @@ class Hospitals:
 
     folder: Path
     config: Config
-    plan: Proposal
+    plan: FederationPlan
 
     @property
     def server(self) -> Path:
@@ -78,7 +78,7 @@ def hospitals(folder: Path, budgets: Mapping[str, float]) -> Hospitals:
         site = Site.create(folder / name, folder / f"{name}.yaml")
         cards.append(site.card)
         site.close()
-    plan = propose(config, cards, Outline.of([split.test], split.n_classes))
+    plan = propose(config, cards, PublicDataInfo.of([split.test], split.n_classes))
     for name in NAMES:
         site = Site(folder / name)
         site.join(plan.text, plan.fingerprint)
@@ -114,17 +114,17 @@ class Missing(Answered):
 
 def accuracy_in_one_process(found: Hospitals, absent: Mapping[int, Sequence[int]], secret: int) -> float:
     """Of the run that one process makes of the plan, if everybody knew beforehand who will be absent."""
-    terms, split = Terms.of(found.plan), load_data(found.config)
+    terms, split = ResolvedPlan.of(found.plan), load_data(found.config)
     clients = make_population(found.config, split)
     population = Population(clients)
     start = population.start_alike(terms.start)
     ledger = Ledger(Accountant(len(clients), terms.plan.privacy.delta))
-    sums = Sums(choose_by_trial("auto", population).backend, len(clients), torch.device("cpu"))
+    sums = ClippedSums(select_backend("auto", population).backend, len(clients), torch.device("cpu"))
     randomness = Randomness(terms.seed, secret)
     oracle = data_oracle(population, sums, terms.plan.privacy, ledger, randomness)
-    progress = begin(terms.strategy, start.expand(len(clients), -1))
+    progress = initial_state(terms.strategy, start.expand(len(clients), -1))
     network = Missing(len(clients))
     network.absent = absent
-    for done in simulate(terms.strategy, oracle, network, progress, randomness, rounds=terms.rounds):
+    for done in run_rounds(terms.strategy, oracle, network, progress, randomness, rounds=terms.rounds):
         progress = done.progress
     return float(Evaluator(terms.model, terms.loss, split.test)(progress.models.mean(0))["test_accuracy"])

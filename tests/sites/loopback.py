@@ -56,13 +56,13 @@ def free_port() -> int:
         return found.getsockname()[1]
 
 
-def until(what: Callable[[], Any], says: str) -> Any:
+def until(what: Callable[[], Any], sends: str) -> Any:
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         if found := what():
             return found
         time.sleep(0.2)
-    raise TimeoutError(says)
+    raise TimeoutError(sends)
 
 
 class Loopback:

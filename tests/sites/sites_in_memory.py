@@ -10,22 +10,22 @@ from typing import Any
 import torch
 import yaml
 
-from fedpriv.clients.outline import Outline
 from fedpriv.clients.population import Population
+from fedpriv.clients.public_info import PublicDataInfo
 from fedpriv.config import load_config
 from fedpriv.config.building import load_data, make_population
 from fedpriv.config.schema import Config
-from fedpriv.engines.local import begin, simulate
+from fedpriv.engines.rounds import initial_state, run_rounds
 from fedpriv.network.local import Star
-from fedpriv.oracle.choosing import choose_by_trial
+from fedpriv.oracle.backend_selection import select_backend
+from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_answerer import data_oracle
-from fedpriv.oracle.sums import Sums
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.streams import Randomness
-from fedpriv.sites import Federation, Proposal, Site, propose
-from fedpriv.sites.terms import Terms
+from fedpriv.sites import Federation, FederationPlan, Site, propose
+from fedpriv.sites.resolved_plan import ResolvedPlan
 
 BARE = Path(__file__).parents[1] / "run.yaml"
 NAMES = ("north", "east", "south", "west")
@@ -63,7 +63,7 @@ class Party:
 
     folder: Path
     config: Config
-    proposal: Proposal
+    proposal: FederationPlan
     sites: dict[int, Site]
     transport: InMemory
     federation: Federation
@@ -86,9 +86,9 @@ def sites_of(folder: Path, config: Config, epsilon: float | Sequence[float] = 50
     return made
 
 
-def like(config: Config) -> Outline:
+def like(config: Config) -> PublicDataInfo:
     split = load_data(config)
-    return Outline.of([split.test], split.n_classes)
+    return PublicDataInfo.of([split.test], split.n_classes)
 
 
 def party(folder: Path, *overrides: str, epsilon: float | Sequence[float] = 50.0, **more: Any) -> Party:
@@ -115,7 +115,7 @@ class Everyones(Randomness):
 
 def in_one_process(found: Party) -> tuple[torch.Tensor, list[Record], list[torch.Tensor]]:
     """The run that one process makes of the same plan, with the seeds of all: model, records, what clients heard."""
-    terms = Terms.of(found.proposal)
+    terms = ResolvedPlan.of(found.proposal)
     members = [site._member(terms.hash) for site in found.sites.values()]
     streams = tuple(member._randomness for member in members)
     randomness = Everyones(terms.seed, 0, 0, terms.hash, streams)
@@ -124,12 +124,12 @@ def in_one_process(found: Party) -> tuple[torch.Tensor, list[Record], list[torch
     population = Population(clients)
     start = population.start_alike(terms.start)
     ledger = Ledger(Accountant(len(clients), terms.plan.privacy.delta, None, terms.plan.records))
-    sums = Sums(choose_by_trial("auto", population).backend, len(clients), torch.device("cpu"))
+    sums = ClippedSums(select_backend("auto", population).backend, len(clients), torch.device("cpu"))
     oracle = data_oracle(population, sums, terms.plan.privacy, ledger, randomness)
-    progress = begin(terms.strategy, start.expand(len(clients), -1))
+    progress = initial_state(terms.strategy, start.expand(len(clients), -1))
     heard = []
     network = Star(len(clients), terms.network.cohort)
-    for done in simulate(terms.strategy, oracle, network, progress, randomness, rounds=terms.rounds):
+    for done in run_rounds(terms.strategy, oracle, network, progress, randomness, rounds=terms.rounds):
         progress = done.progress
         heard.append(progress.received.clone())
     return progress.models.mean(0), list(ledger.records), heard

@@ -18,8 +18,8 @@ from faulty_disk import Recorder
 
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.sites import Site
-from fedpriv.sites.membership import Membership
-from fedpriv.sites.messages import Question, pack, unpack_reply
+from fedpriv.sites.messages import TrainRequest, pack, unpack_response
+from fedpriv.sites.session import SiteSession
 from fedpriv.storage import files
 from fedpriv.storage.files import Appender
 
@@ -37,14 +37,14 @@ OPTIONS = {
 def found(request: pytest.FixtureRequest, tmp_path: Path):
     made = party(tmp_path, *OPTIONS[request.param])
     first = made.sites[0].answer(question(made, 0))
-    assert unpack_reply(first, DIM).code is None
+    assert unpack_response(first, DIM).code is None
     made.sites[0].close()
     yield made
     made.federation.close()
 
 
 def question(found: Party, at: int) -> bytes:
-    return pack(Question(found.proposal.hash, at, torch.full((DIM,), 0.01 * at)))
+    return pack(TrainRequest(found.proposal.hash, at, torch.full((DIM,), 0.01 * at)))
 
 
 def charged(site: Site, found: Party) -> list[int]:
@@ -65,7 +65,7 @@ def goes_on(folder: Path, found: Party, said: bytes | None) -> str:
     before = charged(site, found)
     reply = site.answer(question(found, 1))
     assert site.answer(question(found, 1)) == reply
-    code = unpack_reply(reply, DIM).code
+    code = unpack_response(reply, DIM).code
     if said is not None:
         assert reply == said
     # a round that is on record without a reply is over, and paid for as far as it came
@@ -73,7 +73,7 @@ def goes_on(folder: Path, found: Party, said: bytes | None) -> str:
     on_record = charged(site, found)
     assert on_record.count(1) == (steps if code is None else before.count(1)) > 0
     assert site.spent().epsilon <= found.federation.terms.plan.spent().epsilon
-    assert unpack_reply(site.answer(question(found, 2)), DIM).code is None
+    assert unpack_response(site.answer(question(found, 2)), DIM).code is None
     assert charged(site, found).count(2) == steps
     site.close()
     return "refused" if code else "again" if 1 in before else "anew"
@@ -118,17 +118,17 @@ POINTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "after the ledger, before the reply is kept": lambda patch: patch.setattr(
         "fedpriv.sites.site_folder.SiteFolder.keep", die
     ),
-    "after the reply is kept, before it leaves": lambda patch: patch.setattr(Membership, "answer", then_die),
+    "after the reply is kept, before it leaves": lambda patch: patch.setattr(SiteSession, "answer", then_die),
     "after it left": lambda patch: None,
 }
-_answer = Membership.answer
+_answer = SiteSession.answer
 
 
 def die(*_: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def then_die(member: Membership, asked: Question) -> None:
+def then_die(member: SiteSession, asked: TrainRequest) -> None:
     _answer(member, asked)
     die()
 

@@ -23,8 +23,8 @@ from fedpriv.privacy.pairwise import Pairs, Pairwise
 from fedpriv.privacy.release import Answer, release_scheme
 from fedpriv.privacy.settings import Privacy
 from fedpriv.sites import Federation, Site, propose
-from fedpriv.sites.messages import Question, pack, unpack_reply
-from fedpriv.sites.notice import Notice, new_key
+from fedpriv.sites.absence_notice import AbsenceNotice, new_key
+from fedpriv.sites.messages import TrainRequest, pack, unpack_response
 
 DIM = 640
 RATIO = 30.0
@@ -41,13 +41,13 @@ def found(tmp_path: Path):
     made.close()
 
 
-def ask(found: Party, site: int, at: int, *notices: Notice) -> tuple[Tensor | None, str | None]:
-    question = pack(Question(found.proposal.hash, at, torch.zeros(DIM), notices))
-    reply = unpack_reply(found.sites[site].answer(question), DIM)
+def ask(found: Party, site: int, at: int, *notices: AbsenceNotice) -> tuple[Tensor | None, str | None]:
+    question = pack(TrainRequest(found.proposal.hash, at, torch.zeros(DIM), notices))
+    reply = unpack_response(found.sites[site].answer(question), DIM)
     return reply.message, reply.code
 
 
-def absent(found: Party, site: int, first: int, last: int) -> Notice:
+def absent(found: Party, site: int, first: int, last: int) -> AbsenceNotice:
     return found.sites[site].say_absent(found.proposal.hash, first, last)
 
 
@@ -122,13 +122,15 @@ def test_a_notice_that_is_not_what_it_says_is_refused_and_costs_nothing(found: P
         "of another site": (good.model_copy(update={"site": SOUTH}),),
         "of no site": (good.model_copy(update={"site": 17}),),
         "for another reason": (good.model_copy(update={"why": "over_budget"}),),
-        "signed by another": (Notice.signed(found.sites[SOUTH]._folder.signing_key, good.plan, WEST, 1, 3, "away"),),
-        "signed by a stranger": (Notice.signed(new_key(), good.plan, WEST, 1, 3, "away"),),
+        "signed by another": (
+            AbsenceNotice.signed(found.sites[SOUTH]._folder.signing_key, good.plan, WEST, 1, 3, "away"),
+        ),
+        "signed by a stranger": (AbsenceNotice.signed(new_key(), good.plan, WEST, 1, 3, "away"),),
         "twice": (good, good),
         "of rounds that are no rounds of the plan": (
-            Notice.signed(found.sites[WEST]._folder.signing_key, good.plan, WEST, 1, 6, "away"),
+            AbsenceNotice.signed(found.sites[WEST]._folder.signing_key, good.plan, WEST, 1, 6, "away"),
         ),
-        "backwards": (Notice.signed(found.sites[WEST]._folder.signing_key, good.plan, WEST, 3, 1, "away"),),
+        "backwards": (AbsenceNotice.signed(found.sites[WEST]._folder.signing_key, good.plan, WEST, 3, 1, "away"),),
     }
     for why, notices in bad.items():
         assert ask(found, NORTH, 1, *notices) == (None, "bad_notice"), why
@@ -148,7 +150,7 @@ def test_where_only_some_pairs_share_secrets_or_everyone_must_answer_nobody_sign
         found = party(folder, *GD, *options)
         with pytest.raises(ConfigError, match="of no use"):
             absent(found, WEST, 1, 1)
-        notice = Notice.signed(found.sites[WEST]._folder.signing_key, found.proposal.hash, WEST, 1, 1, "away")
+        notice = AbsenceNotice.signed(found.sites[WEST]._folder.signing_key, found.proposal.hash, WEST, 1, 1, "away")
         assert ask(found, NORTH, 1, notice) == (None, "bad_notice")
         found.close()
     privacy = Privacy(epsilon=1.0, noise_multiplier=1.0, trust=Pairwise(0, 2.0, found_links()))
@@ -197,10 +199,10 @@ def test_a_site_says_beforehand_when_its_budget_ends(tmp_path: Path, caplog: pyt
 
 def test_a_server_does_not_believe_what_another_site_has_signed(found: Party) -> None:
     own = found.sites[WEST]._folder.signing_key
-    forged = Notice.signed(own, found.proposal.hash, EAST, 2, 5, "away")
+    forged = AbsenceNotice.signed(own, found.proposal.hash, EAST, 2, 5, "away")
 
     def spoil(site: int, reply: bytes) -> bytes:
-        read = unpack_reply(reply, DIM)
+        read = unpack_response(reply, DIM)
         return reply if site != WEST else pack(type(read)(read.plan, read.round, read.message, read.code, (forged,)))
 
     found.transport.spoil = spoil
@@ -276,20 +278,20 @@ def test_a_copy_of_the_folder_has_the_same_words(found: Party, tmp_path: Path) -
     found.sites[WEST].close()
     shutil.copytree(found.folder / "west", tmp_path / "copy")
     copy = Site(tmp_path / "copy")
-    question = pack(Question(found.proposal.hash, 1, torch.zeros(DIM)))
-    assert unpack_reply(copy.answer(question), DIM).code == "said_absent"
+    question = pack(TrainRequest(found.proposal.hash, 1, torch.zeros(DIM)))
+    assert unpack_response(copy.answer(question), DIM).code == "said_absent"
     copy.close()
 
 
 def test_every_word_of_a_notice_is_signed() -> None:
     key = new_key()
-    one = Notice.signed(key, "a" * 64, 1, 2, 3, "away")
+    one = AbsenceNotice.signed(key, "a" * 64, 1, 2, 3, "away")
     others = [
-        Notice.signed(key, "b" * 64, 1, 2, 3, "away"),
-        Notice.signed(key, "a" * 64, 0, 2, 3, "away"),
-        Notice.signed(key, "a" * 64, 1, 1, 3, "away"),
-        Notice.signed(key, "a" * 64, 1, 2, 4, "away"),
-        Notice.signed(key, "a" * 64, 1, 2, 3, "over_budget"),
+        AbsenceNotice.signed(key, "b" * 64, 1, 2, 3, "away"),
+        AbsenceNotice.signed(key, "a" * 64, 0, 2, 3, "away"),
+        AbsenceNotice.signed(key, "a" * 64, 1, 1, 3, "away"),
+        AbsenceNotice.signed(key, "a" * 64, 1, 2, 4, "away"),
+        AbsenceNotice.signed(key, "a" * 64, 1, 2, 3, "over_budget"),
     ]
     assert len({each.told for each in [one, *others]}) == 6
     assert all(a.signature != b.signature for a, b in itertools.combinations([one, *others], 2))

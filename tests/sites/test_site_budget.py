@@ -19,15 +19,15 @@ from sites_in_memory import config_of, like, sites_of
 
 from fedpriv.errors import FedprivError, LedgerError, PrivacyError
 from fedpriv.privacy.accounting.accountant import account
-from fedpriv.privacy.accounting.spent import up
+from fedpriv.privacy.accounting.spent import round_up
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.record import Record
 from fedpriv.sites import Site, propose
-from fedpriv.sites.guard import of_one
-from fedpriv.sites.messages import Question, pack, unpack_reply
+from fedpriv.sites.federation_plan import FederationPlan
+from fedpriv.sites.messages import TrainRequest, pack, unpack_response
 from fedpriv.sites.on_record import Kept
-from fedpriv.sites.plan import Proposal
+from fedpriv.sites.plan_filter import of_one
 from fedpriv.sites.site_folder import SiteFolder
 from fedpriv.sites.statement import draw_site, statement_of_site
 
@@ -42,7 +42,7 @@ class Plans:
 
     folder: Path
     site: Site
-    plans: Sequence[Proposal]
+    plans: Sequence[FederationPlan]
     joined: set[int] = field(default_factory=set)
     next_round: dict[int, int] = field(default_factory=dict)
 
@@ -55,8 +55,8 @@ class Plans:
         """Asks the plan's next round; returns the code of the refusal, None for an answer."""
         at = self.next_round.get(number, 0)
         self.next_round[number] = at + 1
-        question = pack(Question(self.plans[number].hash, at, torch.zeros(DIM)))
-        return unpack_reply(self.site.answer(question), DIM).code
+        question = pack(TrainRequest(self.plans[number].hash, at, torch.zeros(DIM)))
+        return unpack_response(self.site.answer(question), DIM).code
 
     def restart(self) -> None:
         self.site.close()
@@ -103,7 +103,7 @@ def plans_of(
     return Plans(folder / "north", sites[NORTH], proposals)
 
 
-def other_unit(found: Plans) -> Proposal:
+def other_unit(found: Plans) -> FederationPlan:
     """A plan that protects whole clients, while those of `found` protect examples."""
     privacy = "privacy={epsilon: 2, unit: client, at: message}"
     config = config_of("strategy={name: fedavg, learning_rate: .5}", privacy, "rounds=4")
@@ -170,7 +170,7 @@ def test_what_the_site_says_it_has_spent_is_that_of_all_its_plans(tmp_path: Path
     assert found.site.spent().epsilon == pytest.approx(whole, rel=1e-9)
     found.site.close()
     text = str(statement_of_site(found.folder))
-    assert f"epsilon={up(whole)}" in text
+    assert f"epsilon={round_up(whole)}" in text
 
 
 def test_a_spent_site_starts_again_and_refuses(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def kill(found: Plans, number: int, place: str) -> None:
             append(ledger, record)
         raise Killed
 
-    def keep_killed(folder: SiteFolder, proposal: Proposal, kept: Kept) -> None:
+    def keep_killed(folder: SiteFolder, proposal: FederationPlan, kept: Kept) -> None:
         if place == "behind the kept reply":
             keep(folder, proposal, kept)
         raise Killed
@@ -287,7 +287,7 @@ def test_no_order_of_plans_restarts_and_kills_passes_the_budget(
     found.restart()
     found.site.prepare()
     assert found.site.spent().epsilon == pytest.approx(found.epsilon(), rel=1e-9)
-    assert f"epsilon={up(found.epsilon())}" in str(statement_of_site(found.folder)) or not found.released()
+    assert f"epsilon={round_up(found.epsilon())}" in str(statement_of_site(found.folder)) or not found.released()
     found.site.close()
 
 
@@ -342,8 +342,8 @@ def test_a_second_object_of_a_folder_takes_it_over_with_all_that_was_spent(tmp_p
     first = found.site
     found.site = Site(found.folder)
     assert [found.ask(1), found.ask(1)] == [None, "over_budget"]
-    question = pack(Question(found.plans[0].hash, 3, torch.zeros(DIM)))
-    assert unpack_reply(first.answer(question), DIM).code == "failed"
+    question = pack(TrainRequest(found.plans[0].hash, 3, torch.zeros(DIM)))
+    assert unpack_response(first.answer(question), DIM).code == "failed"
     with pytest.raises(FedprivError, match="taken over"):
         first.spent()
     assert found.epsilon() <= BUDGET
@@ -394,7 +394,7 @@ def test_a_plan_that_could_not_be_kept_is_not_in_the_way_of_others(tmp_path: Pat
     found = plans_of(tmp_path, 1)
     other = other_unit(found)
 
-    def full(folder: SiteFolder, proposal: Proposal) -> None:
+    def full(folder: SiteFolder, proposal: FederationPlan) -> None:
         raise OSError("no space")
 
     with pytest.MonkeyPatch.context() as patch:

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from fedpriv.cli import app
 from fedpriv.errors import LedgerError
 from fedpriv.privacy.budget import Budget
-from fedpriv.sites import Proposal, Site
-from fedpriv.sites.messages import Question, pack
+from fedpriv.sites import FederationPlan, Site
+from fedpriv.sites.messages import TrainRequest, pack
 
 RUNNER = CliRunner()
 DIGITS = "{name: digits, flat: true, partition: {kind: iid, n_clients: 2}}"
@@ -45,7 +45,7 @@ def test_sites_are_made_and_join_what_they_compared(tmp_path: Path, monkeypatch:
         assert "node_key.pub to register" in fedpriv("site", "init", name, f"{name}.yaml")
     assert "is not empty" in refused("site", "init", "north", "north.yaml")
     told = fedpriv("federate", "plan", "run.yaml", "north/card.json", "south/card.json", "--out", "fed")
-    proposal = Proposal.read(Path("fed/plan.yaml").read_text())
+    proposal = FederationPlan.read(Path("fed/plan.yaml").read_text())
     assert proposal.fingerprint in told
     assert "choose another folder" in refused("federate", "plan", "run.yaml", "north/card.json", "--out", "fed")
     assert Path("fed/plan.yaml").read_text() == proposal.text
@@ -80,7 +80,7 @@ def test_a_site_signs_that_it_will_be_away(tmp_path: Path, monkeypatch: pytest.M
         fedpriv("site", "init", name, f"{name}.yaml")
     told = fedpriv("federate", "plan", "run.yaml", "north/card.json", "south/card.json", "--out", "fed")
     assert "one site, without a signed notice: 3.2 times" in " ".join(told.split())
-    plan = Proposal.read(Path("fed/plan.yaml").read_text())
+    plan = FederationPlan.read(Path("fed/plan.yaml").read_text())
     assert "that this site has accepted, of 0" in refused("site", "absent", "north", "2")
     fedpriv("site", "join", "north", "fed/plan.yaml", "--accept", plan.fingerprint)
     assert "north is absent in rounds 2 to 3" in " ".join(fedpriv("site", "absent", "north", "2-3").split())
@@ -101,7 +101,7 @@ def test_a_plan_is_reserved_in_the_lifetime_budget_of_the_data(tmp_path: Path, m
         fedpriv("site", "init", name, f"{name}.yaml")
     for number, costs in enumerate((3.0, 4.0)):
         fedpriv("federate", "plan", "run.yaml", "north/card.json", "south/card.json", "--out", f"fed{number}")
-        plan = Proposal.read(Path(f"fed{number}/plan.yaml").read_text())
+        plan = FederationPlan.read(Path(f"fed{number}/plan.yaml").read_text())
         accept = "site", "join", "north", f"fed{number}/plan.yaml", "--accept", plan.fingerprint
         if costs <= 3:
             fedpriv(*accept)
@@ -124,6 +124,6 @@ def test_a_plan_is_reserved_in_the_lifetime_budget_of_the_data(tmp_path: Path, m
     site = Site("north")
     with pytest.raises(LedgerError, match="accept the plan again"):
         site.prepare()
-    question = pack(Question(first.hash, 0, torch.zeros(650)))
+    question = pack(TrainRequest(first.hash, 0, torch.zeros(650)))
     assert b"failed" in site.answer(question)
     site.close()

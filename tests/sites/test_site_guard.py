@@ -12,26 +12,29 @@ from fedpriv.errors import BudgetExhausted, PrivacyError
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.agreement import new_key, public_key
-from fedpriv.sites import Card, notice, propose
-from fedpriv.sites.guard import NotAsPlanned, PlanFilter, of_one
+from fedpriv.sites import SiteDescriptor, absence_notice, propose
+from fedpriv.sites.plan_filter import PlanFilter, UnplannedRelease, of_one
+from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.site_accountant import SiteAccountant
-from fedpriv.sites.terms import Terms
 
 PAIRS = "privacy.trust={pairwise: {colluders: 1, ratio: 3.0}}"
 
 
 def keys() -> dict[str, str]:
-    signing = notice.public_key(notice.new_key()).hex()
+    signing = absence_notice.public_key(absence_notice.new_key()).hex()
     return {"public_key": f"x25519:{public_key(new_key()).hex()}", "signing_key": f"ed25519:{signing}"}
 
 
-def terms_of(*overrides: str, sizes: tuple[int, ...] = (300, 300, 300, 300)) -> Terms:
+def terms_of(*overrides: str, sizes: tuple[int, ...] = (300, 300, 300, 300)) -> ResolvedPlan:
     config = config_of("strategy={name: fedavg, learning_rate: .5}", *overrides)
-    cards = [Card(name=name, size=size, size_declared=False, **keys()) for name, size in zip(NAMES, sizes, strict=True)]
-    return Terms.of(propose(config, cards, like(config)))
+    cards = [
+        SiteDescriptor(name=name, size=size, size_declared=False, **keys())
+        for name, size in zip(NAMES, sizes, strict=True)
+    ]
+    return ResolvedPlan.of(propose(config, cards, like(config)))
 
 
-def guard_of(terms: Terms, epsilon: float = 100.0, earlier: list[Record] | None = None) -> PlanFilter:
+def guard_of(terms: ResolvedPlan, epsilon: float = 100.0, earlier: list[Record] | None = None) -> PlanFilter:
     accountant = SiteAccountant(epsilon, 1e-5, {"another plan": earlier or []})
     guard = PlanFilter(terms, 0, accountant)
     accountant.add_plan(terms.hash, guard.planned)
@@ -39,7 +42,7 @@ def guard_of(terms: Terms, epsilon: float = 100.0, earlier: list[Record] | None 
 
 
 @pytest.fixture(scope="module")
-def terms() -> Terms:
+def terms() -> ResolvedPlan:
     return terms_of()
 
 
@@ -61,9 +64,9 @@ def terms() -> Terms:
     ],
     ids=str,
 )
-def test_another_answer_than_the_planned_one_is_not_admitted(terms: Terms, change: dict[str, Any]) -> None:
+def test_another_answer_than_the_planned_one_is_not_admitted(terms: ResolvedPlan, change: dict[str, Any]) -> None:
     guard, record = guard_of(terms), terms.plan.records[1]
-    with pytest.raises(NotAsPlanned):
+    with pytest.raises(UnplannedRelease):
         guard.admit(replace(record, **change))
     guard.admit(record)
     guard.admit(replace(terms.plan.records[2], noise_multiplier=1e3, bound=0.1, digest="00", attempt=7))
@@ -72,9 +75,9 @@ def test_another_answer_than_the_planned_one_is_not_admitted(terms: Terms, chang
 def test_with_pairs_fewer_partners_are_another_price() -> None:
     terms = terms_of(PAIRS)
     guard, record = guard_of(terms), terms.plan.records[0]
-    with pytest.raises(NotAsPlanned):
+    with pytest.raises(UnplannedRelease):
         guard.admit(replace(record, clients=(0, 1)))
-    with pytest.raises(NotAsPlanned):
+    with pytest.raises(UnplannedRelease):
         guard.admit(replace(record, clients=(1, 2, 3)))
     guard.admit(record)
 
@@ -88,7 +91,7 @@ def test_one_sites_part_costs_what_it_costs_in_the_ledger_of_all(overrides: tupl
         assert own.epsilon == pytest.approx(whole.per_client[number], rel=1e-9)
 
 
-def test_the_budget_is_one_for_all_federations(terms: Terms) -> None:
+def test_the_budget_is_one_for_all_federations(terms: ResolvedPlan) -> None:
     records = terms.plan.records
     mine = [of_one(record, 0, 4) for record in records]
     limit = account(mine + mine[:2], 1, 1e-5).epsilon * 1.001

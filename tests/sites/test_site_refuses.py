@@ -14,10 +14,10 @@ from torch.utils.data import TensorDataset
 
 from fedpriv.errors import ConfigError, DataError, FedprivError
 from fedpriv.privacy.ledger_file import LedgerFile
-from fedpriv.sites import Federation, Proposal, Site, propose
-from fedpriv.sites.membership import own_data
-from fedpriv.sites.messages import Question, Reply, pack, unpack_reply
-from fedpriv.sites.terms import Terms
+from fedpriv.sites import Federation, FederationPlan, Site, propose
+from fedpriv.sites.messages import TrainRequest, TrainResponse, pack, unpack_response
+from fedpriv.sites.resolved_plan import ResolvedPlan
+from fedpriv.sites.session import own_data
 
 DIM = 640
 FEDAVG = "strategy={name: fedavg, learning_rate: .5}"
@@ -31,11 +31,11 @@ def found(tmp_path_factory: pytest.TempPathFactory):
 
 
 def say(found: Party, at: int, heard: torch.Tensor, plan: str | None = None, site: int = 0) -> bytes:
-    return found.sites[site].answer(pack(Question(plan or found.proposal.hash, at, heard)))
+    return found.sites[site].answer(pack(TrainRequest(plan or found.proposal.hash, at, heard)))
 
 
 def code(reply: bytes) -> str | None:
-    return unpack_reply(reply, DIM).code
+    return unpack_response(reply, DIM).code
 
 
 def releases(found: Party, site: str = "north") -> int:
@@ -45,7 +45,7 @@ def releases(found: Party, site: str = "north") -> int:
 def test_the_same_question_has_the_same_reply_and_one_price(found: Party) -> None:
     first = say(found, 0, torch.zeros(DIM), site=1)
     spent = found.sites[1].spent().epsilon
-    assert unpack_reply(first, DIM).message is not None
+    assert unpack_response(first, DIM).message is not None
     assert say(found, 0, torch.zeros(DIM), site=1) == first
     assert releases(found, "east") == 1
     assert found.sites[1].spent().epsilon == spent
@@ -68,7 +68,7 @@ def test_rounds_go_forwards_and_end_with_the_plan(found: Party) -> None:
         b"",
         b"\x00" * 9,
         b"\xff" * 64,
-        pack(Reply("0" * 64, 1, torch.zeros(DIM), None)),
+        pack(TrainResponse("0" * 64, 1, torch.zeros(DIM), None)),
         save(
             {"row": torch.full((DIM,), float("nan"))},
             {"fedpriv": json.dumps({"plan": "x", "round": 5, "code": None, "notices": []})},
@@ -144,7 +144,7 @@ def test_a_site_stops_at_its_own_budget_over_all_federations(tmp_path: Path) -> 
         for site in sites.values():
             site.join(proposal.text, proposal.fingerprint)
         for at in range(4):
-            question = pack(Question(proposal.hash, at, torch.zeros(DIM)))
+            question = pack(TrainRequest(proposal.hash, at, torch.zeros(DIM)))
             assert code(sites[0].answer(question)) is None
             if code(sites[1].answer(question)) is None:
                 answered.append(4 * number + at)
@@ -168,7 +168,7 @@ def test_a_site_whose_data_have_changed_answers_no_more(tmp_path: Path) -> None:
     inputs, labels = (torch.stack([torch.as_tensor(dataset[i][k]) for i in range(len(dataset))]) for k in (0, 1))
     labels[3] = (labels[3] + 1) % 10
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedpriv.sites.membership.own_data", lambda *_: (TensorDataset(inputs, labels), split))
+        patch.setattr("fedpriv.sites.session.own_data", lambda *_: (TensorDataset(inputs, labels), split))
         assert code(say(found, 1, torch.zeros(DIM))) == "failed"
         with pytest.raises(DataError, match="not those with which it accepted plan"):
             again.prepare()
@@ -214,7 +214,7 @@ def test_a_plan_that_is_not_what_it_says_is_not_accepted(found: Party, tmp_path:
     ):
         other = changed(text, **more)
         with pytest.raises(FedprivError, match=words):
-            site.join(other, Proposal.read(other).fingerprint if "one of its own" not in words else "")
+            site.join(other, FederationPlan.read(other).fingerprint if "one of its own" not in words else "")
     with pytest.raises(ConfigError, match="not the fingerprint"):
         site.join(text, "0000 " * 8)
     assert [*site.plans] == [found.proposal.hash]
@@ -268,9 +268,9 @@ def test_sites_that_answer_nonsense_do_not_stop_the_others(tmp_path: Path) -> No
                 {"row": torch.full((DIM,), torch.nan)},
                 {"fedpriv": json.dumps({"plan": plan, "round": 0, "code": None, "notices": []})},
             ),
-            1: pack(Reply(plan, at, huge, None)),
-            2: pack(Reply(plan, at, torch.zeros(DIM - 1), None)),
-            3: pack(Reply(plan, at + 1, other, None)),
+            1: pack(TrainResponse(plan, at, huge, None)),
+            2: pack(TrainResponse(plan, at, torch.zeros(DIM - 1), None)),
+            3: pack(TrainResponse(plan, at + 1, other, None)),
         }
         return nonsense[at] if site == 3 else reply
 
@@ -297,4 +297,4 @@ def test_an_absent_site_is_absent_and_the_server_goes_on_where_it_stopped(tmp_pa
     assert again.ended == "rounds"
     found.federation = again
     found.close()
-    assert Terms.of(found.proposal).rounds == 4
+    assert ResolvedPlan.of(found.proposal).rounds == 4

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from fedpriv.cli import app
 from fedpriv.errors import FedprivError
 from fedpriv.privacy.accounting import gaussian
-from fedpriv.privacy.accounting.spent import up
+from fedpriv.privacy.accounting.spent import round_up
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.reports import picture
 from fedpriv.runs.results import software
@@ -58,11 +58,14 @@ def test_the_page_of_a_site_answers_the_ten_questions(trained: Party):
                 "at 3 at most 96 %",
             ],
             4: ["| 1 colluding data holder | what they know together | 3 [c]", "any number of others may collude"],
-            5: ["epsilon of 10 records of one person", f"| {up(ten)} [a] |"],
+            5: ["epsilon of 10 records of one person", f"| {round_up(ten)} [a] |"],
             6: ["4 x gradient, gaussian noise of", "of 4 that the plan has", ", ".join(NAMES)],
             7: ["Nothing was simulated.", "any number of them", "settings were not chosen by trying them"],
             8: ["how many records each has", "The site's folder holds its secrets"],
-            9: ["epsilon=3 of 50 at delta=1e-5 is spent so far", f"one more like the last | epsilon={up(twice)} at"],
+            9: [
+                "epsilon=3 of 50 at delta=1e-5 is spent so far",
+                f"one more like the last | epsilon={round_up(twice)} at",
+            ],
             10: [plan.fingerprint, f"4 records in a chain, head {head}", f"| page made by | {software()}"],
         },
     )

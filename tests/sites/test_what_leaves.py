@@ -12,14 +12,14 @@ from safetensors import safe_open
 from sites_in_memory import Party, party
 from torch import Tensor
 
-from fedpriv.engines.local import Call, client_half
+from fedpriv.engines.rounds import ClientInput, client_update
 from fedpriv.errors import PrivacyError
 from fedpriv.oracle.oracle import Oracle, RoundContext
 from fedpriv.oracle.query import Query, QueryBuilder
 from fedpriv.oracle.synthetic import ZeroAnswerer
 from fedpriv.privacy.ledger import Ledger, Release
 from fedpriv.privacy.ledger_file import LedgerFile
-from fedpriv.sites.messages import Question, Reply, pack, unpack_question, unpack_reply
+from fedpriv.sites.messages import TrainRequest, TrainResponse, pack, unpack_request, unpack_response
 
 PAIRS = "privacy.trust={pairwise: {colluders: 1, ratio: 3.0}}"
 
@@ -81,10 +81,10 @@ def test_replies_are_made_of_recorded_releases(
             [one for one in found.transport.sent if one[0] == number],
             strict=True,
         ):
-            asked = unpack_question(question)
-            call = Call(asked.round, terms.cohort(asked.round), asked.heard[None], terms.common[asked.round])
-            message, local = client_half(terms.strategy, oracle, call, local)
-            assert pack(Reply(found.proposal.hash, asked.round, message[0].float(), None)) == reply
+            asked = unpack_request(question)
+            call = ClientInput(asked.round, terms.cohort(asked.round), asked.heard[None], terms.common[asked.round])
+            message, local = client_update(terms.strategy, oracle, call, local)
+            assert pack(TrainResponse(found.proposal.hash, asked.round, message[0].float(), None)) == reply
         assert not values
     found.close()
 
@@ -126,21 +126,21 @@ def test_secrets_stay_in_the_folder_of_their_site(tmp_path: Path) -> None:
 
 
 def test_a_message_has_a_row_and_four_facts(tmp_path: Path) -> None:
-    reply = Reply("ab" * 32, 7, torch.arange(4.0), None)
+    reply = TrainResponse("ab" * 32, 7, torch.arange(4.0), None)
     (tmp_path / "reply").write_bytes(pack(reply))
     with safe_open(tmp_path / "reply", "pt") as file:
         assert [*file.keys()] == ["row"]
         assert {*json.loads(file.metadata()["fedpriv"])} == {"plan", "round", "code", "notices"}
         assert {*file.metadata()} == {"fedpriv"}
-    assert unpack_reply(pack(reply), 4).message.tolist() == [0, 1, 2, 3]
-    refusal = Reply("", 7, None, "over_budget")
-    assert unpack_reply(pack(refusal), 4) == refusal
+    assert unpack_response(pack(reply), 4).message.tolist() == [0, 1, 2, 3]
+    refusal = TrainResponse("", 7, None, "over_budget")
+    assert unpack_response(pack(refusal), 4) == refusal
 
 
 def rows_of(found: Party, at: int) -> Tensor:
     """What all sites say in a round at one point."""
-    asked = pack(Question(found.proposal.hash, at, torch.zeros(640)))
-    return torch.stack([unpack_reply(site.answer(asked), 640).message for site in found.sites.values()])
+    asked = pack(TrainRequest(found.proposal.hash, at, torch.zeros(640)))
+    return torch.stack([unpack_response(site.answer(asked), 640).message for site in found.sites.values()])
 
 
 def test_noise_of_pairs_is_in_each_row_and_not_in_the_sum(tmp_path: Path) -> None:

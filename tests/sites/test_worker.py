@@ -11,7 +11,7 @@ import pytest
 
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.sites.over_flower.starting import check_address
-from fedpriv.sites.worker import SOCKET, ask, serve, wake_after
+from fedpriv.sites.socket_server import SOCKET, ask, serve, wake_after
 
 
 class Served:

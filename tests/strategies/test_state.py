@@ -16,11 +16,11 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.config import load_config
-from fedpriv.engines.local import Progress, begin
+from fedpriv.engines.rounds import TrainState, initial_state
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.models import SoftmaxRegression
 from fedpriv.strategies.base import Strategy
-from fedpriv.strategies.state import named, restored, rows_of, with_rows
+from fedpriv.strategies.state import flatten_with_names, scatter_rows, select_rows, unflatten_like
 
 BARE = Path(__file__).parents[1] / "run.yaml"
 
@@ -37,7 +37,7 @@ def dataclasses_in(state: Any) -> list[Any]:
 
 @pytest.mark.parametrize("options", OF_STRATEGIES)
 def test_every_strategy_keeps_typed_state_whose_fields_are_documented(options: str) -> None:
-    start = begin(strategy_of(options), torch.rand(3, 4))
+    start = initial_state(strategy_of(options), torch.rand(3, 4))
     for state in (start.local, start.server, start.output):
         assert state is None or isinstance(state, Tensor) or is_dataclass(state), "no string keys"
         for part in dataclasses_in(state):
@@ -51,17 +51,17 @@ def test_every_strategy_keeps_typed_state_whose_fields_are_documented(options: s
 
 @pytest.mark.parametrize("options", OF_STRATEGIES)
 def test_what_is_stored_is_restored(options: str) -> None:
-    start, content = begin(strategy_of(options), torch.rand(3, 4)), io.BytesIO()
+    start, content = initial_state(strategy_of(options), torch.rand(3, 4)), io.BytesIO()
     torch.save(start.stored(), content)
     content.seek(0)
     read = torch.load(content, weights_only=True)
-    again = begin(strategy_of(options), torch.zeros(3, 1)).restored(read)
-    assert isinstance(again, Progress)
+    again = initial_state(strategy_of(options), torch.zeros(3, 1)).restored(read)
+    assert isinstance(again, TrainState)
     for name in ("local", "server", "output"):
         before, after = getattr(start, name), getattr(again, name)
         assert type(before) is type(after)
-        assert named(before).keys() == named(after).keys()
-        for one, other in zip(named(before).values(), named(after).values(), strict=True):
+        assert flatten_with_names(before).keys() == flatten_with_names(after).keys()
+        for one, other in zip(flatten_with_names(before).values(), flatten_with_names(after).values(), strict=True):
             assert type(one) is type(other)
             assert torch.equal(torch.as_tensor(one).nan_to_num(7), torch.as_tensor(other).nan_to_num(7))
 
@@ -89,12 +89,12 @@ def outer(n: int, start: float = 0.0, t: int = 3) -> Outer:
 
 def test_rows_are_taken_and_put_back_whatever_they_lie_in() -> None:
     cohort, state = torch.tensor([0, 2]), outer(4)
-    taken = rows_of(state, cohort)
+    taken = select_rows(state, cohort)
     for rows in (taken.inner.rows, taken.pair[0]):
         assert torch.equal(rows, torch.tensor([[0.0, 1.0], [4.0, 5.0]]))
     assert torch.equal(taken.plain["a"], torch.tensor([[0.0], [4.0]]))
     assert (taken.inner.t, taken.inner.done, taken.nothing) == (3, False, None)
-    back = with_rows(state, cohort, outer(2, 10.0, t=4))
+    back = scatter_rows(state, cohort, outer(2, 10.0, t=4))
     for rows in (back.inner.rows, back.pair[0]):
         assert torch.equal(rows, torch.tensor([[10.0, 11.0], [2.0, 3.0], [12.0, 13.0], [6.0, 7.0]]))
     assert (back.inner.t, float(back.scale), back.pair[1]) == (4, 10.0, 10.0), "what is public is the newest"
@@ -102,16 +102,16 @@ def test_rows_are_taken_and_put_back_whatever_they_lie_in() -> None:
 
 
 def test_parts_have_names_and_other_names_are_refused() -> None:
-    parts = named(outer(2))
+    parts = flatten_with_names(outer(2))
     assert [*parts] == ["inner.rows", "inner.t", "inner.done", "scale", "pair.0", "pair.1", "plain.a"]
     as_tensors = {name: torch.as_tensor(part) for name, part in parts.items()}
-    again = restored(outer(5), as_tensors)
+    again = unflatten_like(outer(5), as_tensors)
     assert (again.inner.t, type(again.inner.t), again.inner.done) == (3, int, False)
     assert again.inner.rows.shape == (2, 2)
     with pytest.raises(KeyError, match=r"inner\.t, velocity"):
-        restored(outer(2), {name: part for name, part in parts.items() if name != "inner.t"} | {"velocity": 1.0})
+        unflatten_like(outer(2), {name: part for name, part in parts.items() if name != "inner.t"} | {"velocity": 1.0})
     with pytest.raises(ConfigError, match="keep tensors and numbers"):
-        named({"names": ["a"]})
+        flatten_with_names({"names": ["a"]})
 
 
 # --- checkpoints of an earlier version, whose states were dicts of tensors --------------------------------------------
@@ -168,7 +168,7 @@ def test_a_checkpoint_of_another_state_is_refused_and_left_alone(tmp_path: Path)
 
 def test_what_is_shown_must_be_there() -> None:
     with pytest.raises(ConfigError, match=r"strategy\.monitor.*'loss'.*is no number of Served"):
-        begin(replace(fp.fedavg(0.5), monitor=("loss",)), torch.zeros(2, 3))
+        initial_state(replace(fp.fedavg(0.5), monitor=("loss",)), torch.zeros(2, 3))
 
 
 @dataclass(frozen=True)
@@ -181,8 +181,8 @@ class Counted:
 class StopsAtTwo:
     """Says that it is done, below another aggregator."""
 
-    hears = ("update",)
-    says = ("model",)
+    receives = ("update",)
+    sends = ("model",)
     is_sum = True
 
     def init(self, params: Tensor) -> tuple[Tensor, Counted]:

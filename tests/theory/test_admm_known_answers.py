@@ -109,9 +109,9 @@ def test_mismatched_parts_are_refused() -> None:
     from fedpriv.strategies.admm import AdmmServer, AdmmStep
 
     class Deaf(AdmmServer):
-        hears = ("gradient",)
+        receives = ("gradient",)
 
-    with pytest.raises(fp.ConfigError, match=r"says .* hears"):
+    with pytest.raises(fp.ConfigError, match=r"sends .* receives"):
         fp.Strategy(AdmmStep(fp.Prox(), fp.Penalty()), Deaf())
 
 

@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 import fedpriv as fp
-from fedpriv.engines.local import RoundNetwork, begin, simulate
+from fedpriv.engines.rounds import RoundNetwork, initial_state, run_rounds
 from fedpriv.network import activity, topology
 from fedpriv.network.graph import Graph
 from fedpriv.randomness.streams import Randomness
@@ -56,8 +56,8 @@ def quadratics(n: int = N) -> tuple[Exact, Tensor]:
 
 
 def final(strategy: Strategy, oracle: Exact, network: RoundNetwork, rounds: int, dim: int = DIM) -> Tensor:
-    progress = begin(strategy, torch.zeros(oracle.n_clients, dim, dtype=torch.float64))
-    for done in simulate(strategy, oracle, network, progress, Randomness(0), rounds=rounds):
+    progress = initial_state(strategy, torch.zeros(oracle.n_clients, dim, dtype=torch.float64))
+    for done in run_rounds(strategy, oracle, network, progress, Randomness(0), rounds=rounds):
         progress = done.progress
     return progress.models.expand(oracle.n_clients, dim)
 
@@ -161,10 +161,12 @@ def test_dual_averaging_rates(drawn: activity.Activity) -> None:
     options = {"xatol": 1e-10, "fatol": 1e-12, "maxiter": 20000}
     best = minimize(objective, np.median(centres.numpy(), 0), method="Nelder-Mead", options=options).fun
     horizons = [200, 400, 800]
-    start = begin(strategy, torch.zeros(N, DIM, dtype=torch.float64))
+    start = initial_state(strategy, torch.zeros(N, DIM, dtype=torch.float64))
     gaps = np.zeros(len(horizons))
     for seed in range(4):
-        for k, done in enumerate(simulate(strategy, oracle, network, start, Randomness(seed), rounds=horizons[-1]), 1):
+        for k, done in enumerate(
+            run_rounds(strategy, oracle, network, start, Randomness(seed), rounds=horizons[-1]), 1
+        ):
             if k in horizons:
                 average = done.progress.models.expand(N, DIM).mean(0).numpy()
                 gaps[horizons.index(k)] += (objective(average) - best) / 4

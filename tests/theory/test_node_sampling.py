@@ -16,7 +16,7 @@ from sklearn.svm import LinearSVC
 from torch import Tensor
 
 import fedpriv as fp
-from fedpriv.engines.local import begin, simulate
+from fedpriv.engines.rounds import initial_state, run_rounds
 from fedpriv.network import topology
 from fedpriv.network.activity import Activity, Always
 from fedpriv.privacy.accounting.calibration import calibrate
@@ -108,8 +108,8 @@ def suboptimality(view: str, method: str, epsilon: float) -> float:
     graph = fp.Graph(topology.complete(NODES), activity=METHODS[method])
     noise, made, gaps = noise_for(view, epsilon, graph), strategy(graph), []
     for seed in range(LINKS):
-        start = begin(made, torch.zeros(NODES, RUNS * DIM, dtype=torch.float64))
-        for done in simulate(made, Sampled(noise, seed), graph, start, Randomness(seed), rounds=ROUNDS):
+        start = initial_state(made, torch.zeros(NODES, RUNS * DIM, dtype=torch.float64))
+        for done in run_rounds(made, Sampled(noise, seed), graph, start, Randomness(seed), rounds=ROUNDS):
             start = done.progress
         means = start.models.mean(0).unflatten(0, (RUNS, DIM)).numpy()
         gaps += [objective(w) - optimum() for w in means]

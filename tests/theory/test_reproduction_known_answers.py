@@ -13,7 +13,7 @@ from sklearn.feature_selection import mutual_info_regression
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
-from fedpriv.engines.local import begin, simulate
+from fedpriv.engines.rounds import initial_state, run_rounds
 from fedpriv.models import LinearSVM, resolve_loss
 from fedpriv.privacy.schedules import Geometric
 from fedpriv.randomness.streams import Randomness
@@ -88,8 +88,8 @@ def test_sensors_agree_with_autograd_and_their_optimum_is_where_tracking_without
     assert torch.allclose(sensors.gradient(x.detach())[:, 0], torch.autograd.grad(value, x)[0])
     strategy = fp.gradient_tracking(StepSize(0.0005), 1000.0)
     oracle = SensorAnswerer(sensors, Promise(Geometric(0.98)), torch.zeros(1), seed=0).oracle
-    graph, start = fp.Graph(nx.complete_graph(6)), begin(strategy, x.detach())
-    runs = simulate(strategy, oracle, graph, start, Randomness(0), rounds=1000)
+    graph, start = fp.Graph(nx.complete_graph(6)), initial_state(strategy, x.detach())
+    runs = run_rounds(strategy, oracle, graph, start, Randomness(0), rounds=1000)
     last = [done.progress.models for done in runs][-1]
     assert float(sensors.residual(last)) < 1e-8
 

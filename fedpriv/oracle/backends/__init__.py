@@ -36,7 +36,7 @@ BACKENDS: dict[str, MakesBackend] = {
 def candidates(model: nn.Module, views: int = 1) -> list[BackendName]:
     """Backends that may serve the model and so many views of an example, the fastest first.
 
-    `fedpriv.oracle.choosing` tries them.
+    `fedpriv.oracle.backend_selection` tries them.
     """
     general: list[BackendName] = ["ghost", "vmap", "loop"]
     return ["linear", *general] if views == 1 and LinearBackend.supports(model) else general

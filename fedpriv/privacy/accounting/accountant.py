@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from fedpriv.errors import BudgetExhausted, ConfigError
 from fedpriv.privacy.accounting import bounds, gaussian, rdp
-from fedpriv.privacy.accounting.bill import Bill
-from fedpriv.privacy.accounting.events import Charge, Event, charge_of, histories
+from fedpriv.privacy.accounting.composition import Composition
+from fedpriv.privacy.accounting.events import Event, PrivacyCost, cost_of, histories
 from fedpriv.privacy.accounting.reserve import Foresight, PlannedReserve
-from fedpriv.privacy.accounting.spent import Spent, up
-from fedpriv.privacy.accounting.tally import Tally, Totals, price_of
+from fedpriv.privacy.accounting.running_totals import RunningTotals, Totals, price_of
+from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
 
 if TYPE_CHECKING:
     from fedpriv.privacy.record import Record
@@ -54,12 +54,12 @@ class Accountant:
     ) -> None:
         check_target(n_clients, delta, 1.0 if epsilon_limit is None else epsilon_limit)
         self._n_clients, self._delta, self._limit = n_clients, delta, epsilon_limit
-        self._tally = Tally(n_clients, delta)
-        self._bill, self._rounds = Bill(n_clients), 0
+        self._tally = RunningTotals(n_clients, delta)
+        self._bill, self._rounds = Composition(n_clients), 0
         self._levels: set[Event] = set()
-        self._plan = PlannedReserve((record, charge_of(record, n_clients)) for record in plan)
+        self._plan = PlannedReserve((record, cost_of(record, n_clients)) for record in plan)
         self._foresight = Foresight()
-        self._recent: deque[Charge] = deque(maxlen=_RECENT)
+        self._recent: deque[PrivacyCost] = deque(maxlen=_RECENT)
         if epsilon_limit is not None:
             self._allowance = rdp.allowance(epsilon_limit, delta)
             self._largest_mu2 = gaussian.ratio_of(epsilon_limit, delta) ** 2
@@ -89,7 +89,7 @@ class Accountant:
         charge = self._bill.check(record)
         self._count(record, charge, self._price(charge.events))
 
-    def _count(self, record: Record, charge: Charge, price: Totals) -> None:
+    def _count(self, record: Record, charge: PrivacyCost, price: Totals) -> None:
         self._tally.take(charge.clients, price)
         self._bill.take(record, charge)
         self._rounds = max(self._rounds, record.round + 1)
@@ -112,7 +112,7 @@ class Accountant:
             return shown
         return min(shown, self._plan.milestones.epsilon(self._rounds, self._largest))
 
-    def spent(self) -> Spent:
+    def spent(self) -> PrivacySpent:
         """Tight upper bound on what has been spent, with the conditions under which it holds."""
         return self._bill.spent(self._delta)
 
@@ -126,7 +126,7 @@ class Accountant:
             return event
         return event._replace(noise=math.exp(math.floor(math.log(event.noise) / _COARSE) * _COARSE))
 
-    def _fits(self, record: Record, charge: Charge, after: Totals) -> bool:
+    def _fits(self, record: Record, charge: PrivacyCost, after: Totals) -> bool:
         assert self._limit is not None
         within = (after.pure <= self._limit) | (after.mu2 <= self._largest_mu2)
         if (within | (after.rdp <= self._allowance).any(-1)).all():
@@ -139,17 +139,17 @@ class Accountant:
             charge, self._recent, lambda extra: self._tight_fit(self._bill.charges + extra)
         )
 
-    def _largest(self, charges: Counter[Charge]) -> float:
+    def _largest(self, charges: Counter[PrivacyCost]) -> float:
         return bounds.largest([history for _, history in histories(charges, self._n_clients)], self._delta)
 
-    def _tight_fit(self, charges: Counter[Charge]) -> bool:
+    def _tight_fit(self, charges: Counter[PrivacyCost]) -> bool:
         assert self._limit is not None
         found = [history for _, history in histories(charges, self._n_clients)]
         return bounds.largest(found, self._delta, self._limit) <= self._limit
 
-    def _refusal(self, record: Record, charge: Charge) -> BudgetExhausted:
+    def _refusal(self, record: Record, charge: PrivacyCost) -> BudgetExhausted:
         epsilon = self._largest(self._bill.charges + Counter({charge: 1}))
-        would = "infinite" if math.isinf(epsilon) else f"{up(epsilon)} by the tightest bound known here"
+        would = "infinite" if math.isinf(epsilon) else f"{round_up(epsilon)} by the tightest bound known here"
         return BudgetExhausted(
             f"round {record.round}, {record.query}: the target is epsilon={self._limit} at delta={self._delta}, and "
             f"this release would bring it to {would}; it was not made. Keep the result reached so far, or plan a new "
@@ -173,7 +173,7 @@ def check_target(n_clients: int, delta: float, epsilon: float) -> None:
         raise ConfigError("epsilon", epsilon, "a target epsilon is positive and finite, e.g. 3.0")
 
 
-def account(records: Sequence[Record], n_clients: int, delta: float) -> Spent:
+def account(records: Sequence[Record], n_clients: int, delta: float) -> PrivacySpent:
     """Tight upper bound on the epsilon of a list of records.
 
     Args:
@@ -186,7 +186,7 @@ def account(records: Sequence[Record], n_clients: int, delta: float) -> Spent:
         PrivacyError: the records protect different units or relations.
     """
     check_target(n_clients, delta, 1.0)
-    bill = Bill(n_clients)
+    bill = Composition(n_clients)
     for record in records:
         bill.take(record, bill.check(record))
     return bill.spent(delta)

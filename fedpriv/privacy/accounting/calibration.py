@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.accounting import bounds, gaussian
 from fedpriv.privacy.accounting.accountant import check_target
-from fedpriv.privacy.accounting.events import Event, History, bucketed, charge_of, histories
+from fedpriv.privacy.accounting.events import Event, History, bucketed, cost_of, histories
 
 if TYPE_CHECKING:
     from fedpriv.privacy.record import Record
@@ -47,7 +47,7 @@ def calibrate(plan: Sequence[Record], n_clients: int, epsilon: float, delta: flo
     check_target(n_clients, delta, epsilon)
     if len({(record.unit, record.relation) for record in plan}) > 1:
         raise PrivacyError("the plan protects different units or relations: plan and account them separately")
-    paid = [_noisy(history) for _, history in histories(Counter(charge_of(r, n_clients) for r in plan), n_clients)]
+    paid = [_noisy(history) for _, history in histories(Counter(cost_of(r, n_clients) for r in plan), n_clients)]
     paid = [history for history in paid if history]
     _check_reachable(paid, delta)
     if not paid:

@@ -35,10 +35,10 @@ from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting.pairwise import exposure
 
 if TYPE_CHECKING:
-    from fedpriv.privacy.correlated import OverTime
-    from fedpriv.privacy.record import LawName, Record
+    from fedpriv.privacy.correlated import CorrelatedNoise
+    from fedpriv.privacy.record import NoiseDistributionName, Record
 
-    Law = Literal[LawName, "zcdp", "none"]
+    Law = Literal[NoiseDistributionName, "zcdp", "none"]
 Selection = Literal["full", "poisson", "poisson_replace", "amplified"]
 
 
@@ -82,7 +82,7 @@ _WIDEST_CELL = 1.0  # in the logarithm of the noise
 
 
 @dataclass(frozen=True)
-class Charge:
+class PrivacyCost:
     """Whom a record concerns, and what it costs them.
 
     Attributes:
@@ -94,7 +94,7 @@ class Charge:
     events: tuple[Event, ...]
 
 
-def charge_of(record: Record, n_clients: int) -> Charge:
+def cost_of(record: Record, n_clients: int) -> PrivacyCost:
     """Reduce a record to whom it concerns and what it costs them.
 
     Raises:
@@ -106,12 +106,12 @@ def charge_of(record: Record, n_clients: int) -> Charge:
     if clients is not None and (len(set(clients)) != count or not all(0 <= c < n_clients for c in clients)):
         raise ConfigError("record.clients", clients, f"name each of the clients 0..{n_clients - 1} at most once")
     if record.non_private is not None or record.mechanism == "none":
-        return Charge(clients, (EXACT,))
+        return PrivacyCost(clients, (EXACT,))
     noises = _effective(record, _each(record.noise_multiplier, "record.noise_multiplier", count), n_clients)
     rates = _each(record.rate, "record.rate", count)
     pairs = zip(noises * (len(rates) // len(noises) or 1), rates * (len(noises) // len(rates) or 1), strict=True)
     events = tuple(_event(record, noise, rate) for noise, rate in pairs)
-    return Charge(clients, events[:1] if len(set(events)) == 1 else events)
+    return PrivacyCost(clients, events[:1] if len(set(events)) == 1 else events)
 
 
 def _effective(record: Record, noises: tuple[float, ...], n_clients: int) -> tuple[float, ...]:
@@ -127,7 +127,7 @@ def _effective(record: Record, noises: tuple[float, ...], n_clients: int) -> tup
     return tuple(noise * worth for noise in noises)
 
 
-def _over_time(record: Record, time: OverTime, noises: tuple[float, ...]) -> tuple[float, ...]:
+def _over_time(record: Record, time: CorrelatedNoise, noises: tuple[float, ...]) -> tuple[float, ...]:
     """Of all rounds so far: the squares of these ratios add up to that of the rounds together."""
     fixed = record.clients is None and record.sampling in ("full", "poisson")
     if record.mechanism != "gaussian" or not fixed:
@@ -210,7 +210,7 @@ def bucketed(history: History, most: int = MOST_LEVELS, width: float = 0.008) ->
     return dict(result)
 
 
-def histories(charges: Mapping[Charge, int], n_clients: int) -> list[tuple[list[int], dict[Event, int]]]:
+def histories(charges: Mapping[PrivacyCost, int], n_clients: int) -> list[tuple[list[int], dict[Event, int]]]:
     """Group the clients that have the same events.
 
     Returns:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedpriv.privacy.accounting.events import Charge
+from fedpriv.privacy.accounting.events import PrivacyCost
 from fedpriv.privacy.accounting.events import covers as event_covers
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _SLACK = 1e-9  # a planned noise level and the one used may differ in their last
 _MOST_AHEAD = 2**20
 _MARKS, _FEWEST_MARKS, _LEVELS_AT_ALL_MARKS = 12, 3, 60
 
-Fit = Callable[[Counter[Charge]], bool]
+Fit = Callable[[Counter[PrivacyCost]], bool]
 Key = tuple[int, str, int]
 
 
@@ -33,10 +33,10 @@ class PlannedReserve:
         plan: Records with their charges.
     """
 
-    def __init__(self, plan: Iterable[tuple[Record, Charge]]) -> None:
-        self._left: dict[Key, list[Charge]] = {}
-        self._all: Counter[Charge] = Counter()
-        by_round: dict[int, Counter[Charge]] = {}
+    def __init__(self, plan: Iterable[tuple[Record, PrivacyCost]]) -> None:
+        self._left: dict[Key, list[PrivacyCost]] = {}
+        self._all: Counter[PrivacyCost] = Counter()
+        by_round: dict[int, Counter[PrivacyCost]] = {}
         for record, charge in plan:
             self._left.setdefault(_key(record), []).append(charge)
             least = _noisier(charge)
@@ -51,7 +51,7 @@ class PlannedReserve:
         """Whether all releases so far belong to the plan."""
         return self._holds
 
-    def covers(self, record: Record, charge: Charge) -> bool:
+    def covers(self, record: Record, charge: PrivacyCost) -> bool:
         """Whether all releases so far and this one belong to the plan."""
         return self._holds and any(covers(planned, charge, _SLACK) for planned in self._left.get(_key(record), ()))
 
@@ -61,7 +61,7 @@ class PlannedReserve:
             self._known = fit(self._all)
         return self._known
 
-    def take(self, record: Record, charge: Charge) -> None:
+    def take(self, record: Record, charge: PrivacyCost) -> None:
         """Count a release against the plan; one that is not in it voids the plan."""
         left = self._left.get(_key(record), []) if self._holds else []
         match = next((planned for planned in left if covers(planned, charge, _SLACK)), None)
@@ -80,15 +80,15 @@ class Milestones:
         by_round: The plan's releases in each round.
     """
 
-    def __init__(self, by_round: dict[int, Counter[Charge]]) -> None:
+    def __init__(self, by_round: dict[int, Counter[PrivacyCost]]) -> None:
         self._by_round, self._rounds = by_round, max(by_round, default=-1) + 1
         levels = {event for charges in by_round.values() for charge in charges for event in charge.events}
         count = max(_FEWEST_MARKS, min(_MARKS, _LEVELS_AT_ALL_MARKS // max(1, len(levels))))
         self._marks = sorted({math.ceil(self._rounds * (mark / count) ** 2) for mark in range(1, count + 1)})
         self._known: dict[int, float] = {}
-        self._counted, self._so_far = 0, Counter[Charge]()
+        self._counted, self._so_far = 0, Counter[PrivacyCost]()
 
-    def epsilon(self, rounds: int, bound: Callable[[Counter[Charge]], float]) -> float:
+    def epsilon(self, rounds: int, bound: Callable[[Counter[PrivacyCost]], float]) -> float:
         """Upper bound on the epsilon of the first `rounds` rounds; `bound` gives the epsilon of counted releases."""
         mark = self._marks[bisect_left(self._marks, rounds)]
         if mark not in self._known:
@@ -101,7 +101,7 @@ class Milestones:
 
 @dataclass
 class _Ahead:
-    charge: Charge
+    charge: PrivacyCost
     left: int
 
 
@@ -111,11 +111,11 @@ class Foresight:
     def __init__(self) -> None:
         self._ahead: list[_Ahead] = []
 
-    def covers(self, charge: Charge) -> bool:
+    def covers(self, charge: PrivacyCost) -> bool:
         """Whether this release is known to fit."""
         return self._find(charge) is not None
 
-    def take(self, charge: Charge) -> None:
+    def take(self, charge: PrivacyCost) -> None:
         """Count a release; one that was not known to fit empties the cache."""
         found = self._find(charge)
         if found is None:
@@ -123,7 +123,7 @@ class Foresight:
         else:
             found.left -= 1
 
-    def look(self, charge: Charge, recent: Iterable[Charge], fit: Fit) -> bool:
+    def look(self, charge: PrivacyCost, recent: Iterable[PrivacyCost], fit: Fit) -> bool:
         """Find how many more releases fit.
 
         Args:
@@ -141,11 +141,11 @@ class Foresight:
         self._ahead = [_Ahead(template, times) for template in expected if times]
         return times > 0
 
-    def _find(self, charge: Charge) -> _Ahead | None:
+    def _find(self, charge: PrivacyCost) -> _Ahead | None:
         return next((ahead for ahead in self._ahead if ahead.left and covers(ahead.charge, charge)), None)
 
 
-def covers(planned: Charge, charge: Charge, slack: float = 0.0) -> bool:
+def covers(planned: PrivacyCost, charge: PrivacyCost, slack: float = 0.0) -> bool:
     """Whether a charge costs no client more than a planned one."""
     if planned.clients is not None and planned.clients != charge.clients:
         return False
@@ -167,9 +167,9 @@ def _most(fits: Callable[[int], bool]) -> int:
     return low
 
 
-def _noisier(charge: Charge) -> Charge:
+def _noisier(charge: PrivacyCost) -> PrivacyCost:
     events = tuple(event._replace(noise=event.noise * (1 - _SLACK)) for event in charge.events)
-    return Charge(charge.clients, events)
+    return PrivacyCost(charge.clients, events)
 
 
 def _key(record: Record) -> Key:

@@ -15,7 +15,7 @@ _DIGITS = 4
 
 
 @dataclass(frozen=True)
-class Spent:
+class PrivacySpent:
     """What a run has spent.
 
     >>> print(Spent(3.2, 1e-5, "sample", "replace_one", "local", "pld", (3.2,), ()))
@@ -45,7 +45,7 @@ class Spent:
 
     def __str__(self) -> str:
         """The number and its conditions. Epsilon is rounded up, never down."""
-        value = "inf" if math.isinf(self.epsilon) else up(self.epsilon)
+        value = "inf" if math.isinf(self.epsilon) else round_up(self.epsilon)
         if math.isinf(self.epsilon):
             value += (
                 f" (not private: {'; '.join(self.non_private) or f'no finite bound at delta={_plain(self.delta)}'})"
@@ -56,14 +56,14 @@ class Spent:
             f"trust={self.trust}, accountant={self.accountant}{besides})"
         )
 
-    def at_most(self, limit: float | None) -> Spent:
+    def at_most(self, limit: float | None) -> PrivacySpent:
         """The same with every epsilon at most `limit`, which the accountant enforced; None changes nothing."""
         if limit is None:
             return self
         return replace(self, epsilon=min(self.epsilon, limit), per_client=tuple(min(e, limit) for e in self.per_client))
 
 
-def up(value: float) -> str:
+def round_up(value: float) -> str:
     """A number as text with four significant digits, rounded up.
 
     >>> up(4.37718)

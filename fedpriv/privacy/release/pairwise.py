@@ -26,7 +26,7 @@ from fedpriv.privacy.accounting.pairwise import exposure
 from fedpriv.privacy.ledger import Release
 from fedpriv.privacy.mechanisms import add_noise
 from fedpriv.privacy.pair_noise import of_answer, with_noise_of_own_pairs, with_pair_noise
-from fedpriv.privacy.pairwise import Pairs, Pairwise, excess
+from fedpriv.privacy.pairwise import Pairs, Pairwise, variance_inflation
 from fedpriv.privacy.record import PerClient
 from fedpriv.privacy.release.scheme import Answer, Price, ReleaseScheme, compact
 from fedpriv.privacy.settings import Privacy
@@ -143,7 +143,7 @@ class PairwiseRelease(ReleaseScheme):
         """See `ReleaseScheme`: noise of pairs is in rows, and cancels in their mean."""
         more = self.growth_over_time(price.record.round)
         deviation = self.privacy.mechanism.deviation
-        with_pairs = excess(price.record.pairs, self.n_clients)
+        with_pairs = variance_inflation(price.record.pairs, self.n_clients)
         own = [(deviation * price.noise_scales[position]) ** 2 * more for position in positions]
         factors = [with_pairs[clients[position]] ** 2 for position in positions]
         of_rows = [variance * factor for variance, factor in zip(own, factors, strict=True)]

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.clipping import ROUNDING, Clip
-from fedpriv.privacy.correlated import INDEPENDENT, OverTime, spread
+from fedpriv.privacy.correlated import INDEPENDENT, CorrelatedNoise, spread
 from fedpriv.privacy.ledger import Release
-from fedpriv.privacy.past_noise import PastNoise
+from fedpriv.privacy.noise_history import NoiseHistory
 from fedpriv.privacy.record import PerClient, Record
 from fedpriv.privacy.schedules import LEAST_SHARE
 from fedpriv.privacy.settings import Cyclic, FixedSize, FullBatch, Poisson, Privacy, Sampling
@@ -78,7 +78,7 @@ class NoiseStreams:
     """
 
     randomness: Randomness
-    history: PastNoise | None = None
+    history: NoiseHistory | None = None
     pair_secrets: PairSecrets | None = None
 
 
@@ -227,7 +227,7 @@ class ReleaseScheme(ABC):
         )
 
 
-def check_once_a_round(query: str, index: int, noise: OverTime) -> None:
+def check_once_a_round(query: str, index: int, noise: CorrelatedNoise) -> None:
     """Refuse a query that correlated noise, or cyclic batches, do not cover.
 
     Raises:

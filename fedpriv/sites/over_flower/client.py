@@ -8,7 +8,7 @@ from pathlib import Path
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedpriv.sites.worker import ask
+from fedpriv.sites.socket_server import ask
 
 app = ClientApp()
 

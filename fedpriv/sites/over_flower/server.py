@@ -12,10 +12,10 @@ from pydantic import ValidationError
 
 from fedpriv.config import load_config
 from fedpriv.config.building import load_data
-from fedpriv.sites.card import Card
+from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.federation import Federation
-from fedpriv.sites.following import CONFIG, PLAN, follow
-from fedpriv.sites.plan import Proposal
+from fedpriv.sites.federation_plan import FederationPlan
+from fedpriv.sites.recording import CONFIG, PLAN, follow
 
 _POLL = 0.1  # seconds
 app = ServerApp()
@@ -30,7 +30,7 @@ class OverFlower:
         wait: Seconds for a round's replies, and for all sites to come before the first.
     """
 
-    def __init__(self, grid: Grid, cards: Sequence[Card], wait: float) -> None:
+    def __init__(self, grid: Grid, cards: Sequence[SiteDescriptor], wait: float) -> None:
         self._grid, self._cards, self._wait = grid, list(cards), wait
         self._site_of: dict[int, int | None] = {}
         until = time.monotonic() + wait
@@ -59,7 +59,7 @@ class OverFlower:
 
     def _number(self, data: bytes) -> int | None:
         try:
-            card = Card.model_validate_json(data)
+            card = SiteDescriptor.model_validate_json(data)
         except ValidationError:
             return None
         return self._cards.index(card) if card in self._cards else None
@@ -92,7 +92,7 @@ def _bytes_of(reply: Message) -> bytes:
 def main(grid: Grid, context: Context) -> None:
     """Train the federation of the folder that the run's configuration names."""
     folder, wait = Path(str(context.run_config["folder"])), float(context.run_config["wait"])
-    proposal = Proposal.read((folder / PLAN).read_text(encoding="utf-8"))
+    proposal = FederationPlan.read((folder / PLAN).read_text(encoding="utf-8"))
     test = load_data(load_config(folder / CONFIG)).test
     transport = OverFlower(grid, proposal.cards, wait)
     federation = Federation(proposal, transport, folder, test)

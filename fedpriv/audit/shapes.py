@@ -1,0 +1,28 @@
+"""Check 3: model and loss treat an example the same alone and among others, and keep nothing of it."""
+
+from __future__ import annotations
+
+from fedpriv.audit.check_result import CheckResult, summarize
+from fedpriv.audit.target import AuditTarget, Data
+from fedpriv.clients.layout import fingerprint
+from fedpriv.errors import ConfigError
+from fedpriv.models import validate_model
+from fedpriv.oracle.validation import validate_per_example
+
+NAME = "interaction"
+
+
+def interaction(subject: AuditTarget, data: Data) -> CheckResult:
+    """Try model and loss out alone and in batches, and look for what they keep."""
+    broken = list[str]()
+    try:
+        validate_model(subject.model)
+        population = subject.population(data)
+        before = fingerprint(population.model)
+        validate_per_example(population)
+        if fingerprint(population.model) != before:
+            broken.append("a forward pass changed buffers or frozen parameters of the model")
+    except ConfigError as error:
+        broken.append(f"{error}")
+    held = "outputs, losses and gradients of an example are the same alone, among others, and after others"
+    return summarize(NAME, broken, held, "tried on five made-up examples: what differs on others only is not seen")

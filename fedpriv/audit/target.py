@@ -1,0 +1,154 @@
+"""What is audited: a run that can be made again, with other data, as often as a check needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from fedpriv.checks import checked
+from fedpriv.clients.client import Client, Loss, Pair
+from fedpriv.clients.client_set import as_client_set
+from fedpriv.clients.layout import copy_trainable
+from fedpriv.clients.population import Population
+from fedpriv.clients.shard import ClientShard
+from fedpriv.engines.rounds import RoundNetwork
+from fedpriv.nested import Rows
+from fedpriv.network.local import Star
+from fedpriv.privacy.settings import Privacy
+from fedpriv.runs import compatibility
+from fedpriv.runs.compute import Compute
+from fedpriv.runs.planning import Plan, make_plan, with_neighbours
+from fedpriv.runs.training import Training
+from fedpriv.strategies.base import Strategy
+
+Data = list[Pair]
+"""Inputs and targets of each client, `[m, ...]` each."""
+
+
+@checked("audit")
+@dataclass(frozen=True)
+class AuditTarget:
+    """A run to audit.
+
+    Attributes:
+        name: As printed.
+        clients: The clients as they are given; runs of the audit use copies.
+        strategy: The algorithm.
+        privacy: The promise, without its plan.
+        rounds: Number of rounds of the whole run.
+        network: Who sends to whom.
+        test: Public test data; None if there are none.
+        compute: Backend, type of numbers, device.
+        options: Further arguments of `Training`, which what is measured and when a run ends depend on.
+        folder: The files of a run that was made; None if there are none.
+        runs: Where other runs may lie; None if there is no such folder.
+        data_name: What a configuration says of the data; None without one.
+    """
+
+    name: str
+    clients: Sequence[Client]
+    strategy: Strategy
+    privacy: Privacy
+    rounds: int
+    network: RoundNetwork
+    test: Dataset[Any] | None = None
+    compute: Compute = field(default_factory=Compute)
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    folder: Path | None = None
+    runs: Path | None = None
+    data_name: object = None
+
+    @classmethod
+    def of(
+        cls,
+        clients: Sequence[Client],
+        strategy: Strategy,
+        privacy: Privacy,
+        *,
+        rounds: int,
+        network: RoundNetwork | None = None,
+        **more: Any,  # noqa: ANN401 - the other attributes
+    ) -> AuditTarget:
+        """A run of these clients, as `fedpriv.train` would make it."""
+        name = more.pop("name", strategy.name)
+        return cls(name, clients, strategy.for_rounds(rounds), privacy, rounds, network or Star(len(clients)), **more)
+
+    @property
+    def model(self) -> nn.Module:
+        """The first client's model, from whose parameters all start."""
+        return self.clients[0].model
+
+    @property
+    def loss(self) -> Loss:
+        """The clients' loss."""
+        return self.clients[0].loss
+
+    @property
+    def sizes(self) -> list[int]:
+        """Public number of examples of each client."""
+        return list(as_client_set(self.clients).sizes)
+
+    def plan(self) -> Plan:
+        """What the whole run releases.
+
+        Raises:
+            ConfigError: the run cannot be made.
+        """
+        roster = as_client_set(self.clients)
+        problems = list({id(problem): problem for problem in roster.problems}.values())
+        privacy = with_neighbours(self.privacy, problems, sizes_declared=roster.sizes_declared)
+        plan = make_plan(self.strategy, privacy, self.sizes, self.network, rounds=self.rounds)
+        compatibility.check_problem(self.strategy, problems, plan.privacy, plan.asked, compare=False)
+        return plan
+
+    def shortened(self, rounds: int) -> AuditTarget:
+        """The first rounds of this run, with the noise of the whole one."""
+        if rounds >= self.rounds:
+            return self
+        noise = self.plan().privacy.noise_multiplier
+        return replace(self, rounds=rounds, privacy=replace(self.privacy, noise_multiplier=noise, epsilon=None))
+
+    def data(self) -> Data:
+        """All examples of each client."""
+        return [client.examples() for client in self.clients]
+
+    def with_data(self, data: Data) -> list[Client]:
+        """Fresh clients that hold these examples and tell the sizes of the true ones."""
+        return [
+            Client(
+                copy_trainable(self.model),
+                client.loss,
+                DataLoader(Rows(*examples)),
+                client.public_size if client.size_declared else None,
+                client.problem,
+            )
+            for client, examples in zip(self.clients, data, strict=True)
+        ]
+
+    def population(self, data: Data) -> Population:
+        """Clients with these examples; what is public of them stays that of the true ones."""
+        clients = self.with_data(data)
+        device, part = (
+            self.compute.torch_device(),
+            ClientShard(range(len(clients)), self.sizes, ClientShard.whole(clients).n_objectives),
+        )
+        chunk = self.compute.chunk or 8192
+        return Population(clients, device, getattr(torch, self.compute.dtype), chunk, part)
+
+    def training(self, data: Data, **more: Any) -> Training:  # noqa: ANN401 - arguments of a run
+        """A run on these examples."""
+        settings: dict[str, Any] = {"test": self.test, "compute": self.compute, **self.options, **more}
+        return Training(
+            self.with_data(data),
+            self.strategy,
+            replace(self.privacy, budget=None),
+            rounds=self.rounds,
+            network=self.network,
+            **settings,
+        )

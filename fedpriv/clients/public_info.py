@@ -1,0 +1,46 @@
+"""Public facts about a run's data, known before the data are read: sizes, shapes, number of classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, TensorDataset
+
+from fedpriv.data.base import size
+
+
+@dataclass(frozen=True)
+class PublicDataInfo:
+    """Sizes and shapes of a run's data.
+
+    Attributes:
+        sizes: Number of examples of each client.
+        input_shape: Shape of one example's input.
+        n_classes: Labels are whole numbers in `[0, n_classes)`; None for regression.
+        dtype: Type of the inputs, as models get them.
+        tests_have_owners: Whether each test example is known to be one client's or another's.
+    """
+
+    sizes: tuple[int, ...]
+    input_shape: tuple[int, ...]
+    n_classes: int | None
+    dtype: torch.dtype = torch.float32
+    tests_have_owners: bool = False
+
+    @classmethod
+    def of(cls, datasets: Sequence[Dataset[Any]], n_classes: int | None) -> Self:
+        """Read off data sets, one for each client."""
+        example: Tensor = datasets[0][0][0]
+        dtype = torch.float32 if example.is_floating_point() else example.dtype
+        return cls(tuple(size(dataset) for dataset in datasets), tuple(example.shape), n_classes, dtype)
+
+    def made_up(self) -> list[TensorDataset]:
+        """Random data sets of these sizes and shapes, one for each client, to measure how long a round takes."""
+        return [TensorDataset(torch.rand(m, *self.input_shape), self._targets(m)) for m in self.sizes]
+
+    def _targets(self, m: int) -> Tensor:
+        return torch.rand(m) if self.n_classes is None else torch.randint(self.n_classes, (m,))

@@ -1,0 +1,150 @@
+"""Answers before noise: sums over the drawn examples of each client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from fedpriv.clients.batch import Batch
+from fedpriv.devices import moved
+from fedpriv.distributed.mesh import Communicator, SingleProcess
+from fedpriv.errors import ConfigError
+from fedpriv.oracle.backends.base import Backend
+from fedpriv.privacy.clipping import ROUNDING, Clip
+
+_TOGETHER = 100  # cohorts whose indices are copied to a device at once
+
+
+class ClippedSums:
+    """Sums of gradients at given parameters `[k, dim]`. They have no noise and must not leave the oracle.
+
+    Args:
+        backend: Computes sums of clipped gradients.
+        n_clients: Number of clients of the run.
+        device: The clients' device.
+        processes: Those that share the examples of a batch.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        n_clients: int,
+        device: torch.device,
+        processes: Communicator | None = None,
+    ) -> None:
+        self._backend, self._processes = backend, processes or SingleProcess()
+        self._broken = torch.zeros(n_clients, dtype=torch.long, device=device)
+        self._found: list[tuple[Tensor, Tensor]] = []  # of cohorts, not yet counted
+
+    @property
+    def broken_examples(self) -> Tensor:
+        """Number of gradients that were not finite and counted as zero, of each client, `[n_clients]`.
+
+        For diagnosis, never written or sent. Of exact sums elsewhere than on a processor at most one is counted for
+        each client and answer.
+        """
+        if self._found:
+            cohorts, broken = (torch.cat(parts) for parts in zip(*self._found, strict=True))
+            self._broken.index_add_(0, cohorts.to(self._broken.device), broken)
+            self._found = []
+        return self._broken
+
+    def gradients(
+        self,
+        batches: Iterator[Batch],
+        cohort: Tensor,
+        params: Tensor,
+        anchor: Tensor | None = None,
+        clip: Clip | None = None,
+        weights: Tensor | None = None,
+    ) -> Tensor:
+        """Sums of gradients (less those at `anchor [k, dim]`), `[k, dim]`, in float64 where they are clipped.
+
+        Args:
+            batches: The examples.
+            cohort: Index of each row's client, `[k]`.
+            params: Where gradients are computed, `[k, dim]`.
+            anchor: Where the gradients to subtract are computed, `[k, dim]`; None subtracts nothing.
+            clip: Bound on each example's gradient or difference; None does not clip.
+            weights: Public factors of each example's loss, `[examples]`.
+        """
+        dtype = params.dtype if clip is None else torch.float64
+        total = torch.zeros(params.shape, device=params.device, dtype=dtype)
+        broken = torch.zeros(len(params), dtype=torch.long, device=params.device)
+        for batch in batches:
+            batch = batch.every(self._processes.rank, self._processes.world_size)
+            at = None if anchor is None else rows_of(anchor, batch)
+            weighted = batch if weights is None else batch.weighted(weights)
+            part, found = self._backend.clipped_sum(rows_of(params, batch), weighted, clip, at)
+            total.index_add_(0, batch.rows, part)
+            broken.index_add_(0, batch.rows, found)
+        self._count(cohort, self._processes.all_reduce(broken))
+        return self._processes.all_reduce(total)
+
+    def _count(self, cohort: Tensor, broken: Tensor) -> None:
+        if len(cohort) == len(self._broken):
+            self._broken += broken
+            return
+        self._found.append((cohort, broken))
+        if len(self._found) == _TOGETHER:
+            _ = self.broken_examples
+
+    def largest_norms(self, batches: Iterator[Batch], params: Tensor, clip: Clip) -> list[float]:
+        """Largest norm of a per-example gradient, for each row."""
+        norms = torch.zeros(len(params), device=params.device, dtype=torch.float64)
+        for batch in batches:
+            largest = self._backend.largest_norm(rows_of(params, batch), batch, clip)
+            norms[batch.rows] = norms[batch.rows].maximum(largest)
+        return norms.tolist()
+
+
+def rows_of(params: Tensor, batch: Batch) -> Tensor:
+    """The rows of a batch's clients, without a copy where all rows are one or all are wanted."""
+    if params.stride(0) == 0:
+        return params[:1].expand(len(batch.rows), -1)
+    return params if len(batch.rows) == len(params) else params[batch.rows]
+
+
+def row_slices(points: Tensor, drawn: Tensor | None, count: int, some: slice) -> Tensor:
+    """Where `some` of those who work are asked: one row of the points for each, uncopied where all are one.
+
+    Args:
+        points: Of all participants, `[k, dim]`, or one for all, `[1, dim]`.
+        drawn: Places of those who work among the participants, `[j]`; None: all work.
+        count: How many work.
+        some: Which of them.
+    """
+    if len(points) == 1 or points.stride(0) == 0:
+        return points[:1].expand(len(range(count)[some]), -1)
+    return (points if drawn is None else points[drawn.to(points.device)])[some]
+
+
+def scale_rows(rows: Tensor, factors: Sequence[float]) -> Tensor:
+    """Each row times its factor, `[k, dim]`."""
+    if len(set(factors)) == 1:  # no copy to the device
+        return rows * factors[0]
+    (column,) = moved(rows.device, torch.tensor(factors, dtype=rows.dtype).unsqueeze(1))
+    return rows * column
+
+
+def check_depth(sizes: Sequence[int], chunk: int) -> None:
+    """Refuse sums whose rounding error could be larger than the sensitivity allows for (`ROUNDING`).
+
+    A float64 sum of n rows of norm C in which no row passes through more than d additions is wrong by at most
+    `d n 2**-53 C` (Higham, 2002, Accuracy and Stability of Numerical Algorithms, section 4.2).
+
+    Args:
+        sizes: Numbers of examples in one sum: one client's, or all clients' where only their sum is released,
+            whose rows are added up afterwards.
+        chunk: Largest number of examples that are summed at once.
+
+    Raises:
+        ConfigError: the chunk is too large.
+    """
+    largest, total = max(sizes), sum(sizes)
+    depth = min(chunk, largest) + largest // chunk + len(sizes) + 2
+    if depth * total * 2.0**-53 > ROUNDING / 8:
+        fix = f"sums of {total} examples are exact enough in smaller pieces only: lower it, e.g. to 16384"
+        raise ConfigError("compute.chunk", chunk, fix)

@@ -1,0 +1,105 @@
+"""Which clients and examples an answer is computed on: secret draws, and new ones wherever noise is new."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpriv.clients.batch import Batch
+from fedpriv.clients.index_batches import IndexBatches
+from fedpriv.clients.population import Population
+from fedpriv.privacy.settings import Cyclic, FixedSize, FullBatch, Poisson, Sampling
+from fedpriv.randomness.keystream import below, order_of
+from fedpriv.randomness.streams import Randomness
+
+
+class BatchSampler:
+    """The draws of one run, a round at a time.
+
+    Args:
+        population: The clients.
+        randomness: The run's random streams.
+        cohort_rate: Probability with which each client of a round is drawn; 1 draws all.
+
+    Attributes:
+        rows: Rows of the population that answers are about, `[j]`.
+    """
+
+    def __init__(self, population: Population, randomness: Randomness, cohort_rate: float) -> None:
+        self._population, self._randomness, self._cohort_rate = population, randomness, cohort_rate
+        self._known = dict[int, Tensor]()  # who is drawn in secret, this round and the next
+
+    def begin_round(self, round_index: int, cohort: Tensor) -> Tensor | None:
+        """Draw among the clients `cohort [k]` of a round; what follows is of those of them that are here and drawn.
+
+        Returns:
+            Their places among those here, `[j]`; None if nobody is left out.
+        """
+        self._round, self.rows = round_index, self._population.part.rows(cohort)
+        if self._cohort_rate == 1:
+            self._population.examples.expect(self.rows)
+            return None
+        drawn = self._in_secret(round_index).nonzero()[:, 0]
+        # while a round is computed, the examples of the next may be read
+        ahead = self._in_secret(round_index + 1)
+        self._population.examples.expect(self.rows[drawn], self.rows[ahead])
+        self._known, self.rows = {round_index + 1: self._known[round_index + 1]}, self.rows[drawn]
+        return drawn
+
+    def _in_secret(self, round_index: int) -> Tensor:
+        """Which of the round's rows are those of clients that are drawn, `[k]`."""
+        part = self._population.part
+        if round_index not in self._known:
+            stream = self._randomness.stream("secret_cohort", round_index)
+            self._known[round_index] = torch.from_numpy(stream.below(self._cohort_rate, part.n_clients))
+        drawn = self._known[round_index]
+        return drawn if len(self.rows) == len(drawn) else drawn[part.ids[self.rows]]
+
+    def batches(self, sampling: Sampling, index: int, some: slice = slice(None)) -> Iterator[Batch]:
+        """The examples of `some` of the clients behind answer number `index` of the round."""
+        rows = self.rows[some]
+        if isinstance(sampling, FullBatch):
+            return self._population.full_batches(rows)
+        return self._population.drawn_batches(rows, self._chosen(sampling, index, rows))
+
+    def views(self, sampling: Sampling, index: int, some: slice = slice(None)) -> Iterator[Batch]:
+        """The same examples, random views of them where the population has any: for gradients."""
+        if self._population.views is None:
+            return self.batches(sampling, index, some)
+        rows, round_index = self.rows[some], self._round
+
+        def numbers(clients: Sequence[int], places: Sequence[int], size: int) -> Tensor:
+            examples = zip(self._population.part.ids[list(clients)].tolist(), places, strict=True)
+            return torch.from_numpy(self._randomness.of_examples("views", round_index, index, examples, size))
+
+        return self._population.drawn_batches(rows, self._examples(sampling, index, rows), numbers)
+
+    def _examples(self, sampling: Sampling, index: int, rows: Tensor) -> IndexBatches:
+        if isinstance(sampling, FullBatch):
+            return IndexBatches.everything(self._population.counts[rows].numpy())
+        return self._chosen(sampling, index, rows)
+
+    def slot(self, sampling: Cyclic) -> int:
+        """Which slot of every client's examples is this round's batch."""
+        return self._round % sampling.blocks
+
+    def _chosen(self, sampling: Poisson | FixedSize | Cyclic, index: int, rows: Tensor) -> IndexBatches:
+        """Each client's draws have a random stream of their own."""
+        sizes, clients = self._population.counts[rows].numpy(), self._population.part.ids[rows]
+        if isinstance(sampling, Cyclic) and sampling.rate == 1:
+            return IndexBatches.listed(
+                [np.arange(self.slot(sampling), size, sampling.blocks) for size in sizes.tolist()]
+            )
+        words = self._randomness.first_words("batch", self._round, index, clients.tolist(), sizes.tolist())
+        if isinstance(sampling, Poisson):
+            return IndexBatches.marked(sizes, below(words, sampling.rate))
+        if isinstance(sampling, Cyclic):
+            places = IndexBatches.everything(sizes).places
+            in_slot = places % sampling.blocks == self.slot(sampling)
+            return IndexBatches.marked(sizes, in_slot & below(words, sampling.rate))
+        ends = sizes.cumsum().tolist()
+        return IndexBatches.listed([order_of(words[a:b])[: sampling.size] for a, b in pairwise([0, *ends])])

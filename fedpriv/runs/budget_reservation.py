@@ -1,0 +1,180 @@
+"""A run and the lifetime budget of its data: what it reserves before it releases anything, and what it gives back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedpriv.errors import LedgerError, PrivacyError
+from fedpriv.privacy.accounting.events import cost_of
+from fedpriv.privacy.accounting.reserve import PlannedReserve
+from fedpriv.privacy.budget import Budget
+from fedpriv.privacy.composition import RunCost
+from fedpriv.privacy.ledger import PrivacyFilter
+from fedpriv.privacy.ledger_file import LedgerFile
+from fedpriv.privacy.record import Record
+from fedpriv.randomness.streams import Randomness
+from fedpriv.runs.planning import Plan
+from fedpriv.runs.results import Ended
+from fedpriv.runs.run_accountant import rest_of
+from fedpriv.runs.run_files import config_in
+from fedpriv.storage.identity import digest
+
+
+@dataclass(frozen=True)
+class BudgetReservation:
+    """What a run has to do with a budget.
+
+    Attributes:
+        budget: The budget.
+        plan: What the run is going to release.
+        noise: Public name of the noise that it draws.
+        attempt: Which records of its ledger have that noise.
+        folder: The run's folder; None for a run in memory.
+        finished: Number of rounds at the checkpoint from which it goes on; None for a new run.
+        not_covered: What it reveals besides.
+    """
+
+    budget: Budget
+    plan: Plan
+    noise: str
+    attempt: int
+    folder: Path | None
+    finished: int | None
+    not_covered: tuple[str, ...]
+
+    @staticmethod
+    def of(
+        plan: Plan, randomness: Randomness, folder: Path | None, finished: int | None, not_covered: tuple[str, ...]
+    ) -> BudgetReservation | None:
+        """Of a run that is about to begin or to go on; None if it has no budget.
+
+        Raises:
+            LedgerError: the budget cannot be read, or the run began with another one.
+        """
+        begun = _begun_with(folder)
+        path = plan.privacy.budget
+        if path is None and begun is None:
+            return None
+        if path is None:
+            fix = "name that one as privacy.budget"
+            raise LedgerError(f"{folder} began with a budget, and would go on without it; {fix}")
+        budget = Budget(path)
+        if begun not in (None, budget.terms.id):
+            raise LedgerError(f"{folder} began with another budget than {path}; name that one as privacy.budget")
+        of_noise = randomness.noise_name(), randomness.attempt
+        return BudgetReservation(budget, plan, *of_noise, folder, finished, not_covered)
+
+    @property
+    def wanted(self) -> RunCost:
+        """What the run may release with this noise: its plan, or the rest of it after a resume with fresh noise."""
+        rest = self.plan.records if self.attempt == 0 else rest_of(self.plan, self.finished or 0)
+        return self._spending(rest)
+
+    def check(self) -> None:
+        """Refuse a run that the budget does not allow.
+
+        Raises:
+            PrivacyError: see `Budget.check`; or an earlier copy of the budget was put back.
+        """
+        if self._goes_on:
+            return
+        if any(record.attempt == self.attempt for record in _released(self.folder)):
+            raise LedgerError(
+                f"{self.budget.path} holds no reservation of {self._name}, which has released answers: an earlier copy "
+                "was put back, or the run began without a budget. Restore its newest copy, or start a new run"
+            )
+        self.budget.check(self.wanted)
+
+    def reserve(self) -> None:
+        """Charge the run, unless it goes on with what it reserved before.
+
+        Raises:
+            PrivacyError: see `Budget.reserve`.
+        """
+        if not self._goes_on:
+            self.budget.reserve(self.wanted)
+
+    def guard(self, inside: PrivacyFilter) -> PrivacyFilter:
+        """A guard that also refuses what was not reserved."""
+        return _OnlyPlanned(inside, self.plan, self.attempt)
+
+    def close(self, ended: Ended, records: Sequence[Record]) -> None:
+        """The run has ended. What was not released is given back where a public limit ended it, else nothing."""
+        if ended == "left":
+            return
+        own = [record for record in records if record.attempt == self.attempt]
+        first = self.plan.records[: len(own)]
+        alike = [_key(record) for record in own] == [_key(record) for record in first]
+        used = self._spending(first) if ended == "budget" and self.attempt == 0 and alike else None
+        self.budget.close(self.noise, ended, used)
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether this run has reserved already: one that is new cannot have, whoever drew its noise."""
+        return self.finished is not None and self.budget.holds(self.noise)
+
+    @property
+    def _name(self) -> str:
+        return "a run in memory" if self.folder is None else str(self.folder)
+
+    def _spending(self, records: Sequence[Record]) -> RunCost:
+        plan = self.plan
+        said = self._name, records, plan.n_clients, data_of(None if self.folder is None else config_in(self.folder))
+        return RunCost(*said, not_covered=self.not_covered, noise=self.noise)
+
+
+def data_of(config: dict[str, Any] | None) -> str | None:
+    """Digest of what the clients' examples follow from, in a configuration; None if that is not known."""
+    if config is None or "data" not in config:
+        return None
+    return digest(json.dumps([config["data"], config.get("problem")], sort_keys=True, default=str))
+
+
+class _OnlyPlanned:
+    """Refuses a record that the plan, and so the reservation, does not have.
+
+    Args:
+        inside: The guard that counts what this one lets pass.
+        plan: What was reserved.
+        attempt: Which records have the noise of that plan; the others are of earlier attempts, and on record.
+    """
+
+    def __init__(self, inside: PrivacyFilter, plan: Plan, attempt: int) -> None:
+        self._inside, self._attempt, self._n_clients = inside, attempt, plan.n_clients
+        self._left = PlannedReserve((record, cost_of(record, plan.n_clients)) for record in plan.records)
+
+    def admit(self, record: Record) -> None:
+        """See `PrivacyFilter`.
+
+        Raises:
+            PrivacyError: it was not reserved.
+        """
+        charge = cost_of(record, self._n_clients)
+        own = record.attempt == self._attempt
+        if own and not self._left.covers(record, charge):
+            raise PrivacyError(
+                f"round {record.round}, {record.query}: the run's plan does not have this answer, and its budget has "
+                "reserved the plan alone; it was not released. What a strategy asks must not depend on answers"
+            )
+        self._inside.admit(record)
+        if own:
+            self._left.take(record, charge)
+
+
+def _begun_with(folder: Path | None) -> str | None:
+    """The budget that a run began with, by the header of its ledger."""
+    path = None if folder is None else folder / "ledger.jsonl"
+    return None if path is None or not path.exists() else LedgerFile.read(path).header.budget
+
+
+def _released(folder: Path | None) -> Sequence[Record]:
+    path = None if folder is None else folder / "ledger.jsonl"
+    return [] if path is None or not path.exists() else LedgerFile.read(path).records
+
+
+def _key(record: Record) -> tuple[int, str, int]:
+    return record.round, record.query, record.index

@@ -1,0 +1,117 @@
+"""The progress bar of a run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
+
+from fedpriv.checks import checked
+from fedpriv.measuring import metrics
+
+if TYPE_CHECKING:
+    from fedpriv.runs.results import RoundReport
+
+_PLAIN_LINES = 20
+
+
+def moves(console: Console) -> bool:
+    """Whether a progress bar can move there: on a terminal or in a notebook."""
+    return console.is_terminal or console.is_jupyter
+
+
+@checked("sinks")
+class ProgressDisplay:
+    """A progress bar on a terminal and in a notebook; about twenty plain lines elsewhere.
+
+    Args:
+        rounds: Number of rounds of the run.
+        done: Rounds done before a resume.
+        console: Where it is shown; standard error by default.
+        clock: Gives the time in seconds.
+    """
+
+    def __init__(
+        self,
+        rounds: int,
+        done: int = 0,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._console = console or Console(stderr=True)
+        self._every = -(-rounds // _PLAIN_LINES)
+        self._last: dict[str, float] = {}
+        self._start: tuple[int, float] | None = None
+        self._progress = Progress(
+            TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
+            BarColumn(bar_width=12),
+            TimeRemainingColumn(compact=True),
+            # on a narrow terminal the end of the text gives way, and nothing else
+            TextColumn("left · {task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
+            console=self._console,
+            transient=True,
+            expand=True,
+        )
+        self._task = self._progress.add_task("", total=rounds, completed=done)
+        self._moves = moves(self._console)
+        if self._moves:
+            self._progress.start()
+
+    def write(self, report: RoundReport) -> None:
+        """Show one round; does nothing once the terminal is gone."""
+        with suppress(OSError):
+            self._show(report)
+
+    def _show(self, report: RoundReport) -> None:
+        if report.warning:
+            self._console.print(f"[bold yellow]warning:[/] {escape(report.warning)}", highlight=False, soft_wrap=True)
+        self._last |= report.metrics
+        parts = *self._metrics(), _epsilon(report), self._speed(report)
+        if self._moves:
+            first = sorted(filter(None, parts), key=lambda part: not part.startswith(("epsilon", "accuracy")))
+            self._progress.update(self._task, completed=report.round, description=" · ".join(first))
+        elif report.round % self._every == 0 or report.round == report.rounds:
+            text = " · ".join(filter(None, parts))
+            self._console.print(f"round {report.round}/{report.rounds} · {text}", highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """Clear the line."""
+        with suppress(OSError):
+            if self._moves:
+                self._progress.stop()
+
+    def _metrics(self) -> list[str]:
+        known = [f"{word} {row.text(self._last[name])}" for name, word, row in _shown() if name in self._last]
+        quiet = {name for name, _, _ in _shown()} | set(metrics.numbers())
+        return known + [f"{name} {value:.3g}" for name, value in self._last.items() if name not in quiet]
+
+    def _speed(self, report: RoundReport) -> str:
+        now = self._clock()
+        if self._start is None:
+            self._start = (report.round, now)
+        rounds, seconds = report.round - self._start[0], now - self._start[1]
+        return f"{rounds / seconds:.3g} rounds/s" if rounds and seconds > 0 else ""
+
+
+def _shown() -> Iterator[tuple[str, str, metrics.Metric[object]]]:
+    """Names, words and rows of what is shown; the rest of the table is in the files and in TensorBoard alone."""
+    for row in (*metrics.TESTED, *metrics.OF_NODES, *metrics.OF_RUN, *metrics.TOLD):
+        if row.live:
+            yield row.name, row.live, row
+        if row.live and row.better == "higher":
+            yield f"node_{row.name}_min", "of the worst node", row
+            yield f"client_{row.name}_min", "of the worst client", row
+
+
+def _epsilon(report: RoundReport) -> str:
+    if report.epsilon == float("inf"):
+        return "not private"
+    target = "" if report.target is None else f" of {report.target:g}"
+    return f"epsilon spent <= {report.epsilon:.3g}{target}"

@@ -1,0 +1,51 @@
+"""What a site tells everybody: its name, its public number of examples, and its public keys."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+from pydantic import Field
+
+from fedpriv.checks import Count
+from fedpriv.config.base import Section
+from fedpriv.randomness.agreement import fingerprint_of
+
+KIND, SIGNING = "x25519:", "ed25519:"
+
+
+class SiteDescriptor(Section):
+    """The public facts of a site.
+
+    Attributes:
+        name: A lower-case letter, then such letters, digits, `-` and `_`.
+        size: Number of examples that others are told.
+        size_declared: Whether that number does not depend on the true one.
+        public_key: Public half of the site's X25519 key: `x25519:` and 64 hexadecimal digits.
+        signing_key: Public half of the Ed25519 key that signs its absence: `ed25519:` and 64 hexadecimal digits.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,39}$")]
+    size: Count
+    size_declared: bool
+    public_key: Annotated[str, Field(pattern=r"^x25519:[0-9a-f]{64}$")]
+    signing_key: Annotated[str, Field(pattern=r"^ed25519:[0-9a-f]{64}$")]
+
+    @property
+    def key(self) -> bytes:
+        """The public key, 32 bytes."""
+        return bytes.fromhex(self.public_key.removeprefix(KIND))
+
+    @property
+    def verifying_key(self) -> bytes:
+        """The public key of its notices, 32 bytes."""
+        return bytes.fromhex(self.signing_key.removeprefix(SIGNING))
+
+    @property
+    def fingerprint(self) -> str:
+        """Of both public keys: what owners compare by another way."""
+        return fingerprint_of(self.key + self.verifying_key)
+
+    def dumps(self) -> str:
+        """The card as one line of JSON."""
+        return json.dumps(self.model_dump(mode="json"))
