@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import zlib
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from pickle import UnpicklingError
@@ -76,7 +78,8 @@ class Checkpoint:
             FedprivError: it cannot be written.
         """
         content = io.BytesIO()
-        torch.save({field.name: getattr(self, field.name) for field in fields(self)}, content)
+        words = zlib.compress(json.dumps(self.words).encode()).hex()  # small, since it is written again and again
+        torch.save({**{field.name: getattr(self, field.name) for field in fields(self)}, "words": words}, content)
         try:
             files.write_whole(path, content.getvalue())
         except OSError as error:
@@ -106,8 +109,9 @@ class Checkpoint:
             if missing := {field.name for field in fields(TrainState)} ^ {*payload["progress"]}:
                 raise KeyError(", ".join(sorted(missing)))
             head: str | None = payload.pop("head", None)
-            return Checkpoint(head=head, **payload)
-        except (RuntimeError, KeyError, TypeError, EOFError, UnpicklingError) as error:
+            words: dict[str, str] = json.loads(zlib.decompress(bytes.fromhex(payload.pop("words"))))
+            return Checkpoint(head=head, words=words, **payload)
+        except (RuntimeError, KeyError, TypeError, EOFError, ValueError, OSError, zlib.error, UnpicklingError) as error:
             reason = (str(error) or "it ends too early").split(". ")[0].splitlines()[0]  # torch goes on about it
             raise FedprivError(f"{path} cannot be read ({reason}); restore it or start the run anew") from error
 

@@ -92,7 +92,9 @@ class RunIdentity:
         if saved.settings != settings:
             raise FedprivError(f"{folder} {_other_settings(saved.words, words or {})}")
         if secret_seed not in (None, int(saved.secret_seed, 16)):
-            raise FedprivError(f"{folder} was made with another secret_seed: leave it out, the folder has its own")
+            raise FedprivError(
+                f"{folder} was made with other settings, another secret_seed: leave it out, the folder has its own"
+            )
         return RunIdentity(settings, saved.randomness(), words=saved.words)
 
     def with_fresh_noise(self) -> RunIdentity:

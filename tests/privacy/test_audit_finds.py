@@ -95,10 +95,12 @@ def batch_clipped(planting: Planting) -> None:
 
 def wrong_divisor(planting: Planting) -> None:
     """Rows are divided by another number than the noise."""
-    planting.setattr(data_answerer, "scaled", lambda rows, factors: scaled(rows, [1.25 * factor for factor in factors]))
+    planting.setattr(
+        data_answerer, "scale_rows", lambda rows, factors: scale_rows(rows, [1.25 * factor for factor in factors])
+    )
 
 
-scaled = data_answerer.scaled
+scale_rows = data_answerer.scale_rows
 
 
 def weighted_after_clipping(planting: Planting) -> None:

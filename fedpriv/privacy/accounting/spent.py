@@ -18,7 +18,7 @@ _DIGITS = 4
 class PrivacySpent:
     """What a run has spent.
 
-    >>> print(Spent(3.2, 1e-5, "sample", "replace_one", "local", "pld", (3.2,), ()))
+    >>> print(PrivacySpent(3.2, 1e-5, "sample", "replace_one", "local", "pld", (3.2,), ()))
     epsilon=3.2 (delta=1e-5, unit=sample, relation=replace_one, trust=local, accountant=pld)
 
     Attributes:
@@ -66,7 +66,7 @@ class PrivacySpent:
 def round_up(value: float) -> str:
     """A number as text with four significant digits, rounded up.
 
-    >>> up(4.37718)
+    >>> round_up(4.37718)
     '4.378'
     """
     # the shortest decimal that reads back as the same float, so that 3.2 stays 3.2
