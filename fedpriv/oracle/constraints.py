@@ -44,7 +44,7 @@ class ConstraintSums:
     Args:
         population: The clients, whose problems are sums of losses.
         privacy: The privacy settings.
-        total: Adds up rows of all places, see `PrivateOracle`.
+        total: Adds up rows of all places, see `DataAnswerer`.
     """
 
     def __init__(self, population: Population, privacy: Privacy, total: Callable[[Tensor], Tensor]) -> None:

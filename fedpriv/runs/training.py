@@ -162,20 +162,30 @@ class Training:
             asked = self.plan.asked
             compatibility.check_problem(strategy, problems, privacy, asked, compare=compare)
             compatibility.check_fresh(self.plan.privacy, fresh_noise)
-            of_run = clients, self.network, privacy, asked
-            compatibility.check_shared(mesh.world.world_size, compute, *of_run, optimum=optimum, compare=compare)
+            compatibility.check_shared(
+                mesh.world.world_size,
+                compute,
+                clients,
+                self.network,
+                privacy,
+                asked,
+                optimum=optimum,
+                compare=compare,
+            )
 
             # whether the data's budget allows that
             uncovered = ("the optimality gap, exact",) if optimum is not None and privacy.private else ()
             begun_at = None if saved is None else saved.round
-            of_plan = self.plan, streams, self._keeper.path, begun_at, uncovered
-            self._reserving = BudgetReservation.of(*of_plan) if mesh.is_main else None
+            self._reserving: BudgetReservation | None = None
+            if mesh.is_main:
+                self._reserving = BudgetReservation.of(self.plan, streams, self._keeper.path, begun_at, uncovered)
             if self._reserving is not None:
                 self._reserving.check()
 
             # whose data it reads, and what is measured of its models
-            told = test, client_tests, metrics, stop, client_names
-            public = EvaluationData.made(*told, len(clients)) if mesh.is_main else EvaluationData.nothing()
+            public = EvaluationData.nothing()
+            if mesh.is_main:
+                public = EvaluationData.made(test, client_tests, metrics, stop, client_names, len(clients))
             ownership.check_clients(clients, public.everything, privacy)
             begun_with = None if saved is None else saved.chunk
             chunk = compute.examples_at_once(device, Layout.of(clients[0].model).dim, begun_with)
@@ -190,8 +200,9 @@ class Training:
             self._check_test(public, privacy)
             start = self.population.start_alike(mesh.world.broadcast(self.population.start_alike))
             tried = mesh.clients.all_gather_object(validate_per_example(self.population))
-            of_model = compute.backend, self.population, chunk, compute.precision
-            backend, slow, why_not_faster = mesh.world.broadcast(lambda: select_backend(*of_model).told)
+            backend, slow, why_not_faster = mesh.world.broadcast(
+                lambda: select_backend(compute.backend, self.population, chunk, compute.precision).told
+            )
             self._backend = {"name": backend, **({"refused": why_not_faster} if why_not_faster else {})}
             compatibility.check_batched(problems, model, slow)
             if evaluate is not None:
@@ -218,11 +229,18 @@ class Training:
 
             # what it costs, and the only door to the data
             self._charging = RunAccountant(self.plan, uncovered)
-            of_examples = in_threads(make_backend(backend, *of_model[1:])), len(self.population), device
-            self._sums = ClippedSums(*of_examples, mesh.examples)
+            made = in_threads(make_backend(backend, self.population, chunk, compute.precision))
+            self._sums = ClippedSums(made, len(self.population), device, mesh.examples)
             self.ledger = self._opened(streams, saved, fresh_noise=fresh_noise)
-            of_run = self.plan.privacy, self.ledger, streams
-            self.oracle = data_oracle(self.population, self._sums, *of_run, mesh.sum_clients, mesh.max_clients)
+            self.oracle = data_oracle(
+                self.population,
+                self._sums,
+                self.plan.privacy,
+                self.ledger,
+                streams,
+                sum_clients=mesh.sum_clients,
+                max_clients=mesh.max_clients,
+            )
             self.oracle.answerer.prepare(asked)
 
             # where it stands, and how it goes on
@@ -288,8 +306,16 @@ class Training:
             raise FedprivError("this run is over; make a new Training with fresh clients for another one")
         start, mesh = time.monotonic() - self._seconds, self._mesh
         seen = server_view(self._seen, self.plan.privacy)
-        started = self.strategy, self.oracle, self._seen, self.progress, self._identity.randomness
-        rounds = self._engine(*started, rounds=self.rounds, seen=seen, stream=mesh.world.rank)
+        rounds = self._engine(
+            self.strategy,
+            self.oracle,
+            self._seen,
+            self.progress,
+            self._identity.randomness,
+            rounds=self.rounds,
+            seen=seen,
+            stream=mesh.world.rank,
+        )
         self._keeper.check()
         for done in () if self.health.stops or self._stopping.stops else rounds:
             self.progress = done.progress
