@@ -56,9 +56,17 @@ class Bound:
             number = float(value)
         except OverflowError:
             return self.words
-        above = number >= self.low if self.ends[0] == "[" else number > self.low
-        below = number <= self.high if self.ends[1] == "]" else number < self.high
-        return None if above and below else self.words
+        if self.ends[0] == "[":
+            above = number >= self.low
+        else:
+            above = number > self.low
+        if self.ends[1] == "]":
+            below = number <= self.high
+        else:
+            below = number < self.high
+        if above and below:
+            return None
+        return self.words
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:  # noqa: ANN401
         def look(value: object, inside: ValidatorFunctionWrapHandler) -> object:
@@ -67,8 +75,14 @@ class Bound:
         return core_schema.no_info_wrap_validator_function(look, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        low = "minimum" if self.ends[0] == "[" else "exclusiveMinimum"
-        high = "maximum" if self.ends[1] == "]" else "exclusiveMaximum"
+        if self.ends[0] == "[":
+            low = "minimum"
+        else:
+            low = "exclusiveMinimum"
+        if self.ends[1] == "]":
+            high = "maximum"
+        else:
+            high = "exclusiveMaximum"
         return {
             **handler(schema),
             **{key: end for key, end in {low: self.low, high: self.high}.items() if isfinite(end)},
@@ -99,7 +113,9 @@ def complaint(kind: Any, value: object) -> str | None:  # noqa: ANN401 - any ann
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Annotated:
         bound = next((part for part in parts[1:] if isinstance(part, Bound)), None)
-        return complaint(parts[0], value) if bound is None else bound.complaint(parts[0], value)
+        if bound is None:
+            return complaint(parts[0], value)
+        return bound.complaint(parts[0], value)
     if origin in (Union, UnionType):
         return _of_none(parts, value)
     if origin is Literal:
@@ -110,22 +126,33 @@ def complaint(kind: Any, value: object) -> str | None:  # noqa: ANN401 - any ann
         of, words = PLAIN[kind]
         if kind is str and isinstance(value, torch.device | torch.dtype):
             return f"write {str(value).removeprefix('torch.')!r}"
-        return None if isinstance(value, of) and isinstance(value, bool) == (kind is bool) else words
+        if isinstance(value, of) and isinstance(value, bool) == (kind is bool):
+            return None
+        return words
     if getattr(origin, "_is_protocol", False):
         return _of_class(origin, value)
-    return _of_class(kind, value) if inspect.isclass(kind) and origin is None else None
+    if inspect.isclass(kind) and origin is None:
+        return _of_class(kind, value)
+    return None
 
 
 def similar(value: object, names: Iterable[str]) -> str:
     """`; did you mean 'x'?` where the value is a name that is close to one of these; else nothing."""
-    close = nearest(value, names) if isinstance(value, str) else ""
-    return close if "did you mean" in close else ""
+    if isinstance(value, str):
+        close = nearest(value, names)
+    else:
+        close = ""
+    if "did you mean" in close:
+        return close
+    return ""
 
 
 def either(words: tuple[object, ...]) -> str:
     """`'a', 'b' or 'c'`."""
     *others, last = map(repr, words)
-    return f"{', '.join(others)} or {last}" if others else last
+    if others:
+        return f"{', '.join(others)} or {last}"
+    return last
 
 
 def checked(field: str, explain: Explain | None = None) -> Callable[[T], T]:
@@ -149,7 +176,10 @@ def checked(field: str, explain: Explain | None = None) -> Callable[[T], T]:
     def decorate(thing: T) -> T:
         owner: Any = thing
         is_class = inspect.isclass(thing)
-        call: Callable[..., Any] = owner.__init__ if is_class else owner
+        if is_class:
+            call: Callable[..., Any] = owner.__init__
+        else:
+            call = owner
         signature = inspect.signature(call)
         whole: object = thing
         noted = owner if is_dataclass(whole) else call
@@ -202,7 +232,10 @@ def _call_error(
 
     for word, value in options.items():
         if word not in known:
-            explained = explain(word, value, given) if explain else None
+            if explain:
+                explained = explain(word, value, given)
+            else:
+                explained = None
             return error(word, value, explained or suggestion(word, value, known, "python"))
     for name in by_place[: len(args)]:
         if name in options:
@@ -255,7 +288,12 @@ def call_of(thing: Callable[..., Any], value: object = None) -> str:
 def _takes(thing: Callable[..., Any], name: str, value: object) -> bool:
     """Whether a parameter is a number, and this one."""
     whole: object = thing
-    noted = thing if is_dataclass(whole) else getattr(thing, "__init__", thing) if inspect.isclass(thing) else thing
+    if is_dataclass(whole):
+        noted = thing
+    elif inspect.isclass(thing):
+        noted = getattr(thing, "__init__", thing)
+    else:
+        noted = thing
     hint = get_type_hints(noted, include_extras=True).get(name)
     return hint is not None and complaint(hint, value) is None and complaint(hint, "") is not None
 
@@ -265,13 +303,17 @@ def _public_name(thing: Callable[..., Any]) -> str:
     name, module = thing.__name__, thing.__module__
     if getattr(_public(name), "__module__", None) == module:
         return f"fedpriv.{name}"
-    return f"{module}.{name}" if module.startswith("fedpriv.") else name
+    if module.startswith("fedpriv."):
+        return f"{module}.{name}"
+    return name
 
 
 def _public(name: str) -> Any:  # noqa: ANN401 - whatever fedpriv exports
     """What fedpriv exports under a name; None if nothing."""
     package = sys.modules["fedpriv"]
-    return getattr(package, name) if name in package.__all__ else None
+    if name in package.__all__:
+        return getattr(package, name)
+    return None
 
 
 def check_finite(values: Tensor, what: str) -> None:
@@ -304,13 +346,17 @@ def _of_none(parts: tuple[Any, ...], value: object) -> str | None:
     if None in found:
         return None
     classes = [part for part in parts if inspect.isclass(part) and part is not NoneType and part not in PLAIN]
-    return _make_it(classes, value) if len(classes) > 1 else " or ".join(fix for fix in found if fix)
+    if len(classes) > 1:
+        return _make_it(classes, value)
+    return " or ".join(fix for fix in found if fix)
 
 
 def _of_class(kind: type, value: object) -> str | None:
     """Of a class: an instance; of a protocol: anything with its methods and attributes."""
     if not getattr(kind, "_is_protocol", False):
-        return None if isinstance(value, kind) else _make_it([kind], value)
+        if isinstance(value, kind):
+            return None
+        return _make_it([kind], value)
     if inspect.isclass(value):
         return f"make it with {call_of(value)}"
     members = vars(kind)

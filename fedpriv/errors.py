@@ -82,9 +82,9 @@ def shown(value: object) -> str:
 def cut(text: str, longest: int = 120) -> str:
     """A text on one line, cut after `longest` characters."""
     line = " ".join(text[: 2 * longest].split())
-    return (
-        line if len(line) <= longest and len(text) <= 2 * longest else f"{line[:longest]}... ({len(text)} characters)"
-    )
+    if len(line) <= longest and len(text) <= 2 * longest:
+        return line
+    return f"{line[:longest]}... ({len(text)} characters)"
 
 
 def counted(number: int, noun: str) -> str:
@@ -93,7 +93,9 @@ def counted(number: int, noun: str) -> str:
     >>> counted(1, "client"), counted(3, "client")
     ('1 client', '3 clients')
     """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    if number == 1:
+        return f"{number} {noun}"
+    return f"{number} {noun}s"
 
 
 def in_short(error: BaseException) -> str:

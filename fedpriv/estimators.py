@@ -156,7 +156,9 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         rows: Any = validate_data(self, cast(Any, X), accept_sparse="csr", dtype=np.float64, reset=False)
         scores = _shortened(rows, self._bound()) @ self.coef_.T + self.intercept_
-        return scores[:, 0] if len(self.classes_) == 2 else scores
+        if len(self.classes_) == 2:
+            return scores[:, 0]
+        return scores
 
     def predict(self, X: Rows) -> NDArray[Any]:
         """Labels `[n]`."""
@@ -166,11 +168,16 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Rows) -> NDArray[np.float64]:
         """Probabilities `[n, n_classes]`."""
         scores = self.decision_function(X)
-        return np.stack([expit(-scores), expit(scores)], 1) if scores.ndim == 1 else softmax(scores, axis=1)
+        if scores.ndim == 1:
+            return np.stack([expit(-scores), expit(scores)], 1)
+        return softmax(scores, axis=1)
 
     def _not_covered(self) -> tuple[str, ...]:
         """What else the fit tells of the data, and against whom its noise does not help."""
-        labels = () if self.classes is not None else ("the set of labels, read from y",)
+        if self.classes is not None:
+            labels = ()
+        else:
+            labels = ("the set of labels, read from y",)
         guessable = self.random_state is not None and abs(self.random_state) < _GUESSABLE
         return (*labels, *(("whoever guesses random_state",) if guessable else ()))
 
@@ -193,12 +200,18 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         if self.max_iter is not None:
             return int(self.max_iter)
         # T steps with momentum go T^2 / 6 gradients far, and noise with them: with mu n their errors stay alike
-        ratio = math.inf if self.epsilon == math.inf else gaussian.ratio_of(self.epsilon, self.delta)
+        if self.epsilon == math.inf:
+            ratio = math.inf
+        else:
+            ratio = gaussian.ratio_of(self.epsilon, self.delta)
         return round(min(max(math.sqrt(12 * ratio * n), 10), _MOST_STEPS))
 
     def _codes(self, labels: NDArray[Any]) -> NDArray[np.int64]:
         """Each label's place in `classes_`, which is found here."""
-        self.classes_ = np.unique(labels) if self.classes is None else np.unique(np.asarray(self.classes))
+        if self.classes is None:
+            self.classes_ = np.unique(labels)
+        else:
+            self.classes_ = np.unique(np.asarray(self.classes))
         if len(self.classes_) < 2:
             raise ValueError("y holds one class only; give at least two classes, or name them with classes=")
         codes = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
@@ -208,7 +221,10 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
 
     def _class_weights(self) -> NDArray[np.float64]:
         """Of each class, at most 1."""
-        given: Any = {} if self.class_weight is None else self.class_weight
+        if self.class_weight is None:
+            given: Any = {}
+        else:
+            given = self.class_weight
         if not isinstance(given, Mapping):
             fix = "would count private labels; give public numbers by label, e.g. {0: 0.1, 1: 1}"
             raise ConfigError("class_weight", given, fix)
@@ -252,18 +268,25 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         """Rows in the unit ball with the constant beside them, `[n, n_features + 1]`, dense."""
         short = _shortened(rows, self._bound()) / self._bound()
         parts: Any = [short, np.full((short.shape[0], 1), _CONSTANT)]
-        return hstack(parts).toarray() if issparse(rows) else np.hstack(parts)
+        if issparse(rows):
+            return hstack(parts).toarray()
+        return np.hstack(parts)
 
 
 def _shortened(rows: Any, bound: float) -> Any:  # noqa: ANN401 - dense or sparse, as given
     """Rows, dense or sparse, of norm at most `bound`: longer ones are scaled down."""
     factors = bound / np.maximum(row_norms(rows), bound)
-    return diags_array(factors) @ rows if issparse(rows) else rows * factors[:, None]
+    if issparse(rows):
+        return diags_array(factors) @ rows
+    return rows * factors[:, None]
 
 
 def _row_weights(given: ArrayLike | None, n: int) -> NDArray[np.float64]:
     """Checked, `[n]`."""
-    weights = np.ones(n) if given is None else column_or_1d(given, dtype=np.float64)
+    if given is None:
+        weights = np.ones(n)
+    else:
+        weights = column_or_1d(given, dtype=np.float64)
     if len(weights) != n:
         raise DataError(f"sample_weight has {len(weights)} numbers for {n} rows: give one for each")
     if not ((weights >= 0) & (weights <= 1)).all():

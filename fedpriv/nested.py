@@ -26,12 +26,16 @@ def each(function: Callable[..., Tensor], tree: T, *others: T) -> T:
 
 def leaves(tree: Nested) -> list[Tensor]:
     """The tensors, in order."""
-    return [tree] if isinstance(tree, Tensor) else [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+    if isinstance(tree, Tensor):
+        return [tree]
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def first(tree: Nested) -> Tensor:
     """The first tensor: all have the same dimensions of clients and examples."""
-    return tree if isinstance(tree, Tensor) else leaves(tree)[0]
+    if isinstance(tree, Tensor):
+        return tree
+    return leaves(tree)[0]
 
 
 def structure(tree: Nested) -> str:
@@ -57,10 +61,14 @@ def plain(value: object) -> Nested | None:
         return value
     if isinstance(value, Mapping):
         named = {str(key): plain(part) for key, part in cast("Mapping[object, object]", value).items()}
-        return cast("Nested", named) if _is_whole(named.values()) else None
+        if _is_whole(named.values()):
+            return cast("Nested", named)
+        return None
     if isinstance(value, tuple | list):
         parts = tuple(plain(part) for part in cast("Sequence[object]", value))
-        return cast("Nested", parts) if _is_whole(parts) else None
+        if _is_whole(parts):
+            return cast("Nested", parts)
+        return None
     return None
 
 

@@ -80,7 +80,9 @@ class Registry(Mapping[str, R]):
         self.makes, self._rows, self._group, self._row = makes, dict(rows), group, row
 
     def __getitem__(self, name: str) -> R:
-        return self._rows[name] if name in self._rows else self._load(self._installed()[name])
+        if name in self._rows:
+            return self._rows[name]
+        return self._load(self._installed()[name])
 
     def __contains__(self, name: object) -> bool:
         return name in self._rows or name in self._installed()
@@ -92,10 +94,15 @@ class Registry(Mapping[str, R]):
         return len({**self._rows, **self._installed()})
 
     def _installed(self) -> dict[str, EntryPoint]:
-        return {} if self._group is None else {found.name: found for found in entry_points(group=self._group)}
+        if self._group is None:
+            return {}
+        return {found.name: found for found in entry_points(group=self._group)}
 
     def _load(self, point: EntryPoint) -> R:
-        package = point.dist.name if point.dist else "an installed package"
+        if point.dist:
+            package = point.dist.name
+        else:
+            package = "an installed package"
         try:
             found = point.load()
         except Exception as error:  # whatever the package raises
@@ -238,10 +245,15 @@ def _returns(function: types.FunctionType) -> list[type]:
         said = get_type_hints(function).get("return")
     except Exception:  # annotations may hold any expression
         return []
-    parts = get_args(said) if get_origin(said) in (Union, types.UnionType) else (said,)
+    if get_origin(said) in (Union, types.UnionType):
+        parts = get_args(said)
+    else:
+        parts = (said,)
     kinds = [get_origin(part) or part for part in parts]
     classes = [kind for kind in kinds if inspect.isclass(kind)]
-    return classes if len(classes) == len(kinds) else []
+    if len(classes) == len(kinds):
+        return classes
+    return []
 
 
 def _import(module_name: str, reference: str, field: str) -> object:
@@ -261,7 +273,10 @@ def _import(module_name: str, reference: str, field: str) -> object:
 def _siblings(module_name: str) -> list[str]:
     """Importable modules beside `module_name` that have nearly its name."""
     parent, _, _ = module_name.rpartition(".")
-    paths = getattr(importlib.import_module(parent), "__path__", []) if parent else None
+    if parent:
+        paths = getattr(importlib.import_module(parent), "__path__", [])
+    else:
+        paths = None
     names = [f"{parent}.{found.name}" if parent else found.name for found in pkgutil.iter_modules(paths)]
     return difflib.get_close_matches(module_name, names, n=3)
 

@@ -20,7 +20,9 @@ def nearest(name: str, names: Iterable[str]) -> str:
     close = difflib.get_close_matches(name[:100], known, n=3)  # a longer one is like no other
     if close:
         return "; did you mean " + " or ".join(repr(match) for match in close) + "?"
-    return "; choose one of " + ", ".join(known) if known else ""
+    if known:
+        return "; choose one of " + ", ".join(known)
+    return ""
 
 
 @dataclass(frozen=True)
@@ -729,7 +731,10 @@ def suggestion(word: str, value: object, known: Collection[str], language: Langu
     """
     shown = _written(value, language)
     meant = [term for term in TERMS if term.is_called(word.lower().replace("-", "_"))]
-    names = f" (there are: {', '.join(sorted(known))})" if known else ""
+    if known:
+        names = f" (there are: {', '.join(sorted(known))})"
+    else:
+        names = ""
 
     # a setting of this very object
     for term in meant:
@@ -765,13 +770,18 @@ def setting_for_option(option: str) -> str | None:
         return None
     path, _, value = term.yaml.replace("{value}", "VALUE").partition(": ")
     setting = f"{path}={value}"
-    return f"'{setting}'" if "{" in setting or "[" in setting else setting
+    if "{" in setting or "[" in setting:
+        return f"'{setting}'"
+    return setting
 
 
 def _text(term: Term, name: str | None, value: str, language: Language) -> str:
     """What to write for a term: as the parameter `name`, or where it belongs."""
     if name is not None and name != term.name:
-        text = f"{name}={{value}}" if language == "python" else f"{name}: {{value}}"
+        if language == "python":
+            text = f"{name}={{value}}"
+        else:
+            text = f"{name}: {{value}}"
         return text.replace("{value}", value)
     if language == "yaml":
         text = term.yaml
@@ -780,7 +790,9 @@ def _text(term: Term, name: str | None, value: str, language: Language) -> str:
     else:
         text = term.call.replace("{argument}", term.argument)
     text = text.replace("{value}", value)
-    return f"{text} ({term.note})" if term.note else text
+    if term.note:
+        return f"{text} ({term.note})"
+    return text
 
 
 def _written(value: object, language: Language) -> str:
@@ -788,6 +800,10 @@ def _written(value: object, language: Language) -> str:
     if language == "yaml":
         if isinstance(value, bool) or value is None:
             return {True: "true", False: "false", None: "null"}[value]
-        return str(value) if isinstance(value, int | float | str) and len(str(value)) <= 40 else "..."
+        if isinstance(value, int | float | str) and len(str(value)) <= 40:
+            return str(value)
+        return "..."
     simple = value is None or isinstance(value, bool | int | float | str)
-    return repr(value) if simple and len(repr(value)) <= 40 else "..."
+    if simple and len(repr(value)) <= 40:
+        return repr(value)
+    return "..."

@@ -54,13 +54,23 @@ def _reached(heard: ObservedRelease, all_heard: Sequence[ObservedRelease], n_cli
     if heard.moved is None:
         return 0.0
     whose = heard.whose(n_clients)
-    row = 0 if whose == [-1] else whose.index(client) if client in whose else None
+    if whose == [-1]:
+        row = 0
+    elif client in whose:
+        row = whose.index(client)
+    else:
+        row = None
     if row is None:
         return 0.0
     # with noise that is correlated in time only the first round's is unit noise times a scale
-    level = all_heard[0].level if heard.record.time is not None else heard.level
+    if heard.record.time is not None:
+        level = all_heard[0].level
+    else:
+        level = heard.level
     scale = float(level[row].median())
-    return float(heard.moved[row]) * heard.multiplier(row) / scale if scale > 0 else math.inf
+    if scale > 0:
+        return float(heard.moved[row]) * heard.multiplier(row) / scale
+    return math.inf
 
 
 def _too_far(found: Sequence[float], heard: Sequence[ObservedRelease]) -> Iterator[str]:

@@ -48,7 +48,10 @@ def of_scores(scores: Array, took_part: Marks, delta: float, confidence: float, 
     half = len(scores) // 2
     known, known_in, new, new_in = scores[:half], took_part[:half], scores[half:], took_part[half:]
     cut, share = _best_cut(known, known_in), _best_share(known, known_in)
-    mu = largest_mu(scores[took_part], scores[~took_part], confidence) if normal else 0.0
+    if normal:
+        mu = largest_mu(scores[took_part], scores[~took_part], confidence)
+    else:
+        mu = 0.0
     return Bounds(
         _rates(new > cut, new_in, delta, confidence),
         _guessed(new, new_in, share, delta, confidence),
@@ -60,9 +63,17 @@ def of_scores(scores: Array, took_part: Marks, delta: float, confidence: float, 
 def clopper_pearson(hits: int, of: int, alarms: int, out_of: int, delta: float, confidence: float) -> float:
     """Lower bound from a true and a false positive rate: `hits` of `of` who took part, `alarms` of `out_of` others."""
     share = (1 - confidence) / 2
-    least = float(stats.beta.ppf(share, hits, of - hits + 1)) if hits else 0.0
-    most = float(stats.beta.ppf(1 - share, alarms + 1, out_of - alarms)) if alarms < out_of else 1.0
-    return max(math.log((least - delta) / most), 0.0) if least > delta else 0.0
+    if hits:
+        least = float(stats.beta.ppf(share, hits, of - hits + 1))
+    else:
+        least = 0.0
+    if alarms < out_of:
+        most = float(stats.beta.ppf(1 - share, alarms + 1, out_of - alarms))
+    else:
+        most = 1.0
+    if least > delta:
+        return max(math.log((least - delta) / most), 0.0)
+    return 0.0
 
 
 def one_run(correct: int, guesses: int, canaries: int, delta: float, confidence: float) -> float:
@@ -91,7 +102,10 @@ def _root(excess: Callable[[float], float], above: float) -> float:
     """The zero of a function that increases from below, at most `above`; 0 if it is positive there already."""
     if above <= 0 or excess(1e-9) >= 0:
         return 0.0
-    found: Any = optimize.brentq(excess, 1e-9, above) if excess(above) > 0 else above
+    if excess(above) > 0:
+        found: Any = optimize.brentq(excess, 1e-9, above)
+    else:
+        found = above
     return float(found)
 
 
@@ -142,5 +156,8 @@ def _chance(epsilon: float, correct: int, guesses: int, canaries: int, delta: fl
     law: Any = stats.binom(guesses, 1 / (1 + math.exp(-epsilon)))
     above = float(law.sf(correct - 1))
     back = np.arange(1, correct + 1)
-    slope = float(((law.sf(correct - 1 - back) - above) / back).max()) if correct else 0.0
+    if correct:
+        slope = float(((law.sf(correct - 1 - back) - above) / back).max())
+    else:
+        slope = 0.0
     return min(above + 2 * canaries * delta * slope, 1.0)

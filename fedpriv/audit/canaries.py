@@ -138,11 +138,17 @@ def _toy(subject: AuditTarget, coins: NDArray[np.bool_]) -> AuditTarget:
     """A run of canaries: a linear loss, whose gradient for an example is its input."""
     count, each = coins.shape
     long = _LONG * subject.privacy.clip.bound
-    away = -long if subject.privacy.relation == "replace_one" else 0.0
+    if subject.privacy.relation == "replace_one":
+        away = -long
+    else:
+        away = 0.0
     rows = torch.zeros(count, each, count * each, dtype=torch.float64)
     for client in range(count):
         for place in range(each):
-            rows[client, place, client * each + place] = long if coins[client, place] else away
+            if coins[client, place]:
+                rows[client, place, client * each + place] = long
+            else:
+                rows[client, place, client * each + place] = away
     layer = nn.Linear(count * each, 1, bias=False)
     nn.init.zeros_(layer.weight)
     data = [TensorDataset(x, torch.arange(each) % 2) for x in rows]
@@ -184,7 +190,10 @@ def _scores(transcript: Trace, count: int, each: int, reached: Mapping[str, floa
 def _ratio(heard: ObservedRelease, whose: Sequence[int], row: int, own: slice) -> Array:
     """Logarithm of the likelihood ratio of a row's coordinates, but for a constant."""
     scale, size = float(heard.level[row].median()), float(heard.exact[row, 0])
-    away = 0.0 if heard.record.relation == "add_remove" else -size
+    if heard.record.relation == "add_remove":
+        away = 0.0
+    else:
+        away = -size
     if heard.record.mechanism == "laplace":
         seen = heard.released[row, own]
         return ((seen - away).abs() - (seen - size).abs()).div(scale).cpu().numpy()

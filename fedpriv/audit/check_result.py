@@ -50,7 +50,11 @@ class Audit:
     def status(self) -> int:
         """Exit status: 1 if anything was found, else 2 if something could not be checked, else 0."""
         verdicts = {finding.verdict for finding in self.findings}
-        return 1 if "found" in verdicts else 2 if "not checked" in verdicts else 0
+        if "found" in verdicts:
+            return 1
+        if "not checked" in verdicts:
+            return 2
+        return 0
 
     def to_json(self) -> dict[str, Any]:
         """For `--json`."""

@@ -75,7 +75,9 @@ def _of_ledger(ledger: LedgerFile, plan: Plan) -> Iterator[str]:
 
 
 def _least(multiplier: float | tuple[float, ...]) -> float:
-    return min(multiplier) if isinstance(multiplier, tuple) else multiplier
+    if isinstance(multiplier, tuple):
+        return min(multiplier)
+    return multiplier
 
 
 def _of_files(files: RunFiles, plan: Plan) -> Iterator[str]:
@@ -96,7 +98,10 @@ def _of_rows(files: RunFiles) -> Iterator[str]:
         return
     for row in rows[:: max(len(rows) // _ROWS, 1)]:
         told, records = float(row["epsilon"]), files.ledger.records[: row.get("releases", 0)]
-        cost = account(records, header.n_clients, header.delta).epsilon if records else 0.0
+        if records:
+            cost = account(records, header.n_clients, header.delta).epsilon
+        else:
+            cost = 0.0
         if math.isfinite(cost) and told < cost * (1 - _SLACK):
             yield f"round {row['round']} told epsilon {told:.4g}, and the lines so far cost {cost:.4g}"
             return

@@ -40,18 +40,19 @@ class Neighbours:
 
     def row(self, clients: Sequence[int]) -> int | None:
         """Which row is the client's; None if it sent nothing."""
-        return clients.index(self.client) if self.client in clients else None
+        if self.client in clients:
+            return clients.index(self.client)
+        return None
 
     def compared(self, heard: ObservedRelease, answers: Sequence[Tensor]) -> ObservedRelease:
         """The release with how far the unit moved it, and how far it moved rows of other clients."""
         record, whose = heard.record, heard.whose(len(self.data[0]))
         order = 1 if record.norm == "l1" else 2
         added = self.relation == "add_remove"
-        pairs = (
-            [(answers[0], one) for one in answers[1:]]
-            if added and self.unit == "sample"
-            else [*combinations(answers, 2)]
-        )
+        if added and self.unit == "sample":
+            pairs = [(answers[0], one) for one in answers[1:]]
+        else:
+            pairs = [*combinations(answers, 2)]
         moved = torch.stack([torch.linalg.vector_norm(a - b, order, dim=1) for a, b in pairs]).amax(0)
         if added and self.unit == "client":
             moved = moved / 2  # two values of a client: each as far as it can be from no client at all
@@ -97,11 +98,9 @@ def _other(targets: Tensor) -> Tensor:
     last = targets[-1:]
     if targets.is_floating_point():
         return last - _LONG
-    return (
-        targets.max().expand_as(last).clone()
-        if bool((last != targets.max()).all())
-        else targets.min().expand_as(last).clone()
-    )
+    if bool((last != targets.max()).all()):
+        return targets.max().expand_as(last).clone()
+    return targets.min().expand_as(last).clone()
 
 
 def _drawing(subject: AuditTarget, population: Population, privacy: Privacy, client: int) -> Randomness:

@@ -29,7 +29,10 @@ _DRAWS = 20_000  # whose law is tested
 def noise(subject: AuditTarget, data: Data) -> CheckResult:
     """Compare what was added to every release with the noise that its record was priced for."""
     width = sum(p.numel() for p in subject.model.parameters() if p.requires_grad)
-    rows = 1 if subject.privacy.trust.sums_only else len(data)
+    if subject.privacy.trust.sums_only:
+        rows = 1
+    else:
+        rows = len(data)
     wanted = math.ceil(_ENOUGH / (rows * min(width, NUMBERS)))
     return judge(listen(subject, data, min(max(wanted, _ROUNDS), _MOST)))
 
@@ -158,7 +161,11 @@ def _coordinates(found: Sequence[Residual]) -> Iterator[str]:
         power = (abs(np.fft.rfft(rows, axis=1)) ** 2).sum(0)
         along = np.fft.irfft(power, dim)[1 : dim // 2 + 1] / math.sqrt(rows.size)
         at = int(abs(along).argmax())
-        twice = math.sqrt(2) if 2 * (at + 1) == dim else 1.0  # halfway round each product is there twice
+        # halfway round each product is there twice
+        if 2 * (at + 1) == dim:
+            twice = math.sqrt(2)
+        else:
+            twice = 1.0
         if abs(along[at]) > twice * (_SURE + 1):
             yield f"coordinates at distance {at + 1} share noise (correlation {along[at] / math.sqrt(rows.size):.2f})"
             return

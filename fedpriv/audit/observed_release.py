@@ -34,9 +34,16 @@ class ObservedRelease:
     def multiplier(self, row: int) -> float:
         """The noise over sensitivity that the ledger says of a row."""
         said = self.record.noise_multiplier
-        return said[row] if isinstance(said, tuple) else said
+        if isinstance(said, tuple):
+            return said[row]
+        return said
 
     def whose(self, n_clients: int) -> list[int]:
         """The clients that its rows belong to; -1 for a sum over clients."""
-        clients = list(range(n_clients)) if self.record.clients is None else list(self.record.clients)
-        return clients if len(clients) == len(self.released) else [-1]
+        if self.record.clients is None:
+            clients = list(range(n_clients))
+        else:
+            clients = list(self.record.clients)
+        if len(clients) == len(self.released):
+            return clients
+        return [-1]

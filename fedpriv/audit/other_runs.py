@@ -49,7 +49,10 @@ def other_runs(subject: AuditTarget, data: Data) -> CheckResult:
             unread.append(str(error))
     runs = _without_copies(runs)
     own = next((run for run in runs if subject.folder is not None and run.folder.samefile(subject.folder)), None)
-    wanted = subject.data_name if own is None else own.data
+    if own is None:
+        wanted = subject.data_name
+    else:
+        wanted = own.data
     same = [run for run in runs if run is not own and run.data == wanted and wanted is not None]
     broken = [*_summed(subject, own, same), *_shared_noise(runs)]
     if unread and not broken:
@@ -66,15 +69,24 @@ def _without_copies(runs: Sequence[_Run]) -> list[_Run]:
     """Each run once: copies of a folder have the same last hash."""
     known = dict[str, _Run]()
     for run in runs:
-        head = run.ledger.head(len(run.ledger.texts)) if not run.ledger.altered else None
+        if not run.ledger.altered:
+            head = run.ledger.head(len(run.ledger.texts))
+        else:
+            head = None
         known.setdefault(head or str(run.folder), run)
     return list(known.values())
 
 
 def _read(folder: Path) -> _Run:
     checkpoint, config = folder / "checkpoint.pt", config_in(folder)
-    saved = Checkpoint.load(checkpoint, torch.device("meta")) if checkpoint.exists() else None
-    noise = None if saved is None else saved.randomness().streams_name()
+    if checkpoint.exists():
+        saved = Checkpoint.load(checkpoint, torch.device("meta"))
+    else:
+        saved = None
+    if saved is None:
+        noise = None
+    else:
+        noise = saved.randomness().streams_name()
     return _Run(folder, named_data(config), LedgerFile.read(folder / "ledger.jsonl"), noise)
 
 
@@ -95,10 +107,16 @@ def _summed(subject: AuditTarget, own: _Run | None, same: Sequence[_Run]) -> Ite
         return
     plan = subject.plan()
     folders = ", ".join(str(run.folder) for run in same)
-    number = "1 other run has" if len(same) == 1 else f"{len(same)} other runs have"
+    if len(same) == 1:
+        number = "1 other run has"
+    else:
+        number = f"{len(same)} other runs have"
     this = f"{number} the same data ({folders})"
     try:
-        cost = RunCost("this run", plan.records, plan.n_clients) if own is None else _cost_of(own)
+        if own is None:
+            cost = RunCost("this run", plan.records, plan.n_clients)
+        else:
+            cost = _cost_of(own)
         others = [_cost_of(run) for run in same]
         delta = min([plan.privacy.delta, *(_delta_of(run) for run in same)])
         alone, together = compose([cost], delta), compose([cost, *others], delta)

@@ -67,7 +67,10 @@ def _draw_noise(axes: Axes, finding: CheckResult | None) -> None:
 
 def _draw_bounds(axes: Axes, finding: CheckResult | None) -> None:
     axes.set_title("epsilon: what guesses prove at 95 %", fontsize=9, loc="left")
-    promised = None if finding is None else finding.numbers.get("promised")
+    if finding is None:
+        promised = None
+    else:
+        promised = finding.numbers.get("promised")
     if finding is None or promised is None:
         axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color=_GREY)
         axes.set_yticks([])

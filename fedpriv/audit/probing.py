@@ -109,20 +109,28 @@ class _Chorus:
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever an oracle has
         found = getattr(self._lead, name)
-        return self._together(name, found) if name in QUESTIONS else found
+        if name in QUESTIONS:
+            return self._together(name, found)
+        return found
 
     def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> Tensor | None:
         for other in self._others:
             other.begin_round(round_index, cohort, received)
         drawn = self._lead.begin_round(round_index, cohort, received)
-        self._senders = cohort if drawn is None else cohort[drawn]
+        if drawn is None:
+            self._senders = cohort
+        else:
+            self._senders = cohort[drawn]
         return drawn
 
     def release_message(self, message: Tensor) -> Tensor:
         if self._lead.privacy.boundary != "message":
             return message
         before, answer = len(self._lead.answerer.ledger.records), self._lead.release_message(message)
-        row = None if self._near is None else self._near.row(self._senders.tolist())
+        if self._near is None:
+            row = None
+        else:
+            row = self._near.row(self._senders.tolist())
         far = _FAR * self._lead.privacy.clip.bound
         for number, other in enumerate(self._others):
             other.release_message(message if number < 2 else _forged(message, row, (-1.0) ** number * far))
@@ -182,7 +190,10 @@ def listen(
         return replace(privacy, mechanism=level, noise_multiplier=multiplier, epsilon=None)
 
     lead, silent, level = oracle(population, privacy), oracle(population, hushed(0.0)), oracle(population, hushed(1.0))
-    others = [] if near is None else [oracle(short.population(other), hushed(0.0)) for other in near.data]
+    if near is None:
+        others = []
+    else:
+        others = [oracle(short.population(other), hushed(0.0)) for other in near.data]
     heard, beside = list[ObservedRelease](), list[str]()
 
     def hear(question: str, written: bool) -> None:

@@ -44,7 +44,10 @@ def door(subject: AuditTarget, data: Data) -> CheckResult:
         second = _seen(short, other, script, record=False)
     parts = [name for name in first if first[name] != second[name]]
     names = ", ".join(parts)
-    broken = [f"with the same recorded answers on other data these are others: {names}"] if parts else []
+    if parts:
+        broken = [f"with the same recorded answers on other data these are others: {names}"]
+    else:
+        broken = []
     if first["rounds"] != second["rounds"]:
         broken.append(f"the run ends after {second['rounds']} rounds instead of {first['rounds']}: data decide when")
     held = f"{', '.join(first)} of {first['rounds']} rounds are functions of {len(script)} recorded answers"
@@ -64,7 +67,9 @@ class _Held:
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever an oracle has
         found = getattr(self.oracle, name)
-        return self._holding(found) if name in QUESTIONS else found
+        if name in QUESTIONS:
+            return self._holding(found)
+        return found
 
     def release_message(self, message: Tensor) -> Tensor:
         self.sent.append(self._holding(self.oracle.release_message)(message))
@@ -140,7 +145,9 @@ def _swapped(subject: AuditTarget, data: Data) -> Data:
 def _other(rows: Any, turn: int, *, keep: bool) -> Any:  # noqa: ANN401 - tensors, nested
     def turned(part: Tensor) -> Tensor:
         moved = part.roll(turn, 0)
-        return moved if keep or not part.is_floating_point() else 0.25 - 1.5 * moved
+        if keep or not part.is_floating_point():
+            return moved
+        return 0.25 - 1.5 * moved
 
     return each(turned, rows)
 

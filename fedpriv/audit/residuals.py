@@ -80,9 +80,15 @@ def _residual(heard: ObservedRelease, n_clients: int) -> Residual:
     scale = heard.level.median(dim=1, keepdim=True).values
     raw = _some((heard.released - heard.exact) / scale)
     names = ["the sum" if client < 0 else f"client {client}" for client in clients]
-    pairs = record.pairs if record.pairs is not None and record.pairs.ratio > 0 and len(clients) > 1 else None
+    if record.pairs is not None and record.pairs.ratio > 0 and len(clients) > 1:
+        pairs = record.pairs
+    else:
+        pairs = None
     if record.mechanism == "laplace":
-        law = Law("laplace", 0.5**0.5) if heard.amount == 1 else None
+        if heard.amount == 1:
+            law = Law("laplace", 0.5**0.5)
+        else:
+            law = None
         own = raw / (2 * heard.amount) ** 0.5
         return Residual(record.round, record.query, clients, raw, own, names, law, 3 + 3 / heard.amount)
     if pairs is None:

@@ -69,4 +69,6 @@ def of_strategy(reference: str, settings: Sequence[str]) -> AuditTarget:
     for setting in settings:
         given = override(given, setting)
     subject = of_config(check(Config, given), reference)
-    return replace(subject, strategy=found) if made else subject
+    if made:
+        return replace(subject, strategy=found)
+    return subject

@@ -56,7 +56,10 @@ def _suggest_setting(error: Any) -> None:  # noqa: ANN401 - click's
     from fedpriv.translations import setting_for_option
 
     takes_settings = any(one.name == "overrides" for one in error.ctx.command.params)
-    setting = setting_for_option(error.option_name) if takes_settings else None
+    if takes_settings:
+        setting = setting_for_option(error.option_name)
+    else:
+        setting = None
     if setting is not None:
         error.message = f"{error.message}; settings stand after the file: write {setting}"
         error.possibilities = None

@@ -51,7 +51,10 @@ def run(asked: str, settings: Sequence[str], folder: Path | None, runs: Path | N
 
 def _subject(asked: str, settings: Sequence[str], runs: Path | None) -> AuditTarget:
     path = Path(asked)
-    beside = path.resolve().parent if path.is_dir() else Path("runs")
+    if path.is_dir():
+        beside = path.resolve().parent
+    else:
+        beside = Path("runs")
     found = runs or (beside if beside.is_dir() else None)
     return replace(_named(path, asked, settings), runs=found)
 

@@ -53,5 +53,8 @@ def tell(file: Path, *, as_json: bool) -> None:
 
 
 def _line(entry: Entry) -> list[str]:
-    given = ", the rest given back" if entry.returned else ""
+    if entry.returned:
+        given = ", the rest given back"
+    else:
+        given = ""
     return [entry.run, entry.time, round_up(entry.epsilon), f"{_STATES.get(entry.state, entry.state)}{given}"]

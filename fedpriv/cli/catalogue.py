@@ -123,13 +123,17 @@ def _inside(kind: Any) -> Iterator[tuple[str, type[BaseModel]]]:  # noqa: ANN401
 
 
 def _kind(field: FieldInfo) -> Any:  # noqa: ANN401 - any annotation
-    return Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+    if field.metadata:
+        return Annotated[field.annotation, *field.metadata]
+    return field.annotation
 
 
 def _tag(field: FieldInfo) -> object:
     """The one value that a field can have, by which a mapping is told from others; None if there are more."""
     parts = get_args(field.annotation)
-    return parts[0] if get_origin(field.annotation) is Literal and len(parts) == 1 else None
+    if get_origin(field.annotation) is Literal and len(parts) == 1:
+        return parts[0]
+    return None
 
 
 def _default(field: FieldInfo) -> str:
@@ -173,7 +177,9 @@ def _word(kind: Any) -> str:  # noqa: ANN401 - any annotation
         return _WORDS.get(kind, name)
     names = {name: _tag(field) for name, field in kind.model_fields.items()}
     said = ", ".join(name if tag is None else f"{name}: {tag}" for name, tag in sorted(names.items(), key=_tags_first))
-    return f"{kind.neither} or one of {{{said}}}" if issubclass(kind, Choice) else f"{{{said}}}"
+    if issubclass(kind, Choice):
+        return f"{kind.neither} or one of {{{said}}}"
+    return f"{{{said}}}"
 
 
 def _tags_first(item: tuple[str, object]) -> bool:

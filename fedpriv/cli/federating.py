@@ -103,7 +103,10 @@ def site_absent(
     if not first.isdecimal() or not (last or first).isdecimal():
         raise ConfigError("ROUNDS", rounds, "give a round, such as 7, or rounds, such as 7-9")
     found = Site(folder)
-    wanted = None if plan is None else "".join(plan.split())
+    if plan is None:
+        wanted = None
+    else:
+        wanted = "".join(plan.split())
     plans = [one for one in found.plans if wanted is None or wanted in (one, one[:32])]
     if len(plans) != 1:
         raise ConfigError("--plan", plan, f"name one of the plans that this site has accepted, of {len(found.plans)}")
@@ -208,7 +211,10 @@ def federate_run(
     run, told, looked = start_run(folder, superlink, certificates, wait), 0, time.monotonic()
     while True:
         ended = (folder / RESULT).exists()
-        lines = (folder / ROUNDS).read_text().splitlines() if (folder / ROUNDS).exists() else []
+        if (folder / ROUNDS).exists():
+            lines = (folder / ROUNDS).read_text().splitlines()
+        else:
+            lines = []
         for line in lines[told:]:
             out.print(line)
         told = len(lines)

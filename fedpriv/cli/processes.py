@@ -65,7 +65,10 @@ def launch(size: int, arguments: Sequence[str]) -> NoReturn:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # what happened is said once, below
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
     os.environ.setdefault("OMP_NUM_THREADS", str(max(cores // size, 1)))
     if sys.platform in _LOOPBACK:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK[sys.platform])  # nobody else need reach them

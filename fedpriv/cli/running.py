@@ -134,9 +134,15 @@ def _iterate(config: Config, training: Training, folder: Path, signals: Signals)
     done = training.progress.round
     # lines past the checkpoint are as they will be again, unless no release past it will be
     keep = math.inf if training.ledger.replays else done
-    board = sinks.TensorBoard(_private(folder / "tb"), done) if config.log.tensorboard else None
+    if config.log.tensorboard:
+        board = sinks.TensorBoard(_private(folder / "tb"), done)
+    else:
+        board = None
     evaluate = training.measures.evaluate
-    tested = [] if evaluate is None else evaluate.names(training.population.params[0])
+    if evaluate is None:
+        tested = []
+    else:
+        tested = evaluate.names(training.population.params[0])
     of_clients = [name for name in metrics.numbers() if name.startswith("client_") and config.log.client_tests]
     writers = [
         sinks.Jsonl(folder / "metrics.jsonl", keep),
@@ -176,7 +182,10 @@ def _report(facts: dict[str, Any], folder: RunFolder, *, as_json: bool) -> None:
     folder.write("result.json", (strict_json.dumps(facts, indent=2) + "\n").encode())
     found = Run.read(path)
     draw(found, path / "report.png")
-    board = f"{_tensorboard()} --logdir {path / 'tb'}" if (path / "tb").exists() else None
+    if (path / "tb").exists():
+        board = f"{_tensorboard()} --logdir {path / 'tb'}"
+    else:
+        board = None
     if as_json:
         places = {"folder": str(path), "picture": str(path / "report.png"), "tensorboard": board}
         print_json({**facts, **places})
@@ -211,4 +220,6 @@ def _private(folder: Path) -> Path:
 def _tensorboard() -> str:
     """The command as the user can type it here."""
     beside = Path(sys.executable).with_name("tensorboard")
-    return "tensorboard" if shutil.which("tensorboard") else os.path.relpath(beside)
+    if shutil.which("tensorboard"):
+        return "tensorboard"
+    return os.path.relpath(beside)

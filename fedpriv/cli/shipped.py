@@ -13,7 +13,9 @@ _PACKAGE = Path(__file__).parents[1]
 def folder(name: str) -> Path:
     """The folder `configs` or `examples`: inside an installed package, beside it in a checkout."""
     inside = _PACKAGE / name
-    return inside if inside.is_dir() else _PACKAGE.parent / name
+    if inside.is_dir():
+        return inside
+    return _PACKAGE.parent / name
 
 
 def configs() -> dict[str, Path]:

@@ -31,7 +31,10 @@ def project(folder: Path) -> str:
     source = shipped.folder("examples") / "project"
     parts = sorted(path for path in source.iterdir() if path.is_file())
     _write(folder, {path.name: path.read_text(encoding="utf-8") for path in parts})
-    there = "" if folder.resolve() == Path.cwd() else f"cd {folder} && "
+    if folder.resolve() == Path.cwd():
+        there = ""
+    else:
+        there = f"cd {folder} && "
     return f"{there}fedpriv train config.yaml --allow-plugins"
 
 
@@ -49,4 +52,6 @@ def _write(folder: Path, contents: Mapping[str, str]) -> None:
 
 
 def _shown(path: Path) -> str:
-    return str(path) if len(path.parts) > 1 else path.name
+    if len(path.parts) > 1:
+        return str(path)
+    return path.name

@@ -27,7 +27,10 @@ def state(folders: Sequence[Path], places: Sequence[Path], *, colluders: int, gr
         ConfigError: a file's name does not say what it is.
         FedprivError: a folder holds no run, or its files are altered or incomplete.
     """
-    drawn = {".png"} if len(folders) == 1 and is_site(folders[0]) else set[str]()
+    if len(folders) == 1 and is_site(folders[0]):
+        drawn = {".png"}
+    else:
+        drawn = set[str]()
     for place in places:
         if place.suffix not in {*WRITERS, *drawn}:
             raise ConfigError("--out", str(place), f"name a file that ends in {', '.join([*WRITERS, *drawn])}")
@@ -48,11 +51,19 @@ def state(folders: Sequence[Path], places: Sequence[Path], *, colluders: int, gr
 
 def _page(folders: Sequence[Path], colluders: int, group: int) -> Statement:
     for folder in folders:
-        what = "site" if is_site(folder) else "search" if is_search(folder) else None
+        if is_site(folder):
+            what = "site"
+        elif is_search(folder):
+            what = "search"
+        else:
+            what = None
         if what and len(folders) > 1:
             raise ConfigError("RUN", str(folder), f"is a {what}, which has a page of its own: name it alone")
         if what:
-            page = statement_of_site if what == "site" else statement_of_search
+            if what == "site":
+                page = statement_of_site
+            else:
+                page = statement_of_search
             return page(folder, colluders=colluders, group=group)
     runs = [Run.read(folder) for folder in folders]
     spendings = [spending_of(run.files, plan_of(run.files)) for run in runs]

@@ -64,7 +64,10 @@ def run(
             raise typer.Exit(130) from None
     if settings.hidden is None:
         draw(found, search.space, settings, path / _PICTURE)
-    best = None if found.best is None else str(found.best)
+    if found.best is None:
+        best = None
+    else:
+        best = str(found.best)
     if as_json:
         print_json({**told, "folder": str(path), "best": best, "chosen": found.chosen, "score": found.score})
     else:
@@ -73,7 +76,10 @@ def run(
 
 def _print_plan(search: Search) -> None:
     settings, price = search.settings, search.price
-    count = str(settings.trials) if settings.hidden is None else f"{settings.trials} on average, a secret number"
+    if settings.hidden is None:
+        count = str(settings.trials)
+    else:
+        count = f"{settings.trials} on average, a secret number"
     rows = {
         "trials": f"{count}, chosen by {settings.sampler} sampling, scored by {settings.scored_on}",
         "one trial": f"epsilon={round_up(price.one.epsilon)}" if price.one.epsilon < float("inf") else "epsilon=inf",

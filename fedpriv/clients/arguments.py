@@ -37,7 +37,11 @@ def check_clients(clients: Any) -> None:  # noqa: ANN401 - whatever a user gives
         raise ConfigError("clients", _short(clients), "can be read only once: give a list, list(clients)")
     if isinstance(clients, str) or not hasattr(clients, "__len__") or not hasattr(clients, "__getitem__"):
         raise ConfigError("clients", _short(clients), f"give a list of clients: {_MANY}")
-    listed: list[Any] = list(clients) if isinstance(clients, list | tuple) else []  # lazy ones are made by fedpriv
+    # lazy ones are made by fedpriv
+    if isinstance(clients, list | tuple):
+        listed: list[Any] = list(clients)
+    else:
+        listed = []
     for index, client in enumerate(listed):
         if not isinstance(client, Client):
             raise ConfigError(f"clients[{index}]", _short(client), f"is no client: {_fix_of_one(client)}")

@@ -76,7 +76,10 @@ class Client(nn.Module):
         if public_size is not None and public_size < 1:
             raise ConfigError("client.public_size", public_size, "declare at least one example")
         self.size_declared = public_size is not None
-        self.public_size = len(self) if public_size is None else public_size
+        if public_size is None:
+            self.public_size = len(self)
+        else:
+            self.public_size = public_size
         if len(self) == 0 and self.problem.objective is None:
             raise DataError(
                 "the server has constraints (a problem without an objective) but no data to hold them on: give it "

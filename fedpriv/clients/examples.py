@@ -86,7 +86,10 @@ class InMemory:
         numbers: Sequence[int] | None = None,
     ) -> None:
         self.on_read: OnRead = accept_all  # nothing is read later
-        numbers = range(len(clients)) if numbers is None else numbers
+        if numbers is None:
+            numbers = range(len(clients))
+        else:
+            numbers = numbers
         found = [_read(number, client) for number, client in zip(numbers, clients, strict=True)]
         data = [read.pair for read in found]
         self._random = {row: client.loader for row, client in enumerate(clients) if found[row].random}
@@ -154,7 +157,10 @@ def at_places(inputs: Nested, targets: Nested, at: Tensor, there: Tensor | None 
     span = slice(int(index[0]), int(index[-1]) + 1)
     if span.stop - span.start == len(index) and torch.equal(index, torch.arange(span.start, span.stop)):
         return each(lambda rows: rows[span].unflatten(0, at.shape), (inputs, targets))
-    found = index.to(first(inputs).device) if there is None else there.flatten()
+    if there is None:
+        found = index.to(first(inputs).device)
+    else:
+        found = there.flatten()
     # twice as fast as rows[found]
     return each(lambda rows: rows.index_select(0, found).unflatten(0, at.shape), (inputs, targets))
 
@@ -163,10 +169,14 @@ def with_types(inputs: Nested, targets: Nested, dtype: torch.dtype) -> Pair:
     """Inputs and targets in the types of a run: floating-point ones in `dtype`, class numbers as torch takes them."""
 
     def of_input(values: Tensor) -> Tensor:
-        return values.to(dtype) if values.is_floating_point() else values
+        if values.is_floating_point():
+            return values.to(dtype)
+        return values
 
     def of_target(values: Tensor) -> Tensor:
-        return of_input(values) if values.is_floating_point() or values.dtype == torch.bool else values.long()
+        if values.is_floating_point() or values.dtype == torch.bool:
+            return of_input(values)
+        return values.long()
 
     return each(of_input, inputs), each(of_target, targets)
 

@@ -81,14 +81,18 @@ def constants(model: nn.Module) -> dict[str, Tensor]:
 def constant_totals(model: nn.Module) -> Tensor:
     """The bits of each constant, added up, by which a change of one shows: `[constants]` int64."""
     found = [_words(value).sum(dtype=torch.int64) for value in constants(model).values()]
-    return torch.stack(found) if found else torch.zeros(0, dtype=torch.int64)
+    if found:
+        return torch.stack(found)
+    return torch.zeros(0, dtype=torch.int64)
 
 
 def changed_constants(model: nn.Module, before: Tensor) -> list[str]:
     """Names of constants whose `constant_totals` are not those from before."""
     now, names = constant_totals(model), [*constants(model)]
     if now.shape != before.shape or torch.equal(now, before):
-        return [] if now.shape == before.shape else names
+        if now.shape == before.shape:
+            return []
+        return names
     return [name for name, same in zip(names, (now == before).tolist(), strict=True) if not same]
 
 
@@ -96,7 +100,9 @@ def _words(value: Tensor) -> Tensor:
     """The bits of a tensor as whole numbers, of 8 bytes where that is possible: these are added fastest."""
     flat = value.contiguous().view(-1).view(torch.uint8)
     whole = flat.numel() % 8 == 0 and int(flat.storage_offset()) % 8 == 0
-    return flat.view(torch.int64) if whole else flat
+    if whole:
+        return flat.view(torch.int64)
+    return flat
 
 
 def copy_model(model: nn.Module) -> nn.Module:

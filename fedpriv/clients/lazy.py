@@ -201,7 +201,9 @@ class ReadWhenDrawn:
 
     def source(self, client: int) -> Source | None:
         """See `Examples`; where client 0's examples stay the same, so do all."""
-        return Unbatched(self._clients.dataset(client)) if self.random else None
+        if self.random:
+            return Unbatched(self._clients.dataset(client))
+        return None
 
     def take(self, clients: Tensor, places: Tensor, at: Tensor | None = None) -> Pair:
         """See `Examples.take`.

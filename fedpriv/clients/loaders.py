@@ -65,7 +65,10 @@ def _unused(loader: DataLoader[Any]) -> Iterator[str]:
 
 def _reading_note(clients: Sequence[tuple[int, Client]], *, constrained: bool) -> list[str]:
     drawn = _spread([(i, client) for i, client in clients if not is_plain(client.loader)], _TRIED)
-    seeds, why = ((0, 1), _CONSTRAINED) if constrained else ((0, 0), _OWN)
+    if constrained:
+        seeds, why = ((0, 1), _CONSTRAINED)
+    else:
+        seeds, why = ((0, 0), _OWN)
     for index, client in drawn:
         for at in _spread(range(len(client)), _TRIED // len(drawn)):
             one, other = (_collated(client.loader, at, seed=seed) for seed in seeds)

@@ -124,7 +124,10 @@ def count_duplicates(
     """Count training examples with equal input and target; reads the test data once. Arguments: see `check_test`."""
     digests = list(chain.from_iterable(examples))
     counts, holders = Counter(digests), Counter(digest for own in examples for digest in {*own})
-    tested = set(_digests_of_test(population, test)) if test is not None else set[bytes]()
+    if test is not None:
+        tested = set(_digests_of_test(population, test))
+    else:
+        tested = set[bytes]()
     return DuplicateCounts(
         examples=sum(counts[digest] > 1 for digest in digests),
         apart=sum(holders[digest] > 1 for digest in digests),

@@ -77,7 +77,10 @@ class Population:
         self.params = self._roster.rows(self.layout, self.device, dtype)
         # what a forward pass leaves in its module stays out of the clients' own, which are handed out
         self.model: nn.Module = copy_trainable(clients[0].model)
-        here: Examples = self._roster.examples(self.device, dtype) if len(self) else NoExamples()
+        if len(self):
+            here: Examples = self._roster.examples(self.device, dtype)
+        else:
+            here = NoExamples()
         self.examples, self.views = here, None
         if len(self):
             self.views = self._views()
@@ -104,7 +107,9 @@ class Population:
     @cached_property
     def problems(self) -> Sequence[Problem]:
         """Objective and constraints of each client."""
-        return self._roster.problems if len(self) else ()
+        if len(self):
+            return self._roster.problems
+        return ()
 
     @property
     def looked_at(self) -> Sequence[int]:
@@ -118,7 +123,10 @@ class Population:
 
     def start_alike(self, start: Tensor | None = None) -> Tensor:
         """Give all models these parameters `[dim]`, or the first client's, which are returned."""
-        start = self.params[0].clone() if start is None else start.to(self.params)
+        if start is None:
+            start = self.params[0].clone()
+        else:
+            start = start.to(self.params)
         if self.params.stride(0):
             self.params.copy_(start)
         return start
@@ -137,13 +145,17 @@ class Population:
     @property
     def multiplicity(self) -> int:
         """How many views of an example there are."""
-        return 1 if self.views is None else self.views.augmentation.multiplicity
+        if self.views is None:
+            return 1
+        return self.views.augmentation.multiplicity
 
     def _views(self) -> Views | None:
         augmentation, problems = self._roster.augmentation, {id(problem): problem for problem in self.problems}
         plain = all(problem.is_mean_loss for problem in problems.values())
         if augmentation == Augmentation():
-            return Views(self.examples, augmentation) if plain and self.examples.random else None
+            if plain and self.examples.random:
+                return Views(self.examples, augmentation)
+            return None
         if not plain:
             fix = "constraints are about examples as they are: leave out one or the other"
             raise ConfigError("augmentation", augmentation, fix)
@@ -175,7 +187,9 @@ class Population:
     @property
     def kind(self) -> str | None:
         """How an example is nested and shaped; None where there is none."""
-        return kind_of(self.first_examples(1)) if len(self) else None
+        if len(self):
+            return kind_of(self.first_examples(1))
+        return None
 
     def full_batches(self, cohort: Tensor) -> Iterator[Batch]:
         """All examples of the clients in `cohort [k]`, in batches of at most `chunk` examples.

@@ -35,7 +35,10 @@ class PublicDataInfo:
     def of(cls, datasets: Sequence[Dataset[Any]], n_classes: int | None) -> Self:
         """Read off data sets, one for each client."""
         example: Tensor = datasets[0][0][0]
-        dtype = torch.float32 if example.is_floating_point() else example.dtype
+        if example.is_floating_point():
+            dtype = torch.float32
+        else:
+            dtype = example.dtype
         return cls(tuple(size(dataset) for dataset in datasets), tuple(example.shape), n_classes, dtype)
 
     def made_up(self) -> list[TensorDataset]:
@@ -43,4 +46,6 @@ class PublicDataInfo:
         return [TensorDataset(torch.rand(m, *self.input_shape), self._targets(m)) for m in self.sizes]
 
     def _targets(self, m: int) -> Tensor:
-        return torch.rand(m) if self.n_classes is None else torch.randint(self.n_classes, (m,))
+        if self.n_classes is None:
+            return torch.rand(m)
+        return torch.randint(self.n_classes, (m,))

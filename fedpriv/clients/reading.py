@@ -236,7 +236,10 @@ def pair_of(batch: object, count: int | None = None) -> Pair:
             "and tuples of tensors: use a collate_fn that returns such a pair, e.g. (batch, batch['labels'])"
         )
     shapes = [tuple(tensor.shape) for tensor in leaves(found)]
-    count = shapes[0][0] if count is None and shapes[0] else count
+    if count is None and shapes[0]:
+        count = shapes[0][0]
+    else:
+        count = count
     if any(shape[:1] != (count,) for shape in shapes):
         told = f"a loader gave tensors of shapes {' and '.join(map(str, shapes))} for {count} of its examples"
         raise DataError(f"{told}: give one row for each, for what an example may change is bounded row by row")

@@ -77,14 +77,21 @@ class ClientShard:
 
     def rows(self, cohort: Tensor) -> Tensor:
         """Which of the rows here are those of clients of an ascending cohort `[k]`, ascending."""
-        return cohort if len(self.ids) == self.n_clients else self._found(cohort)[0]
+        if len(self.ids) == self.n_clients:
+            return cohort
+        return self._found(cohort)[0]
 
     def places(self, cohort: Tensor) -> Tensor:
         """Which clients of an ascending cohort `[k]`, by their place in it, are here, ascending."""
-        return torch.arange(len(cohort)) if len(self.ids) == self.n_clients else self._found(cohort)[1]
+        if len(self.ids) == self.n_clients:
+            return torch.arange(len(cohort))
+        return self._found(cohort)[1]
 
     def _found(self, cohort: Tensor) -> tuple[Tensor, Tensor]:
         """Rows and places of those who are here, at the cost of the cohort, not of all."""
         rows = torch.searchsorted(self.ids, cohort).clamp_max(max(len(self.ids) - 1, 0))
-        places = (self.ids[rows] == cohort).nonzero()[:, 0] if len(self.ids) else rows[:0]
+        if len(self.ids):
+            places = (self.ids[rows] == cohort).nonzero()[:, 0]
+        else:
+            places = rows[:0]
         return rows[places], places

@@ -54,7 +54,10 @@ class Views:
         both = each(lambda rows: rows.unsqueeze(2).repeat_interleave(count, 2).flatten(0, 2), found)
         self._read_anew(both, whose, where, mask, (uniform[mask][:, :, 0] * 2**53).long().tolist())
         inputs = self.augmentation.views(both[0], uniform[..., 1:].flatten(0, 2).to(first(both).device))
-        shape = (*mask.shape, count) if count > 1 else tuple(mask.shape)
+        if count > 1:
+            shape = (*mask.shape, count)
+        else:
+            shape = tuple(mask.shape)
         return each(lambda rows: rows.unflatten(0, shape), (inputs, both[1]))
 
     def _read_anew(

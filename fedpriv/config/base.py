@@ -60,7 +60,9 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown(cls, given: object) -> object:
-        return given if cls.model_config.get("extra") == "allow" else _only(given, cls.model_fields)
+        if cls.model_config.get("extra") == "allow":
+            return given
+        return _only(given, cls.model_fields)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +87,9 @@ class Choice(Section):
             return given
         if given != cls.neither and given not in cls.model_fields:
             raise PydanticCustomError("choice", "{fix}", {"fix": _unknown(given, [cls.neither, *cls.model_fields])})
-        return {} if given == cls.neither else {given: {}}
+        if given == cls.neither:
+            return {}
+        return {given: {}}
 
     @model_validator(mode="after")
     def _at_most_one(self) -> Self:
@@ -118,7 +122,10 @@ class Plugin(Section):
     @model_validator(mode="before")
     @classmethod
     def _check_options(cls, given: object) -> object:
-        section = {"name": given} if isinstance(given, str) else given
+        if isinstance(given, str):
+            section = {"name": given}
+        else:
+            section = given
         if isinstance(section, dict) and "name" not in section and len(section) == 1 and {*section} <= {*cls.registry}:
             raise PydanticCustomError(
                 "nested", "{fix}", {"fix": f"write {{name: {next(iter(section))}, ...}}, its options beside it"}
@@ -182,9 +189,15 @@ def options_model(
     fields: dict[str, Any] = {}
     for p in named:
         hint = hints.get(p.name, Any)
-        kind = known[hint] if isinstance(hint, Hashable) and hint in known else named_fields(hint)
+        if isinstance(hint, Hashable) and hint in known:
+            kind = known[hint]
+        else:
+            kind = named_fields(hint)
         fields[(words or {}).get(p.name, p.name)] = (kind, ... if p.default is p.empty else p.default)
-    base: type[Section] = _OpenSection if open_ended else Section
+    if open_ended:
+        base: type[Section] = _OpenSection
+    else:
+        base = Section
     return create_model(getattr(builder, "__name__", "options"), __base__=base, **fields)
 
 
@@ -210,7 +223,10 @@ def hints_of(builder: Callable[..., Any]) -> dict[str, Any]:
     Raises:
         ConfigError: one of them cannot be read, so that the options could not be checked.
     """
-    call = builder.__init__ if inspect.isclass(builder) else builder
+    if inspect.isclass(builder):
+        call = builder.__init__
+    else:
+        call = builder
     try:
         return get_type_hints(call, include_extras=True)
     except NameError as error:
@@ -239,7 +255,10 @@ def _only(given: object, names: Collection[str]) -> object:
 def _unknown(choice: str, choices: Collection[str]) -> str:
     """What to say of a word that is none of the choices."""
     close = nearest(choice, choices)
-    everything = f" (there are: {', '.join(sorted(choices))})" if "did you mean" in close else ""
+    if "did you mean" in close:
+        everything = f" (there are: {', '.join(sorted(choices))})"
+    else:
+        everything = ""
     return f"unknown{close}{everything}"
 
 
@@ -265,7 +284,9 @@ def _translate(error: ErrorDetails, given: Any, path: str) -> ConfigError:  # no
         keys.append(str(key))
     if isinstance(cause, ConfigError):  # a schedule does not know which option it is
         before, found, field = cause.field.rpartition(_SCHEDULE)
-        return cause if before or not found else ConfigError(".".join(keys) + field, cause.value, cause.fix)
+        if before or not found:
+            return cause
+        return ConfigError(".".join(keys) + field, cause.value, cause.fix)
     return ConfigError(".".join(keys) or "configuration", value, _fix(error, context))
 
 
@@ -285,7 +306,9 @@ def _required(name: str) -> str:
     """What to say of a setting that is missing; some examples are Python's alone."""
     usual = example(name)
     is_plain = usual.replace(".", "").replace("-", "").replace("e", "").isdigit()
-    return f"is required, e.g. {name}: {usual}" if is_plain else "is required"
+    if is_plain:
+        return f"is required, e.g. {name}: {usual}"
+    return "is required"
 
 
 def _fix(error: ErrorDetails, context: dict[str, Any]) -> str:

@@ -112,7 +112,10 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
         claim=recipe.claimed(config.privacy.delta),
         formula=entry.variants.formula if entry else None,
     )
-    said = _notes(config) if draft.privacy.private else []
+    if draft.privacy.private:
+        said = _notes(config)
+    else:
+        said = []
     return replace(found, warnings=(*found.warnings, *said))
 
 
@@ -141,8 +144,14 @@ def _draft(config: Config) -> tuple[RunSketch, Recipe]:
 
 def at_start(config: Config, training: Training) -> list[str]:
     """Warnings at the start of a run, a sentence or two each."""
-    gone = [] if config.privacy.secure is None else [f"privacy.secure {SECURE_IS_GONE}"]
-    said = _notes(config) if training.plan.privacy.private else []
+    if config.privacy.secure is None:
+        gone = []
+    else:
+        gone = [f"privacy.secure {SECURE_IS_GONE}"]
+    if training.plan.privacy.private:
+        said = _notes(config)
+    else:
+        said = []
     return [*gone, *advice.of_training(training), *said]
 
 
@@ -178,7 +187,10 @@ def client_tests(config: Config, split: Split, n_clients: int) -> list[Subset[An
     for client, own in enumerate(divide(config, split)):
         writers = split.writers[torch.as_tensor(own.indices)].unique()
         places = torch.isin(split.test_writers, writers).nonzero()[:, 0].tolist()
-        found[client] = Subset(split.test, places) if places else None
+        if places:
+            found[client] = Subset(split.test, places)
+        else:
+            found[client] = None
     return found
 
 
@@ -187,8 +199,13 @@ def client_names(config: Config, split: Split, n_clients: int) -> list[str] | No
     if config.data.partition.kind != "by_writer" or split.writers is None or not split.writer_names:
         return None
     names = [split.writer_names[writer] for writer in split.writers.unique().tolist()]
-    of_server = [] if config.problem.server is None else ["server"]
-    return [*names, *of_server] if len(names) + len(of_server) == n_clients else None
+    if config.problem.server is None:
+        of_server = []
+    else:
+        of_server = ["server"]
+    if len(names) + len(of_server) == n_clients:
+        return [*names, *of_server]
+    return None
 
 
 def make_model(config: Config, seen: PublicDataInfo) -> tuple[nn.Module, nn.Module]:
@@ -227,8 +244,14 @@ def divided(section: DataSection, split: Split) -> list[Subset[Any]]:
 def outline(config: Config) -> PublicDataInfo:
     """Sizes and shapes of a configuration's data; the data are read only if these are not known beforehand."""
     wanted, server = config.data.partition, config.problem.server
-    facts = DATASETS[config.data.name].facts if config.data.name in DATASETS else None
-    sizes = known_sizes(wanted.kind, facts.n_train, wanted.n_clients) if facts else None
+    if config.data.name in DATASETS:
+        facts = DATASETS[config.data.name].facts
+    else:
+        facts = None
+    if facts:
+        sizes = known_sizes(wanted.kind, facts.n_train, wanted.n_clients)
+    else:
+        sizes = None
     if facts is None or sizes is None or server is not None:
         split = load_data(config)
         datasets = divide(config, split)

@@ -76,6 +76,12 @@ def override(given: dict[str, Any], setting: str) -> dict[str, Any]:
 
 
 def _set(section: object, keys: Sequence[str], value: object) -> dict[str, Any]:
-    inside: dict[str, Any] = section if isinstance(section, dict) else {}
-    changed = value if len(keys) == 1 else _set(inside.get(keys[0]), keys[1:], value)
+    if isinstance(section, dict):
+        inside: dict[str, Any] = section
+    else:
+        inside = {}
+    if len(keys) == 1:
+        changed = value
+    else:
+        changed = _set(inside.get(keys[0]), keys[1:], value)
     return {**inside, keys[0]: changed}

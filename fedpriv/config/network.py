@@ -55,7 +55,9 @@ class CohortChoice(Choice):
             return PoissonCohort(self.poisson)
         if self.cyclic is not None:
             return self.cyclic
-        return FixedCohort(self.fixed) if self.fixed is not None else Everyone()
+        if self.fixed is not None:
+            return FixedCohort(self.fixed)
+        return Everyone()
 
 
 class NetworkSection(Section):
@@ -77,7 +79,10 @@ class NetworkSection(Section):
         cohort = self.cohort.build()
         if self.topology.name == "star":
             if self.activity.name != "always" or self.outages:
-                field, value = ("outages", str(self.outages)) if self.outages else ("activity", self.activity.name)
+                if self.outages:
+                    field, value = ("outages", str(self.outages))
+                else:
+                    field, value = ("activity", self.activity.name)
                 raise ConfigError(f"network.{field}", value, "belongs to graphs; on a star say network.cohort")
             return Star(n_clients, cohort)
         if not isinstance(cohort, Everyone):
@@ -89,7 +94,10 @@ class NetworkSection(Section):
             raise ConfigError("network.mixing", self.mixing.name, fix)
         graph = checked(self.topology.build(n_clients=n_clients), n_clients)
         rule = self.mixing.rule()
-        weights = rule(graph).toarray() if self.mixing.name == "file" else rule
+        if self.mixing.name == "file":
+            weights = rule(graph).toarray()
+        else:
+            weights = rule
         activity: Activity = self.activity.build()
         return Graph(graph, weights, activity=activity, outages=self.outages, mixing_steps=self.mixing_steps)
 

@@ -41,5 +41,8 @@ class ProblemSection(Section):
     def everyones(self) -> list[Problem]:
         """The problem of each client, and that of the server if it has constraints."""
         problem = Problem(self.objective.build(), tuple(constraint.build() for constraint in self.constraints))
-        server = [] if self.server is None else [tuple(constraint.build() for constraint in self.server.constraints)]
+        if self.server is None:
+            server = []
+        else:
+            server = [tuple(constraint.build() for constraint in self.server.constraints)]
         return [problem, *(Problem(None, constraints) for constraints in server)]

@@ -55,7 +55,9 @@ _WORDS = {kind: name for name, kind in SCHEDULES.items()}
 
 
 def _written(made: Any) -> object:  # noqa: ANN401 - a schedule
-    return {"function": made.reference} if isinstance(made, Named) else {_WORDS[type(made)]: asdict(made)}
+    if isinstance(made, Named):
+        return {"function": made.reference}
+    return {_WORDS[type(made)]: asdict(made)}
 
 
 _SCHEDULE: Any = Annotated[Schedule, AfterValidator(_OneSchedule.made), PlainSerializer(_written), Tag("@schedule")]
@@ -67,8 +69,14 @@ def spelled(number: Any, fields: type) -> Any:  # noqa: ANN401 - annotations
     def which(given: object) -> str:
         if isinstance(given, dict):
             meant = any(get_close_matches(str(key), Schedule.model_fields) for key in given)
-            return "@schedule" if meant else "@fields"
-        return "@fields" if isinstance(given, fields) else "@schedule" if callable(given) else "@number"
+            if meant:
+                return "@schedule"
+            return "@fields"
+        if isinstance(given, fields):
+            return "@fields"
+        if callable(given):
+            return "@schedule"
+        return "@number"
 
     by_number, by_fields = Annotated[number, Tag("@number")], Annotated[named_fields(fields), Tag("@fields")]
     return Annotated[Union[by_number, by_fields, _SCHEDULE], Discriminator(which)]  # noqa: UP007 - made at run time

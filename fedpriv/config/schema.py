@@ -84,7 +84,9 @@ class DataSection(Plugin):
 
 
 def _as_file(given: object) -> object:
-    return {"file": given} if isinstance(given, str) else given
+    if isinstance(given, str):
+        return {"file": given}
+    return given
 
 
 class ModelSection(Plugin):
@@ -130,7 +132,9 @@ class StrategySection(Plugin):
     @classmethod
     def variants(cls, name: str) -> tuple[dict[str, str], ...]:
         """None, and `published` where a paper's is known."""
-        return ({}, {"variant": "published"}) if STRATEGIES[name].variants.published else ({},)
+        if STRATEGIES[name].variants.published:
+            return ({}, {"variant": "published"})
+        return ({},)
 
     @classmethod
     def builder(cls, own: Mapping[str, Any]) -> Callable[..., Strategy | Recipe]:
@@ -138,7 +142,10 @@ class StrategySection(Plugin):
         name = own["name"]
         if own.get("variant") != "published":
             return super().builder(own)
-        found = STRATEGIES[name].variants.published if name in STRATEGIES else None
+        if name in STRATEGIES:
+            found = STRATEGIES[name].variants.published
+        else:
+            found = None
         if found is None:
             having = ", ".join(name for name, entry in STRATEGIES.items() if entry.variants.published)
             raise ConfigError("strategy.variant", "published", f"{name} has no published variant; these have: {having}")
@@ -147,11 +154,20 @@ class StrategySection(Plugin):
     def recipe(self, rounds: int, epsilon_bar: float | None, active_fraction: float = 1.0) -> Recipe:
         """Build the strategy, with its schedule and published noise if it has any."""
         made: Any = self.build(rounds=rounds, epsilon_bar=epsilon_bar, active_fraction=active_fraction)
-        after = STRATEGIES[self.name].variants.after if self.name in STRATEGIES else Recipe
-        recipe = after(made) if isinstance(made, Strategy) else made
+        if self.name in STRATEGIES:
+            after = STRATEGIES[self.name].variants.after
+        else:
+            after = Recipe
+        if isinstance(made, Strategy):
+            recipe = after(made)
+        else:
+            recipe = made
         if not isinstance(recipe, Recipe):
             raise ConfigError("strategy", self.name, f"gives a {type(made).__name__}; give a fedpriv.Strategy")
-        name = self.name if self.variant == "sound" else f"{self.name} ({self.variant})"
+        if self.variant == "sound":
+            name = self.name
+        else:
+            name = f"{self.name} ({self.variant})"
         return replace(recipe, strategy=replace(recipe.strategy, name=name))
 
 

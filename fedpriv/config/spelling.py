@@ -77,7 +77,9 @@ def by_fields(kind: type, spellings: Mapping[Any, Any], words: Mapping[str, str]
     model = options_model(kind, spellings=spellings, words=words)
 
     def spelled(name: str) -> str:
-        return name if words is None else words.get(name, name)
+        if words is None:
+            return name
+        return words.get(name, name)
 
     def read(chosen: BaseModel) -> object:
         given = dict(chosen)
@@ -105,7 +107,9 @@ def number_or(number: Any, kind: type) -> Any:  # noqa: ANN401 - annotations
     """Spelling of a number, or of an object of this class by its fields."""
 
     def which(given: object) -> str:
-        return "@fields" if isinstance(given, dict | kind) else "@number"
+        if isinstance(given, dict | kind):
+            return "@fields"
+        return "@number"
 
     by_number, by_fields = Annotated[number, Tag("@number")], Annotated[named_fields(kind), Tag("@fields")]
     return Annotated[Union[by_number, by_fields], Discriminator(which)]  # noqa: UP007 - made at run time
@@ -131,7 +135,10 @@ def wrapped(factory: Callable[..., Strategy], **around: Callable[..., Strategy])
         given = {name: options.pop(name, None) for name in around}
         strategy = factory(**options)
         for name, section in given.items():
-            strategy = strategy if section is None else around[name](strategy, **dict(section))
+            if section is None:
+                strategy = strategy
+            else:
+                strategy = around[name](strategy, **dict(section))
         return strategy
 
     more = [

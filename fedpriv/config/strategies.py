@@ -43,7 +43,10 @@ def _declared(what: str) -> dict[str, Any]:
 def _rows() -> Iterator[tuple[str, StrategyEntry]]:
     variants, around = _declared("VARIANTS"), _declared("AROUND")
     for name, row in _declared("NAMES").items():
-        build = wrapped(row.build, **around[name]) if name in around else row.build
+        if name in around:
+            build = wrapped(row.build, **around[name])
+        else:
+            build = row.build
         yield name, StrategyEntry(build, row.description, variants.get(name, Variants()))
 
 

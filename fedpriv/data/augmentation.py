@@ -234,7 +234,9 @@ def _form(value: object, skip: int = 0) -> str:
     shapes = [f"{tuple(part.shape[skip:])} {str(part.dtype).removeprefix('torch.')}" for part in leaves(tree)]
     if len(shapes) == 1 and isinstance(value, Tensor):
         return shapes[0]
-    return f"{structure(tree)} of {', '.join(shapes)}" if shapes else f"a {type(value).__name__} without tensors"
+    if shapes:
+        return f"{structure(tree)} of {', '.join(shapes)}"
+    return f"a {type(value).__name__} without tensors"
 
 
 AUGMENTATIONS = Registry(

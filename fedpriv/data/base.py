@@ -141,7 +141,10 @@ def as_inputs(pixels: Tensor, *, flat: bool, transforms: Sequence[TransformName]
         transforms: Names of functions of single images, applied in order; see `fedpriv.data.transforms`.
     """
     images = apply(pixels, transforms)
-    return images.flatten(1) if flat else images  # [n, c, h, w] -> [n, c*h*w]
+    # [n, c, h, w] -> [n, c*h*w]
+    if flat:
+        return images.flatten(1)
+    return images
 
 
 def _is_plain(dataset: Dataset[Any]) -> TypeGuard[TensorDataset]:
@@ -150,7 +153,10 @@ def _is_plain(dataset: Dataset[Any]) -> TypeGuard[TensorDataset]:
 
 
 def _check_examples(inputs: Tensor, labels: Tensor, n_classes: int | None, name: str, *, first: int) -> None:
-    finite = torch.isfinite(inputs).flatten(1).all(1) if inputs.dim() > 1 else torch.isfinite(inputs)
+    if inputs.dim() > 1:
+        finite = torch.isfinite(inputs).flatten(1).all(1)
+    else:
+        finite = torch.isfinite(inputs)
     if not finite.all():
         index = int((~finite).nonzero()[0, 0])
         raise DataError(f"{name}[{first + index}] has an input that is NaN or infinite: drop or repair that example")

@@ -40,9 +40,9 @@ class Column:
         return _DIGITS.fullmatch(text) is not None and self.low <= int(text) <= self.high
 
     def __str__(self) -> str:
-        return (
-            f"one of {cut(', '.join(self.words))}" if self.words else f"a whole number from {self.low} to {self.high}"
-        )
+        if self.words:
+            return f"one of {cut(', '.join(self.words))}"
+        return f"a whole number from {self.low} to {self.high}"
 
 
 def check_rows(path: Path, rows: Sequence[Sequence[str]], columns: Sequence[Column]) -> None:

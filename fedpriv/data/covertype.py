@@ -53,9 +53,15 @@ def covertype(
     path = _find(root, file)
     rows = _read(path)
     labels = torch.from_numpy(rows[:, -1].astype(np.int64)) - 1
-    y = (labels == 1).long() if target == "binary" else labels
+    if target == "binary":
+        y = (labels == 1).long()
+    else:
+        y = labels
     x = _features(rows[:, :-1])
-    count = round(0.86 * len(x)) if n_train is None else n_train
+    if n_train is None:
+        count = round(0.86 * len(x))
+    else:
+        count = n_train
     if not 1 <= count < len(x):
         raise ConfigError("data.n_train", count, f"the file has {len(x)} rows; leave at least one for testing")
     order = torch.from_numpy(np.random.default_rng(seed).permutation(len(x)))
@@ -80,7 +86,10 @@ def _find(root: str | None, file: str | None) -> Path:
     shared = os.environ.get("FEDPRIV_DATA")
     if root is None and shared is None:
         raise DataError("Covertype: no root given and FEDPRIV_DATA is unset: set root to the folder of covtype.data.gz")
-    folder = Path(root) if root else Path(shared or "") / "covertype"
+    if root:
+        folder = Path(root)
+    else:
+        folder = Path(shared or "") / "covertype"
     for name in (file,) if file else _FILES:
         if (folder / name).is_file():
             return folder / name
@@ -89,7 +98,10 @@ def _find(root: str | None, file: str | None) -> Path:
 
 def _read(path: Path) -> np.ndarray:
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        if path.suffix == ".gz":
+            content = gzip.decompress(path.read_bytes())
+        else:
+            content = path.read_bytes()
         rows = np.loadtxt(content.decode("ascii").splitlines(), delimiter=",", ndmin=2)
     except (OSError, EOFError, ValueError) as error:
         raise DataError(f"{path} cannot be read ({error}): get it again") from error

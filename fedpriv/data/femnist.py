@@ -73,7 +73,10 @@ def femnist(
     """
     folder = _folder(root)
     is_leaf = files is None and (folder / "train").is_dir()
-    train_rows, test_rows, names = _read_leaf(folder) if is_leaf else _read_npz_files(folder, files)
+    if is_leaf:
+        train_rows, test_rows, names = _read_leaf(folder)
+    else:
+        train_rows, test_rows, names = _read_npz_files(folder, files)
 
     writers, counts = np.unique(train_rows.writers, return_counts=True)
     chosen = writers[counts >= min_examples][:max_writers]
@@ -104,14 +107,20 @@ def _folder(root: str | None) -> Path:
     fix = "set root to LEAF's folder with train/ and test/ (made by its preprocess.sh), or to one with npz files"
     if root is None and shared is None:
         raise DataError(f"FEMNIST: no root given and FEDPRIV_DATA is unset: {fix}")
-    folder = Path(root) if root else Path(shared or "") / "femnist"
+    if root:
+        folder = Path(root)
+    else:
+        folder = Path(shared or "") / "femnist"
     if not folder.is_dir():
         raise DataError(f"FEMNIST: no folder {folder}: {fix}")
     return folder
 
 
 def _read_npz_files(folder: Path, files: Sequence[str] | None) -> _Read:
-    paths = [folder / name for name in files] if files is not None else sorted(folder.glob("*.npz"))
+    if files is not None:
+        paths = [folder / name for name in files]
+    else:
+        paths = sorted(folder.glob("*.npz"))
     if not paths:
         raise DataError(f"FEMNIST: {folder} has neither train/ and test/ with json files nor npz files: check root")
     tables = [_read_npz(path) for path in paths]

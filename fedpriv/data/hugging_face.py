@@ -75,7 +75,10 @@ def hugging_face(
         DataError: there are no such data, or a value is missing or not listed; names it.
     """
     rows = {name: _read(Path(path), name) for name in (train, test)}
-    listed = _class_names(rows[train], label) if classes is None else classes
+    if classes is None:
+        listed = _class_names(rows[train], label)
+    else:
+        listed = classes
     ranges = {name: ends for name, ends in (numbers or {}).items() if name != input}
     named = dict.fromkeys([*ranges, *(categories or ()), *(missing or ()), *indicators])
     if input is not None and (extra := [name for name in named if name != label]):

@@ -46,14 +46,28 @@ def libsvm(
     if classes is not None and len(set(classes)) < max(2, len(classes)):
         raise ConfigError("data.classes", [*classes], "list two or more labels, each once")
     shared = os.environ.get("FEDPRIV_DATA")
-    folder = Path(root) if root else Path(shared) / "libsvm" if shared else Path()
+    if root:
+        folder = Path(root)
+    elif shared:
+        folder = Path(shared) / "libsvm"
+    else:
+        folder = Path()
     parts: list[TensorDataset] = []
     for path in (folder / train, folder / test):
         inputs, labels = _read(path, n_features)
-        inputs = torch.cat([inputs, torch.ones(len(inputs), 1)], 1) if bias else inputs
-        inputs = torch.nn.functional.normalize(inputs) if normalize else inputs
+        if bias:
+            inputs = torch.cat([inputs, torch.ones(len(inputs), 1)], 1)
+        else:
+            inputs = inputs
+        if normalize:
+            inputs = torch.nn.functional.normalize(inputs)
+        else:
+            inputs = inputs
         parts.append(TensorDataset(inputs, _targets(labels, classes, path)))
-    n_classes = None if classes is None else len(classes)
+    if classes is None:
+        n_classes = None
+    else:
+        n_classes = len(classes)
     about = f"{train}: {len(parts[0])} train and {len(parts[1])} test rows of {n_features} features"
     return Split(parts[0], parts[1], n_classes, None, about)
 

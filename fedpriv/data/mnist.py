@@ -84,7 +84,12 @@ def read_idx(path: Path, *, n_axes: int) -> Tensor:
 def _folder(root: str | None, *, download: bool) -> Path:
     cache = Path.home() / ".cache" / "fedpriv"
     shared = os.environ.get("FEDPRIV_DATA")
-    places = [Path(root)] if root else [Path(shared) / "mnist", cache] if shared else [cache]
+    if root:
+        places = [Path(root)]
+    elif shared:
+        places = [Path(shared) / "mnist", cache]
+    else:
+        places = [cache]
     for place in places:
         if all(_candidates(place, name) for name in _FILES):
             return place

@@ -75,12 +75,17 @@ class RowDataset(Dataset[tuple[Nested, Tensor]]):
         """The pair of a row."""
         row = self.rows[index]
         read = {name: _tensor(row[name], f"row {index}: {name}") for name in (*self._names, self.target)}
-        target = read.pop(self.target) if self.target not in self._names else read[self.target]
+        if self.target not in self._names:
+            target = read.pop(self.target)
+        else:
+            target = read[self.target]
         return (read[self.inputs] if isinstance(self.inputs, str) else dict[str, Nested](read)), target
 
     @property
     def _names(self) -> Sequence[str]:
-        return (self.inputs,) if isinstance(self.inputs, str) else self.inputs
+        if isinstance(self.inputs, str):
+            return (self.inputs,)
+        return self.inputs
 
 
 def _tensor(value: object, place: str) -> Tensor:
@@ -91,7 +96,9 @@ def _tensor(value: object, place: str) -> Tensor:
             fix = 'cast the column: dataset.cast_column(name, datasets.Image(mode="RGB"))'
             raise DataError(f"{place} is an image of mode {value.mode}, not L or RGB: {fix}")
         pixels = torch.from_numpy(np.array(value)).float() / 255
-        return pixels.unsqueeze(0) if pixels.ndim == 2 else pixels.permute(2, 0, 1).contiguous()
+        if pixels.ndim == 2:
+            return pixels.unsqueeze(0)
+        return pixels.permute(2, 0, 1).contiguous()
     try:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -104,7 +104,9 @@ class TableEncoder:
     @property
     def n_classes(self) -> int | None:
         """Number of classes; None where targets are numbers."""
-        return None if self.classes is None else len(self.classes)
+        if self.classes is None:
+            return None
+        return len(self.classes)
 
     @property
     def target_scale(self) -> float:
@@ -148,7 +150,9 @@ class TableEncoder:
 
     def targets(self, table: Table) -> Tensor:
         """The targets of a table of text, `[n]`; see `dataset`."""
-        return self._scaled(table, self.label) if self.classes is None else self._places(table, self.label)
+        if self.classes is None:
+            return self._scaled(table, self.label)
+        return self._places(table, self.label)
 
     @cached_property
     def _features(self) -> list[str]:
@@ -187,7 +191,10 @@ class TableEncoder:
         stand_in = self.missing.get(name, (low + high) / 2 if name in self.indicators else math.nan)
         found: list[float] = []
         for place, text in enumerate(table.columns[name]):
-            value = float(stand_in) if self._is_gap(name, text) else _number(text)
+            if self._is_gap(name, text):
+                value = float(stand_in)
+            else:
+                value = _number(text)
             if not math.isfinite(value):
                 fix = self._fix(name, text, "correct it, or drop the row")
                 raise DataError(f"{table.row(place)}: {name} = {shown(text)} is not a number: {fix}")
@@ -202,11 +209,20 @@ class TableEncoder:
     def _places(self, table: Table, name: str) -> Tensor:
         """The place of each row's value among those that are listed, int64 `[n]`; after them where there is none."""
         places = {value: place for place, value in enumerate(self._values(name))}
-        stand_in = places.get(str(self.missing[name])) if name in self.missing else None
-        stand_in = len(places) if stand_in is None and name in self.indicators else stand_in
+        if name in self.missing:
+            stand_in = places.get(str(self.missing[name]))
+        else:
+            stand_in = None
+        if stand_in is None and name in self.indicators:
+            stand_in = len(places)
+        else:
+            stand_in = stand_in
         found: list[int] = []
         for at, text in enumerate(table.columns[name]):
-            place = stand_in if self._is_gap(name, text) else places.get(text)
+            if self._is_gap(name, text):
+                place = stand_in
+            else:
+                place = places.get(text)
             if place is None:
                 fix = f"is none of {cut(', '.join(places))}: {self._fix(name, text, 'correct it, or list it')}"
                 raise DataError(f"{table.row(at)}: {name} = {shown(text)} {fix}")

@@ -155,7 +155,10 @@ def breast_cancer(
         table = np.array([row for row in rows if "?" not in row], dtype=np.float64)
         x, y = table[:, 1:10], (table[:, 10] == 4).astype(np.int64)
         patients, low, high = table[:, 0].astype(np.int64), np.full(9, 1.0), np.full(9, 10.0)  # grades from 1 to 10
-    x = (x - x.mean(0)) / x.std(0) if protocol == "paper" else 2 * (x - low) / (high - low) - 1
+    if protocol == "paper":
+        x = (x - x.mean(0)) / x.std(0)
+    else:
+        x = 2 * (x - low) / (high - low) - 1
     x = x if features is None else x[:, list(features)]
     about = f"breast cancer ({variant}), {x.shape[1]} features, 2 classes"
     return _split(_with_bias(x) if bias else x, y, patients, protocol, seed, about)
@@ -176,7 +179,10 @@ def monks(*, root: str | None = None, bias: bool = True, protocol: Protocol = "h
     """
     folder = _folder(root, "monks")
     # the test file is the whole domain, and the train file a part of it
-    files = ("monks-1.test",) if protocol == "held_out" else ("monks-1.train", "monks-1.test")
+    if protocol == "held_out":
+        files = ("monks-1.test",)
+    else:
+        files = ("monks-1.train", "monks-1.test")
     rows = [line.split() for name in files for line in _lines(folder / name)]
     check_rows(folder, [row[:-1] for row in rows], MONKS)  # the last is a name
     table = np.array([row[:7] for row in rows], dtype=np.int64)
@@ -200,7 +206,10 @@ def _split(x: Array, y: Integers, owner: Integers, protocol: Protocol, seed: int
 def _complete(folder: Path, name: str) -> list[list[str]]:
     """The rows of a file of Adult without missing values."""
     path = folder / name
-    path = path if path.exists() else folder / f"{name}.gz"
+    if path.exists():
+        path = path
+    else:
+        path = folder / f"{name}.gz"
     return [row for row in _fields(path, ADULT, comment="|") if MISSING not in row]
 
 
@@ -227,7 +236,10 @@ def _folder(root: str | None, name: str) -> Path:
     shared = os.environ.get("FEDPRIV_DATA")
     if root is None and shared is None:
         raise DataError(f"{name}: no root given and FEDPRIV_DATA is unset: set root to the folder with its files")
-    folder = Path(root) if root else Path(shared or "") / name
+    if root:
+        folder = Path(root)
+    else:
+        folder = Path(shared or "") / name
     if not folder.is_dir():
         raise DataError(f"{name}: no folder {folder}: set root, or FEDPRIV_DATA to a folder that has {name}/")
     return folder
@@ -235,7 +247,10 @@ def _folder(root: str | None, name: str) -> Path:
 
 def _lines(path: Path) -> list[str]:
     try:
-        text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        if path.suffix == ".gz":
+            text = gzip.decompress(path.read_bytes())
+        else:
+            text = path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read ({error}): fetch it again") from error
     return [line for line in text.decode("utf-8", "replace").splitlines() if line.strip()]

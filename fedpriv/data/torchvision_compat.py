@@ -59,6 +59,9 @@ def _versions_and_fix() -> str:
         found = importlib.metadata.version("torchvision")
     except importlib.metadata.PackageNotFoundError:
         return "it is not installed; pip install torchvision"
-    index = "cpu" if torch.version.cuda is None else "cu" + torch.version.cuda.replace(".", "")
+    if torch.version.cuda is None:
+        index = "cpu"
+    else:
+        index = "cu" + torch.version.cuda.replace(".", "")
     command = f"pip install --upgrade torch torchvision --index-url https://download.pytorch.org/whl/{index}"
     return f"found torch {torch.__version__} and torchvision {found}; install a matching pair: {command}"

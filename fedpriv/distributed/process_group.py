@@ -74,7 +74,10 @@ class ProcessGroup:
             for rank, tensor in tensors.items()
         ]
         with self._lost_peer_as_error():
-            pending = dist.batch_isend_irecv(operations) if operations else []
+            if operations:
+                pending = dist.batch_isend_irecv(operations)
+            else:
+                pending = []
         yield
         with self._lost_peer_as_error():
             for work in pending:
@@ -114,7 +117,10 @@ class ProcessGroup:
         with self._report_failure():
             value = make()
             data = _pickled(value)
-        inline = data if len(data) <= _MAX_INLINE_BYTES else None
+        if len(data) <= _MAX_INLINE_BYTES:
+            inline = data
+        else:
+            inline = None
         self._exchange_or_raise(None, inline)
         if inline is None:
             with self._lost_peer_as_error():
@@ -135,7 +141,9 @@ class ProcessGroup:
         received: list[Any] = [None] * self.world_size
         with self._lost_peer_as_error():
             dist.gather_object(value, received if self.rank == 0 else None, self._leader, self._handle)
-        return received if self.rank == 0 else []
+        if self.rank == 0:
+            return received
+        return []
 
     @contextmanager
     def raise_together(self) -> Generator[None]:
@@ -209,7 +217,10 @@ def join_processes(timeout: float) -> ProcessGroup:
         ProcessError: the other processes do not come.
     """
     wait = timedelta(seconds=timeout)
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+    if torch.cuda.is_available() and dist.is_nccl_available():
+        backend = "cpu:gloo,cuda:nccl"
+    else:
+        backend = "gloo"
     if dist.is_initialized():
         return ProcessGroup(cast("dist.ProcessGroup", dist.new_group(timeout=wait, backend=backend)), timeout)
     if not dist.is_torchelastic_launched():

@@ -73,7 +73,10 @@ def gather_rows(rows: Tensor, part: ClientShard, communicator: Communicator) -> 
 
 def shard_state(progress: TrainState, part: ClientShard) -> TrainState:
     """Returns the state of this process's clients, from that of all; with the first client's rows if it has none."""
-    ids = part.ids if len(part.ids) else torch.zeros(1, dtype=torch.long)
+    if len(part.ids):
+        ids = part.ids
+    else:
+        ids = torch.zeros(1, dtype=torch.long)
     sharded: dict[str, Leaf] = {}
     for name, leaf in _leaves_of(progress).items():
         if isinstance(leaf, Tensor) and _kind(name, leaf, part.n_clients) != "single":
@@ -111,7 +114,9 @@ def _kind(name: str, leaf: Leaf, n_clients: int) -> Kind:
     least_dimensions = 2 if is_server_state else 1
     if not isinstance(leaf, Tensor) or leaf.ndim < least_dimensions or len(leaf) != n_clients or n_clients < 2:
         return "single"
-    return "shared_row" if leaf.stride(0) == 0 else "rows"
+    if leaf.stride(0) == 0:
+        return "shared_row"
+    return "rows"
 
 
 def _rows_to_send(leaf: Leaf, n_local: int) -> Tensor:

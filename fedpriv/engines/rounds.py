@@ -114,7 +114,9 @@ class SumOnlyView:
 
 def server_view(network: RoundNetwork, privacy: Privacy) -> Network:
     """The network as the aggregator may use it: `SumOnlyView` if `trust` allows only sums."""
-    return SumOnlyView(network) if privacy.private and privacy.trust.sums_only else network
+    if privacy.private and privacy.trust.sums_only:
+        return SumOnlyView(network)
+    return network
 
 
 @dataclass(frozen=True)
@@ -323,12 +325,21 @@ def _next(
 ) -> TrainState:
     """Both halves, with nothing between them but a call, messages and a reply."""
     here = network.here(cohort, before.received)
-    some = None if len(here) == len(before.received) else here
-    local = before.local if some is None else select_rows(before.local, some)
+    if len(here) == len(before.received):
+        some = None
+    else:
+        some = here
+    if some is None:
+        local = before.local
+    else:
+        local = select_rows(before.local, some)
     call = ClientInput(before.round, cohort, take_rows(before.received, some), shared_leaves(before.local))
     message, local = client_update(strategy, oracle, call, local)
     reply = server_update(strategy, seen, message, before.reply)
-    local = local if some is None else scatter_rows(before.local, some, local)
+    if some is None:
+        local = local
+    else:
+        local = scatter_rows(before.local, some, local)
     sent = before.numbers_sent + network.numbers_sent + network.answers * reply.received.shape[1]
     return TrainState(before.round + 1, reply.received, local, reply.server, reply.output, reply.models, sent)
 

@@ -113,7 +113,9 @@ class ShardedGraph:
 
     def fill(self, rows: Tensor, others: Tensor) -> Tensor:
         """The active nodes' rows, and those of `others` for the rest here: `[k, dim], [n, dim] -> [n, dim]`."""
-        return rows if len(rows) == len(others) else others.index_copy(0, self._rows.to(others.device), rows)
+        if len(rows) == len(others):
+            return rows
+        return others.index_copy(0, self._rows.to(others.device), rows)
 
     def _border_of(self, weights: Weights, like: Tensor) -> BorderExchange:
         owner, me = np.searchsorted(self._ends, self._cohort.numpy(), side="right"), self._communicator.rank

@@ -62,7 +62,9 @@ class ShardedStar(Star):
 
     def fill(self, rows: Tensor, others: Tensor) -> Tensor:
         """The participants' rows, and those of `others` for the rest: `[k, dim], [n, dim] -> [n, dim]`."""
-        return rows if len(rows) == len(others) else others.index_copy(0, self._rows.to(others.device), rows)
+        if len(rows) == len(others):
+            return rows
+        return others.index_copy(0, self._rows.to(others.device), rows)
 
     def gather(self, rows: Tensor) -> Tensor:
         """Rows stay where they are."""

@@ -184,7 +184,10 @@ class SharedLedger:
         checksum = bytes.fromhex(record.digest or "")
         facts = hashlib.blake2b(repr(replace(record, digest=None)).encode(), digest_size=8).digest()
         gathered = self.communicator.all_gather_bytes(facts + checksum)
-        compared = gathered if self.replicated else [received[: len(facts)] for received in gathered]
+        if self.replicated:
+            compared = gathered
+        else:
+            compared = [received[: len(facts)] for received in gathered]
         if len({*compared}) > 1:
             fix = "processes ask different questions or price them differently: a fault of the strategy"
             raise PrivacyError(f"round {record.round}, {record.query}: {fix}; train in one process")

@@ -74,7 +74,10 @@ class DiskStore:
             ConfigError: the strategy's clients do not start alike.
             FedprivError: a file cannot be written, or is not that of the checkpoint.
         """
-        tables = None if restart is None else flatten_with_names(restart.local)
+        if restart is None:
+            tables = None
+        else:
+            tables = flatten_with_names(restart.local)
         first = initial_state(strategy, params, lambda init, rows: self._opened(init, rows, tables))
         if restart is None or tables is None:
             return first
@@ -90,10 +93,16 @@ class DiskStore:
             if not isinstance(other, Tensor) or not torch.equal(other, leaf.expand_as(other)):
                 fix = f"this strategy's clients start with different rows ({name}); leave it out"
                 raise ConfigError("compute.state", "disk", fix)
-            path = None if self._folder is None else self._folder / f"client_state.{len(self._files)}"
+            if self._folder is None:
+                path = None
+            else:
+                path = self._folder / f"client_state.{len(self._files)}"
             file = RowFile(path, leaf[0].numel() * leaf.element_size())
             self._files.append(file)
-            table = file.started(_bytes(leaf).tobytes(), len(params)) if tables is None else torch.empty(0, 2)
+            if tables is None:
+                table = file.started(_bytes(leaf).tobytes(), len(params))
+            else:
+                table = torch.empty(0, 2)
             return DiskRows(file, table, leaf[0])
 
         return tree_map_with_name(stored, one)
@@ -128,7 +137,10 @@ class DiskRows(RowStore):
 
     def taken(self, cohort: Tensor | None) -> Tensor:
         """See `RowStore`."""
-        entries = self.table if cohort is None else self.table[cohort.cpu()]
+        if cohort is None:
+            entries = self.table
+        else:
+            entries = self.table[cohort.cpu()]
         rows = torch.from_numpy(self.file.read(entries)).flatten()
         return rows.view(self.like.dtype).reshape(len(entries), *self.like.shape).to(self.like.device)
 
@@ -137,7 +149,10 @@ class DiskRows(RowStore):
         if rows.shape[1:] != self.like.shape or rows.dtype != self.like.dtype:
             fix = f"rows of clients' state were {tuple(self.like.shape)} and are {tuple(rows.shape[1:])}; leave it out"
             raise ConfigError("compute.state", "disk", fix)
-        cohort = torch.arange(len(self.table)) if cohort is None else cohort.cpu()
+        if cohort is None:
+            cohort = torch.arange(len(self.table))
+        else:
+            cohort = cohort.cpu()
         return replace(self, table=self.file.written(self.table, cohort, _bytes(rows)))
 
     @property

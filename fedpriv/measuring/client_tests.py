@@ -56,7 +56,11 @@ def checked_names(names: Sequence[str] | None, n_clients: int) -> tuple[str, ...
 def together(test: Dataset[Any] | None, tests: Tests) -> Dataset[Any] | None:
     """All public test examples, those that are in two sets twice."""
     parts = [*([] if test is None else [test]), *tests.values()]
-    return parts[0] if len(parts) == 1 else ConcatDataset(parts) if parts else None
+    if len(parts) == 1:
+        return parts[0]
+    if parts:
+        return ConcatDataset(parts)
+    return None
 
 
 def known_of(names: Sequence[str], tests: Tests) -> list[str]:
@@ -85,7 +89,10 @@ class ClientTests:
 
     def each(self, models: Tensor) -> dict[int, dict[str, float]]:
         """The test metrics of each client that has a test set, from models as above."""
-        rows = models if len(models) > 1 else models.expand(max(self._batches) + 1, -1)
+        if len(models) > 1:
+            rows = models
+        else:
+            rows = models.expand(max(self._batches) + 1, -1)
         return {client: self._evaluate.on(rows[client], batches) for client, batches in self._batches.items()}
 
 

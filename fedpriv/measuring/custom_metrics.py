@@ -53,7 +53,10 @@ class MetricSet:
         for name, metric in self.given.items():
             taken = f"test_{name}" in metrics.numbers() and f"test_{name}" not in metrics.ERRORS
             if not name.isidentifier() or taken:
-                fix = "is a metric of fedpriv's: take another name" if name.isidentifier() else "must be a plain name"
+                if name.isidentifier():
+                    fix = "is a metric of fedpriv's: take another name"
+                else:
+                    fix = "must be a plain name"
                 raise ConfigError("metrics", name, fix)
             if not (callable(metric) or isinstance(metric, StatefulMetric)):
                 fix = "give a function of outputs and targets, or an object with update, compute and reset"
@@ -76,7 +79,10 @@ class MetricSet:
     def _measured(self, name: str, metric: Any, answered: Sequence[tuple[Tensor, Tensor]]) -> float:  # noqa: ANN401
         try:
             value = _computed(metric, answered)
-            value = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+            if isinstance(value, Tensor) and value.numel() == 1:
+                value = value.item()
+            else:
+                value = value
         except Exception as error:  # whatever a user's metric raises
             fix = f"fails on the test data ({in_short(error)})"
             raise ConfigError(f"metrics.{name}", metric, fix) from error

@@ -44,9 +44,15 @@ class Stop:
         Raises:
             ConfigError: there is no such metric, or it is not known which way is better.
         """
-        name = self.metric if self.metric in known else f"test_{self.metric}"
+        if self.metric in known:
+            name = self.metric
+        else:
+            name = f"test_{self.metric}"
         if name not in known:
-            there = f"there are: {', '.join(known)}" if known else "there are no test data: give some"
+            if known:
+                there = f"there are: {', '.join(known)}"
+            else:
+                there = "there are no test data: give some"
             raise ConfigError("stop.metric", self.metric, f"is no metric on public test data; {there}")
         better = self.better or metrics.direction(name)
         if better is None:
@@ -79,8 +85,13 @@ class EarlyStopping:
         if self.name not in found:
             return self
         value = self.sign * found[self.name]
-        improved = value > -math.inf if self.best is None else value > self.best + self.least
-        return replace(self, best=value, since=0) if improved else replace(self, since=self.since + 1)
+        if self.best is None:
+            improved = value > -math.inf
+        else:
+            improved = value > self.best + self.least
+        if improved:
+            return replace(self, best=value, since=0)
+        return replace(self, since=self.since + 1)
 
     @property
     def stops(self) -> bool:

@@ -89,7 +89,10 @@ class Evaluator:
         """
         named = self._functional.unflatten(params)
         for inputs, targets in self._batches:
-            labels = first(targets).flatten(1)[:, 0] if first(targets).dim() > 1 else first(targets)
+            if first(targets).dim() > 1:
+                labels = first(targets).flatten(1)[:, 0]
+            else:
+                labels = first(targets)
             for at in {int(labels.argmin()), int(labels.argmax())}:
                 x, y = each(lambda t, at=at: t[at : at + 1], (inputs, targets))
                 try:
@@ -160,8 +163,12 @@ class Evaluator:
 
     def _models_at_once(self, batches: Batches, rows: Tensor) -> int:
         if rows.device.type == "cpu":
-            return _AT_ONCE if self._batched and not self._in_turn else 1
-        return max(_EXAMPLES // len(first(batches[0])), 1) if self._batched else 1
+            if self._batched and not self._in_turn:
+                return _AT_ONCE
+            return 1
+        if self._batched:
+            return max(_EXAMPLES // len(first(batches[0])), 1)
+        return 1
 
     def _answers(self, rows: Tensor, batches: Batches) -> Iterator[Answer]:
         """Each model's outputs `[n, b, ...]` on each batch, and the targets."""
@@ -172,13 +179,19 @@ class Evaluator:
         """By metric: numerators and denominators of each model, `[n, 2, groups]`."""
         totals: dict[str, Tensor] = {}
         by_batch = [metric for metric in self._metrics if not metric.whole]
-        of_all = [metric for metric in self._metrics if metric.whole] if self.task.kind in _RANKED else []
+        if self.task.kind in _RANKED:
+            of_all = [metric for metric in self._metrics if metric.whole]
+        else:
+            of_all = []
         kept: list[Answer] = []
         for outputs, targets in answers:
             for metric in by_batch:
                 part = self._parts(metric, outputs, targets)
                 if part is not None:
-                    totals[metric.name] = totals[metric.name] + part if metric.name in totals else part
+                    if metric.name in totals:
+                        totals[metric.name] = totals[metric.name] + part
+                    else:
+                        totals[metric.name] = part
             kept += [(outputs, targets)] if of_all else []
         for metric in of_all:
             all_outputs = [torch.cat(parts) for parts in zip(*(outputs for outputs, _ in kept), strict=True)]
@@ -197,7 +210,9 @@ class Evaluator:
 
         found = of_one(outputs[0])
         if found is None or len(outputs) == 1:
-            return None if found is None else found.unsqueeze(0)
+            if found is None:
+                return None
+            return found.unsqueeze(0)
         if metric.together and isinstance(outputs, Tensor):
             return vmap(of_one)(outputs)
         others = (of_one(other) for other in outputs[1:])
@@ -223,7 +238,9 @@ class Evaluator:
         def of_one(row: Tensor) -> Any:  # noqa: ANN401
             return self._functional.outputs(self._functional.unflatten(row), inputs)
 
-        return vmap(of_one)(rows) if len(rows) > 1 else [of_one(rows[0])]
+        if len(rows) > 1:
+            return vmap(of_one)(rows)
+        return [of_one(rows[0])]
 
     def _some(self, examples: int) -> Batches:
         """The first ones may be easier than the rest, or all of one class."""
@@ -253,4 +270,6 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def _like(values: Tensor, parameter: Tensor) -> Tensor:
-    return values.to(parameter) if values.is_floating_point() else values.to(parameter.device)
+    if values.is_floating_point():
+        return values.to(parameter)
+    return values.to(parameter.device)

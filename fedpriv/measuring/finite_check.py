@@ -64,9 +64,10 @@ class FiniteCheck:
         new = {name: at for name, at in self.first.items() if name not in before.first}
         if not new:
             return None
-        what = (
-            f"the released model is not finite ({_count(models)})" if "model" in new else "the test loss is not finite"
-        )
+        if "model" in new:
+            what = f"the released model is not finite ({_count(models)})"
+        else:
+            what = "the test loss is not finite"
         goes_on = "answers from here on may be noise alone"
         if self.stops:
             goes_on = "the run ends here, charged whole"
@@ -101,4 +102,6 @@ def _count(models: Tensor) -> str:
 
 def _distinct(values: Tensor) -> Tensor:
     """Without the copies of rows that are one row."""
-    return values[:1] if values.ndim == 2 and values.stride(0) == 0 else values
+    if values.ndim == 2 and values.stride(0) == 0:
+        return values[:1]
+    return values

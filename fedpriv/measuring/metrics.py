@@ -108,7 +108,10 @@ def auroc(outputs: Any, targets: Any, loss: Loss, task: Task) -> Tensor | None: 
             continue
         areas[1, label] = 1
         is_finite = bool(np.isfinite(scores[:, label]).all())
-        areas[0, label] = float(roc_auc_score(truth[:, label], scores[:, label])) if is_finite else math.nan
+        if is_finite:
+            areas[0, label] = float(roc_auc_score(truth[:, label], scores[:, label]))
+        else:
+            areas[0, label] = math.nan
     return areas
 
 
@@ -196,7 +199,9 @@ def direction(name: str) -> Literal["higher", "lower"] | None:
     """Which way a metric on test data is better, by its name in a round's file; None if that is not known."""
     spread = {f"client_{row.name}_{part}": row for row in TESTED for part in CLIENT_PARTS}
     row = {row.name: row for row in TESTED}.get(name) or spread.get(name)
-    return None if row is None else row.better
+    if row is None:
+        return None
+    return row.better
 
 
 def numbers() -> list[str]:
@@ -213,7 +218,9 @@ def facts() -> list[str]:
 def value_of(totals: Tensor, *, root: bool = False) -> float:
     """The metric of summed numerators and denominators `[2, groups]`; with `root` the square root of it."""
     mean = float((totals[0] / totals[1])[totals[1] > 0].mean())
-    return math.sqrt(mean) if root and math.isfinite(mean) else mean
+    if root and math.isfinite(mean):
+        return math.sqrt(mean)
+    return mean
 
 
 def shown(facts: Mapping[str, Any], of: Iterable[Metric[object]]) -> dict[str, str]:
@@ -242,7 +249,9 @@ def worst_client(facts: Mapping[str, Any], row: Metric[object]) -> str | None:
     """The name of the client with the worst test metric; None where clients have no names."""
     known = {name: of[row.name] for name, of in facts.get("client_tests", {}).items() if of.get(row.name) is not None}
     order = min if row.better == "higher" else max
-    return order(known, key=known.__getitem__) if known else None
+    if known:
+        return order(known, key=known.__getitem__)
+    return None
 
 
 def panel(known: Callable[[str], object]) -> list[Metric[object]]:

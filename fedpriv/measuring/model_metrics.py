@@ -51,7 +51,9 @@ class ModelMetrics:
 
     def of_clients(self, progress: TrainState) -> dict[str, Any]:
         """Test metrics over clients, each client's model on its own public test set; see `ClientTests`."""
-        return {} if self.client_tests is None else self.client_tests(progress.models)
+        if self.client_tests is None:
+            return {}
+        return self.client_tests(progress.models)
 
     def by_name(self, progress: TrainState) -> dict[str, Any]:
         """The clients' names, and the test metrics of those that have a test set, by name; nothing without names.
@@ -60,13 +62,18 @@ class ModelMetrics:
         """
         if not self.names:
             return {}
-        tested = {} if self.client_tests is None else self.client_tests.each(progress.models)
+        if self.client_tests is None:
+            tested = {}
+        else:
+            tested = self.client_tests.each(progress.models)
         of_each = {self.names[client]: metrics for client, metrics in tested.items()}
         return {"client_names": [*self.names], **({"client_tests": of_each} if of_each else {})}
 
     def of_the_one(self, progress: TrainState) -> dict[str, float]:
         """Test metrics of the model (the mean over nodes), on public data."""
-        return {} if self.evaluate is None else self.evaluate(reported(progress))
+        if self.evaluate is None:
+            return {}
+        return self.evaluate(reported(progress))
 
     def of_nodes(self, progress: TrainState, examples: int | None = None) -> dict[str, Any]:
         """How far apart nodes' models are, and their test metrics; from public and released values.
@@ -126,7 +133,9 @@ class ModelMetrics:
         if not isinstance(local, Priced) or progress.round == 0:
             return {}
         if oracle.privacy.private:
-            return private_report(progress, oracle, local, mesh, part) if isinstance(local, Measured) else {}
+            if isinstance(local, Measured):
+                return private_report(progress, oracle, local, mesh, part)
+            return {}
         h, params = self.strategy.regularizer, mesh.world.broadcast(lambda: reported(progress))
         report = exact_report(progress, oracle.answerer.problem, params, local.multipliers, h, mesh, part)
         if self.start is not None:
@@ -134,7 +143,10 @@ class ModelMetrics:
             names = ("objective", "converged", "outer_rounds", "evaluations", "cpu_seconds")
             report["centralised"] = {name: getattr(best, name) for name in names}
             difference = abs(report["objective"] - best.objective)
-            report["relative_difference"] = difference / abs(best.objective) if best.objective else None
+            if best.objective:
+                report["relative_difference"] = difference / abs(best.objective)
+            else:
+                report["relative_difference"] = None
         return report
 
 
@@ -145,7 +157,9 @@ def models_differ(progress: TrainState) -> bool:
 
 def reported(progress: TrainState) -> Tensor:
     """The model of a run: the mean of the reported models, `[dim]`."""
-    return progress.models.mean(0) if models_differ(progress) else progress.models[0]
+    if models_differ(progress):
+        return progress.models.mean(0)
+    return progress.models[0]
 
 
 def flat(found: dict[str, Any]) -> dict[str, float]:

@@ -98,7 +98,10 @@ def exact_report(
     All places compute it together; what it has a row of is of all clients in the place that leads.
     """
     found, server = kkt(problem, params, multipliers, regularizer, mesh), progress.server
-    loops = server if isinstance(server, Loops) else None
+    if isinstance(server, Loops):
+        loops = server
+    else:
+        loops = None
     converged = loops is not None and bool(loops.converged)
     return {
         "objective": found.objective,
@@ -126,7 +129,10 @@ def private_report(
     values, equality = local.measured[: len(part.ids)], oracle.equality
     broken = mesh.max_clients(_largest(violations(values, equality)))
     estimate, server = gather_rows(local.measured, part, mesh), progress.server
-    repeats = int(server.measurements) if isinstance(server, Remeasures) else 0
+    if isinstance(server, Remeasures):
+        repeats = int(server.measurements)
+    else:
+        repeats = 0
     width = half_width(oracle, progress.round - 1, max(repeats, 1))
     return {
         "constraint_estimates": estimate.tolist(),
@@ -145,7 +151,9 @@ def _verdict(values: Tensor, equality: Tensor, width: Tensor, mesh: Mesh) -> Ver
     may_be_violated = mesh.max_clients(float((far > -width).any()))
     if is_violated > 0:
         return "violated"
-    return "unclear" if may_be_violated > 0 else "hold"
+    if may_be_violated > 0:
+        return "unclear"
+    return "hold"
 
 
 def as_it_goes(oracle: Oracle[DataAnswerer], local: Priced, mesh: Mesh, part: ClientShard) -> dict[str, float]:
@@ -173,7 +181,9 @@ def _unfinished(found: Kkt, *, stopped: bool) -> str:
     """Why a run that has not converged is over; "infeasible" only where no direction lessens the violation."""
     if not stopped:
         return "round limit"
-    return "infeasible" if found.infeasible_point <= _NEAREST else "stalled"
+    if found.infeasible_point <= _NEAREST:
+        return "infeasible"
+    return "stalled"
 
 
 def _slopes(value: Tensor, rows: Tensor) -> Tensor:
@@ -183,4 +193,6 @@ def _slopes(value: Tensor, rows: Tensor) -> Tensor:
 
 
 def _largest(values: Tensor) -> float:
-    return float(values.abs().max()) if values.numel() else 0.0
+    if values.numel():
+        return float(values.abs().max())
+    return 0.0

@@ -55,10 +55,14 @@ def task_of(loss: object, outputs: object, targets: Nested) -> Task:
         return Task("other")
     if _is_one_of(loss, _ERRORS, _ERROR_FUNCTIONS) or not _are_zero_or_one(targets):
         is_binary = _threshold(loss) is not None  # targets between 0 and 1 are no labels
-        return Task("other") if is_binary else Task("numbers")
+        if is_binary:
+            return Task("other")
+        return Task("numbers")
     if one_output:
         return Task("binary", _threshold(loss))
-    return Task("multilabel", _threshold(loss)) if targets.ndim == 2 else Task("other")
+    if targets.ndim == 2:
+        return Task("multilabel", _threshold(loss))
+    return Task("other")
 
 
 def _threshold(loss: object) -> float | None:

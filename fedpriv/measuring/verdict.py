@@ -19,7 +19,9 @@ _WITH_NOISE: dict[Verdict, str] = {
 
 def of_exact_values(max_violation: float) -> Verdict:
     """Returns the verdict on constraints whose largest violation is known without noise."""
-    return "hold" if max_violation <= NEGLIGIBLE else "violated"
+    if max_violation <= NEGLIGIBLE:
+        return "hold"
+    return "violated"
 
 
 def constraint_verdict(facts: Mapping[str, Any]) -> str:
@@ -36,7 +38,10 @@ def constraint_verdict(facts: Mapping[str, Any]) -> str:
         return ""
     multiplier = f"largest multiplier {_largest(facts.get('multipliers', [])):.3g}"
     if "max_violation" in facts:
-        told = "constraints hold" if verdict == "hold" else "constraints are violated"
+        if verdict == "hold":
+            told = "constraints hold"
+        else:
+            told = "constraints are violated"
         return f"{told}: largest violation {_number(facts['max_violation']):.2g}, {multiplier}"
     noise = f"± {_largest(facts['constraint_confidence']['half_width']):.2g} (95 %)"
     estimate = f"largest estimated violation {_number(facts['max_violation_estimate']):.2g} {noise}"
@@ -45,10 +50,14 @@ def constraint_verdict(facts: Mapping[str, Any]) -> str:
 
 def _number(value: float | None) -> float:
     """A value of `result.json`, where null is a number that is not finite."""
-    return math.nan if value is None else value
+    if value is None:
+        return math.nan
+    return value
 
 
 def _largest(rows: Sequence[Sequence[float | None]]) -> float:
     """Largest absolute value, 0 of none; NaN if one of them is not a number."""
     values = [abs(_number(value)) for row in rows for value in row]
-    return math.nan if any(map(math.isnan, values)) else max(values, default=0.0)
+    if any(map(math.isnan, values)):
+        return math.nan
+    return max(values, default=0.0)

@@ -86,7 +86,10 @@ def example_losses(loss: BatchLoss, outputs: Tensor, targets: Nested) -> Tensor:
 def _reduced(loss: nn.MultiMarginLoss) -> BatchLoss:
     """The mean of this loss over a batch does not depend on its weights: each example has its own value."""
     plain = copy.copy(loss)
-    reduce = torch.sum if loss.reduction == "sum" else torch.mean
+    if loss.reduction == "sum":
+        reduce = torch.sum
+    else:
+        reduce = torch.mean
     plain.reduction = "none"
     return lambda outputs, targets: reduce(plain(outputs, targets).reshape(len(outputs), -1), 1)
 
@@ -106,14 +109,19 @@ def _weighted(loss: nn.CrossEntropyLoss) -> ExampleForm:
     def losses(outputs: Tensor, targets: Tensor) -> Tensor:
         values = plain(outputs, targets).reshape(len(outputs), -1)
         if reduction == "sum" or targets.is_floating_point():
-            return values.sum(1) if reduction == "sum" else values.mean(1)
+            if reduction == "sum":
+                return values.sum(1)
+            return values.mean(1)
         counted = (targets != ignored).reshape(len(outputs), -1).sum(1)
         return values.sum(1) / counted.clamp_min(1)
 
     if loss.weight is None:
         return ExampleForm(losses)
     name = type(loss).__name__
-    smoothed = " and label_smoothing" if getattr(loss, "label_smoothing", 0.0) > 0 else ""
+    if getattr(loss, "label_smoothing", 0.0) > 0:
+        smoothed = " and label_smoothing"
+    else:
+        smoothed = ""
     return ExampleForm(
         losses,
         differs=reduction != "sum",

@@ -39,7 +39,9 @@ class Loss(nn.Module):
         losses = self.per_example(outputs, targets)
         if self.reduction == "none":
             return losses
-        return losses.mean() if self.reduction == "mean" else losses.sum()
+        if self.reduction == "mean":
+            return losses.mean()
+        return losses.sum()
 
 
 def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:

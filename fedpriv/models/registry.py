@@ -94,7 +94,10 @@ def make(
     # torch draws them from 32 bits of a seed: a larger one takes part through its hash
     torch.manual_seed(seed if abs(seed) < 2**32 else Randomness(seed).torch_seed("init"))
     made = resolve(model[0], input_shape=tuple(example.shape[1:]), n_classes=n_classes, **model[1])
-    made = made if weights is None else load_weights(made, weights.file, without=weights.without)
+    if weights is None:
+        made = made
+    else:
+        made = load_weights(made, weights.file, without=weights.without)
     made = fix_model(made) if fix else made
     if lora is not None:
         made = add_lora(made, lora.layers, rank=lora.rank, alpha=lora.alpha, train=train or ())

@@ -48,7 +48,10 @@ class ResNet18(nn.Module):
         self.conv1 = nn.Conv2d(input_shape[0], width, kernel, stride, padding=kernel // 2, bias=False)
         self.bn1 = _norm(width)  # a GroupNorm under the name that public weights have
         self.relu = nn.ReLU()
-        self.maxpool = nn.Identity() if small else nn.MaxPool2d(3, stride=2, padding=1)
+        if small:
+            self.maxpool = nn.Identity()
+        else:
+            self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
         self.layer1 = _stage(width, width, stride=1)
         self.layer2 = _stage(width, 2 * width, stride=2)
         self.layer3 = _stage(2 * width, 4 * width, stride=2)

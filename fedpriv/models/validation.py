@@ -121,7 +121,10 @@ def _replacement(layer: nn.Module, path: str) -> nn.Module:
     if type(layer).__module__.partition(".")[0] != "torch":
         raise ConfigError(f"model.{path}", type(layer).__name__, "has no known replacement: replace it by hand")
     # groups of one number are all zero after normalising, so a layer that may see [n, features] gets one group
-    groups = 1 if isinstance(layer, nn.BatchNorm1d) else gcd(_GROUPS, layer.num_features)
+    if isinstance(layer, nn.BatchNorm1d):
+        groups = 1
+    else:
+        groups = gcd(_GROUPS, layer.num_features)
     found = nn.GroupNorm(groups, layer.num_features, affine=layer.affine)
     for new, old in zip(found.parameters(), layer.parameters(), strict=True):
         new.requires_grad_(old.requires_grad)

@@ -113,5 +113,8 @@ def _check_alike(file: str | Path, wanted: Mapping[str, Tensor], found: Mapping[
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    if len(names) > _SHOWN:
+        more = f" and {len(names) - _SHOWN} more"
+    else:
+        more = ""
     return ", ".join(names[:_SHOWN]) + more

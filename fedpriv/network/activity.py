@@ -165,7 +165,9 @@ class OnePeerExponential:
         """One outgoing and one incoming link a node."""
         n = len(graph)
         jump = 1 << (round_index % max(1, (n - 1).bit_length()))
-        return nx.DiGraph((i, (i + jump) % n) for i in range(n)) if n > 1 else nx.empty_graph(1, nx.DiGraph)
+        if n > 1:
+            return nx.DiGraph((i, (i + jump) % n) for i in range(n))
+        return nx.empty_graph(1, nx.DiGraph)
 
     probability = _one
 
@@ -224,7 +226,9 @@ class Outage:
 def without(links: Undirected, outages: Sequence[Outage], round_index: int) -> Undirected:
     """The links that are left without the nodes that are away."""
     gone = {outage.node for outage in outages if outage.covers(round_index)}
-    return nx.Graph(links.subgraph(set(links) - gone)) if gone & set(links) else links
+    if gone & set(links):
+        return nx.Graph(links.subgraph(set(links) - gone))
+    return links
 
 
 def _function(function: str) -> Activity:

@@ -31,8 +31,15 @@ def draw(network: Graph, path: Path) -> None:
     graph = network.graph
     n = len(graph)
     # distances on paper follow those on the graph: rings, grids and hubs look as such; cubic in the number of nodes
-    start = nx.planar_layout(graph) if nx.is_planar(graph) else None  # else a circle
-    places = nx.kamada_kawai_layout(graph, pos=start) if n <= 300 else nx.spring_layout(graph, seed=0)
+    # else a circle
+    if nx.is_planar(graph):
+        start = nx.planar_layout(graph)
+    else:
+        start = None
+    if n <= 300:
+        places = nx.kamada_kawai_layout(graph, pos=start)
+    else:
+        places = nx.spring_layout(graph, seed=0)
     nx.draw_networkx_edges(graph, places, ax=axes, edge_color="#B0B4B8", width=0.8 if n <= 300 else 0.3)
     size = 260 if n <= 50 else max(4, 3000 // n)
     nx.draw_networkx_nodes(graph, places, ax=axes, node_color="#0072B2", node_size=size)

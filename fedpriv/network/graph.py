@@ -89,7 +89,10 @@ class Graph:
         self.n_clients = len(graph)
         self.activity = activity or Always()
         self._make = weights if callable(weights) else None
-        whole = weights(self.graph) if callable(weights) else weights
+        if callable(weights):
+            whole = weights(self.graph)
+        else:
+            whole = weights
         self.weights: Weights = mixing.checked(whole, self.graph)
         for outage in outages:
             if not 0 <= outage.node < self.n_clients:
@@ -173,7 +176,9 @@ class Graph:
 
     @cached_property
     def _names(self) -> Names | None:
-        return self.activity if isinstance(self.activity, Names) and not self._outages else None
+        if isinstance(self.activity, Names) and not self._outages:
+            return self.activity
+        return None
 
     @cached_property
     def _edges(self) -> list[tuple[int, int]]:
@@ -199,7 +204,9 @@ class Graph:
 
     def fill(self, rows: Tensor, others: Tensor) -> Tensor:
         """The active nodes' rows, and those of `others` for the rest: `[k, dim], [n, dim] -> [n, dim]`."""
-        return rows if len(rows) == len(others) else others.index_copy(0, self._cohort.to(others.device), rows)
+        if len(rows) == len(others):
+            return rows
+        return others.index_copy(0, self._cohort.to(others.device), rows)
 
     def mean(self, rows: Tensor) -> Tensor:
         """Not available without a server.

@@ -122,7 +122,9 @@ class Star:
     @property
     def blocks(self) -> int:
         """Number of fixed blocks of clients that take turns; 1 unless cohorts are cyclic."""
-        return self.cohort.blocks if isinstance(self.cohort, CyclicCohort) else 1
+        if isinstance(self.cohort, CyclicCohort):
+            return self.cohort.blocks
+        return 1
 
     @property
     def answers(self) -> int:
@@ -151,7 +153,9 @@ class Star:
 
     def fill(self, rows: Tensor, others: Tensor) -> Tensor:
         """The participants' rows, and those of `others` for the rest: `[k, dim], [n, dim] -> [n, dim]`."""
-        return rows if len(rows) == len(others) else others.index_copy(0, self._drawn.to(others.device), rows)
+        if len(rows) == len(others):
+            return rows
+        return others.index_copy(0, self._drawn.to(others.device), rows)
 
     def facts(self) -> None:
         """None: a star is no graph of peers."""
@@ -184,7 +188,9 @@ class Star:
 
 def sum_of(rows: Tensor) -> Tensor:
     """Sum of the rows, `[k, dim] -> [1, dim]`; what is one row for all is multiplied."""
-    return rows[:1] * len(rows) if len(rows) and rows.stride(0) == 0 else rows.sum(0, keepdim=True)
+    if len(rows) and rows.stride(0) == 0:
+        return rows[:1] * len(rows)
+    return rows.sum(0, keepdim=True)
 
 
 def _sum_over(rows: Tensor, count: float) -> Tensor:

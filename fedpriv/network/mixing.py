@@ -43,7 +43,10 @@ def max_degree(graph: Undirected) -> Weights:
 def from_file(graph: Undirected, file: str) -> Weights:
     """A matrix from a file: `.npy`, or text with one row a line."""
     try:
-        loaded = np.load(Path(file)) if file.endswith(".npy") else np.loadtxt(Path(file), delimiter=",", ndmin=2)
+        if file.endswith(".npy"):
+            loaded = np.load(Path(file))
+        else:
+            loaded = np.loadtxt(Path(file), delimiter=",", ndmin=2)
     except (OSError, ValueError) as error:
         raise ConfigError("network.mixing.file", file, f"cannot be read ({error})") from error
     return checked(loaded, graph)

@@ -95,7 +95,9 @@ def hypercube(n_clients: int) -> Undirected:
     _check_size(n_clients, bits)
     if n_clients != 1 << bits:
         raise ConfigError("network.topology", f"hypercube of {n_clients}", "needs a power of two, e.g. 64 clients")
-    return nx.Graph((i, i ^ (1 << b)) for i in range(n_clients) for b in range(bits)) if bits else nx.empty_graph(1)
+    if bits:
+        return nx.Graph((i, i ^ (1 << b)) for i in range(n_clients) for b in range(bits))
+    return nx.empty_graph(1)
 
 
 def exponential(n_clients: int) -> Undirected:

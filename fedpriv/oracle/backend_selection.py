@@ -58,7 +58,10 @@ class BackendSelection:
 
 def make_backend(name: str, population: Population, chunk: int | None = None, precision: str = "full") -> Backend:
     """The backend of this name for the clients' model, untried; arguments as of `select_backend`."""
-    model = Bfloat16(population.model) if precision == "bfloat16" else population.model
+    if precision == "bfloat16":
+        model = Bfloat16(population.model)
+    else:
+        model = population.model
     return choose(cast("BackendName", name), model, population.loss, chunk)
 
 
@@ -79,7 +82,10 @@ def select_backend(
         ConfigError: the backend that is insisted on does not serve the model.
     """
     model, loss, device = population.model, population.loss, population.device
-    tried: list[BackendName] = candidates(model, population.multiplicity) if name == "auto" else [name]
+    if name == "auto":
+        tried: list[BackendName] = candidates(model, population.multiplicity)
+    else:
+        tried = [name]
     same = _SAME
     if precision == "bfloat16":
         model, same = Bfloat16(model), _SAME_BFLOAT16
@@ -205,4 +211,6 @@ def _rehearsal(population: Population, model: nn.Module, same: float, *, double:
 
 
 def _as_double(values: Tensor) -> Tensor:
-    return values.double() if values.is_floating_point() else values
+    if values.is_floating_point():
+        return values.double()
+    return values

@@ -70,13 +70,22 @@ class ClippedSums:
             clip: Bound on each example's gradient or difference; None does not clip.
             weights: Public factors of each example's loss, `[examples]`.
         """
-        dtype = params.dtype if clip is None else torch.float64
+        if clip is None:
+            dtype = params.dtype
+        else:
+            dtype = torch.float64
         total = torch.zeros(params.shape, device=params.device, dtype=dtype)
         broken = torch.zeros(len(params), dtype=torch.long, device=params.device)
         for batch in batches:
             batch = batch.every(self._processes.rank, self._processes.world_size)
-            at = None if anchor is None else rows_of(anchor, batch)
-            weighted = batch if weights is None else batch.weighted(weights)
+            if anchor is None:
+                at = None
+            else:
+                at = rows_of(anchor, batch)
+            if weights is None:
+                weighted = batch
+            else:
+                weighted = batch.weighted(weights)
             part, found = self._backend.clipped_sum(rows_of(params, batch), weighted, clip, at)
             total.index_add_(0, batch.rows, part)
             broken.index_add_(0, batch.rows, found)
@@ -104,7 +113,9 @@ def rows_of(params: Tensor, batch: Batch) -> Tensor:
     """The rows of a batch's clients, without a copy where all rows are one or all are wanted."""
     if params.stride(0) == 0:
         return params[:1].expand(len(batch.rows), -1)
-    return params if len(batch.rows) == len(params) else params[batch.rows]
+    if len(batch.rows) == len(params):
+        return params
+    return params[batch.rows]
 
 
 def row_slices(points: Tensor, drawn: Tensor | None, count: int, some: slice) -> Tensor:

@@ -146,7 +146,9 @@ def losses_of(functional: Functional, params: Tensor, batch: Batch) -> Tensor:
 
 def _cat(parts: Sequence[Tensor], *shape: int) -> Tensor:
     """The parts one after the other; where there are none, a tensor of this shape."""
-    return torch.cat([*parts]) if parts else torch.zeros(*shape)
+    if parts:
+        return torch.cat([*parts])
+    return torch.zeros(*shape)
 
 
 def _pad(values: Tensor, width: int) -> Tensor:

@@ -90,7 +90,10 @@ class DataAnswerer:
         if pair_secrets is not None and privacy.over_time is not None:
             fix = "noise that pairs have agreed on is new in every round: use independent noise"
             raise ConfigError("privacy.noise", "over time", fix)
-        history = None if privacy.over_time is None else NoiseHistory(privacy.over_time.factor)
+        if privacy.over_time is None:
+            history = None
+        else:
+            history = NoiseHistory(privacy.over_time.factor)
         self.ledger = ledger
         self.excluded: frozenset[int] = frozenset()
         self._population, self._part = population, population.part
@@ -136,7 +139,9 @@ class DataAnswerer:
 
     def common_bound(self, bound: float | None) -> float | None:
         """See `Answerer`."""
-        return None if bound is None else self._max_clients(bound)
+        if bound is None:
+            return None
+        return self._max_clients(bound)
 
     # --- gradients
 
@@ -170,7 +175,10 @@ class DataAnswerer:
         for first in range(0, len(working), height):
             some = slice(first, first + height)
             at = row_slices(params, self._drawn, len(working), some)
-            less = None if anchor is None else row_slices(anchor, self._drawn, len(working), some)
+            if anchor is None:
+                less = None
+            else:
+                less = row_slices(anchor, self._drawn, len(working), some)
             rows = self._sum(query, context, at, less, None if is_client else query.clip, some)
             rows = scale_rows(rows, [factors[position] for position in working[some].tolist()])
             if is_client:
@@ -189,7 +197,10 @@ class DataAnswerer:
     ) -> Tensor:
         """Sum over the query's examples, each clipped when `clip` is given, of some of those who work."""
         batches = self._draws.views(query.sampling, context.index, some)
-        weights = None if query.multipliers is None else self.constraints.of_gradients(query.multipliers)
+        if query.multipliers is None:
+            weights = None
+        else:
+            weights = self.constraints.of_gradients(query.multipliers)
         return self._sums.gradients(batches, self._draws.rows[some], params, anchor, clip, weights)
 
     # --- constraints, messages and exact values
@@ -350,7 +361,10 @@ class DataAnswerer:
         if not self._privacy.private or self._newest_price is None:
             exact = [0.0] * len(context.positions)
             return exact, exact
-        positions = range(self._newest_rows) if self._scheme.sums_only else context.positions.tolist()
+        if self._scheme.sums_only:
+            positions = range(self._newest_rows)
+        else:
+            positions = context.positions.tolist()
         return self._scheme.noise_variances(self._newest_price, context.clients, positions)
 
     # --- what may not be asked

@@ -45,7 +45,10 @@ class RecordingAnswerer:
     def begin_round(self, context: RoundContext) -> tuple[RoundContext, Tensor | None]:
         """See `Answerer`; one client stands for those that will be drawn in secret."""
         self.evaluations += [0.0] * (context.round + 1 - len(self.evaluations))
-        drawn = torch.arange(1) if self._builder.privacy.samples_clients_before_compute else None
+        if self._builder.privacy.samples_clients_before_compute:
+            drawn = torch.arange(1)
+        else:
+            drawn = None
         return context, drawn
 
     def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:

@@ -110,11 +110,15 @@ class _SumBlock:
         if self.linear:
             weight, *bias = names.values()
             outputs = torch.bmm(first(self.inputs).flatten(2), weight.mT)
-            return outputs + bias[0].unsqueeze(1) if bias else outputs
+            if bias:
+                return outputs + bias[0].unsqueeze(1)
+            return outputs
         if len(self.rows) == 1:
             single = {name: value[0] for name, value in names.items()}
             found = self.functional.outputs(single, each(lambda rows: rows[0], self.inputs))
-            return found.unsqueeze(0) if isinstance(found, Tensor) else found
+            if isinstance(found, Tensor):
+                return found.unsqueeze(0)
+            return found
         return vmap(self.functional.outputs)(names, self.inputs)
 
 
@@ -131,7 +135,10 @@ class _FunctionBlock:
     def __call__(self, params: Tensor) -> tuple[Tensor, Tensor]:
         model = BoundModel(self.functional, params[0])
         problem, x, y = self.problem, self.inputs, self.targets
-        objective = params.new_zeros(1) if problem.objective is None else problem.objective.values(model, x, y)
+        if problem.objective is None:
+            objective = params.new_zeros(1)
+        else:
+            objective = problem.objective.values(model, x, y)
         values = [constraint.values(model, x, y) for constraint in problem.constraints]
         return objective, torch.cat([params.new_zeros(0), *values]).unsqueeze(0)
 

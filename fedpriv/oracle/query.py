@@ -115,7 +115,10 @@ class QueryBuilder:
     def factors(self, query: Query, clients: Tensor) -> list[float]:
         """Public factor of each of these clients' rows, from a sum over the batch to the answer."""
         sizes = self.sizes[clients]
-        weights = self.weights(clients) if query.is_weighted else 1.0
+        if query.is_weighted:
+            weights = self.weights(clients)
+        else:
+            weights = 1.0
         return (weights / self.expected_batch_size(query.sampling, sizes)).tolist()
 
     def expected_batch_size(self, sampling: Sampling, sizes: Tensor) -> Tensor:

@@ -57,7 +57,9 @@ class BatchSampler:
             stream = self._randomness.stream("secret_cohort", round_index)
             self._known[round_index] = torch.from_numpy(stream.below(self._cohort_rate, part.n_clients))
         drawn = self._known[round_index]
-        return drawn if len(self.rows) == len(drawn) else drawn[part.ids[self.rows]]
+        if len(self.rows) == len(drawn):
+            return drawn
+        return drawn[part.ids[self.rows]]
 
     def batches(self, sampling: Sampling, index: int, some: slice = slice(None)) -> Iterator[Batch]:
         """The examples of `some` of the clients behind answer number `index` of the round."""

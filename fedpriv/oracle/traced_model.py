@@ -50,7 +50,10 @@ class TracedModel:
         """Gradient of the loss of the batch's first example, `[dim]`; alone where outputs are not one tensor."""
         row = self._row.detach().clone().requires_grad_()
         outputs = self._outputs(row, x)
-        outputs = outputs[:1] if isinstance(outputs, Tensor) else self._outputs(row, at(x, [0]))
+        if isinstance(outputs, Tensor):
+            outputs = outputs[:1]
+        else:
+            outputs = self._outputs(row, at(x, [0]))
         loss = number(self.functional.loss, outputs, at(y, [0]))
         if not loss.requires_grad:
             fix = "no trainable parameter has a part in its loss; set requires_grad of those that have"

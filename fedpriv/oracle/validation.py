@@ -89,7 +89,10 @@ def _usable(population: Population) -> Point:
             " (of more than two tensors all but the last are arguments of the model: where one is none, leave it out "
             "in a collate_fn that returns (inputs, target))"
         )
-        hint = several if isinstance(last[1], tuple) and isinstance(error, TypeError) else ""
+        if isinstance(last[1], tuple) and isinstance(error, TypeError):
+            hint = several
+        else:
+            hint = ""
         raise ConfigError("model", model, f"{fix} them, or the data{hint}") from error
     return last
 
@@ -222,10 +225,16 @@ def _check_labels(trial: TracedModel, population: Population) -> None:
 
 def _check_loss(trial: TracedModel, x: Nested, y: Nested) -> None:
     loss, outputs = trial.functional.loss, trial.outputs(x)
-    form = None if trial.functional.form is None else trial.functional.form.losses
+    if trial.functional.form is None:
+        form = None
+    else:
+        form = trial.functional.form.losses
     memory = "answers the same example differently when it is asked again; keep nothing between calls"
     order = [0, 1, 2, 0]
-    ones = outputs[order].split(1) if isinstance(outputs, Tensor) else [trial.outputs(at(x, [i])) for i in order]
+    if isinstance(outputs, Tensor):
+        ones = outputs[order].split(1)
+    else:
+        ones = [trial.outputs(at(x, [i])) for i in order]
     alone = torch.cat([_with_gradient(loss, one, at(y, [i])) for one, i in zip(ones, order, strict=True)])
     if _differ(alone[0], alone[3], _SAME):
         raise ConfigError("loss", name_of(loss), memory)
@@ -311,7 +320,9 @@ def _check_loss_of_batch(trial: TracedModel, x: Nested, y: Nested) -> list[str]:
     """
     loss, form = trial.functional.loss, trial.functional.form
     if form is not None:
-        return [form.warning] if form.warning else []
+        if form.warning:
+            return [form.warning]
+        return []
     outputs = trial.outputs(x)
     if not isinstance(outputs, Tensor):
         return []  # an object with a loss of its own has a meaning for one example at a time

@@ -57,7 +57,10 @@ def view(records: Sequence[Record], n_clients: int, adversary: str, colluders: i
         raise LedgerError(f"the ledger's records have trust {sorted(trusts)}: their adversary is not known")
     (kind,) = kinds
     found = _VIEWS[kind](records, n_clients, adversary, colluders)
-    power = "; no power cut while it ran" if any("no_power_cut" in trust for trust in trusts) else ""
+    if any("no_power_cut" in trust for trust in trusts):
+        power = "; no power cut while it ran"
+    else:
+        power = ""
     return replace(found, assumes=found.assumes + power)
 
 
@@ -70,7 +73,10 @@ def amplification(records: Sequence[Record], n_clients: int) -> str:
     """What lowers the price of the records by secret sampling, in words."""
     found = dict[str, None]()
     for record in {replace(r, round=0, index=0, digest=None, clients=None, time=None): None for r in records}:
-        rates = record.rate if isinstance(record.rate, tuple) else (record.rate,)
+        if isinstance(record.rate, tuple):
+            rates = record.rate
+        else:
+            rates = (record.rate,)
         rate, what = max(rates, default=1.0), "clients" if record.unit == "client" else "examples"
         if record.sampling == "poisson":
             found[f"{what} drawn in secret, each with probability {rate:.3g}"] = None
@@ -89,12 +95,17 @@ def _th(number: int) -> str:
 
 def _kind(trust: str) -> str:
     found = re.match(r"\w+", trust.removesuffix("+no_power_cut"))
-    return found[0] if found else ""
+    if found:
+        return found[0]
+    return ""
 
 
 def _local(records: Sequence[Record], n_clients: int, adversary: str, colluders: int) -> AdversaryView:
     said = "each client adds all the noise that it needs; any number of others may collude"
-    weaker = MESSAGES if adversary in (COLLUDERS, NEIGHBOUR, MODEL) else ""
+    if adversary in (COLLUDERS, NEIGHBOUR, MODEL):
+        weaker = MESSAGES
+    else:
+        weaker = ""
     return AdversaryView(records, said, weaker)
 
 
@@ -121,7 +132,10 @@ def _secure_aggregation(records: Sequence[Record], n_clients: int, adversary: st
     said = f"a real protocol shows sums only, and {honest} participants of each round add their share of the noise"
     if None in left:
         return AdversaryView(None, f"{said}; with {count} colluders fewer are left, and the noise is not Gaussian")
-    stronger = "whoever sees all sums" if adversary in (NEIGHBOUR, MODEL) else ""
+    if adversary in (NEIGHBOUR, MODEL):
+        stronger = "whoever sees all sums"
+    else:
+        stronger = ""
     if count and any(one is not record for one, record in zip(left, records, strict=True)):
         said = f"a real protocol shows sums only, and all participants but {count} add their share of the noise"
     return AdversaryView([one for one in left if one is not None], said, stronger)
@@ -129,14 +143,20 @@ def _secure_aggregation(records: Sequence[Record], n_clients: int, adversary: st
 
 def _with_honest(record: Record, n_clients: int, colluders: int, min_honest: int) -> Record | None:
     """A record with the noise of those who do not collude; None where that has no price."""
-    participants = n_clients if record.clients is None else len(record.clients)
+    if record.clients is None:
+        participants = n_clients
+    else:
+        participants = len(record.clients)
     honest = max(1, participants - colluders)
     if honest >= min_honest or record.mechanism == "none":
         return record
     if record.mechanism != "gaussian":
         return None
     factor, noise = math.sqrt(honest / min_honest), record.noise_multiplier
-    scaled = tuple(each * factor for each in noise) if isinstance(noise, tuple) else noise * factor
+    if isinstance(noise, tuple):
+        scaled = tuple(each * factor for each in noise)
+    else:
+        scaled = noise * factor
     return replace(record, noise_multiplier=scaled)
 
 
@@ -154,7 +174,10 @@ def _pairwise(records: Sequence[Record], n_clients: int, adversary: str, collude
     said = "pairs of clients keep their secrets from all others"
     declared = max((record.pairs.colluders for record in records if record.pairs is not None), default=0)
     if _priced(told, n_clients):
-        who = f"at most {count} of them tell{'s' * (count == 1)}" if count else "none of them tells"
+        if count:
+            who = f"at most {count} of them tell{'s' * (count == 1)}"
+        else:
+            who = "none of them tells"
         return AdversaryView(told, f"{said}, and {who} others", stronger)
     if count <= declared and _priced(records, n_clients):
         return AdversaryView(records, f"{said}, and at most {declared} of them tell others", f"{declared} colluders")

@@ -93,7 +93,10 @@ def add_published_noise(
     """
     if math.isinf(published.epsilon_bar) or record.query in published.exact:
         return Release(record, exact)
-    mechanism: Mechanism = Gaussian() if published.law == "gaussian" else Laplace()
+    if published.law == "gaussian":
+        mechanism: Mechanism = Gaussian()
+    else:
+        mechanism = Laplace()
     if published.scale is not None:
         scales = [published.scale * published.growth**record.round] * len(exact)
     elif published.law == "gaussian":

@@ -225,11 +225,17 @@ class Budget:
                 return
             if share is None:
                 raise PrivacyError(f"{self.path} holds no reservation of a run with the noise {noise}")
-            charges = None if used is None else share_of(used, self.terms).charges
+            if used is None:
+                charges = None
+            else:
+                charges = share_of(used, self.terms).charges
             if charges is not None and not charges <= share.charges:
                 raise PrivacyError(f"{share.name} released what it had not reserved in {self.path}")
             returned = charges is not None and charges != share.charges
-            plain = to_plain(charges) if charges is not None and returned else None
+            if charges is not None and returned:
+                plain = to_plain(charges)
+            else:
+                plain = None
             add(self.path, lines, Closed(noise, ended, _now(), plain))
 
     def _fits(self, lines: BudgetLines, run: RunCost) -> Share:
@@ -274,7 +280,9 @@ def _down(value: float) -> str:
 
 
 def _runs(count: int) -> str:
-    return "1 run" if count == 1 else f"{count} runs"
+    if count == 1:
+        return "1 run"
+    return f"{count} runs"
 
 
 def _now() -> str:

@@ -252,7 +252,10 @@ def from_plain(told: Charges) -> Counter[PrivacyCost]:
     """
     found: Counter[PrivacyCost] = Counter()
     for clients, events, count in told:
-        known = packing.unpacked_clients(clients) if isinstance(clients, str) else clients
+        if isinstance(clients, str):
+            known = packing.unpacked_clients(clients)
+        else:
+            known = clients
         read = tuple(
             Event(law, math.inf if noise is None else noise, selection, rate, group)
             for law, noise, selection, rate, group in events
@@ -263,11 +266,16 @@ def from_plain(told: Charges) -> Counter[PrivacyCost]:
 
 def _clients(charge: PrivacyCost) -> str | list[int] | None:
     packed: Any = packing.packed_clients(charge.clients)
-    return list(packed) if isinstance(packed, tuple) else packed
+    if isinstance(packed, tuple):
+        return list(packed)
+    return packed
 
 
 def _written(event: Event) -> _Event:
-    noise = None if math.isinf(event.noise) else event.noise
+    if math.isinf(event.noise):
+        noise = None
+    else:
+        noise = event.noise
     return event.law, noise, event.selection, event.rate, event.group
 
 

@@ -102,7 +102,10 @@ def left_of(shares: Sequence[Share], terms: BudgetTerms) -> float:
     pure = _only(terms) == "pure"
 
     def fits(epsilon: float) -> bool:
-        one = Event("laplace", 1 / epsilon) if pure else Event("gaussian", 1 / gaussian.ratio_of(epsilon, terms.delta))
+        if pure:
+            one = Event("laplace", 1 / epsilon)
+        else:
+            one = Event("gaussian", 1 / gaussian.ratio_of(epsilon, terms.delta))
         more = [{**history, one: history.get(one, 0) + 1} for history in histories]
         return bounds.worst(more, terms.delta, terms.epsilon, _only(terms))[0] <= terms.epsilon
 
@@ -111,7 +114,9 @@ def left_of(shares: Sequence[Share], terms: BudgetTerms) -> float:
 
 def _only(terms: BudgetTerms) -> str | None:
     """The one bound to look at: at delta 0 no other one is as small."""
-    return "pure" if terms.delta == 0 else terms.accountant
+    if terms.delta == 0:
+        return "pure"
+    return terms.accountant
 
 
 def _histories(shares: Sequence[Share]) -> list[History]:
@@ -130,7 +135,10 @@ def _largest(fits: Callable[[float], bool], limit: float) -> float:
     low, high = 0.0, limit
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
+        if fits(middle):
+            low, high = (middle, high)
+        else:
+            low, high = (low, middle)
     return low
 
 

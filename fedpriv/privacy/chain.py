@@ -58,7 +58,9 @@ def unlink(line: bytes, before: str) -> tuple[bytes, Link] | None:
     if found is None:
         return None
     one = Link(found[1].decode(), found[2].decode())
-    return (line[: found.start()] + b"}", one) if one.chain == _hash(before, line[: found.start()]) else None
+    if one.chain == _hash(before, line[: found.start()]):
+        return (line[: found.start()] + b"}", one)
+    return None
 
 
 def chained(text: str, before: str) -> tuple[str, str]:
@@ -90,7 +92,9 @@ def linked(facts: Mapping[str, Any], before: str, key: bytes) -> dict[str, Any]:
 def link_of(facts: Mapping[str, Any], before: str) -> Link | None:
     """The two fields of facts made by `linked`; None if they are missing, or the facts were changed."""
     chain, seal = _hash(before, _plain(facts)), facts.get("seal")
-    return Link(chain, seal) if isinstance(seal, str) and facts.get("chain") == chain else None
+    if isinstance(seal, str) and facts.get("chain") == chain:
+        return Link(chain, seal)
+    return None
 
 
 def _hash(before: str, text: bytes) -> str:

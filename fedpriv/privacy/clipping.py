@@ -48,9 +48,15 @@ class Clip:
         """
         if rows.device.type != "cpu":
             return self._wide_norms(rows)
-        width = rows.shape[-1] if rows.dtype == torch.float64 else _PIECE
+        if rows.dtype == torch.float64:
+            width = rows.shape[-1]
+        else:
+            width = _PIECE
         pieces = [self._norm(piece).double() for piece in rows.split(max(width, 1), -1)]
-        norms = pieces[0] if len(pieces) == 1 else self._norm(torch.stack(pieces, -1))
+        if len(pieces) == 1:
+            norms = pieces[0]
+        else:
+            norms = self._norm(torch.stack(pieces, -1))
         norms = norms + rows.shape[-1] * torch.finfo(rows.dtype).tiny ** 0.5
         again = ~torch.isfinite(norms)
         if again.any():
@@ -63,13 +69,18 @@ class Clip:
         """Norms in float64, whose squares hold those of float32; float64 rows are brought to 1 at most."""
         if rows.dtype != torch.float64:
             return self._norm(rows.double())
-        largest = rows.abs().amax(-1, keepdim=True) if rows.shape[-1] else rows.new_zeros(*rows.shape[:-1], 1)
+        if rows.shape[-1]:
+            largest = rows.abs().amax(-1, keepdim=True)
+        else:
+            largest = rows.new_zeros(*rows.shape[:-1], 1)
         by = largest.clamp_min(torch.finfo(torch.float64).tiny)
         return self._norm(rows / by) * largest.squeeze(-1)
 
     def _norm(self, rows: Tensor) -> Tensor:
         # torch's own l1 norm takes several times as long
-        return rows.abs().sum(-1) if self.norm == "l1" else torch.linalg.vector_norm(rows, dim=-1)
+        if self.norm == "l1":
+            return rows.abs().sum(-1)
+        return torch.linalg.vector_norm(rows, dim=-1)
 
     def factors(self, norms: Tensor) -> Tensor:
         """Factor in [0, 1] by which a row of each norm is scaled, `[...] -> [...]`; 0 for a norm that is not finite."""

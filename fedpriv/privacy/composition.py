@@ -85,9 +85,15 @@ def promise_of(runs: Sequence[RunCost]) -> Guarantee:
         kinds |= run.kinds
     units, relations = {unit for unit, _, _ in kinds}, {relation for _, relation, _ in kinds}
     shared = dict.fromkeys(part for _, _, text in sorted(kinds) for part in text.split(", ") if part)
-    relation: Relation = "replace_one" if "replace_one" in relations or len(units) > 1 else "add_remove"
+    if "replace_one" in relations or len(units) > 1:
+        relation: Relation = "replace_one"
+    else:
+        relation = "add_remove"
     aligned = len({(run.data, run.n_clients) for run in runs}) == 1 and (len(runs) == 1 or runs[0].data is not None)
-    unit: Unit = "sample" if "sample" in units or not units else "client"
+    if "sample" in units or not units:
+        unit: Unit = "sample"
+    else:
+        unit = "client"
     if unit == "client" and not aligned and len({run.n_clients for run in runs}) > 1:
         raise PrivacyError(
             f"{', '.join(run.name for run in runs)} protect whole clients, but other ones: they have "
@@ -205,7 +211,9 @@ def in_any_slot(record: Record) -> Record:
 
 
 def _halved(noise: PerClient) -> PerClient:
-    return tuple(each / 2 for each in noise) if isinstance(noise, tuple) else noise / 2
+    if isinstance(noise, tuple):
+        return tuple(each / 2 for each in noise)
+    return noise / 2
 
 
 def _of_group(charge: PrivacyCost, group: int | Sequence[int], n_clients: int) -> PrivacyCost:
@@ -213,8 +221,14 @@ def _of_group(charge: PrivacyCost, group: int | Sequence[int], n_clients: int) -
         return PrivacyCost(charge.clients, tuple(of_group(event, group) for event in charge.events))
     if len(set(group)) == 1 or n_clients > _MOST_SIZES:
         return _of_group(charge, max(group), n_clients)
-    clients = range(n_clients) if charge.clients is None else charge.clients
-    events = charge.events * len(clients) if len(charge.events) == 1 else charge.events
+    if charge.clients is None:
+        clients = range(n_clients)
+    else:
+        clients = charge.clients
+    if len(charge.events) == 1:
+        events = charge.events * len(clients)
+    else:
+        events = charge.events
     return PrivacyCost(charge.clients, tuple(of_group(e, group[c]) for c, e in zip(clients, events, strict=True)))
 
 

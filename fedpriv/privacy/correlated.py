@@ -62,7 +62,9 @@ class Factor:
     @property
     def reach(self) -> float:
         """Rounds from one in which a unit takes part to the last one that it shows in, both included."""
-        return math.inf if self.scales else 1 + len(self.band)
+        if self.scales:
+            return math.inf
+        return 1 + len(self.band)
 
     def column(self, rounds: int) -> Array:
         """First column of C, `[rounds]`."""
@@ -121,7 +123,9 @@ class CorrelatedNoise:
             fix = f"secret draws in slots need a band of at most as many rounds as there are slots ({self.separation})"
             raise ConfigError("privacy.noise.time", f"reaches over {self.factor.reach:g} rounds", fix)
         at_first = round_index % self.separation == 0
-        return float(np.square(self.factor.column(1 + len(self.factor.band))).sum()) if at_first else 0.0
+        if at_first:
+            return float(np.square(self.factor.column(1 + len(self.factor.band))).sum())
+        return 0.0
 
 
 def sensitivity(factor: Factor, rounds: int, separation: int) -> float:

@@ -32,7 +32,9 @@ def _noise_of(record: Record) -> set[Noise]:
     """
     cohort_is_secret = record.unit == "client" and record.sampling == "poisson"
     index = -1 if cohort_is_secret else record.index
-    return set() if record.mechanism == "none" else {(record.round, index, record.attempt)}
+    if record.mechanism == "none":
+        return set()
+    return {(record.round, index, record.attempt)}
 
 
 @dataclass(frozen=True)

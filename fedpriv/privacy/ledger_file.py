@@ -60,12 +60,16 @@ _HEADER = TypeAdapter(Header)
 
 def facts_of_pairs(pairs: Pairs | None) -> dict[str, Any]:
     """What a header says besides, where pairs of clients add noise."""
-    return {} if pairs is None or pairs.edges is None else {"secrets": pairs.edges}
+    if pairs is None or pairs.edges is None:
+        return {}
+    return {"secrets": pairs.edges}
 
 
 def facts_of_time(over_time: CorrelatedNoise | None) -> dict[str, Any]:
     """What a header says besides, where noise is correlated between rounds."""
-    return {} if over_time is None else {"fedpriv_ledger": _NEWEST, "factor": asdict(over_time.factor)}
+    if over_time is None:
+        return {}
+    return {"fedpriv_ledger": _NEWEST, "factor": asdict(over_time.factor)}
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,9 @@ class LedgerFile:
 
     def head(self, releases: int) -> str | None:
         """The `chain` of the line after `releases` records; None without a chain."""
-        return self.links[releases].chain if self.links else None
+        if self.links:
+            return self.links[releases].chain
+        return None
 
     @cached_property
     def records(self) -> list[Record]:

@@ -95,7 +95,10 @@ class Banded:
 
     def factor(self, rounds: int, separation: int, follow: Follow = unknown) -> Factor:
         """See `Matrix`."""
-        response = follow() if min(self.band, rounds) > 1 else None
+        if min(self.band, rounds) > 1:
+            response = follow()
+        else:
+            response = None
         return _banded(self, rounds, separation, None if response is None else _form(response, self.iterate))
 
 
@@ -188,7 +191,10 @@ def _buffered(wanted: BLT, rounds: int, separation: int) -> Factor:
 def _constant(wanted: Banded | BLT, rounds: int) -> Callable[[Tensor], Tensor]:
     """The squared error of the iterates by the first column of C^-1, for steps of constant size."""
     workload = _workload(rounds, wanted.momentum, wanted.decay)
-    left = torch.arange(rounds, 0, -1).double() / rounds if wanted.iterate == "average" else 1.0
+    if wanted.iterate == "average":
+        left = torch.arange(rounds, 0, -1).double() / rounds
+    else:
+        left = 1.0
     return lambda inverse: (_product(workload, inverse).square() * left).sum()
 
 

@@ -91,19 +91,34 @@ def matrix(
     found = list[Cell]()
     for adversary in ADVERSARIES:
         views = [view(run.records, run.n_clients, adversary, colluders) for run in runs]
-        said = f"{colluders} {COLLUDERS}" if adversary == COLLUDERS else adversary
+        if adversary == COLLUDERS:
+            said = f"{colluders} {COLLUDERS}"
+        else:
+            said = adversary
         found += [_cell(said, column, runs, views, price or smallest) for column in columns]
     return tuple(found)
 
 
 def _columns(runs: Sequence[RunCost], promise: Guarantee, group: int) -> list[_Column]:
     units = [next(iter(run.kinds))[0] if run.kinds else promise.unit for run in runs]
-    whole = replace(promise, relation="replace_one") if "client" in units else promise
+    if "client" in units:
+        whole = replace(promise, relation="replace_one")
+    else:
+        whole = promise
     alike = len({run.n_clients for run in runs}) == 1 or promise.unit == "client"
     sizes = tuple(1 if unit == "client" else run.sizes for unit, run in zip(units, runs, strict=True))
-    missing = "how many examples a client has is not on record" if None in sizes else ""
-    missing = missing if alike else "the runs have other clients"
-    of_clients = "" if None in sizes or promise.unit == "client" else "all examples of a client"
+    if None in sizes:
+        missing = "how many examples a client has is not on record"
+    else:
+        missing = ""
+    if alike:
+        missing = missing
+    else:
+        missing = "the runs have other clients"
+    if None in sizes or promise.unit == "client":
+        of_clients = ""
+    else:
+        of_clients = "all examples of a client"
     return [
         _Column("sample", whole, (1,) * len(runs), "the whole client" if "client" in units else ""),
         _Column("client", promise, (None,) * len(runs) if missing else sizes, of_clients, missing=missing),

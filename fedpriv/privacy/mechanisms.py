@@ -91,7 +91,9 @@ class Laplace:
 
     def draw(self, keys: Tensor, dim: int, amount: float = 1.0) -> Tensor:
         """Differences of two Gamma(amount) draws, which are Laplace draws for amount 1."""
-        return laplace_rows(keys, dim) if amount == 1 else laplace_sum_rows(keys, dim, amount)
+        if amount == 1:
+            return laplace_rows(keys, dim)
+        return laplace_sum_rows(keys, dim, amount)
 
 
 @dataclass(frozen=True)
@@ -176,11 +178,18 @@ def add_noise(
         unit = mechanism.draw(keys[rows], dim, amount)
         if unit.shape != noised[rows].shape:
             raise PrivacyError(f"{mechanism.name} noise of shape {tuple(unit.shape)}: draw one row for each key")
-        return unit if unit.device == bounded.device else moved(bounded.device, unit)[0]
+        if unit.device == bounded.device:
+            return unit
+        return moved(bounded.device, unit)[0]
 
     def filtered(keys: Tensor, rows: slice, round_index: int, beside: Tensor | None) -> Tensor:
-        unit = drawn(keys, rows) if beside is None else drawn(keys, rows).add_(beside[rows])
-        return unit if past is None else past.filtered(unit, rows, round_index)
+        if beside is None:
+            unit = drawn(keys, rows)
+        else:
+            unit = drawn(keys, rows).add_(beside[rows])
+        if past is None:
+            return unit
+        return past.filtered(unit, rows, round_index)
 
     def add(rows: slice) -> None:
         unit = filtered(keys, rows, record.round, now)
@@ -192,12 +201,18 @@ def add_noise(
     if past is not None:
         for earlier in past.missing(record.round, count, dim, bounded.device):
             before = randomness.keys("noise", earlier, record.index, clients)
-            (before,) = moved(bounded.device, before) if there else (before,)
+            if there:
+                (before,) = moved(bounded.device, before)
+            else:
+                (before,) = (before,)
             beside = None if shared is None else shared(earlier)
             for rows in pieces:
                 filtered(before, rows, earlier, beside)
             past.finish(earlier)
-    now = None if shared is None else shared(record.round)
+    if shared is None:
+        now = None
+    else:
+        now = shared(record.round)
     if bounded.device.type == "cpu":
         threads.each(lambda _, rows: add(rows), pieces)
     else:

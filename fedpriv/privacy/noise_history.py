@@ -37,7 +37,9 @@ class NoiseHistory:
             self._round = 0
         if self._round == 0:
             self._kept = torch.zeros(shape, dtype=torch.float64, device=device)
-        return range(self._round, round_index) if shape[0] else range(0)
+        if shape[0]:
+            return range(self._round, round_index)
+        return range(0)
 
     def filtered(self, unit: Tensor, rows: slice, round_index: int) -> Tensor:
         """Some of the round's rows, from their unit noise `[k, dim]` in float64, which is overwritten.

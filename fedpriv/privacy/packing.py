@@ -23,7 +23,9 @@ def packed_clients(clients: Sequence[int] | None) -> object:
     if clients is None or len(clients) < _FEWEST:
         return clients
     gaps = np.diff(np.asarray(clients, dtype=np.int64), prepend=-1) - 1
-    return _text(gaps) if gaps.min() >= 0 and gaps.max() < 2**32 else clients
+    if gaps.min() >= 0 and gaps.max() < 2**32:
+        return _text(gaps)
+    return clients
 
 
 def packed_numbers(numbers: float | Sequence[float]) -> object:

@@ -140,7 +140,10 @@ class Record:
         packed = {
             name: unpack(raw[name]) for name, unpack in _UNPACKED.items() if isinstance(raw.get(name), str | dict)
         }
-        time = _over_time(raw.pop("time"), factor) if "time" in raw else None
+        if "time" in raw:
+            time = _over_time(raw.pop("time"), factor)
+        else:
+            time = None
         told = _RECORD.validate_json(to_json({**raw, **packed}) if packed or time else line, strict=True)
         told = replace(told, **{name: value for name, value in _LATER.items() if name not in raw} | {"time": time})
         if told.pairs is None or told.pairs.secrets == name_of(None):

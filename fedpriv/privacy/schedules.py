@@ -62,7 +62,10 @@ class Geometric:
         """
         if math.isinf(rounds) and self.ratio >= 1:
             raise ConfigError("rounds", rounds, "an infinite horizon needs a ratio below 1")
-        shares = rounds if self.ratio == 1 else (1 - self.ratio**rounds) / (1 - self.ratio)
+        if self.ratio == 1:
+            shares = rounds
+        else:
+            shares = (1 - self.ratio**rounds) / (1 - self.ratio)
         return shares / epsilon
 
 

@@ -140,7 +140,9 @@ class Central:
         return n_clients
 
     def __str__(self) -> str:
-        return "central" if self.cohort_rate == 1 else f"central(cohort_rate={self.cohort_rate:g}, secret)"
+        if self.cohort_rate == 1:
+            return "central"
+        return f"central(cohort_rate={self.cohort_rate:g}, secret)"
 
 
 Trust = Local | SecureAggregation | Central | Pairwise
@@ -171,7 +173,9 @@ class Statistics:
         `(sensitivity / noise)**2` adds up for l2 clips (Gaussian noise), `sensitivity / noise` for l1 (Laplace).
         """
         odds = self.share / (1 - self.share)
-        return odds if norm == "l1" else math.sqrt(odds)
+        if norm == "l1":
+            return odds
+        return math.sqrt(odds)
 
 
 @checked("privacy")
@@ -289,22 +293,30 @@ class Privacy:
     @property
     def over_time(self) -> CorrelatedNoise | None:
         """How the noise of rounds belongs together, once the run is known; None if each round has noise of its own."""
-        return self.noise if isinstance(self.noise, CorrelatedNoise) else None
+        if isinstance(self.noise, CorrelatedNoise):
+            return self.noise
+        return None
 
     @property
     def trusted(self) -> str:
         """What is trusted, as printed: `trust`, and `no_power_cut` where the run is not durable."""
-        return str(self.trust) if self.durable else f"{self.trust}+no_power_cut"
+        if self.durable:
+            return str(self.trust)
+        return f"{self.trust}+no_power_cut"
 
     @property
     def boundary(self) -> str:
         """What noise is added to, private or as published: `"gradient"`, `"message"`, or `"none"`."""
-        return self.at if self.published is None else self.published.at
+        if self.published is None:
+            return self.at
+        return self.published.at
 
     @property
     def cohort_rate(self) -> float:
         """Probability with which a client is drawn in secret; 1 where cohorts are not secret."""
-        return self.trust.cohort_rate if isinstance(self.trust, Central) else 1.0
+        if isinstance(self.trust, Central):
+            return self.trust.cohort_rate
+        return 1.0
 
     @property
     def samples_clients_before_compute(self) -> bool:

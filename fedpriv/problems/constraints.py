@@ -199,7 +199,10 @@ class GroupLossGap(OfLosses):
 
     def sums(self) -> LossSum:
         """Two groups and two values: `gap - at_most <= 0` and `-gap - at_most <= 0`."""
-        rest = None if self.fraction is None else 1 - self.fraction
+        if self.fraction is None:
+            rest = None
+        else:
+            rest = 1 - self.fraction
         where = f"feature {self.feature}"
         ones = Group(f"{where} > {self.threshold}", lambda x, _: self._above(x), self.fraction)
         zeros = Group(f"{where} <= {self.threshold}", lambda x, _: ~self._above(x), rest, -1.0)
@@ -262,7 +265,10 @@ class Function:
         """
         found = self.function(model, inputs, targets)
         name, count = getattr(self.function, "__name__", "function"), len(self.equality)
-        shape = tuple(found.shape) if torch.is_tensor(found) else type(found).__name__
+        if torch.is_tensor(found):
+            shape = tuple(found.shape)
+        else:
+            shape = type(found).__name__
         if shape != (count,):
             fix = f"must be a tensor of shape ({count},): return one value for each entry of equality"
             raise ConfigError(f"constraints.{name}", f"shape {shape}", fix)

@@ -104,4 +104,6 @@ def _sums(parts: tuple[Constraint, ...]) -> list[LossSum] | None:
     """The parts as sums of losses; None if one is none."""
     found = [part.sums() for part in parts]
     known = [term for term in found if term is not None]
-    return known if len(known) == len(found) else None
+    if len(known) == len(found):
+        return known
+    return None

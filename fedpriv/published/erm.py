@@ -74,7 +74,10 @@ class Inner:
 
     def recipe(self, step: Rate, epochs: Epochs) -> Recipe:
         """The algorithm with this step size and these epochs."""
-        known = self.smoothness if self.difference_bound == "smoothness" else None
+        if self.difference_bound == "smoothness":
+            known = self.smoothness
+        else:
+            known = None
         strategy = svrg(step, epochs.length, self.regularizer, smoothness=known, doubling=epochs.doubling)
         return Recipe(strategy, schedule=AnchorBudget(epochs, self.anchor_share))
 
@@ -114,7 +117,10 @@ class OnBall:
 
     def strategy(self, *, published: bool = False) -> Strategy:
         """The algorithm."""
-        feasible = L1Ball(self.radius) if self.ball == "l1" else EuclideanBall(self.radius)
+        if self.ball == "l1":
+            feasible = L1Ball(self.radius)
+        else:
+            feasible = EuclideanBall(self.radius)
         return accelerated_mirror_descent(feasible, self.smoothness, published=published)
 
 

@@ -106,7 +106,9 @@ class Randomness:
             name = named.copy()
             name.update(b"%d/%d" % (client, place))
             rows.append(Keystream(name.digest()).random(size))
-        return np.stack(rows) if rows else np.empty((0, size))
+        if rows:
+            return np.stack(rows)
+        return np.empty((0, size))
 
     def pair_secret(self, i: int, j: int, purpose: str) -> bytes:
         """See `PairSecrets`. Simulated: one process makes the secrets of all pairs from its own."""
@@ -196,5 +198,8 @@ def laplace_sum(stream: Keystream, dim: int, amount: float) -> Tensor:
 
 def torch_generators(device: torch.device) -> list[torch.Generator]:
     """Torch's own generators, which a model may draw from: the CPU's, and the device's."""
-    on_device = [torch.cuda.default_generators[device.index or 0]] if device.type == "cuda" else []
+    if device.type == "cuda":
+        on_device = [torch.cuda.default_generators[device.index or 0]]
+    else:
+        on_device = []
     return [torch.default_generator, *on_device]

@@ -101,7 +101,10 @@ def account_for(
     """
     chosen = min(deltas) if delta is None else delta
     together = compose(runs, chosen, accountant)
-    own = [compose([run], chosen, accountant) for run in runs] if len(runs) > 1 else [together]
+    if len(runs) > 1:
+        own = [compose([run], chosen, accountant) for run in runs]
+    else:
+        own = [together]
     cells = matrix(runs, chosen, accountant, colluders=colluders, group=group)
     return Account(
         together,
@@ -140,14 +143,23 @@ def unfinished(folder: Path) -> str:
 
 
 def _shown(cell: Cell) -> str:
-    return "no bound" if math.isinf(cell.epsilon) else f"{round_up(cell.epsilon)} ({cell.accountant})"
+    if math.isinf(cell.epsilon):
+        return "no bound"
+    return f"{round_up(cell.epsilon)} ({cell.accountant})"
 
 
 def _remark(cell: Cell) -> str:
-    stronger = f"the bound for {cell.bound_of}; no smaller one is known. " if cell.bound_of else ""
+    if cell.bound_of:
+        stronger = f"the bound for {cell.bound_of}; no smaller one is known. "
+    else:
+        stronger = ""
     told = f"{stronger}Assumes: {cell.assumes}. Amplification: {cell.amplification}. Neighbours: {cell.relation}"
-    return f"{told}. Simulated: the protocol that this rests on" if cell.simulated else told
+    if cell.simulated:
+        return f"{told}. Simulated: the protocol that this rests on"
+    return told
 
 
 def _letter(number: int) -> str:
-    return chr(ord("a") + number) if number < 26 else f"{number}"
+    if number < 26:
+        return chr(ord("a") + number)
+    return f"{number}"

@@ -47,11 +47,10 @@ class Checked:
     def rows(self) -> dict[str, str]:
         """Names and values, as printed."""
         claim, found = self.claim, self.more_noise
-        needed = (
-            "no amount of it: what is released is exact"
-            if found is None
-            else f"{round_up(found)} times the published one are enough"
-        )
+        if found is None:
+            needed = "no amount of it: what is released is exact"
+        else:
+            needed = f"{round_up(found)} times the published one are enough"
         if found is None and math.isfinite(claim.tight_total):
             needed = "not computed: what is stated is a lower bound"
         true, basic = _shown(claim.tight_total), _shown(claim.basic_total)
@@ -119,4 +118,6 @@ def draw(found: Checked, path: Path) -> None:
 
 
 def _shown(epsilon: float) -> str:
-    return "inf" if math.isinf(epsilon) else round_up(epsilon)
+    if math.isinf(epsilon):
+        return "inf"
+    return round_up(epsilon)

@@ -39,7 +39,10 @@ def notes(runs: Sequence[Run], plans: Sequence[Plan] = ()) -> list[str]:
     """
     spent = [run.spent for run in runs if run.spent is not None]
     differing = [name for name in _PROMISE if len({getattr(one, name) for one in spent}) > 1]
-    found = [f"these epsilons do not compare: the runs differ in {', '.join(differing)}"] if differing else []
+    if differing:
+        found = [f"these epsilons do not compare: the runs differ in {', '.join(differing)}"]
+    else:
+        found = []
     if len({_test_data(run) for run in runs}) > 1:
         found.append("these accuracies do not compare: the runs differ in their data or how they are prepared")
     found += [f"{run.folder} is {run.integrity}: {said.text}" for run in runs for said in run.findings]
@@ -80,7 +83,9 @@ def _columns(run: Run) -> dict[str, str]:
 def _of(run: Run) -> str:
     if run.result is None:
         return " so far"
-    return "" if run.result["ended"] == "rounds" else f" of {run.result['planned_rounds']}"
+    if run.result["ended"] == "rounds":
+        return ""
+    return f" of {run.result['planned_rounds']}"
 
 
 def _test_data(run: Run) -> str:

@@ -50,7 +50,10 @@ class Run:
                 f"{folder} holds a run that was stopped before it began; start it: fedpriv resume {folder}"
             )
         if "config.yaml" not in found or found == {"config.yaml", "metrics.jsonl"}:
-            missing = "config.yaml" if "ledger.jsonl" in found else "ledger.jsonl"
+            if "ledger.jsonl" in found:
+                missing = "config.yaml"
+            else:
+                missing = "ledger.jsonl"
             raise FedprivError(f"{folder} holds no run (no {missing}); name a folder that fedpriv train made")
         files = RunFiles.read(folder)
         return Run(files, checked(CONFIG, files.config, folder / "config.yaml", RESTORE), key)
@@ -74,15 +77,25 @@ class Run:
     def findings(self) -> list[IntegrityProblem]:
         """What is wrong with its files; empty if they are as the run left them."""
         found = findings(self.files)
-        seal = None if found or self.key is None else unsealed(self.files, self.key)
+        if found or self.key is None:
+            seal = None
+        else:
+            seal = unsealed(self.files, self.key)
         return [*found, *([] if seal is None else [seal])]
 
     @property
     def integrity(self) -> str:
         """`"sound"`, `"altered"`, `"incomplete"`, or `"unchained"` (an old format, in which changes do not show)."""
         kinds = {finding.kind for finding in self.findings}
-        chained = "sound" if self.files.ledger.chained else "unchained"
-        return "altered" if "altered" in kinds else "incomplete" if kinds else chained
+        if self.files.ledger.chained:
+            chained = "sound"
+        else:
+            chained = "unchained"
+        if "altered" in kinds:
+            return "altered"
+        if kinds:
+            return "incomplete"
+        return chained
 
     @cached_property
     def spent(self) -> PrivacySpent | None:
@@ -117,7 +130,10 @@ class Run:
             return f"{records} of format {ledger.header.fedpriv_ledger}, which has no chain: edits do not show"
         if ledger.altered:
             return f"{records}, the chain of which is broken"
-        sealed = "; every line sealed with the key" if self.key is not None and not self.findings else ""
+        if self.key is not None and not self.findings:
+            sealed = "; every line sealed with the key"
+        else:
+            sealed = ""
         return f"{records} in a chain, head {ledger.links[-1].chain}{sealed}"
 
     @property
@@ -129,7 +145,10 @@ class Run:
     def title(self) -> str:
         """Strategy, model and data, in one line."""
         strategy, model, data = (self.config[section]["name"] for section in ("strategy", "model", "data"))
-        variant = " as published" if self.config["strategy"]["variant"] == "published" else ""
+        if self.config["strategy"]["variant"] == "published":
+            variant = " as published"
+        else:
+            variant = ""
         return f"{strategy}{variant}: {model} on {data}"
 
     @property
@@ -139,7 +158,10 @@ class Run:
     @property
     def rounds(self) -> int:
         """Number of finished rounds, the larger of what `result.json` and the metrics say."""
-        said = 0 if self.result is None else self.result["rounds"]
+        if self.result is None:
+            said = 0
+        else:
+            said = self.result["rounds"]
         return max(said, self.metrics[-1]["round"] if self.metrics else 0)
 
     def column(self, name: str) -> tuple[list[int], list[float]]:
@@ -151,9 +173,15 @@ class Run:
         where = {"folder": str(self.folder), "finished": self.result is not None}
         spent, told = self.spent, [finding.text for finding in self.findings]
         checks = {"integrity": self.integrity, "findings": told, "sealed": None if self.key is None else not told}
-        epsilon = None if spent is None else strict_json.epsilon(spent.epsilon)
+        if spent is None:
+            epsilon = None
+        else:
+            epsilon = strict_json.epsilon(spent.epsilon)
         if self.result is not None:
-            each = self.result["per_client_epsilon"] if spent is not None else None
+            if spent is not None:
+                each = self.result["per_client_epsilon"]
+            else:
+                each = None
             return {**where, **self.result, "epsilon": epsilon, "per_client_epsilon": each, **checks}
         own = metrics.own(dict.fromkeys(name for row in self.metrics for name in row))
         every = (*metrics.TESTED, *own, *metrics.OF_NODES, *metrics.OF_RUN)
@@ -200,19 +228,27 @@ class Run:
         if self.result is None:
             return " so far; the run is not finished"
         said, spent = self.result, self.spent
-        return "" if spent is None else why_no_more(said["ended"], said["planned_rounds"], spent, said.get("status"))
+        if spent is None:
+            return ""
+        return why_no_more(said["ended"], said["planned_rounds"], spent, said.get("status"))
 
 
 def _shown(value: float | str | None, form: str) -> str:
-    return "" if value is None else form.format(float(value))
+    if value is None:
+        return ""
+    return form.format(float(value))
 
 
 def _named(names: list[str]) -> str:
-    return f"{len(names)}: {cut(', '.join(names))}" if names else ""
+    if names:
+        return f"{len(names)}: {cut(', '.join(names))}"
+    return ""
 
 
 def _parts(parameters: dict[str, int] | None) -> str:
-    return "" if parameters is None else f"{parameters['trained']:,} trained, {parameters['frozen']:,} frozen"
+    if parameters is None:
+        return ""
+    return f"{parameters['trained']:,} trained, {parameters['frozen']:,} frozen"
 
 
 def _estimated(facts: dict[str, Any]) -> str:
@@ -224,7 +260,10 @@ def _estimated(facts: dict[str, Any]) -> str:
     if not found:
         return ""
     value, width, name = max(found)
-    of = "the largest" if facts.get("estimates_of_reported_model") else "at a point before the last, the largest"
+    if facts.get("estimates_of_reported_model"):
+        of = "the largest"
+    else:
+        of = "at a point before the last, the largest"
     whose = f"{len(found)} noisy ones{f', that of {name}' if name else ''}"
     besides = "clipped losses and fractions that are not the client's own come on top"
     return f"{value:.3g} ± {width:.2g} (95 %; {of} of {whose}; it holds where <= 0; {besides})"
@@ -232,4 +271,6 @@ def _estimated(facts: dict[str, Any]) -> str:
 
 def _unless_converged(facts: dict[str, Any]) -> str:
     unsure = not facts.get("centralised", {"converged": True})["converged"]
-    return " to a method in one place that has not converged" if unsure else ""
+    if unsure:
+        return " to a method in one place that has not converged"
+    return ""

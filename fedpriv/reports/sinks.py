@@ -142,7 +142,9 @@ def _tag(name: str) -> str:
     if name in _CONSTRAINTS:
         return f"constraints/{_CONSTRAINTS[name]}"
     group, _, rest = name.partition("_")
-    return f"{group}/{rest}" if group in ("test", "node", "client") else f"run/{name}"
+    if group in ("test", "node", "client"):
+        return f"{group}/{rest}"
+    return f"run/{name}"
 
 
 class _Lines:
@@ -162,8 +164,14 @@ class _Lines:
         kept = list(itertools.takewhile(lambda number: number <= keep, rounds))
         self._path, self._last = path, max(kept, default=0)
         try:
-            lines = _read(path).split(b"\n")[: bool(heading) + len(kept)] if kept else []
-            self.heading = lines[0].decode("utf-8", "replace") if heading and kept else heading
+            if kept:
+                lines = _read(path).split(b"\n")[: bool(heading) + len(kept)]
+            else:
+                lines = []
+            if heading and kept:
+                self.heading = lines[0].decode("utf-8", "replace")
+            else:
+                self.heading = heading
             self._file = files.Appender(path, keep=sum(len(line) + 1 for line in lines))
             if heading and not kept:
                 self._file.append(f"{heading}\n".encode())
@@ -200,7 +208,9 @@ def _csv_rounds(path: Path) -> list[int]:
 
 
 def _read(path: Path) -> bytes:
-    return files.read(path) if path.exists() else b""
+    if path.exists():
+        return files.read(path)
+    return b""
 
 
 def _full(path: Path, error: OSError) -> FedprivError:

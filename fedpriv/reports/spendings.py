@@ -50,15 +50,23 @@ def spending_of(files: RunFiles, plan: Plan) -> RunCost:
         records += plan.rest
     if header.n_clients is None:
         raise PrivacyError(f"{name} holds the ledger of an early format that does not say how many clients there are")
-    covered = () if files.result is None else tuple(files.result["not_covered"])
+    if files.result is None:
+        covered = ()
+    else:
+        covered = tuple(files.result["not_covered"])
     return RunCost(name, records, header.n_clients, _data(files), plan.sizes, covered, _noise(files))
 
 
 def _data(files: RunFiles) -> str | None:
     """What the clients' examples follow from."""
     config = files.config or {}
-    parts = [config["data"], config.get("problem")] if "data" in config else None
-    return None if parts is None else json.dumps(parts, sort_keys=True, default=str)
+    if "data" in config:
+        parts = [config["data"], config.get("problem")]
+    else:
+        parts = None
+    if parts is None:
+        return None
+    return json.dumps(parts, sort_keys=True, default=str)
 
 
 def _noise(files: RunFiles) -> str:

@@ -104,7 +104,10 @@ def statement_of(runs: Sequence[Run], spendings: Sequence[RunCost], account: Acc
     names = ", ".join(str(run.folder) for run in runs)
     spent = account.spent
     left = [text for name, text in _LEFT.items() if spent.trust.startswith(name)]
-    subject = left[0] if left and len(_trusts(spendings)) == 1 else "All that was released"
+    if left and len(_trusts(spendings)) == 1:
+        subject = left[0]
+    else:
+        subject = "All that was released"
     alone = all(spending.n_clients == 1 for spending in spendings)
     if alone:
         subject = subject.replace("data holders", "data holder")
@@ -150,7 +153,10 @@ def against(cells: Sequence[Cell], sees: Mapping[str, str] = _SEES) -> Section:
     remarks, lines = dict[str, str](), dict[str, list[str]]()
     for cell in cells:
         letter = remarks.setdefault(_assumed(cell), chr(ord("a") + len(remarks) % 26))
-        value = "no bound" if math.isinf(cell.epsilon) else round_up(cell.epsilon)
+        if math.isinf(cell.epsilon):
+            value = "no bound"
+        else:
+            value = round_up(cell.epsilon)
         lines.setdefault(cell.adversary, []).append(f"{value} [{letter}]")
     table = (
         ("who looks", "what they see", *(f"epsilon of {_column(unit)}" for unit in units)),
@@ -166,10 +172,22 @@ def unbounded(cell: Cell, since: str) -> Cell:
 
 
 def _assumed(cell: Cell) -> str:
-    stronger = f"counted as for {cell.bound_of}; " if cell.bound_of else ""
-    drawn = "" if cell.amplification == "none" else f"; {cell.amplification}"
-    holds = "since" if math.isinf(cell.epsilon) else "if"
-    protocol = "; the protocol was SIMULATED" if cell.simulated else ""
+    if cell.bound_of:
+        stronger = f"counted as for {cell.bound_of}; "
+    else:
+        stronger = ""
+    if cell.amplification == "none":
+        drawn = ""
+    else:
+        drawn = f"; {cell.amplification}"
+    if math.isinf(cell.epsilon):
+        holds = "since"
+    else:
+        holds = "if"
+    if cell.simulated:
+        protocol = "; the protocol was SIMULATED"
+    else:
+        protocol = ""
     return wording.plain(f"{stronger}{holds} {cell.assumes}{drawn}{protocol}")
 
 
@@ -191,13 +209,20 @@ def _released(runs: Sequence[Run], spendings: Sequence[RunCost]) -> Section:
 
 def _of_run(run: Run, spending: RunCost) -> tuple[str, ...]:
     config, result = run.folder / "config.yaml", run.folder / "result.json"
-    ends = f" to {wording.changed(result)}" if result.exists() else ", not finished"
+    if result.exists():
+        ends = f" to {wording.changed(result)}"
+    else:
+        ends = ", not finished"
     records = run.files.ledger.records
     unreleased = len(spending.records) - len(records)
-    charged = (
-        f"; {unreleased} more were planned and are charged, since answers may have ended the run" if unreleased else ""
-    )
-    tested = "" if run.result is None or run.result.get("test_accuracy") is None else _accuracy(run.result)
+    if unreleased:
+        charged = f"; {unreleased} more were planned and are charged, since answers may have ended the run"
+    else:
+        charged = ""
+    if run.result is None or run.result.get("test_accuracy") is None:
+        tested = ""
+    else:
+        tested = _accuracy(run.result)
     return (
         str(run.folder),
         f"{wording.changed(config)}{ends}",
@@ -248,7 +273,10 @@ def rests(
     if alone:
         said = [_TRUST_OF_ONE if text == _TRUSTS["local"] else text for text in said]
         together = ["There is one data holder, which ran it: who ran it sees all data."]
-    power = ["No power cut happened while the run was at work."] if any("no_power_cut" in one for one in trusts) else []
+    if any("no_power_cut" in one for one in trusts):
+        power = ["No power cut happened while the run was at work."]
+    else:
+        power = []
     proof = [
         f"The noise is made of a ChaCha20 keystream, and counted by the bound {accountant!r}.",
         *assumed,
@@ -340,7 +368,10 @@ def _held_by(run: Run, spending: RunCost) -> str:
 def purpose_of(config: Mapping[str, Any]) -> str:
     """What a configuration trains, and how."""
     strategy, variant = config["strategy"]["name"], config["strategy"]["variant"]
-    kind = " as published" if variant == "published" else ""
+    if variant == "published":
+        kind = " as published"
+    else:
+        kind = ""
     return f"training a model of the kind {config['model']['name']} by the algorithm {strategy}{kind}"
 
 
@@ -348,8 +379,14 @@ def holders(config: Mapping[str, Any], spending: RunCost, names: Sequence[str] =
     """How many data holders there are, with how many records."""
     each = _records_of(spending)
     kind = config["data"].get("partition", {}).get("kind", "")
-    split = f"; one table, divided {_DIVIDED.get(kind, 'by labels')}" if kind and kind != "by_writer" else ""
-    called = f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})" if names else ""
+    if kind and kind != "by_writer":
+        split = f"; one table, divided {_DIVIDED.get(kind, 'by labels')}"
+    else:
+        split = ""
+    if names:
+        called = f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})"
+    else:
+        called = ""
     if spending.n_clients == 1:
         split = ""
     return f"{counted(spending.n_clients, 'data holder')}{called}{each}{split}"
@@ -374,7 +411,10 @@ def _trusts(spendings: Sequence[RunCost]) -> list[str]:
 def _column(unit: str) -> str:
     """Of a table: `group of 10 samples` is 10 records."""
     count = unit.removeprefix("group of ").partition(" ")[0]
-    several = f"record{'s' * (count != '1')} of one person" if unit.endswith("samples") else "data holders"
+    if unit.endswith("samples"):
+        several = f"record{'s' * (count != '1')} of one person"
+    else:
+        several = "data holders"
     return _COLUMNS.get(unit, f"{count} {several}")
 
 

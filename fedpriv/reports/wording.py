@@ -85,8 +85,14 @@ def _kind(query: str, law: str, unit: str, levels: list[float]) -> str:
     if law == "none":
         return f"{len(levels)} x {query}, without private noise"
     least, most = min(levels), max(levels)
-    number = f"{least:.3g}" if most <= least * 1.001 else f"{least:.3g} to {most:.3g}"
-    what = "record" if unit == "sample" else "data holder"
+    if most <= least * 1.001:
+        number = f"{least:.3g}"
+    else:
+        number = f"{least:.3g} to {most:.3g}"
+    if unit == "sample":
+        what = "record"
+    else:
+        what = "data holder"
     return f"{len(levels)} x {query}, {law} noise of {number} times what one {what} can change"
 
 
@@ -106,10 +112,14 @@ def now() -> str:
 
 
 def _rare(delta: float) -> str:
-    return "0" if delta == 0 else f"about 1 in {1 / delta:,.0f}".replace(",", " ")
+    if delta == 0:
+        return "0"
+    return f"about 1 in {1 / delta:,.0f}".replace(",", " ")
 
 
 def _sure(epsilon: float) -> str:
     """The posterior probability of one of two values, from even odds, rounded up."""
     percent = 100 / (1 + math.exp(-epsilon))
-    return f"{math.ceil(percent * 10) / 10:g} %" if percent < 99.9 else "more than 99.9 %"
+    if percent < 99.9:
+        return f"{math.ceil(percent * 10) / 10:g} %"
+    return "more than 99.9 %"

@@ -52,7 +52,9 @@ def of_training(training: Training) -> list[str]:
 
 
 def _graph(network: RoundNetwork) -> Graph | None:
-    return network if isinstance(network, Graph) else None
+    if isinstance(network, Graph):
+        return network
+    return None
 
 
 def _constraint_noise(draft: RunSketch, plan: Plan) -> ConstraintNoise | None:

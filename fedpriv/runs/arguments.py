@@ -99,8 +99,14 @@ def check_sinks(sinks: Any) -> None:  # noqa: ANN401 - whatever a user gives
         ConfigError: says what to write.
     """
     if isinstance(sinks, str) or not isinstance(sinks, Sequence):
-        text = repr(sinks) if isinstance(sinks, str) else "'runs/a'"
-        write = "[sink]" if hasattr(sinks, "write") else f"[fedpriv.sinks.TensorBoard({text})]"
+        if isinstance(sinks, str):
+            text = repr(sinks)
+        else:
+            text = "'runs/a'"
+        if hasattr(sinks, "write"):
+            write = "[sink]"
+        else:
+            write = f"[fedpriv.sinks.TensorBoard({text})]"
         raise ConfigError("sinks", sinks, f"give a list: sinks={write}")
     for index, sink in enumerate(sinks):
         if inspect.isclass(sink):

@@ -71,7 +71,10 @@ class BudgetReservation:
     @property
     def wanted(self) -> RunCost:
         """What the run may release with this noise: its plan, or the rest of it after a resume with fresh noise."""
-        rest = self.plan.records if self.attempt == 0 else rest_of(self.plan, self.finished or 0)
+        if self.attempt == 0:
+            rest = self.plan.records
+        else:
+            rest = rest_of(self.plan, self.finished or 0)
         return self._spending(rest)
 
     def check(self) -> None:
@@ -109,7 +112,10 @@ class BudgetReservation:
         own = [record for record in records if record.attempt == self.attempt]
         first = self.plan.records[: len(own)]
         alike = [_key(record) for record in own] == [_key(record) for record in first]
-        used = self._spending(first) if ended == "budget" and self.attempt == 0 and alike else None
+        if ended == "budget" and self.attempt == 0 and alike:
+            used = self._spending(first)
+        else:
+            used = None
         self.budget.close(self.noise, ended, used)
 
     @property
@@ -119,7 +125,9 @@ class BudgetReservation:
 
     @property
     def _name(self) -> str:
-        return "a run in memory" if self.folder is None else str(self.folder)
+        if self.folder is None:
+            return "a run in memory"
+        return str(self.folder)
 
     def _spending(self, records: Sequence[Record]) -> RunCost:
         plan = self.plan
@@ -167,13 +175,23 @@ class _OnlyPlanned:
 
 def _begun_with(folder: Path | None) -> str | None:
     """The budget that a run began with, by the header of its ledger."""
-    path = None if folder is None else folder / "ledger.jsonl"
-    return None if path is None or not path.exists() else LedgerFile.read(path).header.budget
+    if folder is None:
+        path = None
+    else:
+        path = folder / "ledger.jsonl"
+    if path is None or not path.exists():
+        return None
+    return LedgerFile.read(path).header.budget
 
 
 def _released(folder: Path | None) -> Sequence[Record]:
-    path = None if folder is None else folder / "ledger.jsonl"
-    return [] if path is None or not path.exists() else LedgerFile.read(path).records
+    if folder is None:
+        path = None
+    else:
+        path = folder / "ledger.jsonl"
+    if path is None or not path.exists():
+        return []
+    return LedgerFile.read(path).records
 
 
 def _key(record: Record) -> tuple[int, str, int]:

@@ -68,7 +68,9 @@ class Compute:
     @property
     def numbers(self) -> str:
         """The types of numbers that a run computes with, which a resumed one has too."""
-        return self.dtype if self.precision == "full" else f"{self.dtype} in {self.precision}"
+        if self.precision == "full":
+            return self.dtype
+        return f"{self.dtype} in {self.precision}"
 
     def check_goes_on(self, begun_with: StateName) -> None:
         """Refuse to go on from a checkpoint with state that was kept elsewhere.

@@ -102,10 +102,17 @@ def _draw_metric(axes: Axes, run: Curves) -> None:
         axes.fill_between(rounds, low, high, color=_EPSILON, alpha=0.12, linewidth=0, label="clients, 10 % to 90 %")
         worst = _column(run, first, f"client_{first.name}_{'min' if first.better == 'higher' else 'max'}")
         name = (metrics.worst_client(run.result or {}, first) or "").replace("$", r"\$")  # else it is a formula
-        at_end = f", at the end {cut(name, 30)}" if name else ""
+        if name:
+            at_end = f", at the end {cut(name, 30)}"
+        else:
+            at_end = ""
         axes.plot(*worst, ":", color=_EPSILON, linewidth=1.2, label=f"the worst client{at_end}")
     if axes.get_legend_handles_labels()[1]:
-        corner = "lower right" if first.better == "higher" else "upper right"  # where a run that learns is not
+        # where a run that learns is not
+        if first.better == "higher":
+            corner = "lower right"
+        else:
+            corner = "upper right"
         axes.legend(loc=corner, frameon=False, fontsize=9, labelcolor=_GREY)
     if first.name == "objective" and min(values) > 0:
         axes.set_yscale("log")  # first steps are large, last ones are what is looked for

@@ -54,7 +54,10 @@ class EvaluationData:
             ConfigError: metrics without test data, or test sets or names for another number of clients.
         """
         of_clients, own = by_client(client_tests, n_clients), MetricSet(metrics or {})
-        test = together(None, of_clients) if test is None else test
+        if test is None:
+            test = together(None, of_clients)
+        else:
+            test = test
         if own.given and test is None:
             raise ConfigError("metrics", own.names, "there are no test data to compute them on: give some")
         return EvaluationData(test, of_clients, own, stop, checked_names(names, n_clients))
@@ -71,11 +74,15 @@ class EvaluationData:
 
     def evaluator(self, model: nn.Module, loss: Loss, *, batched: bool) -> Evaluator | None:
         """What tests a model; None without test data."""
-        return None if self.test is None else Evaluator(model, loss, self.test, batched=batched, own=self.own)
+        if self.test is None:
+            return None
+        return Evaluator(model, loss, self.test, batched=batched, own=self.own)
 
     def client_tests(self, evaluate: Evaluator | None) -> ClientTests | None:
         """What tests the clients' models, each on its own test set; None where they have none."""
-        return ClientTests(evaluate, self.of_clients) if evaluate is not None and self.of_clients else None
+        if evaluate is not None and self.of_clients:
+            return ClientTests(evaluate, self.of_clients)
+        return None
 
     def as_many(self, examples: int, privacy: Privacy) -> bool:
         """Whether there are as many test examples as training examples, which may then be the same."""
@@ -94,5 +101,8 @@ class EvaluationData:
         """How long the metric of `stop` has not improved: so far, by what a checkpoint `stored`."""
         if self.stop is None:
             return EarlyStopping()
-        known = [] if evaluate is None else known_of(evaluate.names(start), self.of_clients)
+        if evaluate is None:
+            known = []
+        else:
+            known = known_of(evaluate.names(start), self.of_clients)
         return self.stop.begin(known).restored(stored)

@@ -290,12 +290,18 @@ def _batches(sampling: Sampling, fewest: int) -> str:
     if isinstance(sampling, Poisson):
         return f"each example with probability {sampling.rate:g} (Poisson)"
     if isinstance(sampling, Cyclic):
-        drawn = f", each of its examples with probability {sampling.rate:g} (Poisson)" if sampling.rate < 1 else ""
+        if sampling.rate < 1:
+            drawn = f", each of its examples with probability {sampling.rate:g} (Poisson)"
+        else:
+            drawn = ""
         return f"{sampling.blocks} fixed slots of each client's examples, one a round in turn (cyclic){drawn}"
     if sampling == FixedSize(1):
         return "exactly one example, uniformly, as Liu, Johansson and Shi draw it; priced as without replacement"
     if isinstance(sampling, FixedSize):
-        smaller = "; all of them where a client has fewer" if fewest < sampling.size else ""
+        if fewest < sampling.size:
+            smaller = "; all of them where a client has fewer"
+        else:
+            smaller = ""
         return f"exactly {sampling.size} examples, without replacement{smaller}"
     return "all examples"
 
@@ -305,10 +311,19 @@ def _over_time(plan: Plan, parameters: int) -> str | None:
     noise = plan.privacy.over_time
     if noise is None:
         return None
-    rows = 1 if plan.privacy.trust.sums_only else plan.n_clients
+    if plan.privacy.trust.sums_only:
+        rows = 1
+    else:
+        rows = plan.n_clients
     kept = (len(noise.factor.band) or len(noise.factor.scales)) * rows * parameters * 8
-    often = "every round" if noise.separation == 1 else f"one of {noise.separation} rounds"
-    what = f"cancels over rounds, {kept / 1e6:.3g} MB in memory" if kept else "independent"
+    if noise.separation == 1:
+        often = "every round"
+    else:
+        often = f"one of {noise.separation} rounds"
+    if kept:
+        what = f"cancels over rounds, {kept / 1e6:.3g} MB in memory"
+    else:
+        what = "independent"
     return f"{what}; each {plan.privacy.unit} takes part in {often}"
 
 
@@ -330,7 +345,9 @@ def _if_hidden(plan: Plan, active_fraction: float) -> float | None:
 
 
 def _largest(rate: PerClient) -> float:
-    return max(rate) if isinstance(rate, tuple) else rate
+    if isinstance(rate, tuple):
+        return max(rate)
+    return rate
 
 
 def _called(formula: Formula, draft: RunSketch, plan: Plan) -> NoiseClaim | None:
@@ -364,7 +381,9 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - a JSON value
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
-    return "inf" if isinstance(value, float) and math.isinf(value) else value
+    if isinstance(value, float) and math.isinf(value):
+        return "inf"
+    return value
 
 
 def _if_collude(found: PairsForecast) -> dict[str, str]:

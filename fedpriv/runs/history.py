@@ -36,7 +36,10 @@ class History(Sequence[Row]):
 
     def __init__(self, rows: Sequence[Row], columns: Sequence[str] | None = None) -> None:
         known = dict.fromkeys(name for row in rows for name in row)
-        self.columns: tuple[str, ...] = tuple(known) if columns is None else tuple(columns)
+        if columns is None:
+            self.columns: tuple[str, ...] = tuple(known)
+        else:
+            self.columns = tuple(columns)
         self._rows = [{name: row[name] for name in self.columns if name in row} for row in rows]
 
     def __len__(self) -> int:
@@ -80,7 +83,9 @@ class History(Sequence[Row]):
 
     def __contains__(self, value: object) -> bool:
         """Whether there is a column of this name, or such a row."""
-        return value in self.columns if isinstance(value, str) else value in self._rows
+        if isinstance(value, str):
+            return value in self.columns
+        return value in self._rows
 
     def __eq__(self, other: object) -> bool:
         """Whether both are tables of the same columns and rows."""
@@ -100,7 +105,10 @@ class History(Sequence[Row]):
 
     def dropna(self, subset: str | Sequence[str]) -> History:
         """The rows in which these columns were measured."""
-        names = [subset] if isinstance(subset, str) else list(subset)
+        if isinstance(subset, str):
+            names = [subset]
+        else:
+            names = list(subset)
         for name in names:
             self._check(name)
         return History([row for row in self._rows if all(row.get(name) is not None for name in names)], self.columns)
@@ -170,10 +178,14 @@ class History(Sequence[Row]):
         return [list(self.columns), *texts]
 
     def _left_out(self) -> list[str]:
-        return [f"({len(self)} rounds)"] if len(self) > _MOST else []
+        if len(self) > _MOST:
+            return [f"({len(self)} rounds)"]
+        return []
 
 
 def _text(value: Any) -> str:  # noqa: ANN401 - whatever a metric is
     if value is None:
         return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)

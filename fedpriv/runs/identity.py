@@ -69,7 +69,10 @@ class RunIdentity:
     ) -> RunIdentity:
         """For a new run. Without privacy, and with a given `seed`, everything follows from the public seed."""
         if secret_seed is None:
-            secret_seed = new_secret() if private or seed is None else abs(seed)
+            if private or seed is None:
+                secret_seed = new_secret()
+            else:
+                secret_seed = abs(seed)
         # models of one kind may start elsewhere: the first answers of two such runs must not share noise
         run = digest(settings, clients[0].model, clients[0].loss)
         randomness = Randomness(secrets.randbits(62) if seed is None else seed, secret_seed, run=run)
@@ -162,6 +165,9 @@ def check_models(models: Sequence[str]) -> None:
 def of_settings(clients: Sequence[Client], *settings: Any) -> str:  # noqa: ANN401 - settings of every kind
     """Digest of these settings and of the clients' models and problems, in this order, but not of their data."""
     roster = as_client_set(clients)
-    views = [] if roster.augmentation == Augmentation() else [roster.augmentation]
+    if roster.augmentation == Augmentation():
+        views = []
+    else:
+        views = [roster.augmentation]
     kinds = [(type(part), [p.shape for p in part.parameters(False)]) for part in clients[0].modules()]
     return digest(*settings, kinds, list(roster.problems), *views)

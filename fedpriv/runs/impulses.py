@@ -42,7 +42,10 @@ def responses(
         `[rounds, rounds]`, row k after round k; zero right of the diagonal. None for more than `MOST_ROUNDS`, and for a
         strategy that is not linear in the answers or does not stay within the range of numbers.
     """
-    nodes = network if isinstance(network, Graph) else Star(1, Everyone())
+    if isinstance(network, Graph):
+        nodes = network
+    else:
+        nodes = Star(1, Everyone())
     if rounds > MOST_ROUNDS or nodes.n_clients * rounds > _MOST_NUMBERS:
         return None
     try:
@@ -51,14 +54,20 @@ def responses(
         return None
     if once.shape != (rounds, rounds) or not (np.isfinite(twice).all() and once[-1].any()):
         return None
-    return once if np.allclose(twice, 2 * once, rtol=_LINEAR, atol=0) else None
+    if np.allclose(twice, 2 * once, rtol=_LINEAR, atol=0):
+        return once
+    return None
 
 
 def _responses(
     strategy: Strategy, privacy: Privacy, network: Star | Graph, rounds: int, randomness: Randomness, size: float
 ) -> Array:
     """The models, averaged over nodes, where the answer of round t is `size` times the t-th unit vector."""
-    trust = Local() if isinstance(privacy.trust, Pairwise) else privacy.trust  # pairs are of the run's own clients
+    # pairs are of the run's own clients
+    if isinstance(privacy.trust, Pairwise):
+        trust = Local()
+    else:
+        trust = privacy.trust
     alone = replace(privacy, epsilon=None, noise_multiplier=1.0, sampling=FullBatch(), noise=Independent(), trust=trust)
     oracle = recording_oracle(alone, [1] * network.n_clients, ImpulseAnswerer(size))
     start = torch.zeros(1, rounds, dtype=torch.float64).expand(network.n_clients, -1)

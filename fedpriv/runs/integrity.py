@@ -56,7 +56,10 @@ def unsealed(files: RunFiles, key: bytes) -> IntegrityProblem | None:
         return IntegrityProblem("altered", f"a ledger of format {files.ledger.header.fedpriv_ledger} has no seals")
     for number, link in enumerate(files.ledger.links, start=1):
         if not link.is_of(key):
-            other = "another run's key, or none of its lines was written with it" if number == 1 else "and what follows"
+            if number == 1:
+                other = "another run's key, or none of its lines was written with it"
+            else:
+                other = "and what follows"
             return IntegrityProblem(
                 "altered", f"{files.ledger.path}, line {number} is not sealed with this key ({other})"
             )
@@ -108,7 +111,10 @@ def against_plan(files: RunFiles, plan: Plan) -> Iterator[IntegrityProblem]:
     asked = {(record.round, record.query, record.index): record for record in plan.records}
     for number, record in enumerate(files.ledger.records, start=2):
         found = asked.get((record.round, record.query, record.index))
-        planned = None if found is None else found.noise_multiplier
+        if found is None:
+            planned = None
+        else:
+            planned = found.noise_multiplier
         if found is not None and found.pairs != record.pairs:
             yield IntegrityProblem(
                 "altered", f"{files.ledger.path}, line {number} has noise of other pairs than the plan"
@@ -126,7 +132,9 @@ def against_plan(files: RunFiles, plan: Plan) -> Iterator[IntegrityProblem]:
 
 
 def _largest(multiplier: float | tuple[float, ...]) -> float:
-    return max(multiplier) if isinstance(multiplier, tuple) else multiplier
+    if isinstance(multiplier, tuple):
+        return max(multiplier)
+    return multiplier
 
 
 def _marks(files: RunFiles) -> Iterator[tuple[str, LedgerPosition]]:
@@ -168,7 +176,10 @@ def _of_rounds(files: RunFiles) -> Iterator[IntegrityProblem]:
     if gap is not None:
         yield IntegrityProblem("incomplete", f"{path} lacks round {gap}, or has rounds in another order")
     elif files.result is not None and len(rounds) != files.result["rounds"]:
-        kind = "incomplete" if len(rounds) < files.result["rounds"] else "altered"
+        if len(rounds) < files.result["rounds"]:
+            kind = "incomplete"
+        else:
+            kind = "altered"
         yield IntegrityProblem(kind, f"{path} has {len(rounds)} rounds and result.json {files.result['rounds']}")
     elif files.checkpoint is not None and files.config is not None and len(rounds) < files.checkpoint.round:
         yield IntegrityProblem(
@@ -189,16 +200,23 @@ def _of_config(files: RunFiles) -> Iterator[IntegrityProblem]:
 
 def _changed_settings(files: RunFiles) -> str:
     """Which settings of the configuration changed since the checkpoint; empty where that is not known."""
-    words = {} if files.checkpoint is None else files.checkpoint.words
+    if files.checkpoint is None:
+        words = {}
+    else:
+        words = files.checkpoint.words
     before = {name: text for name, text in words.items() if name.startswith("config.")}
     now = settings_in_words(config=files.config)
-    return difference(before, {name: now[name] for name in now if not name.startswith("config.log")}) if before else ""
+    if before:
+        return difference(before, {name: now[name] for name in now if not name.startswith("config.log")})
+    return ""
 
 
 def _asked(files: RunFiles, name: str) -> Any:  # noqa: ANN401 - a setting is what it is
     """A privacy setting of the configuration; None if it has none."""
     privacy = (files.config or {}).get("privacy")
-    return cast("dict[str, Any]", privacy).get(name) if isinstance(privacy, dict) else None
+    if isinstance(privacy, dict):
+        return cast("dict[str, Any]", privacy).get(name)
+    return None
 
 
 def _of_turns(files: RunFiles) -> Iterator[IntegrityProblem]:
@@ -207,10 +225,22 @@ def _of_turns(files: RunFiles) -> Iterator[IntegrityProblem]:
     if time is None or config is None:
         return
     network = config.get("network")
-    cohort: Any = network.get("cohort") if isinstance(network, dict) else None
-    said = cohort if _asked(files, "unit") == "client" else _asked(files, "sampling")
-    cyclic: Any = cast("dict[str, Any]", said).get("cyclic") if isinstance(said, dict) else None
-    blocks = cyclic.get("blocks") if isinstance(cyclic, dict) else 1
+    if isinstance(network, dict):
+        cohort: Any = network.get("cohort")
+    else:
+        cohort = None
+    if _asked(files, "unit") == "client":
+        said = cohort
+    else:
+        said = _asked(files, "sampling")
+    if isinstance(said, dict):
+        cyclic: Any = cast("dict[str, Any]", said).get("cyclic")
+    else:
+        cyclic = None
+    if isinstance(cyclic, dict):
+        blocks = cyclic.get("blocks")
+    else:
+        blocks = 1
     if blocks != time.separation:
         text = f"config.yaml has {blocks!r} blocks take turns, and the ledger {time.separation}"
         yield IntegrityProblem("altered", text)

@@ -108,7 +108,9 @@ def _blocks(draft: RunSketch) -> int:
     privacy, network = draft.privacy, draft.network
     if privacy.unit == "client":
         active = privacy.cohort_rate * (network.active_fraction if isinstance(network, Star) else 1.0)
-        return round(1 / active) if privacy.sampling == FullBatch() else 1
+        if privacy.sampling == FullBatch():
+            return round(1 / active)
+        return 1
     if not network.everyone:
         return 1
     match privacy.sampling:
@@ -139,7 +141,10 @@ def _others(draft: RunSketch, blocks: int) -> Iterator[tuple[str, str | None, Ru
                 None,
                 _with(draft, replace(privacy, sampling=Cyclic(blocks), noise=noise)),
             )
-        rate = privacy.sampling.rate if isinstance(privacy.sampling, Poisson) else 1 / blocks
+        if isinstance(privacy.sampling, Poisson):
+            rate = privacy.sampling.rate
+        else:
+            rate = 1 / blocks
         secret = "nobody but the client sees which examples are drawn"
         words = f"sampling: {{poisson: {{rate: {rate:.4g}}}}}"
         yield words, secret, _with(draft, replace(privacy, sampling=Poisson(rate)))
@@ -151,7 +156,10 @@ def _others(draft: RunSketch, blocks: int) -> Iterator[tuple[str, str | None, Ru
         return
     n_clients, taking_turns = draft.network.n_clients, Star(draft.network.n_clients, CyclicCohort(blocks))
     central = isinstance(privacy.trust, Central)
-    turns = replace(privacy, trust=Central()) if central else privacy
+    if central:
+        turns = replace(privacy, trust=Central())
+    else:
+        turns = privacy
     for words, noise in matrices:
         yield f"network.cohort: {cyclic}{words}", None, _with(draft, replace(turns, noise=noise), taking_turns)
     if central:

@@ -184,14 +184,20 @@ def _usual(plan: Plan, network: RoundNetwork, randomness: Randomness) -> _UsualR
     if not records:
         return None
     record = records[(len(records) - 1) // 2]
-    clients = tuple(range(plan.n_clients)) if record.clients is None else record.clients
+    if record.clients is None:
+        clients = tuple(range(plan.n_clients))
+    else:
+        clients = record.clients
     if record.pairs is None or len(clients) < 2:
         return None
     pairs, n = record.pairs, plan.n_clients
     noise = np.broadcast_to(np.asarray(record.noise_multiplier), len(clients))
     local = (noise.min() / noise) ** 2
     mixing = _mixing(network, record, randomness)
-    kept = None if mixing is None else _kept(mixing, pairs, clients, local, n)
+    if mixing is None:
+        kept = None
+    else:
+        kept = _kept(mixing, pairs, clients, local, n)
     return _UsualRound(pairs, record.clients, n, _partners(pairs, clients, n), local, kept)
 
 
@@ -214,7 +220,10 @@ def _mixing(network: RoundNetwork, record: Record, randomness: Randomness) -> Ar
 def _kept(
     mixing: Array, pairs: Pairs, clients: Sequence[int], local: Array, n_clients: int
 ) -> tuple[float, float, float]:
-    everyone = ~np.eye(n_clients, dtype=bool) if pairs.edges is None else adjacency(pairs.edges, n_clients)
+    if pairs.edges is None:
+        everyone = ~np.eye(n_clients, dtype=bool)
+    else:
+        everyone = adjacency(pairs.edges, n_clients)
     laplacian = covariance(everyone[np.ix_(clients, clients)], 1.0) - np.eye(len(clients))
     squares = mixing**2
     totals = squares.sum(), np.sum((mixing @ laplacian) * mixing), (squares @ local).sum()

@@ -102,7 +102,10 @@ def make_plan(
     run = strategy, privacy, network, rounds, randomness
     privacy = with_matrix(privacy, network, rounds, lambda: responses(*run), begun)
     compatibility.check(strategy, privacy, network, len(sizes))
-    relative = replace(privacy, epsilon=None, noise_multiplier=1.0) if privacy.private else privacy
+    if privacy.private:
+        relative = replace(privacy, epsilon=None, noise_multiplier=1.0)
+    else:
+        relative = privacy
     oracle = recording_oracle(relative, sizes)
     _ask(strategy, oracle, network, randomness, rounds)
     asked = oracle.answerer
@@ -136,7 +139,10 @@ def _ask(
     step, privacy = strategy.local_step, oracle.privacy
     progress = initial_state(strategy, torch.zeros(1, 1).expand(oracle.n_clients, 1))
     fixed = privacy.private and isinstance(network, Graph) and not isinstance(progress.server, Ends)
-    first = min(step.period, rounds) if fixed and isinstance(step, PeriodicQueries) else rounds
+    if fixed and isinstance(step, PeriodicQueries):
+        first = min(step.period, rounds)
+    else:
+        first = rounds
     try:
         seen = server_view(network, privacy)
         for _ in run_rounds(strategy, oracle, network, progress, randomness, rounds=first, seen=seen):
@@ -223,5 +229,8 @@ def _scaled(record: Record, factor: float) -> Record:
     multiplier = record.noise_multiplier
     if factor == 1:
         return record
-    scaled = tuple(m * factor for m in multiplier) if isinstance(multiplier, tuple) else multiplier * factor
+    if isinstance(multiplier, tuple):
+        scaled = tuple(m * factor for m in multiplier)
+    else:
+        scaled = multiplier * factor
     return replace(record, noise_multiplier=scaled)

@@ -97,7 +97,9 @@ class ProgressDisplay:
         if self._start is None:
             self._start = (report.round, now)
         rounds, seconds = report.round - self._start[0], now - self._start[1]
-        return f"{rounds / seconds:.3g} rounds/s" if rounds and seconds > 0 else ""
+        if rounds and seconds > 0:
+            return f"{rounds / seconds:.3g} rounds/s"
+        return ""
 
 
 def _shown() -> Iterator[tuple[str, str, metrics.Metric[object]]]:
@@ -113,5 +115,8 @@ def _shown() -> Iterator[tuple[str, str, metrics.Metric[object]]]:
 def _epsilon(report: RoundReport) -> str:
     if report.epsilon == float("inf"):
         return "not private"
-    target = "" if report.target is None else f" of {report.target:g}"
+    if report.target is None:
+        target = ""
+    else:
+        target = f" of {report.target:g}"
     return f"epsilon spent <= {report.epsilon:.3g}{target}"

@@ -58,7 +58,10 @@ def why_no_more(ended: Ended, planned: int, spent: PrivacySpent, status: str | N
     if ended == "rounds":
         return ""
     charged = ended in ("strategy", "nonfinite", "metric", "left") and math.isfinite(spent.epsilon)
-    whole = "; the whole plan is charged, since the stop may depend on the data" if charged else ""
+    if charged:
+        whole = "; the whole plan is charged, since the stop may depend on the data"
+    else:
+        whole = ""
     return f" of {planned}: {status or _ENDINGS[ended]}{whole}"
 
 
@@ -278,7 +281,10 @@ class Result:
             measured.pop("test loss", None)  # the others say more
         tested = "".join(f"{name} {value}, " for name, value in measured.items())
         why = self._why_fewer()
-        broken = f", first not finite: {told(self.first_nonfinite)}" if self.first_nonfinite else ""
+        if self.first_nonfinite:
+            broken = f", first not finite: {told(self.first_nonfinite)}"
+        else:
+            broken = ""
         rounds = f"{counted(self.rounds, 'round')}{f' ({why.lstrip()})' if why else ''}"
         verdict = constraint_verdict(self.measures)
         constraints = f", {verdict}" if verdict else ""
@@ -344,7 +350,11 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise FedprivError(f"{path}, line {number} is damaged; {fix}") from error
-        given: Iterable[str] = row if isinstance(row, dict) else ()  # `checked` refuses whatever else it is
+        # `checked` refuses whatever else it is
+        if isinstance(row, dict):
+            given: Iterable[str] = row
+        else:
+            given = ()
         names = [*metrics.numbers(), *(own.name for own in metrics.own(given))]
         rows.append(checked(ROUND, row, f"{path}, line {number}", fix, names))
     return rows

@@ -49,19 +49,26 @@ def with_matrix(
     if begun is not None and isinstance(noise, Banded | BLT):
         return replace(privacy, noise=CorrelatedNoise(begun, separation))
     with threads.one():
-        factor = INDEPENDENT if isinstance(noise, Independent) else noise.factor(rounds, separation, follow)
+        if isinstance(noise, Independent):
+            factor = INDEPENDENT
+        else:
+            factor = noise.factor(rounds, separation, follow)
     return replace(privacy, noise=CorrelatedNoise(factor, separation))
 
 
 def _separation(privacy: Privacy, network: RoundNetwork) -> int:
     if privacy.unit == "sample":
-        return privacy.sampling.blocks if isinstance(privacy.sampling, Cyclic) else 1
+        if isinstance(privacy.sampling, Cyclic):
+            return privacy.sampling.blocks
+        return 1
     return blocks_of(network)
 
 
 def blocks_of(network: RoundNetwork) -> int:
     """Number of fixed blocks of clients that take turns; 1 if there are none."""
-    return network.blocks if isinstance(network, Star) else 1
+    if isinstance(network, Star):
+        return network.blocks
+    return 1
 
 
 def check_participation(privacy: Privacy, network: RoundNetwork) -> None:

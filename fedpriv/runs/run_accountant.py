@@ -17,7 +17,9 @@ _WHOLE_PLAN: tuple[Ended, ...] = (*STOPPED_EARLY, "left")
 
 def rest_of(plan: Plan, finished: int) -> list[Record]:
     """The releases of a plan after its first `finished` rounds; none where there is no promise."""
-    return [record for record in plan.records if record.round >= finished] if plan.privacy.private else []
+    if plan.privacy.private:
+        return [record for record in plan.records if record.round >= finished]
+    return []
 
 
 class RunAccountant:
@@ -56,7 +58,9 @@ class RunAccountant:
 
     def reported(self, ended: Ended, finished: int) -> float:
         """Quick upper bound on the epsilon of the rounds so far, for a report."""
-        return self.at_end(ended, finished).epsilon if ended in STOPPED_EARLY else self._reported.so_far()
+        if ended in STOPPED_EARLY:
+            return self.at_end(ended, finished).epsilon
+        return self._reported.so_far()
 
     def spent(self) -> PrivacySpent:
         """Tight upper bound on what has been spent so far."""
@@ -79,7 +83,10 @@ class RunAccountant:
 
     def records(self, ended: Ended, finished: int) -> tuple[Record, ...]:
         """The releases that `at_end` charges."""
-        rest = rest_of(self._plan, finished) if ended in _WHOLE_PLAN else []
+        if ended in _WHOLE_PLAN:
+            rest = rest_of(self._plan, finished)
+        else:
+            rest = []
         return (*self._ledger.records, *rest)
 
     def _accountant(self) -> Accountant:

@@ -32,13 +32,18 @@ class RunDirectory:
     """
 
     def __init__(self, folder: str | Path | RunFolder | None, every: int) -> None:
-        self.folder = RunFolder(Path(folder)) if isinstance(folder, (str, Path)) else folder
+        if isinstance(folder, (str, Path)):
+            self.folder = RunFolder(Path(folder))
+        else:
+            self.folder = folder
         self._every = every
 
     @property
     def path(self) -> Path | None:
         """The folder's path; None if nothing is kept."""
-        return None if self.folder is None else self.folder.path
+        if self.folder is None:
+            return None
+        return self.folder.path
 
     def last(self, device: torch.device) -> Checkpoint | None:
         """The newest checkpoint of the run to resume; None if it was killed before its first.
@@ -63,7 +68,10 @@ class RunDirectory:
 
     def rows(self, finished: int) -> list[dict[str, Any]]:
         """The rows of metrics that the run wrote about its first `finished` rounds, before it stopped."""
-        rows = read_metrics(self._needed() / "metrics.jsonl") if finished else []
+        if finished:
+            rows = read_metrics(self._needed() / "metrics.jsonl")
+        else:
+            rows = []
         return [{**row, "epsilon": float(row["epsilon"])} for row in rows if row["round"] <= finished]
 
     def ledger(
@@ -104,7 +112,10 @@ class RunDirectory:
 
     def config_in_words(self) -> dict[str, str]:
         """The configuration in the folder by name, but for logging; empty where there is none."""
-        config = None if self.folder is None else config_in(self.folder.path)
+        if self.folder is None:
+            config = None
+        else:
+            config = config_in(self.folder.path)
         if config is None:
             return {}
         return settings_in_words(config={name: part for name, part in config.items() if name != "log"})

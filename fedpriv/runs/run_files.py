@@ -57,9 +57,10 @@ class RunFiles:
             LedgerError: there is no ledger.
         """
         result = folder / "result.json"
-        said = (
-            checked(RESULT, _parsed(result, json.loads), result, _REMAKE, metrics.facts()) if result.exists() else None
-        )
+        if result.exists():
+            said = checked(RESULT, _parsed(result, json.loads), result, _REMAKE, metrics.facts())
+        else:
+            said = None
         checkpoint, unread = _checkpoint_in(folder)
         return RunFiles(
             folder,
@@ -111,5 +112,8 @@ def _parsed(path: Path, parse: Callable[[str], Any]) -> Any:  # noqa: ANN401 - J
     try:
         return parse(read(path).decode())
     except (ValueError, RecursionError) as error:
-        reason = f" ({error.fix})" if isinstance(error, ConfigError) else ""
+        if isinstance(error, ConfigError):
+            reason = f" ({error.fix})"
+        else:
+            reason = ""
         raise FedprivError(f"{path} is damaged{reason}; {RESTORE}") from error

@@ -48,7 +48,9 @@ def _text(value: object) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 10:
         return f"{len(value)} values, {cut(repr(value), _LONGEST)}"
     shown = repr(value)
-    return type(value).__name__ if " at 0x" in shown else cut(shown, _LONGEST)
+    if " at 0x" in shown:
+        return type(value).__name__
+    return cut(shown, _LONGEST)
 
 
 def difference(before: Mapping[str, str], now: Mapping[str, str]) -> str:
@@ -64,5 +66,8 @@ def difference(before: Mapping[str, str], now: Mapping[str, str]) -> str:
         if before.get(name) != now.get(name) and not inside_another:
             names.append(name)
     told = [f"{name}: {before.get(name, 'not there')} then, {now.get(name, 'not there')} now" for name in names]
-    more = f"; and {len(told) - _MOST} more" if len(told) > _MOST else ""
+    if len(told) > _MOST:
+        more = f"; and {len(told) - _MOST} more"
+    else:
+        more = ""
     return "; ".join(told[:_MOST]) + more

@@ -119,7 +119,10 @@ class Training:
 
             # where it is kept, and how far it had come
             self._keeper = RunDirectory(folder if mesh.is_main else None, checkpoint_every)
-            saved = mesh.world.broadcast(lambda: self._keeper.last(device)) if resume else None
+            if resume:
+                saved = mesh.world.broadcast(lambda: self._keeper.last(device))
+            else:
+                saved = None
             compatibility.check_compute(compute, strategy, self.network, privacy, clients[0].model, clients[0].loss)
             if saved is not None:
                 compute.check_goes_on(saved.state)
@@ -155,7 +158,10 @@ class Training:
 
             # what it will release
             def planned() -> Plan:
-                begun = None if saved is None else self._keeper.matrix()
+                if saved is None:
+                    begun = None
+                else:
+                    begun = self._keeper.matrix()
                 return make_plan(strategy, privacy, sizes, self.network, rounds=rounds, randomness=streams, begun=begun)
 
             self.plan: Plan = mesh.world.broadcast(planned)
@@ -174,7 +180,10 @@ class Training:
             )
 
             # whether the data's budget allows that
-            uncovered = ("the optimality gap, exact",) if optimum is not None and privacy.private else ()
+            if optimum is not None and privacy.private:
+                uncovered = ("the optimality gap, exact",)
+            else:
+                uncovered = ()
             begun_at = None if saved is None else saved.round
             self._reserving: BudgetReservation | None = None
             if mesh.is_main:
@@ -246,7 +255,10 @@ class Training:
             # where it stands, and how it goes on
             self._engine, self._seen = run_rounds, sharding.shard_network(self.network, part, mesh)
             self._state, self._keeping = compute.state, STATE_STORES[compute.state](self._keeper.path)
-            mine = None if restart is None else sharding.shard_state(restart, part, mesh)
+            if restart is None:
+                mine = None
+            else:
+                mine = sharding.shard_state(restart, part, mesh)
             self.progress = self._keeping.begin(strategy, start.expand(len(own), -1), mine)
             self._seconds, self._mark, self._over = 0.0 if saved is None else saved.seconds, self.ledger.mark, False
             before = mesh.world.broadcast(lambda: self._keeper.rows(self.progress.round))
@@ -286,8 +298,14 @@ class Training:
         begun = 1 if saved is None else saved.processes
 
         def write() -> Ledger:
-            guard = charging.guard if reserving is None else reserving.guard(charging.guard)
-            budget = None if reserving is None else reserving.budget.terms.id
+            if reserving is None:
+                guard = charging.guard
+            else:
+                guard = reserving.guard(charging.guard)
+            if reserving is None:
+                budget = None
+            else:
+                budget = reserving.budget.terms.id
             ledger = keeper.ledger(guard, plan, streams, saved, fresh_noise=fresh_noise, budget=budget)
             compatibility.check_processes(begun, mesh.world.world_size, ledger, fresh_noise=fresh_noise)
             charging.follow(ledger)
@@ -351,7 +369,10 @@ class Training:
 
     def _check_constants(self) -> None:
         """The trial's few examples may not show that a forward pass changes what is released as it is."""
-        names = changed_constants(self.population.model, self._constants) if self.plan.privacy.private else []
+        if self.plan.privacy.private:
+            names = changed_constants(self.population.model, self._constants)
+        else:
+            names = []
         fix = "a forward pass on private data changed it, and it would be released as it is; change a copy instead"
         with self._mesh.world.raise_together():
             if names:
@@ -436,7 +457,9 @@ class Training:
             return "nonfinite"
         if self._stopping.stops:
             return "metric"
-        return "budget" if self._over else "left"
+        if self._over:
+            return "budget"
+        return "left"
 
     def _charged(self) -> PrivacySpent:
         return self._charging.at_end(self._ended(), self.progress.round)
@@ -501,13 +524,17 @@ class Training:
     def _parts(self) -> dict[str, Any]:
         """How many parameters are trained, where not all are."""
         fixed = frozen(self.population.model)
-        return {"parameters": {"trained": self.population.dim, "frozen": fixed}} if fixed else {}
+        if fixed:
+            return {"parameters": {"trained": self.population.dim, "frozen": fixed}}
+        return {}
 
     def linked(self, result: Result) -> dict[str, Any]:
         """Contents of `result.json`: the result, with what made it, and the last hash of a ledger's chain."""
         head = self.ledger.mark.head
         facts: dict[str, Any] = strict_json.plain({**result.to_json(), "software": software()})
-        return facts if head is None else linked({**facts, "head": head}, head, self._identity.randomness.seal_key())
+        if head is None:
+            return facts
+        return linked({**facts, "head": head}, head, self._identity.randomness.seal_key())
 
     def _with(self, params: Tensor) -> nn.Module:
         """A copy of the model with these parameters `[dim]`, ready for use."""
@@ -519,4 +546,6 @@ class Training:
 def _so_far(epsilon: float, target: float | None) -> str:
     """What has been spent, for a warning; empty without a promise."""
     of = "" if target is None else f" of {target:g}"
-    return f"epsilon <= {round_up(epsilon)}{of}" if math.isfinite(epsilon) else ""
+    if math.isfinite(epsilon):
+        return f"epsilon <= {round_up(epsilon)}{of}"
+    return ""

@@ -101,7 +101,10 @@ class Federation:
         self.terms = terms = ResolvedPlan.of(proposal)
         self._transport, self._folder = transport, RunFolder(Path(folder))
         self._network = Answered(len(terms.cards), terms.network.cohort)
-        self._evaluate = None if test is None else Evaluator(terms.model, terms.loss, test)
+        if test is None:
+            self._evaluate = None
+        else:
+            self._evaluate = Evaluator(terms.model, terms.loss, test)
         self._over: dict[int, str] = {}
         self._notices: list[AbsenceNotice] = []
         self._learned: list[AbsenceNotice] = []
@@ -139,7 +142,10 @@ class Federation:
             if not self._next(rows):
                 self.ended = "nonfinite"
                 return
-            metrics = {} if self._evaluate is None else self._evaluate(self.model)
+            if self._evaluate is None:
+                metrics = {}
+            else:
+                metrics = self._evaluate(self.model)
             self._save()
             answered = tuple(names[site] for site in sorted(rows))
             yield SiteRound(index + 1, terms.rounds, answered, told, noticed, metrics)

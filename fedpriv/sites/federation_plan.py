@@ -133,7 +133,10 @@ def propose(config: Config, cards: Sequence[SiteDescriptor], like: PublicDataInf
         ConfigError: settings do not fit the sites, or no noise reaches the target.
     """
     check_settings(config, len(cards))
-    seed = secrets.randbits(62) if config.seed is None else config.seed
+    if config.seed is None:
+        seed = secrets.randbits(62)
+    else:
+        seed = config.seed
     dumped = config.model_dump(mode="json")
     settings: dict[str, Any] = {name: dumped[name] for name in TOLD} | {"seed": seed}
     privacy, sizes, network = promise(config, cards), [card.size for card in cards], config.network.build(len(cards))

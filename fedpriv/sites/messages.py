@@ -74,11 +74,20 @@ class TrainResponse:
 
 def pack(message: TrainRequest | TrainResponse) -> bytes:
     """The bytes of a message, the same for the same message."""
-    row = message.heard if isinstance(message, TrainRequest) else message.message
-    code = None if isinstance(message, TrainRequest) else message.code
+    if isinstance(message, TrainRequest):
+        row = message.heard
+    else:
+        row = message.message
+    if isinstance(message, TrainRequest):
+        code = None
+    else:
+        code = message.code
     notices = [notice.model_dump() for notice in message.notices]
     facts = {"plan": message.plan, "round": message.round, "code": code, "notices": notices}
-    tensors = {} if row is None else {"row": row.detach().cpu().contiguous()}
+    if row is None:
+        tensors = {}
+    else:
+        tensors = {"row": row.detach().cpu().contiguous()}
     return save(tensors, {"fedpriv": json.dumps(facts, sort_keys=True)})
 
 

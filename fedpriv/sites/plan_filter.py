@@ -26,14 +26,20 @@ def of_one(record: Record, client: int, n_clients: int) -> Record:
     Raises:
         NotAsPlanned: the client is not among those who answer.
     """
-    clients = range(n_clients) if record.clients is None else record.clients
+    if record.clients is None:
+        clients = range(n_clients)
+    else:
+        clients = record.clients
     if client not in clients:
         raise UnplannedRelease(f"round {record.round}: this site takes no part in it")
     place = clients.index(client)
     own = {}
     for name in ("noise_multiplier", "rate"):
         value = getattr(record, name)
-        own[name] = value[place] if isinstance(value, tuple) else value
+        if isinstance(value, tuple):
+            own[name] = value[place]
+        else:
+            own[name] = value
     if record.pairs is not None:
         own["noise_multiplier"] /= math.sqrt(exposure(record.pairs, record.clients, n_clients))
     return replace(record, clients=None, pairs=None, **own)

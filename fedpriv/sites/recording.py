@@ -25,7 +25,10 @@ def follow(federation: Federation, folder: Path) -> Iterator[SiteRound]:
         folder: Its folder.
     """
     path = folder / ROUNDS
-    before = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    if path.exists():
+        before = path.read_bytes().splitlines(keepends=True)
+    else:
+        before = []
     files.write_whole(path, b"".join(before[: federation.progress.round]))
     lines = files.Appender(path)
     last: dict[str, Any] = {}

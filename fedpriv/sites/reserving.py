@@ -29,7 +29,10 @@ class Reservation:
 
     def __init__(self, folder: SiteFolder, terms: ResolvedPlan, number: int) -> None:
         place = folder.settings.budget.file
-        self._budget = None if place is None else Budget(Path(place))
+        if place is None:
+            self._budget = None
+        else:
+            self._budget = Budget(Path(place))
         noise = Randomness(terms.seed, folder.secret_seed, 0, terms.hash).noise_name()
         mine = [record for record in terms.plan.records if record.clients is None or number in record.clients]
         records = [of_one(record, number, len(terms.cards)) for record in mine]

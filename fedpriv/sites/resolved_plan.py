@@ -70,7 +70,10 @@ class ResolvedPlan:
         assert isinstance(network, Star)
         privacy, seed = agreed(promise(config, cards)), config.seed
         if privacy.noise_multiplier is None or seed is None:
-            missing = "seed" if seed is None else "privacy.noise_multiplier"
+            if seed is None:
+                missing = "seed"
+            else:
+                missing = "privacy.noise_multiplier"
             raise ConfigError(f"plan.settings.{missing}", None, "a plan has it filled in")
         recipe, sizes = config.recipe(len(cards)), [card.size for card in cards]
         public = Randomness(seed, 0)  # only public streams are drawn from it

@@ -103,7 +103,10 @@ class SiteSession:
         of_run = terms.plan.privacy, self._ledger, self._randomness
         self._oracle = data_oracle(self._population, sums, *of_run, _of_own, pair_secrets=self._secrets())
         kept, first = folder.kept(proposal), terms.strategy.local_step.init(terms.start[None])
-        self._local = first if kept.local is None else unflatten_like(first, kept.local)
+        if kept.local is None:
+            self._local = first
+        else:
+            self._local = unflatten_like(first, kept.local)
         self._notices = folder.notices(proposal)
         self._foresee()
 
@@ -117,7 +120,9 @@ class SiteSession:
         if len(question.heard) != self.terms.widths[0]:
             return self._refusal(question, "malformed")
         if at == kept.round:
-            return kept.reply if _digest(question) == kept.question else self._refusal(question, "other_point")
+            if _digest(question) == kept.question:
+                return kept.reply
+            return self._refusal(question, "other_point")
         if not self._newest < at < self.terms.rounds:
             return self._refusal(question, "other_round")
         if self.number not in self.terms.cohort(at):

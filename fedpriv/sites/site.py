@@ -70,7 +70,10 @@ class Site:
         read = SiteSettings.read(Path(settings))
         found = own_data(read.data, read.client)[0]
         made = SiteFolder.new(Path(folder), read)
-        count = size(found) if read.public_size is None else read.public_size
+        if read.public_size is None:
+            count = size(found)
+        else:
+            count = read.public_size
         made.tell(
             SiteDescriptor(name=read.name, size=count, size_declared=read.public_size is not None, **made.public_keys)
         )
@@ -164,7 +167,9 @@ class Site:
             if plan not in self.plans:
                 return _refusal("", at, "other_plan")
             reply = self._member(plan).answer(asked)
-            return reply if isinstance(reply, bytes) else pack(reply)
+            if isinstance(reply, bytes):
+                return reply
+            return pack(reply)
         except BudgetExhausted:
             return _refusal(plan, at, "over_budget")
         except UnplannedRelease:

@@ -62,4 +62,6 @@ def ask(folder: Path, question: bytes) -> bytes:
     """The reply of the site that is served from this folder; empty bytes only wake it."""
     with Client(str((folder / SOCKET).absolute()), "AF_UNIX") as connection:
         connection.send_bytes(question)
-        return connection.recv_bytes(_MOST) if question else b""
+        if question:
+            return connection.recv_bytes(_MOST)
+        return b""

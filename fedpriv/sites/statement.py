@@ -120,7 +120,10 @@ def _read(path: Path, card: SiteDescriptor) -> _Federation:
 
     done = spending(ledger.records)
     said = path.with_name(NOTICES)
-    notices = [AbsenceNotice.model_validate(one) for one in json.loads(files.read(said))] if said.exists() else []
+    if said.exists():
+        notices = [AbsenceNotice.model_validate(one) for one in json.loads(files.read(said))]
+    else:
+        notices = []
     named = min((one.pairs.colluders for one in asked if one.pairs is not None), default=None)
     return _Federation(proposal, ledger, path, done, spending(asked), named, notices)
 
@@ -131,7 +134,9 @@ def _named(found: Sequence[_Federation]) -> int | None:
 
 
 def _at_most(number: int) -> str:
-    return f"at most {number} of" if number else "none of"
+    if number:
+        return f"at most {number} of"
+    return "none of"
 
 
 def _cells(found: Sequence[_Federation], card: SiteDescriptor, delta: float, colluders: int, group: int) -> list[Cell]:
@@ -153,7 +158,10 @@ def _protected(
     settings: SiteSettings, card: SiteDescriptor, found: Sequence[_Federation], spent: PrivacySpent
 ) -> Section:
     shared = spent.relation.partition("(")[2].removesuffix(")")
-    declared = "a number that it chose" if card.size_declared else "as many as it has"
+    if card.size_declared:
+        declared = "a number that it chose"
+    else:
+        declared = "as many as it has"
     rows = [
         ("data", settings.data.name),
         ("held by", f"the site {card.name}; others are told of {card.size} records, {declared}"),
@@ -162,7 +170,10 @@ def _protected(
         *([("both have in common", shared)] if shared else []),
         ("guarantee", str(spent)),
     ]
-    text = (wording.PERSON,) if spent.unit == "sample" else ()
+    if spent.unit == "sample":
+        text = (wording.PERSON,)
+    else:
+        text = ()
     return Section("Whose data, and what of them is protected?", text, tuple(rows))
 
 
@@ -208,7 +219,10 @@ def _cost(found: Sequence[_Federation], spent: PrivacySpent, whole: PrivacySpent
 
 
 def _rests(named: int | None) -> Section:
-    others = "any number of them" if named is None else f"{_at_most(named)} them"
+    if named is None:
+        others = "any number of them"
+    else:
+        others = f"{_at_most(named)} them"
     said = f"{_OWN} Others may tell each other all they know: {others}."
     return Section("What does this rest on, and what was simulated?", (said, "Nothing was simulated.", wording.ASSUMED))
 

@@ -99,7 +99,9 @@ def _without(section: Mapping[str, Any], path: Sequence[str], value: object) -> 
     name, *deeper = path
     inside = section.get(name)
     if deeper:
-        return {**section, name: _without(inside, deeper, value)} if isinstance(inside, Mapping) else {**section}
+        if isinstance(inside, Mapping):
+            return {**section, name: _without(inside, deeper, value)}
+        return {**section}
     return {key: other for key, other in section.items() if key != name or other != value}
 
 
@@ -115,7 +117,10 @@ def _described(value: object, above: tuple[int, ...]) -> Iterator[str]:
     def text_of(part: object) -> str:
         if isinstance(part, str):
             return repr(part)
-        found = f"['builtins.int', {repr(part)!r}]" if type(part) is int else "".join(_described(part, inside))
+        if type(part) is int:
+            found = f"['builtins.int', {repr(part)!r}]"
+        else:
+            found = "".join(_described(part, inside))
         if id(part) in again:
             known[id(part)] = found
         return found
@@ -144,7 +149,9 @@ def parts(value: object) -> tuple[object, ...]:
         return ()
     except RuntimeError:  # torch's parametrised modules refuse to be pickled: they are what they hold
         return (vars(value),)
-    return (made,) if isinstance(made, str) else (*made[:3], *(list(rest) for rest in made[3:5] if rest is not None))
+    if isinstance(made, str):
+        return (made,)
+    return (*made[:3], *(list(rest) for rest in made[3:5] if rest is not None))
 
 
 @parts.register(type(None))
@@ -162,7 +169,9 @@ def _literal(value: object) -> tuple[object, ...]:
 @parts.register(tuple)
 @parts.register(list)
 def _sequence(value: Sequence[object]) -> tuple[object, ...]:
-    return (value,) if isinstance(value, str) else tuple(value)
+    if isinstance(value, str):
+        return (value,)
+    return tuple(value)
 
 
 @parts.register(Mapping)
@@ -188,7 +197,10 @@ def _tensor(value: Tensor) -> tuple[object, ...]:
 
 @parts.register(np.ndarray)
 def _array(value: NDArray[Any]) -> tuple[object, ...]:
-    held = value.tolist() if value.dtype.hasobject else _of_bytes(value.tobytes())
+    if value.dtype.hasobject:
+        held = value.tolist()
+    else:
+        held = _of_bytes(value.tobytes())
     return str(value.dtype), *value.shape, held
 
 

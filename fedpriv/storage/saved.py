@@ -15,7 +15,10 @@ from fedpriv.errors import FedprivError, shown
 
 
 def _infinite(value: object) -> object:
-    return math.inf if value == "inf" else value  # JSON has no infinity
+    # JSON has no infinity
+    if value == "inf":
+        return math.inf
+    return value
 
 
 Number = Annotated[float, Field(strict=True), BeforeValidator(_infinite)]

@@ -22,9 +22,13 @@ def plain(value: object) -> Any:  # noqa: ANN401 - any JSON value
         return {key: plain(item) for key, item in cast("dict[str, object]", value).items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in cast("list[object]", value)]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def epsilon(value: float) -> float | str:
     """An epsilon as JSON has it: the string `"inf"`, not null, where it is infinite, that is not private."""
-    return "inf" if value == math.inf else value
+    if value == math.inf:
+        return "inf"
+    return value

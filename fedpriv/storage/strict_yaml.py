@@ -105,7 +105,10 @@ def _in_one_line(error: yaml.YAMLError) -> str:
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return f"is not YAML: {cut(' '.join(str(error).split()))}"
     mark, problem = error.problem_mark, " ".join((error.problem or "").split())
-    meaning = "" if isinstance(error, ConstructorError) else "is not YAML: "
+    if isinstance(error, ConstructorError):
+        meaning = ""
+    else:
+        meaning = "is not YAML: "
     return f"{meaning}{problem} (line {mark.line + 1}, column {mark.column + 1})"
 
 
@@ -139,7 +142,9 @@ def _integer(_: _Loader, node: yaml.ScalarNode) -> int:
 
 def _float(_: _Loader, node: yaml.ScalarNode) -> float:
     if node.value.lower().endswith(".inf"):
-        return -math.inf if node.value.startswith("-") else math.inf
+        if node.value.startswith("-"):
+            return -math.inf
+        return math.inf
     value = float(node.value)
     if math.isinf(value):
         raise _wrong(f"{cut(node.value)} is too large: write .inf if you mean it", node)

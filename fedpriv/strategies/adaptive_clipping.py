@@ -163,7 +163,10 @@ def adaptive_clipping(
 
 def _beside(received: Tensor, bound: float) -> Tensor:
     """`[n, dim]` and the bound, `[n, dim + 1]`; rows that are all one stay one."""
-    rows = received[:1] if received.stride(0) == 0 else received
+    if received.stride(0) == 0:
+        rows = received[:1]
+    else:
+        rows = received
     return torch.cat([rows, rows.new_full((len(rows), 1), bound)], 1).expand(len(received), -1)
 
 

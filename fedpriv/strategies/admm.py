@@ -236,7 +236,10 @@ def inexact_admm(
     ):
         raise ConfigError("strategy.feasible", feasible, "only an linf trust region joins with a box; use step: prox")
     local = AdmmStep(step, rho, feasible, weight_decay, linearize_at)
-    name = "iadmm_prox" if isinstance(step, Prox) else "iadmm_trust"
+    if isinstance(step, Prox):
+        name = "iadmm_prox"
+    else:
+        name = "iadmm_trust"
     return Strategy(local, AdmmServer(), last_or_average(average), name)  # pyright: ignore[reportArgumentType] - linear is a property: it depends on the step
 
 

@@ -90,7 +90,10 @@ class AdmmBlock:
     def __call__(self, received: Tensor, state: Block, oracle: Oracle) -> tuple[Tensor, Block]:
         """One communication round."""
         w, phase, tolerance = received[:, :-2], float(received[0, -2]), float(received[0, -1])
-        step = self._inner if phase == INNER else self._restart
+        if phase == INNER:
+            step = self._inner
+        else:
+            step = self._restart
         u, numbers, state = step(w, state, oracle, tolerance if phase == INNER else phase)
         return torch.cat([u + state.dual / self.rho, numbers], 1), state
 
@@ -119,7 +122,10 @@ class AdmmBlock:
     def _restart(self, w: Tensor, state: Block, oracle: Oracle, phase: float) -> tuple[Tensor, Tensor, Block]:
         """Raise the multipliers (not at the start) and begin the next inner loop at w."""
         new, seen = self._look(w, state, oracle)
-        new = new if phase == ACCEPTED else state.multipliers + 0 * new
+        if phase == ACCEPTED:
+            new = new
+        else:
+            new = state.multipliers + 0 * new
         state = replace(state, multipliers=new, anchor=w, u=w)
         merit, rho = self._merit(state, oracle), self.rho
         state = replace(state, dual=-_slope(merit, w))
@@ -212,7 +218,10 @@ class AdmmServer:
         shifted, error, objective = sums[:-2], sums[-2], sums[-1]
         objective = objective + self.regularizer.value(state.w.unsqueeze(0))[0]
         state = replace(state, objective=objective, violation=violation, complementarity=complementarity)
-        state = self._checked(error, state) if state.phase == INNER else self._next(float(change), state)
+        if state.phase == INNER:
+            state = self._checked(error, state)
+        else:
+            state = self._next(float(change), state)
         if state.phase == ACCEPTED or state.done:
             return network.scatter(_said(state.w, ACCEPTED, 1.0)), state
         share = 1 / ((n + 1) * self.outer.beta)
@@ -236,7 +245,9 @@ class AdmmServer:
         """With clients' numbers at an accepted w: stop, or begin the next inner loop."""
         if state.phase != START:
             state = replace(self._decided(float(state.violation), change, state), outer=state.outer + 1)
-        return state if state.done else replace(state, anchor=state.w, inner=0, phase=INNER)
+        if state.done:
+            return state
+        return replace(state, anchor=state.w, inner=0, phase=INNER)
 
     def _decided(self, violation: float, change: float, state: Loop) -> Loop:
         """Converged, stalled, or neither."""

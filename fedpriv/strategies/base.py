@@ -264,7 +264,9 @@ class Strategy:
         filled = {
             name: replace(cast("Any", part), rounds=rounds) for name, part in parts.items() if _lacks_rounds(part)
         }
-        return replace(self, **filled) if filled else self
+        if filled:
+            return replace(self, **filled)
+        return self
 
     def is_done(self, server: object) -> bool:
         """Whether the aggregator's state says that the run is over."""
@@ -277,7 +279,9 @@ class Strategy:
 
     def advice(self, run: Outlook) -> list[str]:
         """The local step's warnings before this run; see `Advises`."""
-        return self.local_step.advice(run) if isinstance(self.local_step, Advises) else []
+        if isinstance(self.local_step, Advises):
+            return self.local_step.advice(run)
+        return []
 
 
 def _lacks_rounds(part: object) -> bool:

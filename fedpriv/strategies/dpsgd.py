@@ -38,7 +38,9 @@ class Descend:
     @property
     def memory(self) -> Memory:
         """None but the round's number, if the optimiser keeps nothing of the answers."""
-        return "none" if isinstance(self.optimizer, Sgd) else "private"
+        if isinstance(self.optimizer, Sgd):
+            return "none"
+        return "private"
 
     def init(self, params: Tensor) -> ClientOptimizerState:
         """Of the optimiser."""
@@ -49,7 +51,10 @@ class Descend:
     ) -> tuple[Tensor, ClientOptimizerState]:
         """One round."""
         t, gradient = state.t + 1, oracle.gradient(received)
-        variance = oracle.noise_variance if self.optimizer.corrects else None
+        if self.optimizer.corrects:
+            variance = oracle.noise_variance
+        else:
+            variance = None
         size = in_round(self.step_size, t)
         x, kept = self.optimizer.step(received, gradient, size, state.optimizer, variance)
         return x, ClientOptimizerState(t, kept)

@@ -179,7 +179,10 @@ class WeightedPrimals:
 
     def __call__(self, received: Tensor, state: PrimalAverage) -> tuple[Tensor, PrimalAverage]:
         """Fold in the x of the round that has ended; then compute the next one. Rows that are all one stay one."""
-        received = received[:1] if received.stride(0) == 0 else received
+        if received.stride(0) == 0:
+            received = received[:1]
+        else:
+            received = received
         t, total = state.t, state.total
         share = float(self.dual_map.weight(t) / total)
         average = state.average + share * (state.x - state.average)

@@ -112,12 +112,16 @@ class ProximalStep:
     @property
     def receives(self) -> tuple[str, ...]:
         """The gradient, and the variance of its noise if the optimiser subtracts it."""
-        return ("gradient", "noise_variance") if self.optimizer.corrects else ("gradient",)
+        if self.optimizer.corrects:
+            return ("gradient", "noise_variance")
+        return ("gradient",)
 
     @property
     def sends(self) -> tuple[str, ...]:
         """The point y, and with momentum the iterate x, since computing x from y would round it."""
-        return ("point", "iterate") if self.momentum else ("point",)
+        if self.momentum:
+            return ("point", "iterate")
+        return ("point",)
 
     def init(self, params: Tensor) -> tuple[Tensor, Iterates]:
         """All start from the first client's model, brought to where h is finite."""
@@ -131,7 +135,10 @@ class ProximalStep:
         gradient, *variance = mean[:1].split(state.point.shape[1], 1)
         step = self.optimizer.step(state.point, gradient, rate, state.optimizer, variance[0] if variance else None)
         x = self.regularizer.prox(step[0], rate)
-        point = x + self.momentum * (x - state.iterate) if self.momentum else x
+        if self.momentum:
+            point = x + self.momentum * (x - state.iterate)
+        else:
+            point = x
         return self._said(point, x, len(mean)), Iterates(point, x, now, step[1])
 
     def _said(self, point: Tensor, x: Tensor, n: int) -> Tensor:
@@ -189,7 +196,10 @@ class RandomIterate:
     def __call__(self, received: Tensor, state: Drawn) -> tuple[Tensor, Drawn]:
         """The newest iterate up to round m, then `x_m`."""
         t = state.round + 1
-        model = received[:1].clone() if t <= self.chosen else state.model
+        if t <= self.chosen:
+            model = received[:1].clone()
+        else:
+            model = state.model
         return model, Drawn(model, t)
 
 
@@ -233,5 +243,8 @@ def gradient_descent(
     if momentum:
         output = ReportIterate(output)
     server = ProximalStep(learning_rate, regularizer, momentum, optimizer)
-    local = SendGradientAndNoise() if optimizer.corrects else SendGradient(server.sends)
+    if optimizer.corrects:
+        local = SendGradientAndNoise()
+    else:
+        local = SendGradient(server.sends)
     return Strategy(local, server, output, "dp_gd", regularizer)  # pyright: ignore[reportArgumentType] - what is said depends on the momentum

@@ -71,28 +71,47 @@ class LocalSteps:
     @property
     def memory(self) -> Memory:
         """None but the round's number, unless the optimiser keeps its state, which is made of answers."""
-        return "none" if self.optimizer_state == "reset" or isinstance(self.optimizer, Sgd) else "private"
+        if self.optimizer_state == "reset" or isinstance(self.optimizer, Sgd):
+            return "none"
+        return "private"
 
     def init(self, params: Tensor) -> ClientOptimizerState | None:
         """Of the optimiser, and the round; None where neither is needed."""
-        kept = self.optimizer.init(params) if self.optimizer_state == "keep" else None
-        return ClientOptimizerState(0, kept) if callable(self.learning_rate) or kept is not None else None
+        if self.optimizer_state == "keep":
+            kept = self.optimizer.init(params)
+        else:
+            kept = None
+        if callable(self.learning_rate) or kept is not None:
+            return ClientOptimizerState(0, kept)
+        return None
 
     def __call__(
         self, received: Tensor, state: ClientOptimizerState | None, oracle: Oracle
     ) -> tuple[Tensor, ClientOptimizerState | None]:
         """One round."""
         ask, weights = self._question(oracle)
-        t, kept = (1, None) if state is None else (state.t + 1, state.optimizer)
-        kept = self.optimizer.init(received) if kept is None else kept
+        if state is None:
+            t, kept = (1, None)
+        else:
+            t, kept = (state.t + 1, state.optimizer)
+        if kept is None:
+            kept = self.optimizer.init(received)
+        else:
+            kept = kept
         rate, x = in_round(self.learning_rate, t), received
         for _ in range(self.local_steps):
             gradient = ask(x)
             if self.proximal:
                 gradient = gradient + self.proximal * (x - received)
-            variance = oracle.noise_variance if self.optimizer.corrects else None
+            if self.optimizer.corrects:
+                variance = oracle.noise_variance
+            else:
+                variance = None
             x, kept = self.optimizer.step(x, gradient, rate, kept, variance)
-        kept = kept if self.optimizer_state == "keep" else None
+        if self.optimizer_state == "keep":
+            kept = kept
+        else:
+            kept = None
         return weights * (x - received), None if state is None else ClientOptimizerState(t, kept)
 
     def _question(self, oracle: Oracle) -> tuple[Callable[[Tensor], Tensor], Tensor | float]:

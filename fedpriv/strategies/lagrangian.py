@@ -127,4 +127,6 @@ def violations(values: Tensor, equality: Tensor) -> Tensor:
 
 def largest(values: Tensor) -> Tensor:
     """Largest absolute value of each row, 0 of an empty one: `[k, m] -> [k]`."""
-    return values.abs().amax(1) if values.shape[1] else values.new_zeros(len(values))
+    if values.shape[1]:
+        return values.abs().amax(1)
+    return values.new_zeros(len(values))

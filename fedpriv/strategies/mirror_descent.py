@@ -233,7 +233,10 @@ def accelerated_mirror_descent(feasible: MirrorSet, smoothness: Positive, *, pub
     """
     if not (math.isfinite(feasible.diameter) and feasible.diameter > 0):
         raise ConfigError("strategy.radius", feasible.diameter / 2, "must be positive and finite")
-    local = SendTwoGradients() if published else SendGradient()
+    if published:
+        local = SendTwoGradients()
+    else:
+        local = SendGradient()
     return Strategy(local, MirrorStep(feasible, smoothness), ReportSolution(), "dp_accmd")
 
 

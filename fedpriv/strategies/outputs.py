@@ -56,7 +56,10 @@ class Averaged:
 
     def __call__(self, received: Tensor, state: RunningAverage) -> tuple[Tensor, RunningAverage]:
         """Add a round. Rows that are one expanded row (as with a server) stay one."""
-        received = received[:1] if received.stride(0) == 0 else received
+        if received.stride(0) == 0:
+            received = received[:1]
+        else:
+            received = received
         round_number = state.round + 1
         share = round_number**self.power
         weight = state.weight + share
@@ -93,8 +96,14 @@ class Ema:
 
     def __call__(self, received: Tensor, state: Following) -> tuple[Tensor, Following]:
         """Add a round. Rows that are one expanded row (as with a server) stay one."""
-        received = received[:1] if received.stride(0) == 0 else received
-        average = state.average + (1 - self.decay) * (received - state.average) if state.round else received.clone()
+        if received.stride(0) == 0:
+            received = received[:1]
+        else:
+            received = received
+        if state.round:
+            average = state.average + (1 - self.decay) * (received - state.average)
+        else:
+            average = received.clone()
         return average, Following(average, state.round + 1)
 
 
@@ -104,7 +113,9 @@ class OrEma(Bound):
 
     def complaint(self, kind: object, value: object) -> str | None:
         """As of a bound."""
-        return None if isinstance(value, Ema) else super().complaint(float, value)
+        if isinstance(value, Ema):
+            return None
+        return super().complaint(float, value)
 
 
 Average = Annotated[float | Ema, OrEma("must be a finite number, at least 0", 0, inf, "[)")]
@@ -113,7 +124,11 @@ Average = Annotated[float | Ema, OrEma("must be a finite number, at least 0", 0,
 
 def last_or_average(average: float | Ema | None) -> Last | Averaged | Ema:
     """What the option `average` of a strategy means: None the last model; else see `Average`."""
-    return Last() if average is None else average if isinstance(average, Ema) else Averaged(average)
+    if average is None:
+        return Last()
+    if isinstance(average, Ema):
+        return average
+    return Averaged(average)
 
 
 @dataclass(frozen=True)

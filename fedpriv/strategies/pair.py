@@ -217,7 +217,9 @@ def _listed(names: set[str]) -> str:
 
 
 def _kind(given: object) -> str:
-    return f"{len(given)} things" if isinstance(given, tuple) else f"a {type(given).__name__}"
+    if isinstance(given, tuple):
+        return f"{len(given)} things"
+    return f"a {type(given).__name__}"
 
 
 class _Oracle:

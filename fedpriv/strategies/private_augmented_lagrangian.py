@@ -232,7 +232,10 @@ def private_al(
 
 def _with_worst(rows: Tensor, values: Tensor, equality: Tensor) -> Tensor:
     far = values.abs().where(equality, values)
-    worst = far.amax(1, keepdim=True) if values.shape[1] else rows.new_zeros(len(rows), 1)
+    if values.shape[1]:
+        worst = far.amax(1, keepdim=True)
+    else:
+        worst = rows.new_zeros(len(rows), 1)
     return torch.cat([rows, worst], 1)
 
 

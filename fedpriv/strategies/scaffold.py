@@ -55,7 +55,10 @@ class CorrectedSteps:
         """One round."""
         t, state = ticked(state)
         rate = in_round(self.learning_rate, t)
-        weights = oracle.weights.unsqueeze(1) if self.weighting == "examples" else 1.0
+        if self.weighting == "examples":
+            weights = oracle.weights.unsqueeze(1)
+        else:
+            weights = 1.0
         x, mean, control = received.chunk(3, 1)
         y, correction = x, mean - control / weights
         for _ in range(self.local_steps):

@@ -23,7 +23,9 @@ class OrFunction(Bound):
 
     def complaint(self, kind: object, value: object) -> str | None:
         """As of a bound; whatever a function gives is looked at when it is called."""
-        return None if callable(value) else super().complaint(float, value)
+        if callable(value):
+            return None
+        return super().complaint(float, value)
 
 
 Number = float | Callable[[int], float]
@@ -64,12 +66,16 @@ def in_round_or_infinite(rate: Number, t: int) -> float:
 
 def clock(*rates: Number) -> Rounds | None:
     """What a state keeps to follow these: the round; nothing where all are constant."""
-    return Rounds(0) if any(map(callable, rates)) else None
+    if any(map(callable, rates)):
+        return Rounds(0)
+    return None
 
 
 def ticked(clock: Rounds | None) -> tuple[int, Rounds | None]:
     """The round that begins, from 1, and the clock after it; without a clock every round is the first."""
-    return (1, None) if clock is None else (clock.t + 1, Rounds(clock.t + 1))
+    if clock is None:
+        return (1, None)
+    return (clock.t + 1, Rounds(clock.t + 1))
 
 
 def _wrong(rate: Number, fix: str) -> ConfigError:

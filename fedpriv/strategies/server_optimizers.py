@@ -33,7 +33,9 @@ class ServerSgd:
 
     def init(self, model: Tensor) -> Tensor | None:
         """The velocity v, zero; None without momentum."""
-        return model * 0 if self.momentum else None
+        if self.momentum:
+            return model * 0
+        return None
 
     def __call__(self, model: Tensor, update: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """One step."""

@@ -105,7 +105,10 @@ class AcceleratedGradient:
         step = start.new_full((len(start),), self.step)
         for _ in range(self.iterations):
             f, g = gradient(values, ahead)
-            at_x = gradient(values, x)[1] if bool((momentum > 1).any()) else g
+            if bool((momentum > 1).any()):
+                at_x = gradient(values, x)[1]
+            else:
+                at_x = g
             open_rows = at_x.abs().amax(1) > tolerance
             if not bool(open_rows.any()):
                 break

@@ -48,8 +48,14 @@ def _fields_of(kind: type) -> list[inspect.Parameter]:
     hints = get_type_hints(kind, include_extras=True)
     found: list[inspect.Parameter] = []
     for field in fields(kind):
-        made = field.default if field.default_factory is MISSING else field.default_factory()
-        default = inspect.Parameter.empty if made is MISSING else made
+        if field.default_factory is MISSING:
+            made = field.default
+        else:
+            made = field.default_factory()
+        if made is MISSING:
+            default = inspect.Parameter.empty
+        else:
+            default = made
         keyword = inspect.Parameter.KEYWORD_ONLY
         found.append(inspect.Parameter(field.name, keyword, default=default, annotation=hints[field.name]))
     return found

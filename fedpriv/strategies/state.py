@@ -75,7 +75,9 @@ def unflatten_like(like: S, parts: Mapping[str, Leaf]) -> S:
         if isinstance(leaf, RowStore):
             return leaf.restored(torch.as_tensor(part))
         # a number may have been stored as a tensor
-        return part if isinstance(leaf, Tensor) else type(leaf)(part)
+        if isinstance(leaf, Tensor):
+            return part
+        return type(leaf)(part)
 
     return tree_map_with_name(restore, like)
 
@@ -115,7 +117,9 @@ def select_rows(state: S, cohort: Tensor | None) -> S:
     def take(_: str, leaf: Leaf | RowStore) -> Leaf:
         if isinstance(leaf, RowStore):
             return leaf.taken(cohort)
-        return take_rows(leaf, cohort) if isinstance(leaf, Tensor) and leaf.ndim else leaf
+        if isinstance(leaf, Tensor) and leaf.ndim:
+            return take_rows(leaf, cohort)
+        return leaf
 
     return tree_map_with_name(take, state)
 
@@ -128,12 +132,17 @@ def scatter_rows(state: S, cohort: Tensor | None, rows: S) -> S:
     old = _leaves(state)
 
     def put(name: str, fresh: Leaf) -> Leaf | RowStore:
-        before = old.get(name) if cohort is None else old[name]
+        if cohort is None:
+            before = old.get(name)
+        else:
+            before = old[name]
         if isinstance(before, RowStore) and isinstance(fresh, Tensor):
             return before.put(cohort, fresh)
         if isinstance(before, Tensor) and isinstance(fresh, Tensor) and before.ndim and cohort is not None:
             # of nobody, rows may still be as wide as before the first round
-            return before.index_copy(0, cohort.to(before.device), fresh) if len(cohort) else before
+            if len(cohort):
+                return before.index_copy(0, cohort.to(before.device), fresh)
+            return before
         return fresh
 
     return tree_map_with_name(put, rows)
@@ -160,7 +169,9 @@ def tree_map_with_name(change: Callable[[str, Any], Any], state: Any, name: str 
     found = {key: tree_map_with_name(change, part, f"{name}.{key}" if name else key) for key, part in parts.items()}
     if isinstance(state, tuple):
         return tuple(found.values())
-    return replace(state, **found) if is_dataclass(state) and not isinstance(state, type) else found
+    if is_dataclass(state) and not isinstance(state, type):
+        return replace(state, **found)
+    return found
 
 
 def _parts(state: Any) -> dict[str, Any]:  # noqa: ANN401 - any state

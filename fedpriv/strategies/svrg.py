@@ -52,7 +52,9 @@ class Epochs:
 
     def inner_steps(self, epoch: int) -> int:
         """`m_s` of epoch s = 1, 2, ..."""
-        return self.length * 2**epoch if self.doubling else self.length
+        if self.doubling:
+            return self.length * 2**epoch
+        return self.length
 
     def rounds_of(self, epoch: int) -> int:
         """Rounds of that epoch."""
@@ -94,7 +96,9 @@ class AnchorBudget:
 
     def share(self, round_index: int) -> float:
         """Share of round `round_index` (from 0)."""
-        return self.anchor if self.epochs.is_anchor(round_index) else 1.0
+        if self.epochs.is_anchor(round_index):
+            return self.anchor
+        return 1.0
 
 
 @dataclass(frozen=True)
@@ -245,7 +249,10 @@ def svrg(
     """
     epochs = Epochs(epoch_length, doubling)
     local = SendDifference(epochs, smoothness)
-    name = "dp_svrg_plus_plus" if doubling else "dp_svrg"
+    if doubling:
+        name = "dp_svrg_plus_plus"
+    else:
+        name = "dp_svrg"
     return Strategy(local, VarianceReducedStep(epochs, learning_rate, regularizer), ReportAnchor(), name, regularizer)
 
 

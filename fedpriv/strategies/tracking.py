@@ -90,8 +90,14 @@ class ImplicitTracking:
 
     def advice(self, run: Outlook) -> list[str]:
         """Geometric steps that fall more slowly than the proof allows, as the paper's own do."""
-        ratio = self.step_size.ratio if isinstance(self.step_size, StepSize) else 1.0
-        proved = 1.0 if run.graph is None or ratio == 1 else proven_ratio(run.graph)
+        if isinstance(self.step_size, StepSize):
+            ratio = self.step_size.ratio
+        else:
+            ratio = 1.0
+        if run.graph is None or ratio == 1:
+            proved = 1.0
+        else:
+            proved = proven_ratio(run.graph)
         if ratio <= proved:
             return []
         return [
@@ -217,7 +223,10 @@ def gradient_tracking(
     Raises:
         ConfigError: `beta` is too large, or an argument is out of range.
     """
-    beta = 0.1 / in_round(step_size, 1) if beta is None else beta
+    if beta is None:
+        beta = 0.1 / in_round(step_size, 1)
+    else:
+        beta = beta
     local = ImplicitTracking(step_size, beta, gradient_at)
     return Strategy(local, GossipAverage(), last_or_average(average), "gradient_tracking")
 

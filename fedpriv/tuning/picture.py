@@ -36,7 +36,10 @@ def draw(outcome: Outcome, space: Space, settings: SearchSettings, path: Path) -
     for axes, name in zip(panels[1:], names, strict=True):
         _against(axes, scored, outcome, name, space)
     failed = len(outcome.trials) - len(scored)
-    lost = f"; {failed} without a finite score" if failed else ""
+    if failed:
+        lost = f"; {failed} without a finite score"
+    else:
+        lost = ""
     figure.suptitle(f"{len(outcome.trials)} trials{lost}; all together {outcome.price.spent}", fontsize=8)
     picture = io.BytesIO()
     figure.savefig(picture, format="png")
@@ -56,7 +59,10 @@ def _in_order(axes: Axes, scored: Sequence[Trial], settings: SearchSettings) -> 
 
 def _against(axes: Axes, scored: Sequence[Trial], outcome: Outcome, name: str, space: Space) -> None:
     field = space.fields[name]
-    kind = np.float64 if isinstance(field, Range) else np.str_
+    if isinstance(field, Range):
+        kind = np.float64
+    else:
+        kind = np.str_
     axes.plot(np.array([one.chosen[name] for one in scored], kind), _scores(scored), "o", color=_BLUE)
     if outcome.chosen is not None:
         best = np.array([outcome.chosen[name]], kind), np.array([outcome.score], np.float64)

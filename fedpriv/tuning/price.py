@@ -123,7 +123,9 @@ def check_alike(plan: Plan, first: Plan, chosen: Mapping[str, object]) -> None:
 
 
 def _text(epsilon: float) -> str:
-    return round_up(epsilon) if math.isfinite(epsilon) else "inf"
+    if math.isfinite(epsilon):
+        return round_up(epsilon)
+    return "inf"
 
 
 def _spending(name: str, plan: Plan) -> RunCost:

@@ -38,6 +38,9 @@ def choose(space: Space, settings: SearchSettings, past: Past, seed: int) -> dic
     study = optuna.create_study(sampler=sampler, direction="maximize" if settings.maximizes else "minimize")
     known = space.distributions
     for chosen, score in past:
-        state = optuna.trial.TrialState.FAIL if score is None else optuna.trial.TrialState.COMPLETE
+        if score is None:
+            state = optuna.trial.TrialState.FAIL
+        else:
+            state = optuna.trial.TrialState.COMPLETE
         study.add_trial(optuna.trial.create_trial(state=state, params=chosen, distributions=known, value=score))
     return dict(study.ask(fixed_distributions=known).params)

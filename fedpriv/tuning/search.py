@@ -19,7 +19,7 @@ from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.privacy.budget import Budget
 from fedpriv.runs.budget_reservation import data_of
 from fedpriv.runs.planning import Plan
-from fedpriv.runs.results import software
+from fedpriv.runs.results import RoundReport, software
 from fedpriv.storage import files, strict_json, strict_yaml
 from fedpriv.storage.folder import RunFolder
 from fedpriv.tuning import sampling, scores
@@ -157,7 +157,9 @@ class Search:
             ConfigError: it cannot work.
         """
         found, noise = plan_of(self.config(chosen)), self.settings.score_noise
-        return found if noise is None else scores.with_score(found, noise)
+        if noise is None:
+            return found
+        return scores.with_score(found, noise)
 
     def config(self, chosen: dict[str, Value]) -> Config:
         """The run with what was chosen.
@@ -166,9 +168,15 @@ class Search:
             ConfigError: it cannot work.
         """
         given = self.base.model_dump(mode="json")
-        seed = self.settings.seed if self.base.seed is None else self.base.seed
+        if self.base.seed is None:
+            seed = self.settings.seed
+        else:
+            seed = self.base.seed
         # the search reserves all trials at once
-        private = ["log.test=false"] if self.settings.score_noise is not None else []
+        if self.settings.score_noise is not None:
+            private = ["log.test=false"]
+        else:
+            private = []
         for setting in (*overrides_of(chosen), f"seed={seed}", "privacy.budget=null", *private):
             given = override(given, setting)
         return check(Config, given)
@@ -197,8 +205,14 @@ class Search:
             best = self.best_of(state.trials)
             if self.settings.hidden is not None:
                 return self._hide(folder, price, best)
-            where = None if best is None else self.folder_of(path, best.number)
-            found = (None, None) if best is None else (best.chosen, best.score)
+            if best is None:
+                where = None
+            else:
+                where = self.folder_of(path, best.number)
+            if best is None:
+                found = (None, None)
+            else:
+                found = (best.chosen, best.score)
             return Outcome(price, where, *found, state.trials)
 
     @property
@@ -226,7 +240,9 @@ class Search:
 
     @property
     def _inside(self) -> str:
-        return SEEN if self.settings.hidden is None else _SECRET
+        if self.settings.hidden is None:
+            return SEEN
+        return _SECRET
 
     def best_of(self, trials: Sequence[Trial]) -> Trial | None:
         """The first of those with the best score; None if none has one."""
@@ -242,7 +258,10 @@ class Search:
         if (begun := self.begun(folder.path)) is not None:
             return begun
         hidden = self.settings.hidden is not None
-        number = self.settings.number.draw(secrets.randbits(53) * 2.0**-53) if hidden else self.settings.trials
+        if hidden:
+            number = self.settings.number.draw(secrets.randbits(53) * 2.0**-53)
+        else:
+            number = self.settings.trials
         return self._keep(folder, State(number, secrets.token_hex(16)))
 
     def begun(self, path: Path) -> State | None:
@@ -261,17 +280,23 @@ class Search:
     def _next(self, folder: RunFolder, state: State, done: int, watch: Watch) -> State:
         """Begin a trial, or go on with the one that was begun."""
         if len(state.trials) == done:
-            seed = self._seed(done) if self.settings.hidden is None else secrets.randbits(32)
+            if self.settings.hidden is None:
+                seed = self._seed(done)
+            else:
+                seed = secrets.randbits(32)
             past = [(one.chosen, one.score) for one in state.trials]
             chosen = sampling.choose(self.space, self.settings, past, seed)
             if not self._known:
                 check_alike(self.plan(chosen), self.plans[0], chosen)
             state = self._keep(folder, replace(state, trials=(*state.trials, Trial(done, chosen))))
         trial = state.trials[-1]
-        unseen = self.settings.hidden is not None
-        told: Watch = (lambda number, report: None) if unseen else watch
+        # where scores are hidden, the reports that would betray them are shown to nobody
+        if self.settings.hidden is not None:
+            shown: Watch = _show_nothing
+        else:
+            shown = watch
         place = self.folder_of(folder.path, trial.number)
-        score = run_trial(self.config(trial.chosen), place, trial.number, self.settings, told)
+        score = run_trial(self.config(trial.chosen), place, trial.number, self.settings, shown)
         ended = replace(trial, score=score, finished=True)
         return self._keep(folder, replace(state, trials=(*state.trials[:-1], ended)))
 
@@ -300,9 +325,10 @@ class Search:
             made = path / f".{BEST}"
             shutil.rmtree(made, ignore_errors=True)
             made.mkdir(0o700)
-            told: dict[str, Any] = (
-                {"chosen": None, "score": None} if best is None else {"chosen": best.chosen, "score": best.score}
-            )
+            if best is None:
+                told: dict[str, Any] = {"chosen": None, "score": None}
+            else:
+                told = {"chosen": best.chosen, "score": best.score}
             told |= {"software": software()}
             files.write_whole(made / FOUND, strict_json.dumps(told, indent=2).encode())
             if best is not None:
@@ -312,3 +338,7 @@ class Search:
         shutil.rmtree(path / _SECRET, ignore_errors=True)
         told = json.loads(files.read(kept / FOUND))
         return Outcome(price, kept if told["chosen"] else None, told["chosen"], told["score"], ())
+
+
+def _show_nothing(number: int, report: RoundReport) -> None:
+    """A `Watch` that keeps a trial's rounds to itself."""

@@ -88,7 +88,10 @@ def _seen(search: Search, folder: Path, colluders: int, group: int) -> Statement
         ("shown to", "counted as if everybody saw all of it; part 2 says what each observer needs"),
         ("best", _best(search.best_of(trials), search)),
     ]
-    left = () if len(ended) == search.settings.trials else (f"The search is not finished: {count}, all are charged.",)
+    if len(ended) == search.settings.trials:
+        left = ()
+    else:
+        left = (f"The search is not finished: {count}, all are charged.",)
     again = [replace(one, name=f"{one.name} again", noise=None) for one in spendings]
     more = {
         "with one more trial like the last": compose([*spendings, again[-1]], delta),
@@ -158,11 +161,15 @@ def _with_score(search: Search, run: Run, trial: Trial) -> RunCost:
 
 
 def _scores(search: Search) -> str:
-    return "metrics on public test data" if search.settings.score_noise is None else search.settings.scored_on
+    if search.settings.score_noise is None:
+        return "metrics on public test data"
+    return search.settings.scored_on
 
 
 def _tests(search: Search) -> str:
-    return wording.TESTS if search.settings.score_noise is None else wording.NUMBER_OF_TESTS
+    if search.settings.score_noise is None:
+        return wording.TESTS
+    return wording.NUMBER_OF_TESTS
 
 
 def _of_published(cells: Sequence[Cell], rests_on: str) -> Sequence[Cell]:
@@ -184,7 +191,10 @@ def _planned(search: Search, ended: int) -> list[RunCost]:
     """What the trials that have not ended will cost."""
     left, plans = range(ended, search.settings.trials), search.plans if ended < search.settings.trials else ()
     found = [plans[0] if len(plans) == 1 else plans[number] for number in left]
-    sizes = outline(search.base).sizes if found else None
+    if found:
+        sizes = outline(search.base).sizes
+    else:
+        sizes = None
     return [
         RunCost(f"trial {k}", plan.records, plan.n_clients, _SAME, sizes) for k, plan in zip(left, found, strict=True)
     ]
@@ -193,8 +203,14 @@ def _planned(search: Search, ended: int) -> list[RunCost]:
 def _protected(search: Search, one: RunCost, spent: PrivacySpent) -> Section:
     config = search.base.model_dump(mode="json")
     tried = ", ".join(f"{name} ({_range(field)})" for name, field in search.space.fields.items())
-    length = "" if "rounds" in search.space.fields else f", {search.base.rounds} rounds a trial"
-    by = "the scores of earlier ones" if search.settings.sampler == "tpe" else "chance alone"
+    if "rounds" in search.space.fields:
+        length = ""
+    else:
+        length = f", {search.base.rounds} rounds a trial"
+    if search.settings.sampler == "tpe":
+        by = "the scores of earlier ones"
+    else:
+        by = "chance alone"
     rows = (
         ("data", statement.data_of(config)),
         ("held by", statement.holders(config, one)),
@@ -223,13 +239,18 @@ def _released(search: Search, folder: Path, rows: Sequence[tuple[str, str]], lef
 def _best(best: Trial | None, search: Search) -> str:
     if best is None or best.score is None:
         return "none: no trial has a finite score"
-    which = f"trial {best.number}: " if search.settings.hidden is None else ""
+    if search.settings.hidden is None:
+        which = f"trial {best.number}: "
+    else:
+        which = ""
     chosen = ", ".join(f"{name}={_short(value)}" for name, value in best.chosen.items())
     return f"{which}{chosen}; {search.settings.metric} {best.score:.4g}"
 
 
 def _short(value: Value) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
 
 
 def _rests_on(search: Search) -> str:
@@ -261,7 +282,10 @@ def _ledgers(folder: Path, runs: Sequence[Run]) -> list[tuple[str, str]]:
     for place in places:
         whole.update(place.read_bytes())
     records = sum(len(run.files.ledger.records) for run in runs)
-    begun = "" if len(places) == len(runs) else f", and {len(places) - len(runs)} that has not ended"
+    if len(places) == len(runs):
+        begun = ""
+    else:
+        begun = f", and {len(places) - len(runs)} that has not ended"
     lines = f"{counted(records, 'record')} in {counted(len(runs), 'chain')}"
     told = f"{lines}{begun}; SHA-256 of all in order {whole.hexdigest()}"
     return [
@@ -279,7 +303,9 @@ def _files_of_best(best: Path) -> list[tuple[str, str]]:
 
 
 def _hash(path: Path) -> str:
-    return hashlib.sha256(files.read(path)).hexdigest() if path.exists() else "not there"
+    if path.exists():
+        return hashlib.sha256(files.read(path)).hexdigest()
+    return "not there"
 
 
 def _verify(folder: Path, rows: Sequence[tuple[str, str]]) -> Section:

@@ -53,7 +53,9 @@ def score_of(result: dict[str, Any], metric: str) -> float | None:
         there = ", ".join(name for name in result if name.startswith(("test_", "client_test_")))
         raise ConfigError("search.metric", metric, f"is no metric of these runs; there are: {there}")
     value = result[metric]
-    return None if value is None or not math.isfinite(value) else float(value)
+    if value is None or not math.isfinite(value):
+        return None
+    return float(value)
 
 
 def _run(config: Config, path: Path, tell: Callable[[RoundReport], None]) -> None:

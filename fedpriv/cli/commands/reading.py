@@ -32,7 +32,10 @@ def show(
 
     if key_file is not None and len(folders) > 1:
         raise ConfigError("--verify", str(key_file), "is the key of one run; name that run alone")
-    key = None if key_file is None else running.read_key(key_file)
+    if key_file is None:
+        key = None
+    else:
+        key = running.read_key(key_file)
     runs = [Run.read(folder, key) for folder in folders]
     found, picture = runs[0], folders[0] / "report.png"
     if len(runs) > 1:

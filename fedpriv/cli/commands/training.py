@@ -16,7 +16,10 @@ commands = typer.Typer()
 
 def _again(folder: Path, *, allow_plugins: bool) -> str:
     """The command that goes on with a run."""
-    together = f" --processes {os.environ['WORLD_SIZE']}" if processes.launched() else ""
+    if processes.launched():
+        together = f" --processes {os.environ['WORLD_SIZE']}"
+    else:
+        together = ""
     return f"fedpriv resume {folder}{together}{' --allow-plugins' * allow_plugins}"
 
 
@@ -41,8 +44,14 @@ def init(
     from fedpriv.cli import starting
     from fedpriv.cli.printing import print_rows
 
-    write = starting.script if python else starting.config
-    following = starting.project(folder) if project else write(name, folder)
+    if python:
+        write = starting.script
+    else:
+        write = starting.config
+    if project:
+        following = starting.project(folder)
+    else:
+        following = write(name, folder)
     print_rows({"written": f"into {folder.resolve()}", "next": following})
 
 
@@ -63,7 +72,10 @@ def train(
     """Train. All files of the run go to its folder."""
     if number is not None:
         flags = _flags(fix_model=fix_model, allow_plugins=allow_plugins, json=as_json)
-        where = [] if folder is None else ["--out", str(folder)]
+        if folder is None:
+            where = []
+        else:
+            where = ["--out", str(folder)]
         processes.launch(number, ["train", str(config), *(overrides or []), *where, *flags])
     from fedpriv.cli import running
     from fedpriv.config import load_config
@@ -72,7 +84,10 @@ def train(
     settings = load_config(shipped.found(config), [*(overrides or []), *(["model.fix=true"] if fix_model else [])])
     if not processes.leads():
         return running.follow(settings)
-    claimed = RunFolder.new(folder) if folder else RunFolder.numbered(Path("runs") / config.stem)
+    if folder:
+        claimed = RunFolder.new(folder)
+    else:
+        claimed = RunFolder.numbered(Path("runs") / config.stem)
     running.run(settings, claimed, again=_again(claimed.path, allow_plugins=allow_plugins), as_json=as_json)
 
 

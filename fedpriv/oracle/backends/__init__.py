@@ -39,7 +39,9 @@ def candidates(model: nn.Module, views: int = 1) -> list[BackendName]:
     `fedpriv.oracle.backend_selection` tries them.
     """
     general: list[BackendName] = ["ghost", "vmap", "loop"]
-    return ["linear", *general] if views == 1 and LinearBackend.supports(model) else general
+    if views == 1 and LinearBackend.supports(model):
+        return ["linear", *general]
+    return general
 
 
 def choose(name: BackendName, model: nn.Module, loss: Loss, chunk: int | None = None) -> Backend:

@@ -117,12 +117,17 @@ class Outer(Gradients):
     def norms(self, clip: Clip) -> Tensor:
         """See `Gradients`; of several positions in l2 only."""
         apart = clip.norms(self.left) * clip.norms(self.right)  # of each position
-        norms = apart.squeeze(2) if apart.shape[2] == 1 else self._norms(apart)
+        if apart.shape[2] == 1:
+            norms = apart.squeeze(2)
+        else:
+            norms = self._norms(apart)
         # a gradient that is no number of its type is broken, though the norm of its factors may be one
         long = norms > torch.finfo(self.left.dtype).max
         if not at_hand(long):  # counts as broken, which costs less than to wait for the question
             return norms.where(~long, torch.inf)
-        return clip.norms(self.whole()) if long.any() else norms
+        if long.any():
+            return clip.norms(self.whole())
+        return norms
 
     def _norms(self, apart: Tensor) -> Tensor:
         left, right, positions = self.left.double(), self.right.double(), self.left.shape[2]
@@ -147,7 +152,9 @@ class Outer(Gradients):
     def settled(self, norm: NormName) -> Gradients:
         """See `Gradients`."""
         positions, outputs, inputs = self.left.shape[2], self.left.shape[3], self.right.shape[3]
-        return self if positions == 1 or _short(positions, outputs, inputs, norm) else Dense(self.whole())
+        if positions == 1 or _short(positions, outputs, inputs, norm):
+            return self
+        return Dense(self.whole())
 
     def plus(self, other: Gradients) -> Gradients:
         """See `Gradients`."""
@@ -230,7 +237,10 @@ class Convolved(Gradients):
         """What the kernel sees at each position, `[k, b, n, c * size, positions]`."""
         flat, wider = (1,) * (2 - len(self.size)), (0,) * (2 - len(self.size))
         stride, padding, dilation = self.options
-        images = self.right.flatten(0, 2).unflatten(2, (*flat, -1)) if flat else self.right.flatten(0, 2)
+        if flat:
+            images = self.right.flatten(0, 2).unflatten(2, (*flat, -1))
+        else:
+            images = self.right.flatten(0, 2)
         options = (*flat, *dilation), (*wider, *padding), (*flat, *stride)
         windows = functional.unfold(images, (*flat, *self.size), *options)
         return windows.unflatten(0, self.right.shape[:3])

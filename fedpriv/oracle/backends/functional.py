@@ -68,7 +68,9 @@ class Functional:
     def scores_or_loss(self, params: Mapping[str, Tensor], x: Nested, y: Nested) -> ScoresOrLoss:
         """Of one example, for use in vmap: its outputs where they are one tensor, else its loss."""
         outputs = self.outputs(params, alone(x))
-        return (outputs.squeeze(0), ()) if isinstance(outputs, Tensor) else ((), self.loss_alone(outputs, y))
+        if isinstance(outputs, Tensor):
+            return (outputs.squeeze(0), ())
+        return ((), self.loss_alone(outputs, y))
 
     def losses(self, outputs: Tensor, targets: Nested) -> Tensor:
         """Loss of each example, without the loss's reduction: `[b, ...], [b, ...] -> [b]`."""

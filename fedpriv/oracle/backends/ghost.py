@@ -56,8 +56,14 @@ class GhostBackend(PerExample):
         """The gradients; none if the model changed in place what was to be kept."""
         cells, unflatten, calls = _cells(x), self._functional.unflatten, list[Call]()
         alike, flat = all_alike(params), each(lambda values: values.flatten(0, 1), (x, y))
-        shared, (x, of_each) = (params[0], flat) if alike else (params, (x, y))
-        own = shared.expand(math.prod(cells), -1) if alike else shared.unsqueeze(1).expand(*cells, -1)
+        if alike:
+            shared, (x, of_each) = (params[0], flat)
+        else:
+            shared, (x, of_each) = (params, (x, y))
+        if alike:
+            own = shared.expand(math.prod(cells), -1)
+        else:
+            own = shared.unsqueeze(1).expand(*cells, -1)
         leaves = {name: leaf.requires_grad_() for name, leaf in unflatten(own.detach()).items()}
         levels = (1 if alike else 2) + (views > 1)
 
@@ -67,20 +73,32 @@ class GhostBackend(PerExample):
 
         # views are further positions of an example, which share its copies of parameters
         over_views = vmap(scores_or_loss, in_dims=(None, None, 0, 0), randomness="different")
-        of_example = scores_or_loss if views == 1 else over_views
+        if views == 1:
+            of_example = scores_or_loss
+        else:
+            of_example = over_views
         over_examples = vmap(of_example, in_dims=(0, None, 0, 0), randomness="different")
-        over = over_examples if alike else vmap(over_examples, randomness="different")
+        if alike:
+            over = over_examples
+        else:
+            over = vmap(over_examples, randomness="different")
         with torch.enable_grad():
             # of what needs gradients only leaves and recorded outputs get one
             of_one = over(leaves, unflatten(shared.detach().requires_grad_()), x, of_each)
             scores, losses = cast("tuple[object, Tensor]", of_one)
             if isinstance(scores, Tensor):
-                targets = flat[1] if views == 1 else each(lambda values: values.flatten(0, 1), flat[1])
+                if views == 1:
+                    targets = flat[1]
+                else:
+                    targets = each(lambda values: values.flatten(0, 1), flat[1])
                 losses = self._functional.losses(scores.flatten(0, levels - 1), targets)
             if any(call.input.changed or call.output.changed for call in calls):
                 return []
             inputs = [*leaves.values(), *(call.output.stored for call in calls)]
-            mean = losses.sum() if views == 1 else losses.sum() / views
+            if views == 1:
+                mean = losses.sum()
+            else:
+                mean = losses.sum() / views
             gradients = torch.autograd.grad(mean, inputs, allow_unused=True)
         return _by_parameter(leaves, calls, gradients, cells)
 

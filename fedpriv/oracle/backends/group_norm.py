@@ -29,7 +29,10 @@ class FoldedGroupNorm(TorchFunctionMode):
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> object:
         """Replace that one function."""
-        called = _group_norm if func is torch.nn.functional.group_norm else func
+        if func is torch.nn.functional.group_norm:
+            called = _group_norm
+        else:
+            called = func
         return called(*args, **(kwargs or {}))
 
 
@@ -98,7 +101,10 @@ def _fold(tensors: Sequence[Tensor], dims: Dims, many: int) -> list[Tensor]:
     """Move each batch dimension into the channels: `[many * c]`, `[n, many * c, s]`, `[n, many * groups]`."""
     folded: list[Tensor] = []
     for tensor, dim in zip(tensors, dims, strict=False):  # dims has entries for what is no tensor, too
-        batched = tensor.expand(many, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+        if dim is None:
+            batched = tensor.expand(many, *tensor.shape)
+        else:
+            batched = tensor.movedim(dim, 0)
         channels = min(batched.dim() - 2, 1)
         folded.append(batched.movedim(0, channels).flatten(channels, channels + 1))
     return folded

@@ -21,7 +21,9 @@ Found = tuple[Tensor, ...]
 
 def in_threads(backend: Backend) -> Backend:
     """The backend, in threads where that pays: the others keep something of whole batches, or are slow on purpose."""
-    return InThreads(backend) if isinstance(backend, PerExample) else backend
+    if isinstance(backend, PerExample):
+        return InThreads(backend)
+    return backend
 
 
 class InThreads:

@@ -80,7 +80,9 @@ class LinearBackend:
         _check_one_view(batch)
         norms = self._gradient_norms(self._deltas(params, batch), batch, norm)
         norms = norms.nan_to_num(torch.inf, torch.inf).where(batch.mask, 0)
-        return norms.amax(1) if norms.numel() else norms.new_zeros(len(norms))
+        if norms.numel():
+            return norms.amax(1)
+        return norms.new_zeros(len(norms))
 
     def _deltas(self, params: Tensor, batch: Batch) -> Tensor:
         """Derivative of each example's loss in the model's outputs, `[k, b, n_outputs]`."""
@@ -91,7 +93,10 @@ class LinearBackend:
             outputs = nn.functional.linear(x, weight[0], bias[0] if self._has_bias else None)
         else:
             outputs = torch.bmm(x, weight.mT)
-            outputs = outputs + bias.unsqueeze(1) if self._has_bias else outputs
+            if self._has_bias:
+                outputs = outputs + bias.unsqueeze(1)
+            else:
+                outputs = outputs
         with torch.enable_grad():
             outputs = outputs.detach().requires_grad_()
             losses = self._functional.losses(outputs.flatten(0, 1), each(lambda y: y.flatten(0, 1), batch.targets))
@@ -111,7 +116,10 @@ class LinearBackend:
         )
 
     def _products(self, weighted: Tensor, x: Tensor) -> Tensor:
-        product = sum_of_products if weighted.dtype == torch.float64 else torch.bmm
+        if weighted.dtype == torch.float64:
+            product = sum_of_products
+        else:
+            product = torch.bmm
         sums = product(weighted.mT, x).flatten(1)
         return torch.cat([sums, weighted.sum(1)] if self._has_bias else [sums], 1)
 
@@ -128,7 +136,10 @@ class LinearBackend:
         known = self._norms.setdefault(batch, {})
         if norm.norm not in known:
             norms = norm.norms(_inputs(batch))
-            known[norm.norm] = norm.norms(torch.stack([norms, torch.ones_like(norms)], -1)) if self._has_bias else norms
+            if self._has_bias:
+                known[norm.norm] = norm.norms(torch.stack([norms, torch.ones_like(norms)], -1))
+            else:
+                known[norm.norm] = norms
         return known[norm.norm]
 
     def _broken(self, deltas: Tensor, batch: Batch, sums: Tensor) -> Tensor:
@@ -169,10 +180,15 @@ def _only_layer(model: nn.Module) -> nn.Linear | None:
     if len(nodes) < 3 or any(after.args[:1] != (before,) for before, after in pairwise(nodes)):
         return None
     last = nodes[-2]
-    layer = traced.get_submodule(str(last.target)) if last.op == "call_module" else None
+    if last.op == "call_module":
+        layer = traced.get_submodule(str(last.target))
+    else:
+        layer = None
     if type(layer) is not nn.Linear or {*map(id, model.parameters())} != {*map(id, layer.parameters())}:
         return None
-    return layer if all(_is_flatten(traced, node) for node in nodes[1:-2]) else None
+    if all(_is_flatten(traced, node) for node in nodes[1:-2]):
+        return layer
+    return None
 
 
 def _is_flatten(traced: fx.GraphModule, node: fx.Node) -> bool:

@@ -53,7 +53,10 @@ class PerExample(ABC):
         self._functional, self._chunk = Functional(model, loss), chunk
         self._fits: dict[NormName, int] = {}
         grouped = any(isinstance(module, nn.GroupNorm) for module in model.modules())
-        self._kernels = FoldedGroupNorm() if grouped else nullcontext()
+        if grouped:
+            self._kernels = FoldedGroupNorm()
+        else:
+            self._kernels = nullcontext()
 
     @property
     def model(self) -> nn.Module:
@@ -106,7 +109,9 @@ class PerExample(ABC):
         else:
             chunk = self._at_once(params, batch, clip)
             several = all_alike(params) or examples * 4 <= chunk
-        return max(chunk // max(examples, 1), 1) if several else 1
+        if several:
+            return max(chunk // max(examples, 1), 1)
+        return 1
 
     def _blocks(
         self, params: Tensor, batch: Batch, norm: Clip, anchor: Tensor | None
@@ -160,14 +165,19 @@ class PerExample(ABC):
         clients, examples = batch.mask.shape
         for rows, cells in _cut(clients, examples, self._most(params), self.together(params, batch, None)):
             mask = batch.mask[rows, cells]
-            kept = mask if batch.weights is None else mask * batch.weights[rows, cells]
+            if batch.weights is None:
+                kept = mask
+            else:
+                kept = mask * batch.weights[rows, cells]
             found = self._over_clients(params[rows], *_piece(both, rows, cells), kept)
             sums[rows] += found.where(mask.any(1, keepdim=True), 0)
         return sums
 
     def _most(self, params: Tensor) -> int:
         """Largest number of examples whose gradients are summed at once."""
-        return min(self._chunk or _MOST, _MOST) if params.device.type == "cpu" else self._chunk or _MOST
+        if params.device.type == "cpu":
+            return min(self._chunk or _MOST, _MOST)
+        return self._chunk or _MOST
 
     def _over_clients(self, params: Tensor, x: Nested, y: Nested, mask: Tensor) -> Tensor:
         """Gradient of each row's summed loss, `[c, dim]`."""

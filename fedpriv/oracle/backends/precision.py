@@ -36,7 +36,9 @@ class Bfloat16(nn.Module):
         # without the cache of converted weights, which torch.func's levels would share
         with torch.autocast(device, torch.bfloat16, cache_enabled=False):
             outputs = self.model(*inputs, **named)
-        return outputs.float() if isinstance(outputs, Tensor) else outputs
+        if isinstance(outputs, Tensor):
+            return outputs.float()
+        return outputs
 
 
 def check_bfloat16(privacy: Privacy, dtype: str, backend: str) -> None:

@@ -118,8 +118,13 @@ class Recording(TorchFunctionMode):
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> object:
         """Record the layer, or call the function."""
-        found = self._layers[func](*args, **(kwargs or {})) if func in self._layers else None
-        return func(*args, **(kwargs or {})) if found is None else found
+        if func in self._layers:
+            found = self._layers[func](*args, **(kwargs or {}))
+        else:
+            found = None
+        if found is None:
+            return func(*args, **(kwargs or {}))
+        return found
 
     def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
         return self._record(functional.linear, _of_linear, input, weight, bias)
@@ -144,7 +149,10 @@ class Recording(TorchFunctionMode):
             left, right = _images(out, cells, dims), _images(x, cells, dims)
             return [Convolved(left, right, size, options, groups), Dense(left.flatten(4).sum((2, 4)))]
 
-        function = functional.conv1d if dims == 1 else functional.conv2d
+        if dims == 1:
+            function = functional.conv1d
+        else:
+            function = functional.conv2d
         return self._record(function, terms, input, weight, bias, *options, groups)
 
     def _embedding(
@@ -196,7 +204,9 @@ def _of_linear(x: Tensor, out: Tensor, cells: Cells) -> list[Gradients]:
 
 
 def _repeat(value: int | Integers, dims: int) -> Integers:
-    return (value,) * dims if isinstance(value, int) else tuple(value) * (dims // len(value))
+    if isinstance(value, int):
+        return (value,) * dims
+    return tuple(value) * (dims // len(value))
 
 
 def _positions(values: Tensor, cells: Cells) -> Tensor:

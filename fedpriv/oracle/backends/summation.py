@@ -30,9 +30,15 @@ def add_products(sums: Tensor, left: Tensor, right: Tensor) -> None:
         right: Numbers of any floating type; they are widened a piece at a time.
     """
     _, examples, width = right.shape
-    cells = _CELLS if right.device.type == "cpu" else 1024 * _CELLS
+    if right.device.type == "cpu":
+        cells = _CELLS
+    else:
+        cells = 1024 * _CELLS
     if right.dtype == torch.float64 or examples * width <= cells:
-        height = len(right) if right.dtype == torch.float64 else cells // max(examples * width, 1)
+        if right.dtype == torch.float64:
+            height = len(right)
+        else:
+            height = cells // max(examples * width, 1)
         for total, weights, numbers in zip(*(part.split(max(height, 1)) for part in (sums, left, right)), strict=True):
             _add(total, weights, numbers.double())
         return

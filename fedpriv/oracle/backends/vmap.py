@@ -29,7 +29,10 @@ class VmapBackend(PerExample):
 
     def _gradients(self, params: Tensor, x: Nested, y: Nested, views: int) -> list[Gradients]:
         cells = first(x).shape[:2]
-        of_one = self._functional.example_loss if views == 1 else self._functional.mean_loss
+        if views == 1:
+            of_one = self._functional.example_loss
+        else:
+            of_one = self._functional.mean_loss
         of_examples = vmap(grad(of_one), in_dims=(None, 0, 0), randomness="different")
         if all_alike(params):
             # one vmap over [c * b, ...]

@@ -149,7 +149,10 @@ class Accountant:
 
     def _refusal(self, record: Record, charge: PrivacyCost) -> BudgetExhausted:
         epsilon = self._largest(self._bill.charges + Counter({charge: 1}))
-        would = "infinite" if math.isinf(epsilon) else f"{round_up(epsilon)} by the tightest bound known here"
+        if math.isinf(epsilon):
+            would = "infinite"
+        else:
+            would = f"{round_up(epsilon)} by the tightest bound known here"
         return BudgetExhausted(
             f"round {record.round}, {record.query}: the target is epsilon={self._limit} at delta={self._delta}, and "
             f"this release would bring it to {would}; it was not made. Keep the result reached so far, or plan a new "

@@ -71,14 +71,18 @@ def worst(
     result, seen = (0.0, only or "pure"), list[History]()
     for bound, history in first:
         if only not in (None, _SLOW):
-            return bound if math.isfinite(bound[0]) else (math.inf, "none")
+            if math.isfinite(bound[0]):
+                return bound
+            return (math.inf, "none")
         if only is None and bound[0] <= max(result[0], enough):
             return max(result, bound)
         if not any(dominated(history, other) for other in seen):
             quickly = only is None and len(seen) >= MOST_TIGHT
             result = max(result, bound if quickly else _least(tight(history, delta), only))
             seen.append(history)
-    return result if math.isfinite(result[0]) else (math.inf, "none")
+    if math.isfinite(result[0]):
+        return result
+    return (math.inf, "none")
 
 
 def _least(found: Mapping[str, float], only: str | None) -> tuple[float, str]:

@@ -146,7 +146,9 @@ def _slope(epsilon: Epsilon, factor: float) -> float:
     """Power of the noise that epsilon falls with."""
     slope = math.log(max(epsilon(0.97 * factor), _NOTHING) / max(epsilon(factor), _NOTHING)) / -math.log(0.97)
     # delta alone may pay for everything from some noise on: epsilon falls to 0 there, and is no power of the noise
-    return min(slope, _STEEPEST) if slope > 0.1 else 1.0
+    if slope > 0.1:
+        return min(slope, _STEEPEST)
+    return 1.0
 
 
 def _quick_factor(epsilon: Epsilon, goal: float) -> float:
@@ -186,7 +188,10 @@ def _tight_factor(epsilon: Epsilon, start: float, goal: float, slope: float) -> 
         tries, value = tries + 1, epsilon(guess)
         if value <= goal:
             best, best_value = guess, value
-            leap = min(0.9, leap * leap) if over == 0 and value < 0.9 * goal else 1.0
+            if over == 0 and value < 0.9 * goal:
+                leap = min(0.9, leap * leap)
+            else:
+                leap = 1.0
         else:
             over, over_value, leap = guess, value, 1.0
     return best

@@ -65,12 +65,18 @@ class Composition:
         groups = [(bounds.quick(found, delta), who, found) for who, found in histories(self.charges, self._n_clients)]
         priced = dict[int, tuple[float, str]]()
         for rank, (found, members, history) in enumerate(sorted(groups, key=lambda group: -min(group[0].values()))):
-            known = bounds.tight(history, delta) if rank < bounds.MOST_TIGHT else found
+            if rank < bounds.MOST_TIGHT:
+                known = bounds.tight(history, delta)
+            else:
+                known = found
             name = min(known, key=lambda key: known[key])
             priced |= dict.fromkeys(members, (known[name], name))
         per_client = tuple(priced[client][0] for client in range(self._n_clients))
         epsilon = max(per_client)
-        winner = "none" if math.isinf(epsilon) else priced[per_client.index(epsilon)][1]
+        if math.isinf(epsilon):
+            winner = "none"
+        else:
+            winner = priced[per_client.index(epsilon)][1]
         unit, relation, shared = self._facts or ("sample", "replace_one", "")
         relation += f"({shared})" if shared else ""
         trust = "+".join(self._trusts) or "local"

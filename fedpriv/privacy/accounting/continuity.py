@@ -26,7 +26,10 @@ class Continuity:
         """
         if record.time is None:
             return
-        expected = 0 if self._last is None else self._last.round + 1
+        if self._last is None:
+            expected = 0
+        else:
+            expected = self._last.round + 1
         if record.round != expected:
             raise _refused(record, f"comes where round {expected} must: a price holds for all rounds so far together")
         if record.time != record.time.at(record.round):

@@ -78,7 +78,10 @@ def _one_way(parts: Sequence[Part], interval: float, delta: float) -> float:
     infinite = _TAIL * float(weights[-1]) - math.expm1(sum(part.count * math.log1p(-part.infinite) for part in parts))
     lowest = sum(part.lowest * part.count for part in parts) + first
     found = pld_pmf.DensePLDPmf(interval, lowest, whole * weights, infinite, True).get_epsilon_for_delta(delta)
-    return float(found) if first == 0 else max(float(found), lowest * interval)  # losses below were left out
+    # losses below were left out
+    if first == 0:
+        return float(found)
+    return max(float(found), lowest * interval)
 
 
 def _tilted(parts: Sequence[Part], tilt: float) -> tuple[list[Part], float]:
@@ -167,7 +170,10 @@ def _log_means(probabilities: Array, centre: float, orders: Array) -> Array:
 
 def _power(base: NDArray[np.complex128], exponent: int) -> NDArray[np.complex128]:
     """By squaring: faster than numpy's, and as exact."""
-    result = base if exponent % 2 else np.ones_like(base)
+    if exponent % 2:
+        result = base
+    else:
+        result = np.ones_like(base)
     while exponent := exponent // 2:
         base = base * base
         if exponent % 2:

@@ -72,7 +72,9 @@ class Event(NamedTuple):
     @property
     def drawn(self) -> float:
         """Probability that any unit of the group is drawn."""
-        return self.rate if self.group == 1 else -math.expm1(self.group * math.log1p(-self.rate))
+        if self.group == 1:
+            return self.rate
+        return -math.expm1(self.group * math.log1p(-self.rate))
 
 
 EXACT = Event("none", 0.0)
@@ -102,7 +104,10 @@ def cost_of(record: Record, n_clients: int) -> PrivacyCost:
             sound bound is known.
     """
     clients = record.clients
-    count = n_clients if clients is None else len(clients)
+    if clients is None:
+        count = n_clients
+    else:
+        count = len(clients)
     if clients is not None and (len(set(clients)) != count or not all(0 <= c < n_clients for c in clients)):
         raise ConfigError("record.clients", clients, f"name each of the clients 0..{n_clients - 1} at most once")
     if record.non_private is not None or record.mechanism == "none":
@@ -134,13 +139,19 @@ def _over_time(record: Record, time: CorrelatedNoise, noises: tuple[float, ...])
         needs = "it is Gaussian, from all clients, of all or Poisson draws"
         fix = f"noise that is correlated between rounds has a price only if {needs}"
         raise ConfigError("record.time", record.mechanism, fix)
-    share = time.share(record.round) if record.sampling == "full" else time.drawn_share(record.round)
+    if record.sampling == "full":
+        share = time.share(record.round)
+    else:
+        share = time.drawn_share(record.round)
     return tuple(noise / math.sqrt(share) if share > 0 else math.inf for noise in noises)
 
 
 def _each(value: float | tuple[float, ...], field: str, count: int) -> tuple[float, ...]:
     """One number for all, or exactly one for each client."""
-    values = value if isinstance(value, tuple) else (value,)
+    if isinstance(value, tuple):
+        values = value
+    else:
+        values = (value,)
     if isinstance(value, tuple) and len(values) != count:
         raise ConfigError(field, value, f"give one number, or one for each of the {count} clients")
     return values or (1.0,)
@@ -153,7 +164,10 @@ def _event(record: Record, noise: float, rate: float) -> Event:
         raise ConfigError("record.rate", rate, "a sampling rate lies between 0 and 1")
     if noise == 0:
         return EXACT
-    law: Law = "zcdp" if record.mechanism == "laplace" and record.norm == "l2" else record.mechanism
+    if record.mechanism == "laplace" and record.norm == "l2":
+        law: Law = "zcdp"
+    else:
+        law = record.mechanism
     if record.sampling == "full" or rate == 1:
         return Event(law, noise)
     if rate == 0 or math.isinf(noise):
@@ -172,7 +186,9 @@ def _selection(record: Record, law: Law) -> Selection:
         return "amplified"
     if record.relation == "add_remove":
         return "poisson"
-    return "poisson_replace" if law == "gaussian" else "amplified"
+    if law == "gaussian":
+        return "poisson_replace"
+    return "amplified"
 
 
 def covers(planned: Event, event: Event, slack: float = 0.0) -> bool:
@@ -222,17 +238,25 @@ def histories(charges: Mapping[PrivacyCost, int], n_clients: int) -> list[tuple[
         if charge.clients is None and len(charge.events) == 1:
             common[charge.events[0]] += count
             continue
-        clients: Iterable[int] = range(n_clients) if charge.clients is None else charge.clients
+        if charge.clients is None:
+            clients: Iterable[int] = range(n_clients)
+        else:
+            clients = charge.clients
         for client, event in zip(clients, _spread(charge.events, n_clients), strict=False):
             own.setdefault(client, Counter())[event] += count
     groups: dict[frozenset[tuple[Event, int]], list[int]] = {}
     if len(own) < n_clients:  # most of a large population, of whom nothing but the number is looked at
         everyone = range(n_clients)
-        groups[frozenset()] = [client for client in everyone if client not in own] if own else list(everyone)
+        if own:
+            groups[frozenset()] = [client for client in everyone if client not in own]
+        else:
+            groups[frozenset()] = list(everyone)
     for client in sorted(own):
         groups.setdefault(frozenset(own[client].items()), []).append(client)
     return [(members, dict(common + Counter(dict(extra)))) for extra, members in groups.items()]
 
 
 def _spread(events: Sequence[Event], n_clients: int) -> Sequence[Event]:
-    return list(events) * n_clients if len(events) == 1 else events
+    if len(events) == 1:
+        return list(events) * n_clients
+    return events

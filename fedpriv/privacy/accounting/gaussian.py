@@ -32,7 +32,9 @@ def log_delta(mu: float, epsilon: Array) -> Array:
 def epsilon_of(mu: float, delta: float) -> float:
     """Smallest epsilon of a Gaussian mechanism with ratio ``mu`` at ``delta``; infinite when there is none."""
     if mu == 0 or math.isinf(mu) or delta == 0:
-        return 0.0 if mu == 0 else math.inf
+        if mu == 0:
+            return 0.0
+        return math.inf
     if _gap(0.0, mu, delta) <= 0:
         return 0.0
     # beyond this point even the upper tail alone, exp(-x^2/2) / 2, is below delta

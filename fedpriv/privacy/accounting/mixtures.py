@@ -77,9 +77,14 @@ def all_draws(event: Event) -> Weights:
     k, rate = event.group, event.rate
     j = np.arange(k + 1)
     log_w = gammaln(k + 1) - gammaln(j + 1) - gammaln(k - j + 1) + j * math.log(rate) + (k - j) * math.log1p(-rate)
-    last = k if k <= _ALL else max(int(np.flatnonzero(log_w > _NEGLIGIBLE)[-1]), 1)
+    if k <= _ALL:
+        last = k
+    else:
+        last = max(int(np.flatnonzero(log_w > _NEGLIGIBLE)[-1]), 1)
     found = list(zip(j[: last + 1].tolist(), log_w[: last + 1].tolist(), strict=True))
-    return found if last == k else [*found, (k, math.log(k) + float(log_w[last + 1 :].max()))]
+    if last == k:
+        return found
+    return [*found, (k, math.log(k) + float(log_w[last + 1 :].max()))]
 
 
 def log_density(weights: Weights, x: Array, s: float, sign: int = 1) -> Array:

@@ -48,7 +48,10 @@ def exposure(pairs: Pairs, participants: Sequence[int] | None, n_clients: int) -
     Raises:
         ConfigError: too many sets of colluders to look at, and no bound holds.
     """
-    count = n_clients if participants is None else len(participants)
+    if participants is None:
+        count = n_clients
+    else:
+        count = len(participants)
     if pairs.ratio == 0 or count <= 1:
         return 1.0
     if pairs.edges is None:
@@ -135,7 +138,9 @@ def spectral(shared: NDArray[np.bool_], ratio: float, colluders: int) -> float |
     n = len(shared)
     h = max(1, n - colluders)
     left = _connectivity(shared.tobytes(), n) - colluders - 8 * n * np.finfo(float).eps * float(n)
-    return None if left <= 0 else 1 / h + (1 - 1 / h) / (1 + ratio**2 * left)
+    if left <= 0:
+        return None
+    return 1 / h + (1 - 1 / h) / (1 + ratio**2 * left)
 
 
 @lru_cache(maxsize=64)

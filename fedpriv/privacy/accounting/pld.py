@@ -44,7 +44,9 @@ def epsilon(history: History, delta: float) -> float:
     paid = frozenset((event, count) for event, count in history.items() if math.isfinite(event.noise))
     if delta < SMALLEST_DELTA or any(event.law not in _PLAIN for event, _ in paid):
         return math.inf
-    return _epsilon(paid, delta) if paid else 0.0
+    if paid:
+        return _epsilon(paid, delta)
+    return 0.0
 
 
 def rare_large(noise: float, rate: float, count: int, delta: float) -> float:

@@ -29,4 +29,6 @@ def log_profile(event: Event, u: Array) -> Array:
 
 def log_profile_back(event: Event, u: Array) -> Array:
     """Of the data without what was drawn against those with it: the same, but for a group."""
-    return mixtures.log_backward(event, u) if event.group > 1 else log_profile(event, u)
+    if event.group > 1:
+        return mixtures.log_backward(event, u)
+    return log_profile(event, u)

@@ -48,7 +48,9 @@ def epsilons(rdp: Array, delta: float) -> Array:
 
 def allowance(epsilon: float, delta: float) -> Array:
     """Largest divergences ``[orders]`` that prove ``epsilon``: being at most one of them, at its order, is enough."""
-    return epsilon - _toll(delta) if delta > 0 else np.full(ORDERS.shape, -math.inf)
+    if delta > 0:
+        return epsilon - _toll(delta)
+    return np.full(ORDERS.shape, -math.inf)
 
 
 def _toll(delta: float) -> Array:
@@ -105,7 +107,9 @@ def pure(event: Event) -> float:
 
 def amplify(epsilon: float, rate: float) -> float:
     """Epsilon after sampling: ``log(1 + rate (e^epsilon - 1))``, also where ``e^epsilon`` overflows."""
-    return float(np.logaddexp(math.log1p(-rate), math.log(rate) + epsilon)) if rate < 1 else epsilon
+    if rate < 1:
+        return float(np.logaddexp(math.log1p(-rate), math.log(rate) + epsilon))
+    return epsilon
 
 
 def unsampled(event: Event) -> Array:
@@ -170,7 +174,10 @@ def _parts(nodes: Array, shift: float, unbounded: bool) -> Iterator[tuple[slice,
     does not reach are left out.
     """
     for part in _PARTS:
-        end = (ORDERS[part][-1] + 1) * shift**2 + 11 * shift if unbounded else nodes[-1]
+        if unbounded:
+            end = (ORDERS[part][-1] + 1) * shift**2 + 11 * shift
+        else:
+            end = nodes[-1]
         if end <= nodes[-1]:
             yield part, int(np.searchsorted(nodes, end, side="right"))
 

@@ -63,7 +63,10 @@ class PlannedReserve:
 
     def take(self, record: Record, charge: PrivacyCost) -> None:
         """Count a release against the plan; one that is not in it voids the plan."""
-        left = self._left.get(_key(record), []) if self._holds else []
+        if self._holds:
+            left = self._left.get(_key(record), [])
+        else:
+            left = []
         match = next((planned for planned in left if covers(planned, charge, _SLACK)), None)
         self._holds = match is not None
         if match is not None:
@@ -151,7 +154,10 @@ def covers(planned: PrivacyCost, charge: PrivacyCost, slack: float = 0.0) -> boo
         return False
     if len(planned.events) == 1:
         return all(event_covers(planned.events[0], event, slack) for event in charge.events)
-    events = charge.events * len(planned.events) if len(charge.events) == 1 else charge.events
+    if len(charge.events) == 1:
+        events = charge.events * len(planned.events)
+    else:
+        events = charge.events
     same = planned.clients == charge.clients and len(events) == len(planned.events)
     return same and all(event_covers(a, b, slack) for a, b in zip(planned.events, events, strict=True))
 
@@ -163,7 +169,10 @@ def _most(fits: Callable[[int], bool]) -> int:
         low, high = high, 2 * high
     while high - low > max(1, low // 8):
         middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
+        if fits(middle):
+            low, high = (middle, high)
+        else:
+            low, high = (low, middle)
     return low
 
 

@@ -99,7 +99,10 @@ class RunningTotals:
         Returns:
             A row for each of them or, where all pay alike, for each kind of client.
         """
-        rows = self._kinds if clients is None and len(price.pure) == 1 else self._row_of[self._indices(clients)]
+        if clients is None and len(price.pure) == 1:
+            rows = self._kinds
+        else:
+            rows = self._row_of[self._indices(clients)]
         return self._own.at(rows).plus(self._common).plus(price)
 
     def take(self, clients: Sequence[int] | None, price: Totals) -> None:
@@ -134,7 +137,9 @@ class RunningTotals:
         return np.arange(self._count)
 
     def _indices(self, clients: Sequence[int] | None) -> Rows:
-        return np.arange(len(self._row_of)) if clients is None else np.asarray(clients, dtype=np.int64)
+        if clients is None:
+            return np.arange(len(self._row_of))
+        return np.asarray(clients, dtype=np.int64)
 
     def _rows_of_their_own(self, clients: Rows) -> Rows:
         newcomers = clients[self._row_of[clients] == 0]

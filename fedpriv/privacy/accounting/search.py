@@ -93,7 +93,10 @@ class NegativeBinomial:
     def draw(self, uniform: float) -> int:
         """By inversion: the smallest k with ``P(K <= k) > uniform``."""
         gamma, k, below = self.gamma, 1, 0.0
-        weight = gamma if self.shape == 1 else (1 - gamma) / math.log(1 / gamma)
+        if self.shape == 1:
+            weight = gamma
+        else:
+            weight = (1 - gamma) / math.log(1 / gamma)
         while (below := below + weight) <= uniform and weight > 0:
             weight *= (1 - gamma) * (1 if self.shape == 1 else k / (k + 1))
             k += 1

@@ -45,12 +45,18 @@ class PrivacySpent:
 
     def __str__(self) -> str:
         """The number and its conditions. Epsilon is rounded up, never down."""
-        value = "inf" if math.isinf(self.epsilon) else round_up(self.epsilon)
+        if math.isinf(self.epsilon):
+            value = "inf"
+        else:
+            value = round_up(self.epsilon)
         if math.isinf(self.epsilon):
             value += (
                 f" (not private: {'; '.join(self.non_private) or f'no finite bound at delta={_plain(self.delta)}'})"
             )
-        besides = f"; not covered: {', '.join(self.not_covered)}" if self.not_covered else ""
+        if self.not_covered:
+            besides = f"; not covered: {', '.join(self.not_covered)}"
+        else:
+            besides = ""
         return (
             f"epsilon={value} (delta={_plain(self.delta)}, unit={self.unit}, relation={self.relation}, "
             f"trust={self.trust}, accountant={self.accountant}{besides})"

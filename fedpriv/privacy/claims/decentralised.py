@@ -254,7 +254,10 @@ def two_variable_tracking(method: str, noise: TrackingNoise, rounds: int, delta:
         delta: Delta of the tightest bound.
     """
     steps, scales = noise.steps(rounds), noise.scales(rounds)
-    table = 3 * steps if method == "PP-DOAGT" else np.full(rounds, 2.0)
+    if method == "PP-DOAGT":
+        table = 3 * steps
+    else:
+        table = np.full(rounds, 2.0)
     moved = 2 + 2 * steps
     moved[:1] = 1.0
     moved[1:2] -= steps[1:2]

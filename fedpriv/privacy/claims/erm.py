@@ -102,4 +102,6 @@ def _drawn_now_and_then(ratio: float, steps: int, rate: float, delta: float) -> 
         return math.fsum(parts) + beyond - delta
 
     high = gaussian.epsilon_of(math.sqrt(most) * ratio, delta)
-    return 0.0 if excess(0.0) <= 0 else gaussian.root(excess, 0.0, high, 1e-9 * high) * (1 + 1e-9)
+    if excess(0.0) <= 0:
+        return 0.0
+    return gaussian.root(excess, 0.0, high, 1e-9 * high) * (1 + 1e-9)

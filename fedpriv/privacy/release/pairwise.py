@@ -51,7 +51,10 @@ class PairwiseRelease(ReleaseScheme):
         self._check_participants(answer, pairs)
         noise_multiplier *= math.sqrt(exposure(pairs, answer.answering, self.n_clients))
         # both ends of a pair add the same noise, so that all rows get that of the largest
-        reference = [max(factors, default=1.0)] * len(factors) if pairs.ratio > 0 else list(factors)
+        if pairs.ratio > 0:
+            reference = [max(factors, default=1.0)] * len(factors)
+        else:
+            reference = list(factors)
         sensitivity = self.privacy.sensitivity_of(answer.clip)
         scales = [noise_multiplier * sensitivity * factor for factor in reference]
         paid = list[float]()  # noise over each client's own sensitivity, which may be smaller than the largest
@@ -172,4 +175,6 @@ def _among_all(rows: Tensor, positions: Sequence[int], count: int) -> Tensor:
 
 def _those_at(rows: Tensor, positions: Sequence[int]) -> Tensor:
     """Returns the rows at these positions, uncopied where these are all."""
-    return rows if len(positions) == len(rows) else rows[list(positions)]
+    if len(positions) == len(rows):
+        return rows
+    return rows[list(positions)]

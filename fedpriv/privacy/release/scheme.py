@@ -149,12 +149,17 @@ class ReleaseScheme(ABC):
 
     def sampling_of(self, query: str) -> Sampling:
         """Returns how the examples behind an answer are drawn."""
-        return FullBatch() if query in _UNSAMPLED else self.privacy.sampling
+        if query in _UNSAMPLED:
+            return FullBatch()
+        return self.privacy.sampling
 
     def unprotected(self, answer: Answer) -> Record:
         """Returns the record of an answer without noise, or with a paper's: its epsilon is infinite."""
         published = self.privacy.published
-        reason = "exact answers, no noise" if published is None else published.why_not
+        if published is None:
+            reason = "exact answers, no noise"
+        else:
+            reason = published.why_not
         record = self._record(answer, 0.0)
         return replace(record, mechanism="none", sampling="full", rate=1.0, non_private=reason)
 
@@ -235,7 +240,10 @@ def check_once_a_round(query: str, index: int, noise: CorrelatedNoise) -> None:
     """
     if query in _ONCE_A_ROUND and (index == 0 or query == "message"):  # local steps come before a message
         return
-    asked = query if index == 0 else f"{query}, answer {index + 1} of a round"
+    if index == 0:
+        asked = query
+    else:
+        asked = f"{query}, answer {index + 1} of a round"
     fix = "noise that is correlated between rounds, and cyclic batches, cover one gradient or message a round"
     if noise.factor == INDEPENDENT:
         raise ConfigError("privacy.sampling", asked, f"{fix}: use a strategy that asks no more, or poisson batches")
@@ -244,4 +252,6 @@ def check_once_a_round(query: str, index: int, noise: CorrelatedNoise) -> None:
 
 def compact(values: Sequence[float]) -> PerClient:
     """Returns one number where all are the same, else all."""
-    return values[0] if len(set(values)) == 1 else tuple(values)
+    if len(set(values)) == 1:
+        return values[0]
+    return tuple(values)

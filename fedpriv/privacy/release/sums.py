@@ -73,4 +73,6 @@ class SumRelease(ReleaseScheme):
 
     def _senders(self, clients: Sequence[int]) -> int:
         """Number of clients that send a share of the noise; all, if it must cancel that of earlier rounds."""
-        return len(clients) if self.privacy.over_time is None else self.n_clients
+        if self.privacy.over_time is None:
+            return len(clients)
+        return self.n_clients

@@ -25,7 +25,10 @@ def answer(message: Message, context: Context) -> Message:
 
     def said(folder: Path) -> bytes:
         question = message.content["fedpriv"]["bytes"]
-        return ask(folder, question) if isinstance(question, bytes) else b""  # of a number bytes() makes so many zeros
+        # of a number bytes() makes so many zeros
+        if isinstance(question, bytes):
+            return ask(folder, question)
+        return b""
 
     return _reply(message, context, said)
 

@@ -62,7 +62,9 @@ class OverFlower:
             card = SiteDescriptor.model_validate_json(data)
         except ValidationError:
             return None
-        return self._cards.index(card) if card in self._cards else None
+        if card in self._cards:
+            return self._cards.index(card)
+        return None
 
     def _sent(self, kind: str, messages: Mapping[int, bytes]) -> dict[int, bytes]:
         """The replies, by node, that come in time."""
@@ -85,7 +87,9 @@ def _bytes_of(reply: Message) -> bytes:
         said = reply.content["fedpriv"]["bytes"]
     except (KeyError, TypeError):
         return b""
-    return said if isinstance(said, bytes) else b""
+    if isinstance(said, bytes):
+        return said
+    return b""
 
 
 @app.main()

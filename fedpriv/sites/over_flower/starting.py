@@ -59,7 +59,9 @@ def program(name: str) -> str:
     if importlib.util.find_spec("flwr") is None:
         raise FedprivError("Flower is not installed: pip install 'fedpriv[flower]'")
     beside = Path(sys.executable).with_name(name)
-    return str(beside) if beside.exists() else name
+    if beside.exists():
+        return str(beside)
+    return name
 
 
 def check_address(address: str, certificates: Path | None) -> None:
@@ -137,15 +139,18 @@ def status_of(run: str, superlink: str, certificates: Path | None) -> str:
     with tempfile.TemporaryDirectory() as made:
         told = _flwr(Path(made), ["ls", "fedpriv", "--format", "json"], superlink, certificates)
     found = [one for one in told.get("runs", []) if str(one.get("run-id")) == run]
-    return str(found[0].get("status")) if found else "unknown"
+    if found:
+        return str(found[0].get("status"))
+    return "unknown"
 
 
 def _flwr(
     home: Path, words: list[str], superlink: str, certificates: Path | None
 ) -> Mapping[str, list[dict[str, str]]]:
-    secure = (
-        "insecure = true" if certificates is None else f"root-certificates = {json.dumps(str(certificates.absolute()))}"
-    )
+    if certificates is None:
+        secure = "insecure = true"
+    else:
+        secure = f"root-certificates = {json.dumps(str(certificates.absolute()))}"
     settings = f'[superlink]\ndefault = "fedpriv"\n[superlink.fedpriv]\naddress = "{superlink}"\n{secure}\n'
     (home / "config.toml").write_text(settings)
     env = {**environment(), "FLWR_HOME": str(home)}
