@@ -23,14 +23,13 @@ def _permit(context: typer.Context, given: bool) -> bool:
     return given
 
 
-ConfigFile = Annotated[
-    Path,
-    typer.Argument(
-        metavar="CONFIG",
-        help="YAML file of the run, or the name of one that comes with fedpriv (see `fedpriv list configs`).",
-        autocompletion=shipped.names,
-    ),
-]
+_CONFIG = typer.Argument(
+    metavar="CONFIG",
+    help="YAML file of the run, or the name of one that comes with fedpriv (see `fedpriv list configs`).",
+    autocompletion=shipped.names,
+)
+ConfigFile = Annotated[Path, _CONFIG]
+MaybeConfigFile = Annotated[Path | None, _CONFIG]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[SECTION.FIELD=VALUE]...", help="Settings to change, values as YAML.")
 ]

@@ -34,6 +34,7 @@ def run(
     again: str,
     resumed: bool = False,
     fresh_noise: bool = False,
+    extend: Path | None = None,
     as_json: bool = False,
 ) -> None:
     """Train to the end with a progress bar, and report. After a signal the run can be resumed.
@@ -44,6 +45,7 @@ def run(
         again: The command that resumes the run, to be printed if it is stopped.
         resumed: Whether to go on with the run in the folder.
         fresh_noise: See `fedpriv resume`.
+        extend: Folder of the finished run that this one extends; None for any other run.
         as_json: Print one JSON object.
 
     Raises:
@@ -54,9 +56,11 @@ def run(
 
     with folder, Signals() as signals, warnings.catch_warnings():
         warnings.simplefilter("ignore", PromiseWarning)  # said below, on the terminal
-        training = _build(config, folder, resumed=resumed, fresh_noise=fresh_noise)
+        training = _build(config, folder, resumed=resumed, fresh_noise=fresh_noise, extend=extend)
         clients, rounds = counted(training.network.n_clients, "client"), counted(config.rounds, "round")
         err.print(f"{training.strategy.name}: {clients}, {rounds}, in {folder.path}")
+        if extend is not None:
+            err.print(f"goes on from round {training.progress.round} of {extend}, whose releases are counted here, too")
         err.print(f"planned: {escape(str(training.plan.spent()))}")
         for warning in at_start(config, training):
             err.print(f"[bold yellow]warning:[/] {escape(warning)}")
@@ -112,14 +116,17 @@ def _repeats(training: Training) -> list[str]:
     ]
 
 
-def _build(config: Config, folder: RunFolder, *, resumed: bool, fresh_noise: bool) -> Training:
+def _build(config: Config, folder: RunFolder, *, resumed: bool, fresh_noise: bool, extend: Path | None) -> Training:
     from fedpriv.config import build, to_yaml
 
     try:
         if not resumed:
             folder.write("config.yaml", to_yaml(config).encode())
         with busy(config.rounds):
-            return build(as_launched(config), folder, resume=resumed, fresh_noise=fresh_noise)
+            training = build(as_launched(config), folder, resume=resumed, fresh_noise=fresh_noise, extend=extend)
+        if extend is not None and config.log.csv and (extend / "metrics.csv").exists():
+            folder.write("metrics.csv", (extend / "metrics.csv").read_bytes())
+        return training
     except BaseException:
         folder.abandon()
         raise

@@ -15,27 +15,34 @@ from fedpriv.checks import checked
 from fedpriv.clients.client import Client, make_clients
 from fedpriv.clients.ownership import check_datasets
 from fedpriv.clients.public_info import PublicDataInfo
-from fedpriv.config.files import fingerprint
+from fedpriv.config.files import fingerprint, load_config
 from fedpriv.config.measured import check_measured, check_owners, metrics_of, named_in_log
 from fedpriv.config.schema import Config, DataSection
 from fedpriv.config.strategies import STRATEGIES
 from fedpriv.data import DATASETS, Split, labels_of
 from fedpriv.data.base import as_inputs
 from fedpriv.data.partition import known_sizes, notes
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.privacy.settings import SECURE_IS_GONE
 from fedpriv.published.recipe import Recipe
 from fedpriv.runs import advice
 from fedpriv.runs.forecasting import Forecast
 from fedpriv.runs.forecasting import forecast as of_draft
-from fedpriv.runs.planning import Plan, RunSketch
+from fedpriv.runs.planning import FirstPart, Plan, RunSketch
+from fedpriv.runs.settings_in_words import difference, settings_in_words
 from fedpriv.runs.training import Training
+from fedpriv.storage import strict_json
 from fedpriv.storage.folder import RunFolder
 
 
 @checked("build")
 def build(
-    config: Config, folder: Path | RunFolder | None = None, *, resume: bool = False, fresh_noise: bool = False
+    config: Config,
+    folder: Path | RunFolder | None = None,
+    *,
+    resume: bool = False,
+    fresh_noise: bool = False,
+    extend: Path | None = None,
 ) -> Training:
     """Make the run that a configuration describes.
 
@@ -44,11 +51,15 @@ def build(
         folder: Where ledger and checkpoint go; None keeps the run in memory.
         resume: Go on from the folder's checkpoint.
         fresh_noise: On resume, draw new noise for the repeated rounds, and charge them again.
+        extend: Folder of a finished run to go on with for more rounds, see `fedpriv.train`; None begins a new run.
 
     Raises:
         ConfigError: settings do not fit the data.
         DataError: the data are missing or broken.
+        FedprivError: the run to extend was made with other settings.
     """
+    if extend is not None:
+        _check_extends(config, extend)
     split = load_data(config)
     clients = make_population(config, split)
     also = measured(config, split, len(clients))
@@ -63,8 +74,32 @@ def build(
             settings=fingerprint(config),
             resume=resume,
             fresh_noise=fresh_noise,
+            extend=extend,
             **also,
         )
+
+
+def _check_extends(config: Config, folder: Path) -> None:
+    """Refuse to extend a run with other settings than a longer run may change.
+
+    Raises:
+        FedprivError: names them.
+    """
+    before = load_config(folder / "config.yaml")
+    may_change = {name: getattr(config.privacy, name) for name in ("epsilon", "noise_multiplier")}
+    privacy = before.privacy.model_copy(update=may_change)
+    longer = before.model_copy(update={"rounds": config.rounds, "privacy": privacy})
+    if fingerprint(longer) == fingerprint(config):
+        return
+    then, now = (
+        settings_in_words(config=strict_json.plain(one.model_dump(mode="json", exclude={"log"})))
+        for one in (longer, config)
+    )
+    told = difference(then, now) or "the file of weights"
+    raise FedprivError(
+        f"{folder} was made with other settings ({told}): a run that extends it may change rounds, privacy.epsilon and "
+        "privacy.noise_multiplier alone"
+    )
 
 
 def measured(config: Config, split: Split, n_clients: int) -> dict[str, Any]:
@@ -119,17 +154,18 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
     return replace(found, warnings=(*found.warnings, *said))
 
 
-def planned(config: Config, seed: int) -> Plan:
+def planned(config: Config, seed: int, first: FirstPart | None = None) -> Plan:
     """The releases of a run that was made with this configuration.
 
     Args:
         config: The run.
         seed: Its public seed, of cohorts and links.
+        first: The rounds of an earlier run that it extends.
 
     Raises:
         FedprivError: its data, or its plugins, are not at hand.
     """
-    return replace(_draft(config)[0], seed=seed).plan()
+    return replace(_draft(config)[0], seed=seed).plan(first=first)
 
 
 def _draft(config: Config) -> tuple[RunSketch, Recipe]:

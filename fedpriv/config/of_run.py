@@ -6,6 +6,7 @@ from fedpriv.config.building import outline, planned
 from fedpriv.config.files import load_config
 from fedpriv.errors import FedprivError
 from fedpriv.reports.spendings import Plan, ended_early
+from fedpriv.runs.planning import FirstPart
 from fedpriv.runs.run_accountant import rest_of
 from fedpriv.runs.run_files import RunFiles
 
@@ -19,7 +20,7 @@ def plan_of(files: RunFiles) -> Plan:
         sizes = outline(config).sizes
         if not ended_early(files) or files.result is None or files.checkpoint is None:
             return Plan(sizes=sizes)
-        plan = planned(config, files.checkpoint.randomness().seed)
+        plan = planned(config, files.checkpoint.randomness().seed, FirstPart.of(files.ledger))
     except FedprivError:
         return Plan()
     return Plan(tuple(rest_of(plan, files.result["rounds"])), sizes)

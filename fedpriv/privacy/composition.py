@@ -109,7 +109,8 @@ def _check_noise(runs: Sequence[RunCost]) -> None:
         if run.noise is not None and first.setdefault(run.noise, run.name) != run.name:
             raise PrivacyError(
                 f"{first[run.noise]} and {run.name} drew the same noise. If they are copies of one run, name one of "
-                "them; if their data differ, the difference of their answers has no noise, and no epsilon holds"
+                "them, and of a run and one that extends it the latter; if their data differ, the difference of their "
+                "answers has no noise, and no epsilon holds"
             )
 
 

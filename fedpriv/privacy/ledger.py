@@ -167,6 +167,19 @@ class Ledger:
         self.together.enter(record, self._enter)
         return value
 
+    def begin_with(self, records: Sequence[Record]) -> None:
+        """Count and write down what an earlier run has released, which this run extends. For a new ledger only.
+
+        Raises:
+            BudgetExhausted: it costs more than this run may.
+            LedgerError: this ledger has records, or one could not be written.
+        """
+        if self._records:
+            raise LedgerError("the releases of an earlier run come first, and this ledger has begun")
+        for record in records:
+            self._enter(record)
+        self.sync()
+
     def _enter(self, record: Record) -> None:
         if self._replay:
             self._check_replay(record)

@@ -31,6 +31,19 @@ _RESTORE = "restore the file from a copy"
 
 
 @dataclass(frozen=True)
+class Extended:
+    """What a ledger holds of an earlier run, which its own run extends.
+
+    Attributes:
+        rounds: Number of rounds of the earlier run.
+        records: Number of its records, which are the first of this ledger.
+    """
+
+    rounds: Annotated[int, Field(ge=1)]
+    records: Annotated[int, Field(ge=0)]
+
+
+@dataclass(frozen=True)
 class Header:
     """The first line of a ledger file.
 
@@ -43,6 +56,7 @@ class Header:
         secrets: The pairs of clients that share a secret, where there is noise of pairs, and not of all of them.
         factor: The matrix of noise that is correlated between rounds, where there is any.
         budget: The `id` of the lifetime budget that the run draws on, where it has one.
+        extended: What is of an earlier run, where the run extends one.
     """
 
     fedpriv_ledger: int
@@ -53,6 +67,7 @@ class Header:
     secrets: Edges | None = None
     factor: Factor | None = None
     budget: str | None = None
+    extended: Extended | None = None
 
 
 _HEADER = TypeAdapter(Header)

@@ -209,6 +209,7 @@ class Run:
             **measured,
             "privacy": self.privacy,
             "ledger": self.evidence,
+            "extends": self._earlier(),
             "if left here": None if self.result else "the whole plan is charged, since the stop may depend on the data",
             "constraints": constraint_verdict(facts),
             "worst constraint value": _estimated(facts),
@@ -223,6 +224,17 @@ class Run:
             "folder": str(self.folder),
         }
         return {name: value for name, value in rows.items() if value}
+
+    def _earlier(self) -> str:
+        """What of the run an earlier one has made; empty where it extends none."""
+        extended = self.files.ledger.header.extended
+        if extended is None:
+            return ""
+        made = f"{counted(extended.rounds, 'round')}, {counted(extended.records, 'record')}"
+        return (
+            f"an earlier run ({made}), which the epsilon here counts; it holds if the answers of that run did not "
+            "decide how many rounds follow, and with how much noise"
+        )
 
     def _and_why(self) -> str:
         if self.result is None:

@@ -114,6 +114,11 @@ def statement_of(runs: Sequence[Run], spendings: Sequence[RunCost], account: Acc
     cells = list(account.cells)
     if alone:
         cells = [_of_one(cell) for cell in cells if _concerns_one(cell, spent)]
+    extends = any(run.files.ledger.header.extended is not None for run in runs)
+    if extends:
+        assumed = (wording.ASSUMED, wording.EXTENDED)
+    else:
+        assumed = (wording.ASSUMED,)
     return Statement(
         f"Privacy statement: {names}",
         wording.sentence(subject, spent),
@@ -121,7 +126,7 @@ def statement_of(runs: Sequence[Run], spendings: Sequence[RunCost], account: Acc
             _protected(runs, spendings, spent),
             against(cells, _SEES_OF_ONE if alone else _SEES),
             _released(runs, spendings),
-            rests(spendings, spent.accountant, alone=alone),
+            rests(spendings, spent.accountant, assumed, alone=alone),
             not_covered(spent),
             _others(runs, spendings, account),
             _verify(runs),

@@ -38,6 +38,10 @@ ASSUMED = (
     "Assumed, and not checked here: each data holder bounds and noises its answers as the code says, settings were "
     "not chosen by trying them on these data, and nobody else reads a data holder's machine."
 )
+EXTENDED = (
+    "A run that extends an earlier one counts its releases, too. Assumed: the answers of the earlier run did not "
+    "decide how many rounds follow, and with how much noise."
+)
 SEARCHED = (
     "Assumed, and not checked here: each data holder bounds and noises its answers as the code says, and nobody else "
     "reads a data holder's machine. That trials chose the settings of part 1 is paid for; that nothing else was chosen "

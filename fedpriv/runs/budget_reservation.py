@@ -17,6 +17,7 @@ from fedpriv.privacy.ledger import PrivacyFilter
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.streams import Randomness
+from fedpriv.runs.extending import EarlierRun
 from fedpriv.runs.planning import Plan
 from fedpriv.runs.results import Ended
 from fedpriv.runs.run_accountant import rest_of
@@ -48,23 +49,41 @@ class BudgetReservation:
 
     @staticmethod
     def of(
-        plan: Plan, randomness: Randomness, folder: Path | None, finished: int | None, not_covered: tuple[str, ...]
+        plan: Plan,
+        randomness: Randomness,
+        folder: Path | None,
+        finished: int | None,
+        not_covered: tuple[str, ...],
+        earlier: EarlierRun | None = None,
     ) -> BudgetReservation | None:
-        """Of a run that is about to begin or to go on; None if it has no budget.
+        """Of a run that is about to begin or to go on, or to extend an `earlier` one; None if it has no budget.
 
         Raises:
-            LedgerError: the budget cannot be read, or the run began with another one.
+            LedgerError: the budget cannot be read, or the run began with another one, or its first rounds did.
         """
-        begun = _begun_with(folder)
+        if earlier is None:
+            begun = _begun_with(folder)
+        else:
+            begun = earlier.budget
         path = plan.privacy.budget
+        if earlier is not None and path is not None and begun is None:
+            fix = "leave privacy.budget out, or begin a new run"
+            raise LedgerError(
+                f"{earlier.folder} was not paid for by {path}, and the run that extends it holds it; {fix}"
+            )
+        if earlier is None:
+            folder_of_begun = folder
+        else:
+            folder_of_begun = earlier.folder
         if path is None and begun is None:
             return None
         if path is None:
             fix = "name that one as privacy.budget"
-            raise LedgerError(f"{folder} began with a budget, and would go on without it; {fix}")
+            raise LedgerError(f"{folder_of_begun} began with a budget, and would go on without it; {fix}")
         budget = Budget(path)
         if begun not in (None, budget.terms.id):
-            raise LedgerError(f"{folder} began with another budget than {path}; name that one as privacy.budget")
+            fix = f"began with another budget than {path}; name that one as privacy.budget"
+            raise LedgerError(f"{folder_of_begun} {fix}")
         of_noise = randomness.noise_name(), randomness.attempt
         return BudgetReservation(budget, plan, *of_noise, folder, finished, not_covered)
 

@@ -197,6 +197,31 @@ def check_fresh(privacy: Privacy, fresh_noise: bool) -> None:
         raise ConfigError("fresh_noise", True, fix)
 
 
+def check_extended(privacy: Privacy, rounds: int, before: int | None) -> None:
+    """Refuse to extend a run that cannot be extended.
+
+    Args:
+        privacy: The privacy settings of the run, its noise over time filled in.
+        rounds: Its number of rounds.
+        before: How many of these an earlier run has made; None for a run that extends none.
+
+    Raises:
+        ConfigError: there are no further rounds; or the noise of all rounds belongs together, and was made for the
+            rounds that were planned.
+    """
+    if before is None:
+        return
+    if rounds <= before:
+        fix = f"is the number of all rounds, and the run has made {before}: give more"
+        raise ConfigError("rounds", rounds, fix)
+    if privacy.over_time is not None:
+        fix = (
+            "noise that is correlated between rounds, and batches or cohorts that take turns, were made and priced for "
+            f"the planned {before} rounds: begin a new run"
+        )
+        raise ConfigError("extend", before, fix)
+
+
 def check_linear(strategy: Strategy, n_clients: int, network: RoundNetwork, rounds: int = 3) -> None:
     """Test whether a strategy that says `linear` is: sums of its messages depend on sums of answers only.
 

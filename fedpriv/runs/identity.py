@@ -28,6 +28,9 @@ _OTHER_VERSION = (
 )
 
 
+_MAY_CHANGE = ("rounds", "privacy.epsilon", "privacy.noise_multiplier")
+
+
 def _other_settings(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     """What a resume with other settings is told: which they are, where that is known."""
     told = difference({name: text for name, text in before.items() if not name.startswith("config.")}, now)
@@ -35,8 +38,8 @@ def _other_settings(before: Mapping[str, str], now: Mapping[str, str]) -> str:
         others = "strategy, privacy, rounds, network, sizes, seed and kind of model"
         return f"{_OTHER_VERSION} (what differs is none of {others})"
     return (
-        f"was made with other settings ({told}): resume with those that it began with. More rounds, another epsilon or "
-        "other data are another run, in another folder"
+        f"was made with other settings ({told}): resume with those that it began with. More rounds, or another "
+        "epsilon, are a run that extends it, in another folder (extend); other data are another run"
     )
 
 
@@ -50,12 +53,16 @@ class RunIdentity:
         randomness: The run's random streams. They depend on `settings` and the initial parameters, so runs with the
             same secret seed share noise only if they differ in nothing but their data.
         model: Digest of the model's layers, frozen parameters and buffers; empty until they are known.
+        rounds: Number of rounds that the run plans.
+        kept: See `fedpriv.runs.checkpoint.Checkpoint`.
     """
 
     settings: str
     randomness: Randomness
     model: str = ""
     words: Mapping[str, str] = field(default_factory=dict[str, str])
+    rounds: int = 0
+    kept: str = ""
 
     @staticmethod
     def new(
@@ -100,6 +107,38 @@ class RunIdentity:
             )
         return RunIdentity(settings, saved.randomness(), words=saved.words)
 
+    @staticmethod
+    def extended(
+        settings: str, saved: Checkpoint, folder: Path, *, kept: str, secret_seed: int | None, words: Mapping[str, str]
+    ) -> RunIdentity:
+        """For a run that extends the one in `folder`. Its noise and batches are those of no earlier attempt.
+
+        Args:
+            settings: Digest of all settings of the new run.
+            saved: The last checkpoint of the earlier one.
+            folder: The folder of the earlier one.
+            kept: See `fedpriv.runs.checkpoint.Checkpoint`; of the new run.
+            secret_seed: The secret seed, if one is given.
+            words: The settings of the new run by name.
+
+        Raises:
+            FedprivError: other settings differ than a longer run may change, or the secret seed.
+        """
+        if saved.kept != kept:
+            named = [name for name in {**saved.words, **words} if name not in _MAY_CHANGE]
+            before, now = (
+                {name: which[name] for name in named if name in which and not name.startswith("config.")}
+                for which in (saved.words, words)
+            )
+            differ = difference(before, now) or "values of the model, the loss, the problem or the network"
+            raise FedprivError(
+                f"{folder} was made with other settings ({differ}): a run that extends it may change the number of "
+                "rounds, the target epsilon and the noise multiplier alone"
+            )
+        if secret_seed not in (None, int(saved.secret_seed, 16)):
+            raise FedprivError(f"{folder} was made with another secret_seed: leave it out, the folder has its own")
+        return RunIdentity(settings, saved.randomness(), words=words).with_fresh_noise()
+
     def with_fresh_noise(self) -> RunIdentity:
         """The same run with noise that no earlier attempt had."""
         return replace(self, randomness=replace(self.randomness, attempt=secrets.randbits(62)))
@@ -133,6 +172,8 @@ class RunIdentity:
             self.model,
             first_nonfinite,
             words=dict(self.words),
+            rounds=self.rounds,
+            kept=self.kept,
         )
 
 

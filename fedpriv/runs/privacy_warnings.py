@@ -9,12 +9,16 @@ from collections.abc import Sequence
 from torch import nn
 
 from fedpriv import models
-from fedpriv.errors import PromiseWarning
+from fedpriv.errors import PromiseWarning, counted
 from fedpriv.runs.planning import Plan
 
 _GAP = (
     "optimum: the result tells the gap to it, computed on the training data without noise, which epsilon does not "
     "cover; leave it out unless the data are public"
+)
+_EXTENDED = (
+    "of this run {rounds} were made by an earlier run: the epsilon of all rounds together holds if the answers of that "
+    "run did not decide how many rounds follow, and with how much noise"
 )
 _TOLD = "a secret_seed is given: whoever knows it can subtract the noise; leave it out for data that matter"
 
@@ -33,6 +37,7 @@ def privacy_warnings(
     """
     found = plan.warnings(sizes)
     if plan.privacy.private:
+        found += [_EXTENDED.format(rounds=counted(plan.first.rounds, "round"))] if plan.first is not None else []
         found += [_GAP] if optimum is not None else []
         found += [_TOLD] if secret_seed is not None else []
         found += models.shipped(model)

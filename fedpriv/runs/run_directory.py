@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from fedpriv.privacy.release.pairwise import pairs_of
 from fedpriv.randomness.streams import Randomness
 from fedpriv.runs import integrity
 from fedpriv.runs.checkpoint import Checkpoint
-from fedpriv.runs.planning import Plan
+from fedpriv.runs.extending import EarlierRun
+from fedpriv.runs.planning import FirstPart, Plan
 from fedpriv.runs.results import read_metrics, releases_told
 from fedpriv.runs.run_files import config_in
 from fedpriv.runs.settings_in_words import settings_in_words
+from fedpriv.storage import strict_json
 from fedpriv.storage.folder import RunFolder
 from fedpriv.storage.identity import of_config
 
@@ -66,6 +69,14 @@ class RunDirectory:
         """
         return LedgerFile.read(self._needed() / "ledger.jsonl").header.factor
 
+    def first_part(self) -> FirstPart | None:
+        """The rounds of an earlier run which the run to resume extends; None if it extends none.
+
+        Raises:
+            LedgerError: the ledger is missing or damaged.
+        """
+        return FirstPart.of(LedgerFile.read(self._needed() / "ledger.jsonl"))
+
     def rows(self, finished: int) -> list[dict[str, Any]]:
         """The rows of metrics that the run wrote about its first `finished` rounds, before it stopped."""
         if finished:
@@ -83,6 +94,7 @@ class RunDirectory:
         *,
         fresh_noise: bool,
         budget: str | None = None,
+        earlier: EarlierRun | None = None,
     ) -> Ledger:
         """The run's ledger: a new one, or that of a stopped run, whose answers after the checkpoint are repeated.
 
@@ -93,21 +105,28 @@ class RunDirectory:
             saved: The checkpoint to go on from; None for a new run.
             fresh_noise: See `Ledger.resume`.
             budget: The `id` of the budget that the run draws on, if it has one.
+            earlier: The run that a new one extends; its records come first, and its metrics.
 
         Raises:
             LedgerError: the ledger in the folder belongs to another run or is damaged, or a new one cannot be written.
         """
         if self.folder is None:
-            return Ledger(guard)
+            ledger = Ledger(guard)
+            ledger.begin_with(() if earlier is None else earlier.first.records)
+            return ledger
         folder, digests, seals = self.folder.path, randomness.digest_key(), randomness.seal_key()
         path = folder / "ledger.jsonl"
         if saved is None:
-            ledger = Ledger(guard, path, _header(plan, config_in(folder), budget), digests, seals)
+            ledger = Ledger(guard, path, _header(plan, config_in(folder), budget, earlier), digests, seals)
         else:
             integrity.check_resumed(folder, plan, seals)
             keys = {"digest_key": digests, "seal_key": seals}
             ledger = Ledger.resume(path, guard, saved.records, fresh_noise=fresh_noise, **keys)
         ledger.may_write = self.folder.check
+        if earlier is not None:
+            ledger.begin_with(earlier.first.records)
+            if earlier.metrics:
+                self.folder.write("metrics.jsonl", _metrics(earlier, LedgerFile.read(path)).encode())
         return ledger
 
     def config_in_words(self) -> dict[str, str]:
@@ -146,9 +165,21 @@ class RunDirectory:
         return self.folder.path
 
 
-def _header(plan: Plan, config: dict[str, Any] | None, budget: str | None) -> dict[str, Any]:
+def _metrics(earlier: EarlierRun, ledger: LedgerFile) -> str:
+    """The metrics of an earlier run, with the hashes of the ledger of the run that extends it."""
+    rows = [{**row, **({"head": ledger.head(row["releases"])} if "head" in row else {})} for row in earlier.metrics]
+    return "".join(strict_json.dumps(row) + "\n" for row in rows)
+
+
+def _header(
+    plan: Plan, config: dict[str, Any] | None, budget: str | None, earlier: EarlierRun | None
+) -> dict[str, Any]:
     """The first line of a ledger: public facts that identify its run."""
     named = ({} if config is None else {"config": of_config(config)}) | ({} if budget is None else {"budget": budget})
     paired = facts_of_pairs(pairs_of(plan.privacy, plan.n_clients))
-    known = {**paired, **facts_of_time(plan.privacy.over_time), **named}
+    if earlier is None:
+        extended = {}
+    else:
+        extended = {"extended": asdict(earlier.header)}
+    known = {**paired, **facts_of_time(plan.privacy.over_time), **named, **extended}
     return {"n_clients": plan.n_clients, "delta": plan.privacy.delta, **known, "planned": len(plan.records)}

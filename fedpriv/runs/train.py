@@ -41,6 +41,7 @@ def train(
     settings: str = "",
     resume: bool = False,
     fresh_noise: bool = False,
+    extend: str | Path | None = None,
     compare: bool = False,
     optimum: float | None = None,
     stop_on: StopOn = "nonfinite",
@@ -72,6 +73,10 @@ def train(
             (and on all other settings), so that other settings never share noise.
         resume: Go on from the folder's checkpoint, or from the start if the run was killed before its first one.
         fresh_noise: On resume, charge the releases past the checkpoint and draw new noise, instead of repeating them.
+        extend: Folder of a finished run to go on with: its model and state are taken over, `rounds` counts its rounds
+            too, and epsilon is for both parts together. The further rounds have noise of their own, computed from what
+            the target leaves. Only `rounds`, the target epsilon and the noise multiplier may differ. `folder`, if
+            given, is a new one.
         compare: For runs with constraints and without privacy: also solve the problem with all data in one place, and
             report the relative difference of the objectives.
         optimum: Smallest value of the objective, if known. Then the result has the gap to it, computed on the training
@@ -118,6 +123,7 @@ def train(
         settings=settings,
         resume=resume,
         fresh_noise=fresh_noise,
+        extend=extend,
         compare=compare,
         optimum=optimum,
         stop_on=stop_on,

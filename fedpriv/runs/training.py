@@ -52,6 +52,7 @@ from fedpriv.runs.budget_reservation import BudgetReservation
 from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.compute import Compute
 from fedpriv.runs.evaluation_data import EvaluationData
+from fedpriv.runs.extending import EarlierRun, common
 from fedpriv.runs.identity import RunIdentity, check_models, of_settings, restored
 from fedpriv.runs.metric_log import MetricLog
 from fedpriv.runs.planning import Plan, make_plan, with_neighbours
@@ -94,6 +95,7 @@ class Training:
         settings: str = "",
         resume: bool = False,
         fresh_noise: bool = False,
+        extend: str | Path | None = None,
         compare: bool = False,
         optimum: float | None = None,
         stop_on: StopOn = "nonfinite",
@@ -119,10 +121,14 @@ class Training:
 
             # where it is kept, and how far it had come
             self._keeper = RunDirectory(folder if mesh.is_main else None, checkpoint_every)
+            earlier = self._read_earlier(extend, device, resume=resume, fresh_noise=fresh_noise)
             if resume:
                 saved = mesh.world.broadcast(lambda: self._keeper.last(device))
             else:
                 saved = None
+            if earlier is not None:
+                compatibility.check_extended(privacy, rounds, earlier.first.rounds)
+                saved = earlier.checkpoint
             compatibility.check_compute(compute, strategy, self.network, privacy, clients[0].model, clients[0].loss)
             if saved is not None:
                 compute.check_goes_on(saved.state)
@@ -130,6 +136,9 @@ class Training:
 
             # who it is
             same = of_settings(clients, settings, seed, strategy, privacy, rounds, self.network, sizes, compute.numbers)
+            kept = of_settings(
+                clients, strategy, common(privacy), self.network, sizes, seed, compute.numbers, clients[0].loss
+            )
             words = settings_in_words(
                 strategy=strategy,
                 privacy=privacy,
@@ -141,28 +150,39 @@ class Training:
                 model=clients[0].model,
                 loss=clients[0].loss,
             )
-            if saved is None:
-                restart, private, seeds = None, privacy.private, {"seed": seed, "secret_seed": secret_seed}
+            if earlier is not None:
+                words |= self._keeper.config_in_words()
+                identity = RunIdentity.extended(
+                    same, earlier.checkpoint, earlier.folder, kept=kept, secret_seed=secret_seed, words=words
+                )
+            elif saved is None:
+                private, seeds = privacy.private, {"seed": seed, "secret_seed": secret_seed}
                 words |= self._keeper.config_in_words()
                 identity = mesh.world.broadcast(
                     lambda: RunIdentity.new(same, clients, private=private, words=words, **seeds)
                 )
             else:
                 identity = RunIdentity.resumed(same, saved, self._keeper.path, secret_seed=secret_seed, words=words)
-                restart = restored(
-                    saved, initial_state(strategy, torch.zeros(1, 1).expand(len(clients), 1)), self._keeper.path
-                )
             if saved is not None and fresh_noise:
                 identity = mesh.world.broadcast(identity.with_fresh_noise)
+            identity = replace(identity, rounds=rounds, kept=kept)
+            if earlier is None:
+                saved_in = self._keeper.path
+            else:
+                saved_in = earlier.folder
+            restart = None
+            if saved is not None:
+                restart = restored(saved, initial_state(strategy, torch.zeros(1, 1).expand(len(clients), 1)), saved_in)
             streams = identity.randomness
 
             # what it will release
             def planned() -> Plan:
-                if saved is None:
-                    begun = None
-                else:
-                    begun = self._keeper.matrix()
-                return make_plan(strategy, privacy, sizes, self.network, rounds=rounds, randomness=streams, begun=begun)
+                of_run: dict[str, Any] = {"rounds": rounds, "randomness": streams}
+                if earlier is not None:
+                    of_run["first"] = earlier.first
+                elif saved is not None:
+                    of_run |= {"begun": self._keeper.matrix(), "first": self._keeper.first_part()}
+                return make_plan(strategy, privacy, sizes, self.network, **of_run)
 
             self.plan: Plan = mesh.world.broadcast(planned)
             asked = self.plan.asked
@@ -187,7 +207,9 @@ class Training:
             begun_at = None if saved is None else saved.round
             self._reserving: BudgetReservation | None = None
             if mesh.is_main:
-                self._reserving = BudgetReservation.of(self.plan, streams, self._keeper.path, begun_at, uncovered)
+                self._reserving = BudgetReservation.of(
+                    self.plan, streams, self._keeper.path, begun_at, uncovered, earlier
+                )
             if self._reserving is not None:
                 self._reserving.check()
 
@@ -222,10 +244,10 @@ class Training:
             self.measures = ModelMetrics(
                 self.population, strategy, evaluate, optimum, central, of_clients, public.names
             )
-            self._identity, self._constants = (
-                identity.with_model(model, saved, self._keeper.path),
-                constant_totals(model),
-            )
+            if earlier is not None and (self.health.stops or self._stopping.stops):
+                fix = "its model is not finite, or its metric no longer improves: more rounds would end at once"
+                raise ConfigError("extend", str(earlier.folder), fix)
+            self._identity, self._constants = identity.with_model(model, saved, saved_in), constant_totals(model)
             check_models(mesh.world.all_gather_object(self._identity.model))
             self.warnings = privacy_warnings(
                 self.plan, sizes, clients[0].model, optimum=optimum, secret_seed=secret_seed
@@ -240,7 +262,7 @@ class Training:
             self._charging = RunAccountant(self.plan, uncovered)
             made = in_threads(make_backend(backend, self.population, chunk, compute.precision))
             self._sums = ClippedSums(made, len(self.population), device, mesh.examples)
-            self.ledger = self._opened(streams, saved, fresh_noise=fresh_noise)
+            self.ledger = self._opened(streams, saved, fresh_noise=fresh_noise, earlier=earlier)
             self.oracle = data_oracle(
                 self.population,
                 self._sums,
@@ -261,13 +283,36 @@ class Training:
                 mine = sharding.shard_state(restart, part, mesh)
             self.progress = self._keeping.begin(strategy, start.expand(len(own), -1), mine)
             self._seconds, self._mark, self._over = 0.0 if saved is None else saved.seconds, self.ledger.mark, False
-            before = mesh.world.broadcast(lambda: self._keeper.rows(self.progress.round))
+            if earlier is None:
+                before = mesh.world.broadcast(lambda: self._keeper.rows(self.progress.round))
+            else:
+                before = earlier.rows
             self._reporting = MetricLog(self.measures, evaluate_every, before)
-            if saved is None or fresh_noise:
+            if saved is None or fresh_noise or earlier is not None:
                 self.save()
             mesh.world.broadcast(lambda: None if self._reserving is None else self._reserving.reserve())
             for weakness in self.warnings if mesh.is_main else ():
                 warn(weakness)
+
+    def _read_earlier(
+        self, extend: str | Path | None, device: torch.device, *, resume: bool, fresh_noise: bool
+    ) -> EarlierRun | None:
+        """The finished run that this one extends; None if it extends none.
+
+        Raises:
+            ConfigError: it cannot be extended so.
+            FedprivError: there is no such run, or it is unfinished.
+        """
+        if extend is None:
+            return None
+        if resume or fresh_noise:
+            fix = "a run that extends another one is resumed as any other: give resume without extend"
+            raise ConfigError("extend", str(extend), fix)
+        if self._mesh.world.world_size > 1:
+            raise ConfigError("extend", str(extend), "one process extends a run: leave out --processes")
+        if self._keeper.path is not None and self._keeper.path.resolve() == Path(extend).resolve():
+            raise ConfigError("folder", str(extend), "is that of the earlier run, which stays as it is: take another")
+        return EarlierRun.read(extend, device)
 
     def _check_data(self, streams: Randomness, saved: Checkpoint | None) -> DataFingerprints:
         """Refuse to go on with other data than the run began with; see `fedpriv.clients.data_fingerprints`."""
@@ -290,12 +335,18 @@ class Training:
             chain.from_iterable(self._mesh.clients.all_gather_object(ownership.example_fingerprints(self.population)))
         )
 
-    def _opened(self, streams: Randomness, saved: Checkpoint | None, *, fresh_noise: bool) -> Ledger | FollowerLedger:
+    def _opened(
+        self, streams: Randomness, saved: Checkpoint | None, *, fresh_noise: bool, earlier: EarlierRun | None
+    ) -> Ledger | FollowerLedger:
         """The ledger where it is written, and elsewhere what waits for it."""
         mesh, keeper, charging, plan = self._mesh, self._keeper, self._charging, self.plan
         reserving = self._reserving
         on_disk = mesh.world.broadcast(lambda: keeper.path is not None)
-        begun = 1 if saved is None else saved.processes
+        if saved is None or earlier is not None:
+            begun = 1
+        else:
+            begun = saved.processes
+        to_resume = saved if earlier is None else None
 
         def write() -> Ledger:
             if reserving is None:
@@ -306,7 +357,9 @@ class Training:
                 budget = None
             else:
                 budget = reserving.budget.terms.id
-            ledger = keeper.ledger(guard, plan, streams, saved, fresh_noise=fresh_noise, budget=budget)
+            ledger = keeper.ledger(
+                guard, plan, streams, to_resume, fresh_noise=fresh_noise, budget=budget, earlier=earlier
+            )
             compatibility.check_processes(begun, mesh.world.world_size, ledger, fresh_noise=fresh_noise)
             charging.follow(ledger)
             return ledger

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedpriv.cli import processes, shipped
-from fedpriv.cli.options import AllowPlugins, AsJson, ConfigFile, Overrides, RunFolder
+from fedpriv.cli.options import AllowPlugins, AsJson, ConfigFile, MaybeConfigFile, Overrides, RunFolder
 
 commands = typer.Typer()
 
@@ -57,10 +57,18 @@ def init(
 
 @commands.command()
 def train(
-    config: ConfigFile,
+    config: MaybeConfigFile = None,
     overrides: Overrides = None,
     folder: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Folder of the run; a new one in runs/ if left out.")
+    ] = None,
+    extend: Annotated[
+        Path | None,
+        typer.Option(
+            "--extend",
+            metavar="RUN",
+            help="Go on with this finished run: leave CONFIG out, and give rounds=N, the number of all rounds.",
+        ),
     ] = None,
     fix_model: Annotated[
         bool, typer.Option("--fix-model", help="Replace BatchNorm and the like by GroupNorm.")
@@ -70,6 +78,11 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train. All files of the run go to its folder."""
+    if extend is not None:
+        changed = [*([] if config is None else [str(config)]), *(overrides or [])]
+        return _extend(extend, changed, folder, number, allow_plugins=allow_plugins, as_json=as_json)
+    if config is None:
+        raise typer.BadParameter("name the YAML file of the run, or one that comes with fedpriv", param_hint="CONFIG")
     if number is not None:
         flags = _flags(fix_model=fix_model, allow_plugins=allow_plugins, json=as_json)
         if folder is None:
@@ -89,6 +102,35 @@ def train(
     else:
         claimed = RunFolder.numbered(Path("runs") / config.stem)
     running.run(settings, claimed, again=_again(claimed.path, allow_plugins=allow_plugins), as_json=as_json)
+
+
+def _extend(
+    earlier: Path, changed: list[str], folder: Path | None, number: int | None, *, allow_plugins: bool, as_json: bool
+) -> None:
+    """Go on with a finished run; `changed` are settings as `name=value`.
+
+    Raises:
+        ConfigError: a configuration or a number of processes is given besides.
+    """
+    from fedpriv.cli import running
+    from fedpriv.config import load_config
+    from fedpriv.errors import ConfigError, FedprivError
+    from fedpriv.storage.folder import RunFolder
+
+    if changed and "=" not in changed[0]:
+        raise ConfigError("CONFIG", changed[0], f"leave it out: the run goes on with {earlier / 'config.yaml'}")
+    if number is not None or processes.launched():
+        raise ConfigError("--processes", number, "one process extends a run: leave it out")
+    if not (earlier / "config.yaml").exists():
+        raise FedprivError(f"{earlier} holds no run (no config.yaml); name a folder that fedpriv train made")
+    settings = load_config(earlier / "config.yaml", changed)
+    numbered = Path("runs") / f"{earlier.resolve().name}-extended"
+    if folder:
+        claimed = RunFolder.new(folder)
+    else:
+        claimed = RunFolder.numbered(numbered)
+    again = _again(claimed.path, allow_plugins=allow_plugins)
+    running.run(settings, claimed, again=again, extend=earlier, as_json=as_json)
 
 
 @commands.command()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.accounting import bounds, gaussian
 from fedpriv.privacy.accounting.accountant import check_target
-from fedpriv.privacy.accounting.events import Event, History, bucketed, cost_of, histories
+from fedpriv.privacy.accounting.events import Event, History, PrivacyCost, bucketed, cost_of, histories
 
 if TYPE_CHECKING:
     from fedpriv.privacy.record import Record
@@ -19,6 +20,7 @@ _MARGIN = 1e-6  # below the target, so that the run's own accountant agrees what
 _LAST_BITS = 2.0**-52  # of each term of the sum that the run's own accountant makes
 _TOLERANCE = 5e-4
 _WIDEST = 1e12
+_LEAST_FOR_REST, _MOST_FOR_REST = 1e-6, 1e6  # between these the noise of the rest of a run is looked for
 _NOTHING = 1e-300  # stands for 0 in logarithms
 _STEEPEST = 5.0  # power of the noise that is believed: a smaller one makes a larger step
 _STRAIGHT = 12  # secant steps before halving
@@ -71,6 +73,57 @@ def calibrate(plan: Sequence[Record], n_clients: int, epsilon: float, delta: flo
         start = _tight_factor(_tightly(rough, delta), start, goal, slope)
         slope = _slope(_tightly(rough, delta), start)
     return _tight_factor(_tightly(paid, delta), start, goal, slope)
+
+
+def calibrate_rest(
+    spent: Sequence[Record], plan: Sequence[Record], n_clients: int, epsilon: float, delta: float
+) -> float:
+    """Smallest noise with which planned releases meet a target together with earlier ones.
+
+    Args:
+        spent: What was released before.
+        plan: The planned releases; their noise multipliers are relative, ``1 / share``.
+        n_clients: Number of clients.
+        epsilon: Target for all releases together, for the client with the largest epsilon; positive.
+        delta: Failure probability in [0, 1).
+
+    Returns:
+        The number by which the noise multipliers of the plan must be multiplied, at most 0.1 % more than needed.
+
+    Raises:
+        ConfigError: the target is out of range, or was spent before, or no noise of the planned kind can meet it.
+        PrivacyError: the releases protect different units or relations.
+    """
+    check_target(n_clients, delta, epsilon)
+    if len({(record.unit, record.relation) for record in (*spent, *plan)}) > 1:
+        raise PrivacyError("what was released and what is planned protect different units or relations")
+    before = Counter(cost_of(record, n_clients) for record in spent)
+    coming = Counter(cost_of(record, n_clients) for record in plan)
+    goal = epsilon * (1 - _MARGIN)
+
+    def together(factor: float) -> float:
+        scaled = Counter[PrivacyCost]()
+        for charge, count in coming.items():
+            events = tuple(event._replace(noise=event.noise * factor) for event in charge.events)
+            scaled[replace(charge, events=events)] += count
+        return bounds.largest([history for _, history in histories(before + scaled, n_clients)], delta)
+
+    _check_reachable([_noisy(history) for _, history in histories(before + coming, n_clients)], delta)
+    high = 1.0
+    while together(high) > goal:
+        high *= 4
+        if high > _MOST_FOR_REST:
+            raise _out_of_reach(epsilon)
+    low = high / 4
+    while low > _LEAST_FOR_REST and together(low) <= goal:
+        low, high = low / 4, low
+    while high > low * (1 + _TOLERANCE):
+        middle = math.sqrt(low * high)
+        if together(middle) <= goal:
+            high = middle
+        else:
+            low = middle
+    return high
 
 
 def enough(history: History, epsilon: float, delta: float) -> float:

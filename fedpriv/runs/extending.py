@@ -1,0 +1,92 @@
+"""Going on with a finished run for more rounds: what the new run takes over from the folder of the earlier one.
+
+The new run has a folder of its own. Its ledger begins with all records of the earlier run, so that whoever counts it
+counts both parts; the earlier folder is only read. Noise and batches of the further rounds are drawn anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.privacy.ledger_file import Extended
+from fedpriv.privacy.settings import Privacy
+from fedpriv.runs import integrity
+from fedpriv.runs.checkpoint import Checkpoint
+from fedpriv.runs.planning import FirstPart
+from fedpriv.runs.run_files import RunFiles
+
+
+@dataclass(frozen=True)
+class EarlierRun:
+    """A finished run that another one extends.
+
+    Attributes:
+        folder: Its folder.
+        checkpoint: Its last checkpoint.
+        first: Its rounds and all that they released.
+        metrics: The rows of its `metrics.jsonl`; empty without one.
+        budget: The `id` of the lifetime budget that it drew on; None if it drew on none.
+    """
+
+    folder: Path
+    checkpoint: Checkpoint
+    first: FirstPart
+    metrics: list[dict[str, Any]]
+    budget: str | None
+
+    @staticmethod
+    def read(folder: str | Path, device: torch.device) -> EarlierRun:
+        """Read and check a folder.
+
+        Args:
+            folder: The folder of the earlier run.
+            device: Where the tensors of its state go.
+
+        Raises:
+            FedprivError: there is no run, it is unfinished or ended early, or its files were altered.
+        """
+        path = Path(folder)
+        checkpoint = Checkpoint.load(path / "checkpoint.pt", device)
+        files = RunFiles.read(path)
+        found = integrity.findings(files)
+        if found:
+            seal = None
+        else:
+            seal = integrity.unsealed(files, checkpoint.randomness().seal_key())
+        integrity.refuse([*found, *([] if seal is None else [seal])])
+        if not checkpoint.kept:
+            raise FedprivError(f"{path} was made by an earlier version, which did not note what extending it needs")
+        if checkpoint.round < checkpoint.rounds:
+            raise FedprivError(
+                f"{path} has made {checkpoint.round} of {checkpoint.rounds} rounds: finish it first (resume). A run "
+                "that ended early, which may depend on data, cannot be extended"
+            )
+        if checkpoint.state != "memory":
+            raise ConfigError("compute.state", checkpoint.state, f"{path} keeps its state on disk: cannot be extended")
+        records = files.ledger.records
+        if len(records) != checkpoint.records:
+            raise FedprivError(f"{path} has released answers after its last checkpoint: resume it first")
+        first = FirstPart(checkpoint.round, tuple(records))
+        return EarlierRun(path, checkpoint, first, files.metrics, files.ledger.header.budget)
+
+    @property
+    def header(self) -> Extended:
+        """What the ledger of the new run says of this one."""
+        return Extended(self.first.rounds, len(self.first.records))
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Its rounds, as reports have them."""
+        return [{**row, "epsilon": float(row["epsilon"])} for row in self.metrics]
+
+
+def common(privacy: Privacy) -> Privacy:
+    """The privacy settings that a run has in common with one that extends it: no target, and noise of size 1."""
+    if privacy.private:
+        return replace(privacy, epsilon=None, noise_multiplier=1.0)
+    return privacy
