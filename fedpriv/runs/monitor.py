@@ -1,0 +1,109 @@
+"""What a run says after each round: metrics, epsilon, whether it has to end, and why."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from fedpriv.engines.rounds import TrainState
+from fedpriv.measuring.early_stopping import EarlyStopping
+from fedpriv.measuring.finite_check import FiniteCheck
+from fedpriv.privacy.accounting.spent import round_up
+from fedpriv.privacy.ledger import LedgerPosition
+from fedpriv.runs.metric_log import MetricLog
+from fedpriv.runs.privacy_warnings import warn
+from fedpriv.runs.results import Ended, RoundReport
+from fedpriv.runs.run_accountant import RunAccountant
+from fedpriv.strategies.base import Strategy
+
+
+@dataclass
+class RunMonitor:
+    """Watches a run for values that are not finite and for a metric that no longer improves, and reports its rounds.
+
+    Attributes:
+        strategy: The run's algorithm, which may end it.
+        rounds: Number of rounds that are planned.
+        target: The target epsilon; None without one.
+        log: Metrics of the rounds so far.
+        accountant: The run's epsilon.
+        health: In which round something first was not finite.
+        stopping: How long the metric of `stop` has not improved.
+        is_over: Whether no further round will be made.
+    """
+
+    strategy: Strategy
+    rounds: int
+    target: float | None
+    log: MetricLog
+    accountant: RunAccountant
+    health: FiniteCheck
+    stopping: EarlyStopping
+    is_over: bool = False
+
+    @property
+    def stops(self) -> bool:
+        """Whether the last round ends the run: a value is not finite, or a metric no longer improves."""
+        return self.health.stops or self.stopping.stops
+
+    def why_ended(self, state: TrainState) -> Ended:
+        """Why there are no more rounds after this state, as far as is known."""
+        if state.round == self.rounds:
+            return "rounds"
+        if self.strategy.is_done(state.server):
+            return "strategy"
+        if self.health.stops:
+            return "nonfinite"
+        if self.stopping.stops:
+            return "metric"
+        if self.is_over:
+            return "budget"
+        return "left"
+
+    def is_evaluated(self, state: TrainState) -> bool:
+        """Whether the models of this state are evaluated for its report."""
+        return self.log.is_due(state.round, last=self.why_ended(state) != "left")
+
+    def after_round(
+        self, state: TrainState, position: LedgerPosition, constraint_metrics: dict[str, float]
+    ) -> RoundReport:
+        """Evaluate the models of a finished round and write its report, but for whether a checkpoint follows.
+
+        Args:
+            state: The state after the round, with the models of all clients where they are evaluated.
+            position: How far the ledger had come.
+            constraint_metrics: How far constraints hold; see `ModelMetrics.of_multipliers`.
+        """
+        self.accountant.catch_up()
+        before = self.health
+
+        # models first: whether they are finite decides whether this is the last round, which is always evaluated
+        self.health = before.after(state.round, {"model": state.models})
+        metrics = self.log.metrics(state, last=self.why_ended(state) != "left") | constraint_metrics
+        self.health = self.health.after(state.round, metrics)
+        self.stopping = self.stopping.after(metrics)
+
+        epsilon = self.accountant.reported(self.why_ended(state), state.round)
+        warning = self.health.warning(before, state.models, _spent_so_far(epsilon, self.target))
+        if warning:
+            warn(warning)
+        self.log.rows.append({"round": state.round, "epsilon": epsilon, "releases": position.releases, **metrics})
+        return RoundReport(
+            round=state.round,
+            rounds=self.rounds,
+            metrics=metrics,
+            epsilon=epsilon,
+            target=self.target,
+            releases=position.releases,
+            head=position.head,
+            warning=warning,
+        )
+
+
+def _spent_so_far(epsilon: float, target: float | None) -> str:
+    """The epsilon that has been spent, for a warning; empty where the run is not private."""
+    if not math.isfinite(epsilon):
+        return ""
+    if target is None:
+        return f"epsilon <= {round_up(epsilon)}"
+    return f"epsilon <= {round_up(epsilon)} of {target:g}"

@@ -1,0 +1,175 @@
+"""The arguments of `train` and `Training`: each is declared, typed and described here, once."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar, get_type_hints
+
+from torch.utils.data import Dataset
+
+from fedpriv.checks import Count
+from fedpriv.clients.client import Client
+from fedpriv.engines.rounds import RoundNetwork
+from fedpriv.measuring.custom_metrics import CustomMetric
+from fedpriv.measuring.early_stopping import Stop
+from fedpriv.measuring.finite_check import StopOn
+from fedpriv.privacy.settings import Privacy
+from fedpriv.runs.compute import Compute
+from fedpriv.runs.results import Sink
+from fedpriv.storage.folder import RunFolder
+from fedpriv.strategies.base import Strategy
+
+P = ParamSpec("P")
+OptionsT = TypeVar("OptionsT")
+R = TypeVar("R")
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingOptions:
+    """Arguments of `Training`.
+
+    Args:
+        clients: The data owners (see `make_clients`). All start from the first client's parameters.
+        strategy: The algorithm, e.g. `fedpriv.inexact_admm()`.
+        privacy: The privacy settings, e.g. `fedpriv.Privacy(epsilon=3, delta=1e-5)`.
+        rounds: Number of rounds.
+        seed: Public seed of cohorts and links; drawn by default.
+        secret_seed: Seed of noise and batches, to repeat a run exactly: who knows it can subtract the noise. By default
+            128 bits come from the operating system and are stored in the checkpoint only. In a run without privacy it
+            follows from `seed`, if that is given.
+        network: Who sends to whom: `Star(n_clients)`, a server and all clients, by default, or a `Graph`.
+        test: Public test data for metrics, as (input, target) pairs.
+        compute: Settings of speed.
+        evaluate_every: Rounds between evaluations on the test data; the last round is always evaluated.
+        checkpoint_every: Rounds between checkpoints (with a folder).
+        folder: Where ledger and checkpoint are written, for `resume`; None keeps the run in memory.
+        settings: Digest of the configuration, if there is one. It is checked on resume, and the noise depends on it
+            (and on all other settings), so that other settings never share noise.
+        resume: Go on from the folder's checkpoint, or from the start if the run was killed before its first one.
+        fresh_noise: On resume, charge the releases past the checkpoint and draw new noise, instead of repeating them.
+        extend: Folder of a finished run to go on with: its model and state are taken over, `rounds` counts its rounds
+            too, and epsilon is for both parts together. The further rounds have noise of their own, computed from what
+            the target leaves. Only `rounds`, the target epsilon and the noise multiplier may differ. `folder`, if
+            given, is a new one.
+        compare: For runs with constraints and without privacy: also solve the problem with all data in one place, and
+            report the relative difference of the objectives.
+        optimum: Smallest value of the objective, if known. Then the result has the gap to it, computed on the training
+            data without noise: for experiments on public data only.
+        stop_on: End the run when a released model is not finite (`"nonfinite"`), also when its test loss is not
+            (`"nonfinite_loss"`), or never (`"nothing"`). The whole plan is then charged.
+        stop: End the run when a metric on the test data no longer improves, e.g. `Stop("accuracy", patience=5)`. The
+            whole plan is then charged, since the stop depends on answers: it saves time, not epsilon.
+        metrics: Metrics of your own on the test data, by name: functions of (outputs, targets) of all test examples,
+            or objects with `update`, `compute` and `reset`, as torchmetrics' are. They are reported as `test_<name>`.
+        client_tests: A public test set of each client, None for a client without one. Reports then have test metrics
+            over clients, each client's model on its own set: `client_test_accuracy_min`, `_p10`, `_median`, `_p90`,
+            `_max` and `_mean`. Without `test` all sets together are the test data.
+        client_names: A name for each client, which is public: results, `fedpriv show` and pictures call clients by it,
+            and the result has each one's test metrics under its name.
+    """
+
+    clients: Sequence[Client]
+    strategy: Strategy
+    privacy: Privacy
+    _: KW_ONLY
+    rounds: Count
+    seed: int | None = None
+    secret_seed: int | None = None
+    network: RoundNetwork | None = None
+    test: Dataset[Any] | None = None
+    compute: Compute | None = None
+    evaluate_every: Count = 1
+    checkpoint_every: Count = 10
+    folder: str | Path | RunFolder | None = None
+    settings: str = ""
+    resume: bool = False
+    fresh_noise: bool = False
+    extend: str | Path | None = None
+    compare: bool = False
+    optimum: float | None = None
+    stop_on: StopOn = "nonfinite"
+    stop: Stop | None = None
+    metrics: Mapping[str, CustomMetric] | None = None
+    client_tests: Sequence[Dataset[Any] | None] | None = None
+    client_names: Sequence[str] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class TrainOptions(TrainingOptions):
+    """Arguments of `train`: those of `Training`, and who hears of each round.
+
+    Args:
+        sinks: Receive a report every round, e.g. `fedpriv.reports.sinks.TensorBoard(Path("runs/a"))`.
+        progress: Show a progress bar on standard error; where that is no terminal and no notebook, about 20 lines.
+    """
+
+    __: KW_ONLY
+    sinks: Sequence[Sink] = ()
+    progress: bool = False
+
+
+def takes_options(options: Callable[P, OptionsT]) -> Callable[[Callable[[OptionsT], R]], Callable[P, R]]:
+    """Decorator that gives a function the arguments of an options class instead of one object of it.
+
+    The function's signature, annotations and the `Args` of its docstring are those of the class, so that `help`,
+    editors and `fedpriv.checks.checked` show and check the same ones.
+
+    Args:
+        options: The dataclass whose fields are the arguments.
+    """
+
+    def decorate(function: Callable[[OptionsT], R]) -> Callable[P, R]:
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+            return function(options(*args, **kwargs))
+
+        functools.update_wrapper(wrapper, function)
+        _declare(wrapper, options, first=())
+        return wrapper
+
+    return decorate
+
+
+def initialised_by(
+    options: Callable[P, OptionsT],
+) -> Callable[[Callable[[S, OptionsT], None]], Callable[Concatenate[S, P], None]]:
+    """`takes_options` for the constructor of a class."""
+
+    def decorate(method: Callable[[S, OptionsT], None]) -> Callable[Concatenate[S, P], None]:
+        def wrapper(self: S, /, *args: P.args, **kwargs: P.kwargs) -> None:
+            method(self, options(*args, **kwargs))
+
+        functools.update_wrapper(wrapper, method)
+        _declare(wrapper, options, first=("self",))
+        return wrapper
+
+    return decorate
+
+
+def described_arguments(options: type) -> str:
+    """The `Args` section of an options class with those of the classes that it extends, indented as in its source."""
+    sections = list[str]()
+    for parent in reversed(options.__mro__):
+        described = re.search(r"\n {4}Args:\n(.*)", parent.__dict__.get("__doc__") or "", re.DOTALL)
+        if described:
+            sections.append(described[1].rstrip())
+    return "    Args:\n" + "\n".join(sections) + "\n"
+
+
+def _declare(wrapper: Any, options: Any, first: tuple[str, ...]) -> None:  # noqa: ANN401 - functions and classes
+    """Give a wrapper the signature, annotations and described arguments of an options class."""
+    leading = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in first]
+    parameters = inspect.signature(options).parameters.values()
+    result = wrapper.__annotations__.get("return")
+    wrapper.__signature__ = inspect.Signature([*leading, *parameters], return_annotation=result)
+    wrapper.__annotations__ = get_type_hints(options, include_extras=True)
+    if result is not None:
+        wrapper.__annotations__["return"] = result
+    if wrapper.__doc__ and "\n    Returns:" in wrapper.__doc__:
+        summary, rest = wrapper.__doc__.split("\n    Returns:", 1)
+        wrapper.__doc__ = f"{summary}\n{described_arguments(options)}\n    Returns:{rest}"

@@ -1,0 +1,638 @@
+"""The stages of a run before its first round, in the order in which they happen.
+
+Each function makes one stage from the stages before it:
+
+    Experiment       settings that fit together; nothing has been read or drawn
+    OpenRun          the folder, what the run goes on from, its seeds
+    Plan             what it will release, with which noise, at which price (`fedpriv.runs.planning`)
+    BudgetReservation   what a lifetime budget says of that (`fedpriv.runs.budget_reservation`)
+    LocalData        the examples in this process: the first touch of data
+    ReleasePath      accountant, ledger and oracle: the only way from data to released values
+
+`Training` keeps the stages and makes the rounds. With several processes every rank passes through every stage; what is
+written, drawn or decided is done on the main one and broadcast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedpriv import models
+from fedpriv.clients import loaders, ownership
+from fedpriv.clients.arguments import check_clients
+from fedpriv.clients.client import Client
+from fedpriv.clients.client_set import as_client_set, public_sizes
+from fedpriv.clients.data_fingerprints import DataFingerprints
+from fedpriv.clients.examples import check_kinds
+from fedpriv.clients.layout import Layout, constant_totals
+from fedpriv.clients.population import Population
+from fedpriv.clients.shard import ClientShard
+from fedpriv.distributed.mesh import Mesh
+from fedpriv.engines import sharding
+from fedpriv.engines.rounds import RoundNetwork, TrainState, initial_state
+from fedpriv.engines.state_store import StateStore
+from fedpriv.errors import ConfigError
+from fedpriv.measuring.early_stopping import EarlyStopping
+from fedpriv.measuring.evaluator import Evaluator
+from fedpriv.measuring.finite_check import FiniteCheck
+from fedpriv.measuring.model_metrics import ModelMetrics
+from fedpriv.network.local import Star
+from fedpriv.oracle.backend_selection import make_backend, select_backend
+from fedpriv.oracle.backends.in_threads import in_threads
+from fedpriv.oracle.clipped_sums import ClippedSums
+from fedpriv.oracle.data_answerer import DataAnswerer, data_oracle
+from fedpriv.oracle.oracle import Oracle
+from fedpriv.oracle.validation import validate_per_example
+from fedpriv.privacy.ledger import FollowerLedger, Ledger
+from fedpriv.privacy.settings import Privacy
+from fedpriv.problems.problem import Problem
+from fedpriv.runs import compatibility
+from fedpriv.runs.arguments import check_measuring
+from fedpriv.runs.budget_reservation import BudgetReservation
+from fedpriv.runs.checkpoint import Checkpoint
+from fedpriv.runs.compute import Compute
+from fedpriv.runs.evaluation_data import EvaluationData
+from fedpriv.runs.extending import EarlierRun, common
+from fedpriv.runs.identity import RunIdentity, check_models, of_settings, restored
+from fedpriv.runs.metric_log import MetricLog
+from fedpriv.runs.monitor import RunMonitor
+from fedpriv.runs.options import TrainingOptions
+from fedpriv.runs.planning import Plan, make_plan, with_neighbours
+from fedpriv.runs.privacy_warnings import privacy_warnings
+from fedpriv.runs.run_accountant import RunAccountant
+from fedpriv.runs.run_directory import RunDirectory
+from fedpriv.runs.settings_in_words import settings_in_words
+from fedpriv.strategies.base import Strategy
+
+# --- stage 1: the experiment ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """What is trained, by which algorithm and under which promise.
+
+    Attributes:
+        clients: The data owners.
+        strategy: The algorithm, made for this number of rounds.
+        privacy: The privacy settings; they know whether neighbouring data sets differ in what a problem reads.
+        network: Who sends to whom.
+        rounds: Number of rounds.
+        sizes: Public number of examples of each client.
+        problems: The distinct problems of the clients.
+        compute: Settings of speed.
+        device: Where this process computes.
+    """
+
+    clients: Sequence[Client]
+    strategy: Strategy
+    privacy: Privacy
+    network: RoundNetwork
+    rounds: int
+    sizes: Sequence[int]
+    problems: list[Problem]
+    compute: Compute
+    device: torch.device
+
+
+def resolve_experiment(options: TrainingOptions, compute: Compute, mesh: Mesh) -> Experiment:
+    """Check the settings and fill in what follows from them. Reads no data and draws nothing.
+
+    Raises:
+        ConfigError: settings cannot work.
+    """
+    clients = options.clients
+    check_clients(clients)
+    check_measuring(options.test, options.client_tests, options.metrics)
+    if not clients:
+        raise ConfigError("clients", [], "a run needs at least one client")
+    models.validate_model(clients[0].model)
+    client_set = as_client_set(clients)
+    problems = list({id(problem): problem for problem in client_set.problems}.values())
+    return Experiment(
+        clients=clients,
+        strategy=options.strategy.for_rounds(options.rounds),
+        privacy=with_neighbours(options.privacy, problems, sizes_declared=client_set.sizes_declared),
+        network=options.network or Star(len(clients)),
+        rounds=options.rounds,
+        sizes=public_sizes(clients, options.privacy),
+        problems=problems,
+        compute=compute,
+        device=sharding.local_device(compute.start(), mesh),
+    )
+
+
+# --- stage 2: the folder, what the run goes on from, its seeds --------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class OpenRun:
+    """A run's folder, what it goes on from, and its seeds.
+
+    Attributes:
+        directory: The run's files.
+        identity: Digest of its settings, and its seeds.
+        resumed: The checkpoint of this run that it goes on from; None for a new run and for one that extends another.
+        earlier: The finished run that this one extends; None for any other.
+        state: The state it goes on from; None for a new run.
+        fresh_noise: Whether a resumed run draws new noise for repeated rounds, instead of repeating their answers.
+    """
+
+    directory: RunDirectory
+    identity: RunIdentity
+    resumed: Checkpoint | None
+    earlier: EarlierRun | None
+    state: TrainState | None
+    fresh_noise: bool
+
+    @property
+    def origin(self) -> Checkpoint | None:
+        """The checkpoint that holds its first state: its own, or that of the run it extends; None for a new run."""
+        if self.earlier is not None:
+            return self.earlier.checkpoint
+        return self.resumed
+
+    @property
+    def origin_folder(self) -> Path | None:
+        """The folder of `origin`, for errors."""
+        if self.earlier is not None:
+            return self.earlier.folder
+        return self.directory.path
+
+    @property
+    def needs_checkpoint(self) -> bool:
+        """Whether a checkpoint must be written before the first round: all but a resumed run that repeats its noise."""
+        return self.resumed is None or self.fresh_noise
+
+
+def open_run(experiment: Experiment, options: TrainingOptions, directory: RunDirectory, mesh: Mesh) -> OpenRun:
+    """Read the checkpoint that the run goes on from, and draw or restore its seeds.
+
+    Raises:
+        ConfigError: settings of speed cannot work, or the run cannot be extended so.
+        FedprivError: a folder holds no run, or one with other settings.
+    """
+    clients, strategy, privacy, compute = (
+        experiment.clients,
+        experiment.strategy,
+        experiment.privacy,
+        experiment.compute,
+    )
+    model, loss = clients[0].model, clients[0].loss
+    earlier = _read_earlier(options, directory, experiment.device, mesh)
+    resumed = None
+    if options.resume:
+        resumed = mesh.world.broadcast(lambda: directory.last(experiment.device))
+    if earlier is not None:
+        compatibility.check_extended(privacy, experiment.rounds, earlier.first.rounds)
+    compatibility.check_compute(compute, strategy, experiment.network, privacy, model, loss)
+    origin = resumed
+    if earlier is not None:
+        origin = earlier.checkpoint
+    if origin is not None:
+        compute.check_goes_on(origin.state)
+
+    # who the run is: two digests of its settings, and the settings in words for the error that names what differs
+    settings = of_settings(
+        clients,
+        options.settings,
+        options.seed,
+        strategy,
+        privacy,
+        experiment.rounds,
+        experiment.network,
+        experiment.sizes,
+        compute.numbers,
+    )
+    kept = of_settings(
+        clients,
+        strategy,
+        common(privacy),
+        experiment.network,
+        experiment.sizes,
+        options.seed,
+        compute.numbers,
+        loss,
+    )
+    words = settings_in_words(
+        strategy=strategy,
+        privacy=privacy,
+        rounds=experiment.rounds,
+        network=experiment.network,
+        sizes=experiment.sizes,
+        seed=options.seed,
+        numbers=compute.numbers,
+        model=model,
+        loss=loss,
+    )
+
+    # its seeds: drawn, or those of the run it goes on from
+    secret_seed = options.secret_seed
+    if earlier is not None:
+        words |= directory.config_in_words()
+        identity = RunIdentity.extended(
+            settings, earlier.checkpoint, earlier.folder, kept=kept, secret_seed=secret_seed, words=words
+        )
+    elif resumed is not None:
+        identity = RunIdentity.resumed(settings, resumed, directory.path, secret_seed=secret_seed, words=words)
+    else:
+        words |= directory.config_in_words()
+        identity = mesh.world.broadcast(
+            lambda: RunIdentity.new(
+                settings, clients, seed=options.seed, secret_seed=secret_seed, private=privacy.private, words=words
+            )
+        )
+    if origin is not None and options.fresh_noise:
+        identity = mesh.world.broadcast(identity.with_fresh_noise)
+    identity = replace(identity, rounds=experiment.rounds, kept=kept)
+
+    run = OpenRun(directory, identity, resumed, earlier, None, options.fresh_noise)
+    if origin is None:
+        return run
+    blank = initial_state(strategy, torch.zeros(1, 1).expand(len(clients), 1))  # says which state the strategy keeps
+    return replace(run, state=restored(origin, blank, run.origin_folder))
+
+
+def _read_earlier(
+    options: TrainingOptions, directory: RunDirectory, device: torch.device, mesh: Mesh
+) -> EarlierRun | None:
+    """The finished run that this one extends; None if it extends none.
+
+    Raises:
+        ConfigError: it cannot be extended so.
+        FedprivError: there is no such run, or it is unfinished.
+    """
+    extend = options.extend
+    if extend is None:
+        return None
+    if options.resume or options.fresh_noise:
+        fix = "a run that extends another one is resumed as any other: give resume without extend"
+        raise ConfigError("extend", str(extend), fix)
+    if mesh.world.world_size > 1:
+        raise ConfigError("extend", str(extend), "one process extends a run: leave out --processes")
+    if directory.path is not None and directory.path.resolve() == Path(extend).resolve():
+        raise ConfigError("folder", str(extend), "is that of the earlier run, which stays as it is: take another")
+    return EarlierRun.read(extend, device)
+
+
+# --- stage 3: what it will release, and whether the budget allows it --------------------------------------------------
+
+
+def plan_run(experiment: Experiment, run: OpenRun, options: TrainingOptions, mesh: Mesh) -> Plan:
+    """List the releases by a dry run without data, calibrate their noise, and check that all settings fit them.
+
+    Raises:
+        ConfigError: settings do not fit what the strategy asks, or no noise reaches the target.
+    """
+
+    def on_main() -> Plan:
+        matrix, first = None, None
+        if run.earlier is not None:
+            first = run.earlier.first
+        elif run.resumed is not None:
+            matrix, first = run.directory.matrix(), run.directory.first_part()
+        return make_plan(
+            experiment.strategy,
+            experiment.privacy,
+            experiment.sizes,
+            experiment.network,
+            rounds=experiment.rounds,
+            randomness=run.identity.randomness,
+            begun=matrix,
+            first=first,
+        )
+
+    plan: Plan = mesh.world.broadcast(on_main)
+    compatibility.check_problem(
+        experiment.strategy, experiment.problems, experiment.privacy, plan.asked, compare=options.compare
+    )
+    compatibility.check_fresh(plan.privacy, options.fresh_noise)
+    compatibility.check_shared(
+        mesh.world.world_size,
+        experiment.compute,
+        experiment.clients,
+        experiment.network,
+        experiment.privacy,
+        plan.asked,
+        optimum=options.optimum,
+        compare=options.compare,
+    )
+    return plan
+
+
+def not_covered(privacy: Privacy, optimum: float | None) -> tuple[str, ...]:
+    """What the run reveals about the data that epsilon does not count."""
+    if optimum is not None and privacy.private:
+        return ("the optimality gap, exact",)
+    return ()
+
+
+def check_budget(plan: Plan, run: OpenRun, reveals: tuple[str, ...], mesh: Mesh) -> BudgetReservation | None:
+    """What the run has to do with a lifetime budget; None without one, and in processes that are not the main one.
+
+    Raises:
+        PrivacyError: the budget does not allow the plan.
+        LedgerError: the budget cannot be read, or the run began with another one.
+    """
+    if not mesh.is_main:
+        return None
+    if run.origin is None:
+        finished = None
+    else:
+        finished = run.origin.round
+    reservation = BudgetReservation.of(
+        plan, run.identity.randomness, run.directory.path, finished, reveals, run.earlier
+    )
+    if reservation is not None:
+        reservation.check()
+    return reservation
+
+
+# --- stage 4: the data ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class LocalData:
+    """The clients of this process with their examples, what computes on them, and what is measured of models.
+
+    Attributes:
+        shard: Which clients are in this process.
+        population: Their examples, model and loss.
+        fingerprints: Keyed digests of the examples, so that a resume with other data is refused.
+        start: The parameters that all clients start from, `[dim]`.
+        backend: Name of what computes clipped sums of gradients.
+        why_not_faster: Why faster backends were refused; empty if none was.
+        public: Public data that models are tested on.
+        evaluator: Tests a model; None without test data.
+        stopping: How long the metric of `stop` has not improved.
+        measures: Computes metrics of models.
+        constants: Sums of the bits of frozen parameters and buffers, which no forward pass may change.
+        identity: The run's identity, now with the digest of its model.
+        warnings: What weakens privacy or costs time, found in data and model.
+    """
+
+    shard: ClientShard
+    population: Population
+    fingerprints: DataFingerprints
+    start: Tensor
+    backend: str
+    why_not_faster: str
+    public: EvaluationData
+    evaluator: Evaluator | None
+    stopping: EarlyStopping
+    measures: ModelMetrics
+    constants: Tensor
+    identity: RunIdentity
+    warnings: list[str]
+
+
+def load_data(experiment: Experiment, run: OpenRun, options: TrainingOptions, mesh: Mesh) -> LocalData:
+    """Read the examples, check data and model, choose the backend, and prepare metrics.
+
+    Raises:
+        ConfigError: data, test data, model or metrics do not fit together.
+        DataError: examples cannot be read or used.
+        PrivacyError: test data are copies of training data, or examples have several owners.
+    """
+    clients, compute, origin = experiment.clients, experiment.compute, run.origin
+
+    # public test data live on the main process, which alone reports
+    public = EvaluationData.nothing()
+    if mesh.is_main:
+        public = EvaluationData.made(
+            options.test, options.client_tests, options.metrics, options.stop, options.client_names, len(clients)
+        )
+    ownership.check_clients(clients, public.everything, experiment.privacy)
+
+    # the examples of this process's clients; a resumed run cuts batches as it did before
+    chunk_before = None
+    if origin is not None:
+        chunk_before = origin.chunk
+    chunk = compute.examples_at_once(experiment.device, Layout.of(clients[0].model).dim, chunk_before)
+    shard = sharding.shard_clients(ClientShard.whole(clients), mesh)
+    local_clients = shard.of(clients)
+    population = Population(local_clients, experiment.device, getattr(torch, compute.dtype), chunk, shard)
+    check_kinds(mesh.world.all_gather_object(population.kind))
+    sharding.check_replicated(lambda: ownership.example_fingerprints(population), mesh)
+    fingerprints = _check_same_data(population, run, mesh)
+
+    # test data that are no copies of them
+    evaluator = public.evaluator(population.model, population.loss, batched=compute.backend != "loop")
+    _check_test_data(public, population, experiment.privacy, mesh)
+
+    # model and loss: the same everywhere, right for single examples, and fast where that gives the same numbers
+    start = population.start_alike(mesh.world.broadcast(population.start_alike))
+    model_warnings = mesh.clients.all_gather_object(validate_per_example(population))
+    backend, slow, why_not_faster = mesh.world.broadcast(
+        lambda: select_backend(compute.backend, population, chunk, compute.precision).told
+    )
+    compatibility.check_batched(experiment.problems, population.model, slow)
+    if evaluator is not None:
+        evaluator.try_out(start)
+    identity = run.identity.with_model(population.model, origin, run.origin_folder)
+    check_models(mesh.world.all_gather_object(identity.model))
+    loader_warnings = mesh.clients.all_gather_object(loaders.ignored(local_clients))
+
+    # what is measured of models
+    stored = {}
+    if origin is not None:
+        stored = origin.stopping
+    stopping = mesh.world.broadcast(lambda: public.stopping(evaluator, start, stored))
+    if run.earlier is not None:
+        health = FiniteCheck(options.stop_on, run.earlier.checkpoint.first_nonfinite)
+        if health.stops or stopping.stops:
+            fix = "its model is not finite, or its metric no longer improves: more rounds would end at once"
+            raise ConfigError("extend", str(run.earlier.folder), fix)
+    central = None
+    if options.compare:
+        central = start
+    measures = ModelMetrics(
+        population,
+        experiment.strategy,
+        evaluator,
+        options.optimum,
+        central,
+        public.client_tests(evaluator),
+        public.names,
+    )
+    return LocalData(
+        shard=shard,
+        population=population,
+        fingerprints=fingerprints,
+        start=start,
+        backend=backend,
+        why_not_faster=why_not_faster,
+        public=public,
+        evaluator=evaluator,
+        stopping=stopping,
+        measures=measures,
+        constants=constant_totals(population.model),
+        identity=identity,
+        warnings=[*_distinct(model_warnings), *_distinct(loader_warnings), *slow],
+    )
+
+
+def all_example_fingerprints(population: Population, mesh: Mesh) -> list[list[bytes]]:
+    """Fingerprints of every client's examples, of all processes."""
+    return list(chain.from_iterable(mesh.clients.all_gather_object(ownership.example_fingerprints(population))))
+
+
+def _check_same_data(population: Population, run: OpenRun, mesh: Mesh) -> DataFingerprints:
+    """Refuse to go on with other data than the run began with; see `fedpriv.clients.data_fingerprints`."""
+    stored = None
+    if run.origin is not None:
+        stored = run.origin.data
+    fingerprints = DataFingerprints(run.identity.randomness.data_key(), stored)
+    if mesh.world.broadcast(lambda: run.directory.path is not None):
+        fingerprints.watch(population)
+        fingerprints.merge(mesh.clients.all_gather_object(fingerprints.stored()))
+    return fingerprints
+
+
+def _check_test_data(public: EvaluationData, population: Population, privacy: Privacy, mesh: Mesh) -> None:
+    """Refuse test data that are copies of the training examples of all processes."""
+    count = sum(mesh.clients.all_gather_object(int(population.counts.sum())))
+    if mesh.world.broadcast(lambda: public.as_many(count, privacy)):
+        public.check(population, all_example_fingerprints(population, mesh))
+
+
+def _distinct(warnings: Iterable[Iterable[str]]) -> list[str]:
+    """The warnings of all processes, each once."""
+    return list(dict.fromkeys(chain.from_iterable(warnings)))
+
+
+# --- stage 5: the only way from data to released values ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class ReleasePath:
+    """The only way from data to released values: every answer is clipped, noised, counted and written down first.
+
+    Attributes:
+        accountant: The epsilon of the run.
+        ledger: Its releases; in processes that are not the main one, what waits for it.
+        sums: Clipped sums of gradients of this process's clients.
+        oracle: Answers the strategy's queries.
+    """
+
+    accountant: RunAccountant
+    ledger: Ledger | FollowerLedger
+    sums: ClippedSums
+    oracle: Oracle[DataAnswerer]
+
+
+def open_release_path(
+    experiment: Experiment,
+    run: OpenRun,
+    plan: Plan,
+    data: LocalData,
+    reservation: BudgetReservation | None,
+    reveals: tuple[str, ...],
+    mesh: Mesh,
+) -> ReleasePath:
+    """Open the accountant, the ledger and the oracle.
+
+    Raises:
+        LedgerError: the ledger in the folder belongs to another run or is damaged, or a new one cannot be written.
+    """
+    randomness = run.identity.randomness
+    accountant = RunAccountant(plan, reveals)
+    ledger = _open_ledger(accountant, run, plan, reservation, mesh)
+    backend = make_backend(data.backend, data.population, data.population.chunk, experiment.compute.precision)
+    sums = ClippedSums(in_threads(backend), len(data.population), experiment.device, mesh.examples)
+    oracle = data_oracle(
+        data.population,
+        sums,
+        plan.privacy,
+        ledger,
+        randomness,
+        sum_clients=mesh.sum_clients,
+        max_clients=mesh.max_clients,
+    )
+    oracle.answerer.prepare(plan.asked)
+    return ReleasePath(accountant, ledger, sums, oracle)
+
+
+def _open_ledger(
+    accountant: RunAccountant, run: OpenRun, plan: Plan, reservation: BudgetReservation | None, mesh: Mesh
+) -> Ledger | FollowerLedger:
+    """The ledger on the main process, and elsewhere what waits for it."""
+    on_disk = mesh.world.broadcast(lambda: run.directory.path is not None)
+    processes_before = 1
+    if run.resumed is not None:
+        processes_before = run.resumed.processes
+
+    def on_main() -> Ledger:
+        privacy_filter, budget_id = accountant.guard, None
+        if reservation is not None:
+            privacy_filter, budget_id = reservation.guard(accountant.guard), reservation.budget.terms.id
+        ledger = run.directory.ledger(
+            privacy_filter,
+            plan,
+            run.identity.randomness,
+            run.resumed,
+            fresh_noise=run.fresh_noise,
+            budget=budget_id,
+            earlier=run.earlier,
+        )
+        compatibility.check_processes(processes_before, mesh.world.world_size, ledger, fresh_noise=run.fresh_noise)
+        accountant.follow(ledger)
+        return ledger
+
+    digest_key = None
+    if on_disk:
+        digest_key = run.identity.randomness.digest_key()
+    return sharding.open_ledger(on_main, digest_key, mesh)
+
+
+# --- the first state --------------------------------------------------------------------------------------------------
+
+
+def first_state(experiment: Experiment, run: OpenRun, data: LocalData, store: StateStore, mesh: Mesh) -> TrainState:
+    """The state of this process's clients that the next round starts from."""
+    local_state = None
+    if run.state is not None:
+        local_state = sharding.shard_state(run.state, data.shard, mesh)
+    return store.begin(experiment.strategy, data.start.expand(len(data.population), -1), local_state)
+
+
+def seconds_before(run: OpenRun) -> float:
+    """Time that the rounds so far have taken."""
+    if run.origin is None:
+        return 0.0
+    return run.origin.seconds
+
+
+def make_monitor(
+    experiment: Experiment, run: OpenRun, data: LocalData, path: ReleasePath, options: TrainingOptions, mesh: Mesh
+) -> RunMonitor:
+    """What watches and reports the rounds; it knows those before a resume."""
+    origin, rows, first_nonfinite = run.origin, list[dict[str, Any]](), dict[str, int]()
+    if origin is not None:
+        first_nonfinite = origin.first_nonfinite
+    if run.earlier is not None:
+        rows = run.earlier.rows
+    elif origin is not None:
+        rows = mesh.world.broadcast(lambda: run.directory.rows(origin.round))
+    return RunMonitor(
+        strategy=experiment.strategy,
+        rounds=experiment.rounds,
+        target=experiment.privacy.epsilon,
+        log=MetricLog(data.measures, options.evaluate_every, rows),
+        accountant=path.accountant,
+        health=FiniteCheck(options.stop_on, first_nonfinite),
+        stopping=data.stopping,
+    )
+
+
+def warnings_of(experiment: Experiment, plan: Plan, data: LocalData, options: TrainingOptions) -> list[str]:
+    """What weakens privacy or costs time: by the plan, and by data and model."""
+    model = experiment.clients[0].model
+    by_plan = privacy_warnings(plan, experiment.sizes, model, optimum=options.optimum, secret_seed=options.secret_seed)
+    return [*by_plan, *data.warnings]
