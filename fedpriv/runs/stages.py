@@ -7,6 +7,7 @@ Each function makes one stage from the stages before it:
     Plan             what it will release, with which noise, at which price (`fedpriv.runs.planning`)
     BudgetReservation   what a lifetime budget says of that (`fedpriv.runs.budget_reservation`)
     LocalData        the examples in this process: the first touch of data
+    Evaluation       public test data and metrics
     ReleasePath      accountant, ledger and oracle: the only way from data to released values
 
 `Training` keeps the stages and makes the rounds. With several processes every rank passes through every stage; what is
@@ -40,7 +41,6 @@ from fedpriv.engines.rounds import RoundNetwork, TrainState, initial_state
 from fedpriv.engines.state_store import StateStore
 from fedpriv.errors import ConfigError
 from fedpriv.measuring.early_stopping import EarlyStopping
-from fedpriv.measuring.evaluator import Evaluator
 from fedpriv.measuring.finite_check import FiniteCheck
 from fedpriv.measuring.model_metrics import ModelMetrics
 from fedpriv.network.local import Star
@@ -198,21 +198,45 @@ def open_run(experiment: Experiment, options: TrainingOptions, directory: RunDir
     if origin is not None:
         compute.check_goes_on(origin.state)
 
-    # who the run is: two digests of its settings, and the settings in words for the error that names what differs
+    identity = _identify(experiment, options, directory, mesh, resumed=resumed, earlier=earlier)
+    run = OpenRun(directory, identity, resumed, earlier, None, options.fresh_noise)
+    if origin is None:
+        return run
+    blank = initial_state(strategy, torch.zeros(1, 1).expand(len(clients), 1))  # says which state the strategy keeps
+    return replace(run, state=restored(origin, blank, run.origin_folder))
+
+
+def _identify(
+    experiment: Experiment,
+    options: TrainingOptions,
+    directory: RunDirectory,
+    mesh: Mesh,
+    *,
+    resumed: Checkpoint | None,
+    earlier: EarlierRun | None,
+) -> RunIdentity:
+    """Digest the settings, and draw the seeds or take those of the run that this one goes on from.
+
+    Raises:
+        FedprivError: that run was made with other settings; names them.
+    """
+    clients, privacy, compute = experiment.clients, experiment.privacy, experiment.compute
+    model, loss = clients[0].model, clients[0].loss
     settings = of_settings(
         clients,
         options.settings,
         options.seed,
-        strategy,
+        experiment.strategy,
         privacy,
         experiment.rounds,
         experiment.network,
         experiment.sizes,
         compute.numbers,
     )
+    # the settings that a run has in common with one that extends it
     kept = of_settings(
         clients,
-        strategy,
+        experiment.strategy,
         common(privacy),
         experiment.network,
         experiment.sizes,
@@ -220,8 +244,9 @@ def open_run(experiment: Experiment, options: TrainingOptions, directory: RunDir
         compute.numbers,
         loss,
     )
+    # the same in words, for the error that names what differs
     words = settings_in_words(
-        strategy=strategy,
+        strategy=experiment.strategy,
         privacy=privacy,
         rounds=experiment.rounds,
         network=experiment.network,
@@ -232,31 +257,24 @@ def open_run(experiment: Experiment, options: TrainingOptions, directory: RunDir
         loss=loss,
     )
 
-    # its seeds: drawn, or those of the run it goes on from
     secret_seed = options.secret_seed
-    if earlier is not None:
-        words |= directory.config_in_words()
-        identity = RunIdentity.extended(
-            settings, earlier.checkpoint, earlier.folder, kept=kept, secret_seed=secret_seed, words=words
-        )
-    elif resumed is not None:
+    if resumed is not None:
         identity = RunIdentity.resumed(settings, resumed, directory.path, secret_seed=secret_seed, words=words)
+        if options.fresh_noise:
+            identity = mesh.world.broadcast(identity.with_fresh_noise)
     else:
         words |= directory.config_in_words()
-        identity = mesh.world.broadcast(
-            lambda: RunIdentity.new(
-                settings, clients, seed=options.seed, secret_seed=secret_seed, private=privacy.private, words=words
+        if earlier is not None:
+            identity = RunIdentity.extended(
+                settings, earlier.checkpoint, earlier.folder, kept=kept, secret_seed=secret_seed, words=words
             )
-        )
-    if origin is not None and options.fresh_noise:
-        identity = mesh.world.broadcast(identity.with_fresh_noise)
-    identity = replace(identity, rounds=experiment.rounds, kept=kept)
-
-    run = OpenRun(directory, identity, resumed, earlier, None, options.fresh_noise)
-    if origin is None:
-        return run
-    blank = initial_state(strategy, torch.zeros(1, 1).expand(len(clients), 1))  # says which state the strategy keeps
-    return replace(run, state=restored(origin, blank, run.origin_folder))
+        else:
+            identity = mesh.world.broadcast(
+                lambda: RunIdentity.new(
+                    settings, clients, seed=options.seed, secret_seed=secret_seed, private=privacy.private, words=words
+                )
+            )
+    return replace(identity, rounds=experiment.rounds, kept=kept)
 
 
 def _read_earlier(
@@ -354,12 +372,12 @@ def check_budget(plan: Plan, run: OpenRun, reveals: tuple[str, ...], mesh: Mesh)
     return reservation
 
 
-# --- stage 4: the data ------------------------------------------------------------------------------------------------
+# --- stage 4: the data -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class LocalData:
-    """The clients of this process with their examples, what computes on them, and what is measured of models.
+    """The clients of this process with their examples, and what computes on them.
 
     Attributes:
         shard: Which clients are in this process.
@@ -368,10 +386,6 @@ class LocalData:
         start: The parameters that all clients start from, `[dim]`.
         backend: Name of what computes clipped sums of gradients.
         why_not_faster: Why faster backends were refused; empty if none was.
-        public: Public data that models are tested on.
-        evaluator: Tests a model; None without test data.
-        stopping: How long the metric of `stop` has not improved.
-        measures: Computes metrics of models.
         constants: Sums of the bits of frozen parameters and buffers, which no forward pass may change.
         identity: The run's identity, now with the digest of its model.
         warnings: What weakens privacy or costs time, found in data and model.
@@ -383,31 +397,34 @@ class LocalData:
     start: Tensor
     backend: str
     why_not_faster: str
-    public: EvaluationData
-    evaluator: Evaluator | None
-    stopping: EarlyStopping
-    measures: ModelMetrics
     constants: Tensor
     identity: RunIdentity
     warnings: list[str]
 
 
-def load_data(experiment: Experiment, run: OpenRun, options: TrainingOptions, mesh: Mesh) -> LocalData:
-    """Read the examples, check data and model, choose the backend, and prepare metrics.
+def public_data(options: TrainingOptions, mesh: Mesh) -> EvaluationData:
+    """Public test data and metrics, on the main process, which alone reports.
 
     Raises:
-        ConfigError: data, test data, model or metrics do not fit together.
+        ConfigError: metrics without test data, or test sets or names for another number of clients.
+    """
+    if not mesh.is_main:
+        return EvaluationData.nothing()
+    return EvaluationData.made(
+        options.test, options.client_tests, options.metrics, options.stop, options.client_names, len(options.clients)
+    )
+
+
+def load_data(experiment: Experiment, run: OpenRun, public: EvaluationData, mesh: Mesh) -> LocalData:
+    """Read the examples, check data and model, and choose the backend.
+
+    Raises:
+        ConfigError: data, loss and model do not fit together.
         DataError: examples cannot be read or used.
         PrivacyError: test data are copies of training data, or examples have several owners.
+        FedprivError: the run goes on from one with other data, or another model.
     """
     clients, compute, origin = experiment.clients, experiment.compute, run.origin
-
-    # public test data live on the main process, which alone reports
-    public = EvaluationData.nothing()
-    if mesh.is_main:
-        public = EvaluationData.made(
-            options.test, options.client_tests, options.metrics, options.stop, options.client_names, len(clients)
-        )
     ownership.check_clients(clients, public.everything, experiment.privacy)
 
     # the examples of this process's clients; a resumed run cuts batches as it did before
@@ -421,9 +438,6 @@ def load_data(experiment: Experiment, run: OpenRun, options: TrainingOptions, me
     check_kinds(mesh.world.all_gather_object(population.kind))
     sharding.check_replicated(lambda: ownership.example_fingerprints(population), mesh)
     fingerprints = _check_same_data(population, run, mesh)
-
-    # test data that are no copies of them
-    evaluator = public.evaluator(population.model, population.loss, batched=compute.backend != "loop")
     _check_test_data(public, population, experiment.privacy, mesh)
 
     # model and loss: the same everywhere, right for single examples, and fast where that gives the same numbers
@@ -433,34 +447,9 @@ def load_data(experiment: Experiment, run: OpenRun, options: TrainingOptions, me
         lambda: select_backend(compute.backend, population, chunk, compute.precision).told
     )
     compatibility.check_batched(experiment.problems, population.model, slow)
-    if evaluator is not None:
-        evaluator.try_out(start)
     identity = run.identity.with_model(population.model, origin, run.origin_folder)
     check_models(mesh.world.all_gather_object(identity.model))
     loader_warnings = mesh.clients.all_gather_object(loaders.ignored(local_clients))
-
-    # what is measured of models
-    stored = {}
-    if origin is not None:
-        stored = origin.stopping
-    stopping = mesh.world.broadcast(lambda: public.stopping(evaluator, start, stored))
-    if run.earlier is not None:
-        health = FiniteCheck(options.stop_on, run.earlier.checkpoint.first_nonfinite)
-        if health.stops or stopping.stops:
-            fix = "its model is not finite, or its metric no longer improves: more rounds would end at once"
-            raise ConfigError("extend", str(run.earlier.folder), fix)
-    central = None
-    if options.compare:
-        central = start
-    measures = ModelMetrics(
-        population,
-        experiment.strategy,
-        evaluator,
-        options.optimum,
-        central,
-        public.client_tests(evaluator),
-        public.names,
-    )
     return LocalData(
         shard=shard,
         population=population,
@@ -468,14 +457,63 @@ def load_data(experiment: Experiment, run: OpenRun, options: TrainingOptions, me
         start=start,
         backend=backend,
         why_not_faster=why_not_faster,
-        public=public,
-        evaluator=evaluator,
-        stopping=stopping,
-        measures=measures,
         constants=constant_totals(population.model),
         identity=identity,
         warnings=[*_distinct(model_warnings), *_distinct(loader_warnings), *slow],
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What is measured of models.
+
+    Attributes:
+        public: Public data that they are tested on.
+        measures: Computes metrics.
+        stopping: How long the metric of `stop` has not improved.
+        health: In which round something first was not finite.
+    """
+
+    public: EvaluationData
+    measures: ModelMetrics
+    stopping: EarlyStopping
+    health: FiniteCheck
+
+
+def prepare_evaluation(
+    experiment: Experiment,
+    run: OpenRun,
+    data: LocalData,
+    public: EvaluationData,
+    options: TrainingOptions,
+    mesh: Mesh,
+) -> Evaluation:
+    """Try the metrics on the first model, and restore how a metric has developed so far.
+
+    Raises:
+        ConfigError: test data or metrics do not fit the model; or the run that is to be extended ended for a reason
+            that would end this one at once.
+    """
+    population, origin = data.population, run.origin
+    evaluator = public.evaluator(population.model, population.loss, batched=experiment.compute.backend != "loop")
+    if evaluator is not None:
+        evaluator.try_out(data.start)
+    stored, first_nonfinite = {}, dict[str, int]()
+    if origin is not None:
+        stored, first_nonfinite = origin.stopping, origin.first_nonfinite
+    stopping = mesh.world.broadcast(lambda: public.stopping(evaluator, data.start, stored))
+    health = FiniteCheck(options.stop_on, first_nonfinite)
+    if run.earlier is not None and (health.stops or stopping.stops):
+        fix = "its model is not finite, or its metric no longer improves: more rounds would end at once"
+        raise ConfigError("extend", str(run.earlier.folder), fix)
+    central = None
+    if options.compare:
+        central = data.start
+    client_tests = public.client_tests(evaluator)
+    measures = ModelMetrics(
+        population, experiment.strategy, evaluator, options.optimum, central, client_tests, public.names
+    )
+    return Evaluation(public, measures, stopping, health)
 
 
 def all_example_fingerprints(population: Population, mesh: Mesh) -> list[list[bytes]]:
@@ -610,24 +648,28 @@ def seconds_before(run: OpenRun) -> float:
 
 
 def make_monitor(
-    experiment: Experiment, run: OpenRun, data: LocalData, path: ReleasePath, options: TrainingOptions, mesh: Mesh
+    experiment: Experiment,
+    run: OpenRun,
+    evaluation: Evaluation,
+    path: ReleasePath,
+    options: TrainingOptions,
+    mesh: Mesh,
 ) -> RunMonitor:
     """What watches and reports the rounds; it knows those before a resume."""
-    origin, rows, first_nonfinite = run.origin, list[dict[str, Any]](), dict[str, int]()
-    if origin is not None:
-        first_nonfinite = origin.first_nonfinite
+    rows = list[dict[str, Any]]()
     if run.earlier is not None:
         rows = run.earlier.rows
-    elif origin is not None:
-        rows = mesh.world.broadcast(lambda: run.directory.rows(origin.round))
+    elif run.resumed is not None:
+        finished = run.resumed.round
+        rows = mesh.world.broadcast(lambda: run.directory.rows(finished))
     return RunMonitor(
         strategy=experiment.strategy,
         rounds=experiment.rounds,
         target=experiment.privacy.epsilon,
-        log=MetricLog(data.measures, options.evaluate_every, rows),
+        log=MetricLog(evaluation.measures, options.evaluate_every, rows),
         accountant=path.accountant,
-        health=FiniteCheck(options.stop_on, first_nonfinite),
-        stopping=data.stopping,
+        health=evaluation.health,
+        stopping=evaluation.stopping,
     )
 
 

@@ -64,7 +64,9 @@ class Training:
             self._reservation = stages.check_budget(self.plan, run, reveals, mesh)
 
             # the data, and the only way from them to released values
-            self._data = stages.load_data(experiment, run, options, mesh)
+            public = stages.public_data(options, mesh)
+            self._data = stages.load_data(experiment, run, public, mesh)
+            self._evaluation = stages.prepare_evaluation(experiment, run, self._data, public, options, mesh)
             self._release_path = stages.open_release_path(
                 experiment, run, self.plan, self._data, self._reservation, reveals, mesh
             )
@@ -79,7 +81,7 @@ class Training:
             self.progress = stages.first_state(experiment, run, self._data, self._state_store, mesh)
             self._seconds = stages.seconds_before(run)
             self._position = self.ledger.mark
-            self._monitor = stages.make_monitor(experiment, run, self._data, self._release_path, options, mesh)
+            self._monitor = stages.make_monitor(experiment, run, self._evaluation, self._release_path, options, mesh)
 
             # from here on a stopped run can be resumed; only then the budget is charged
             self.warnings = stages.warnings_of(experiment, self.plan, self._data, options)
@@ -98,7 +100,7 @@ class Training:
     @property
     def measures(self) -> ModelMetrics:
         """What computes metrics of models."""
-        return self._data.measures
+        return self._evaluation.measures
 
     @property
     def ledger(self) -> Ledger | FollowerLedger:
@@ -236,7 +238,7 @@ class Training:
     def repeats(self) -> ownership.DuplicateCounts:
         """How many training examples equal others, or test examples. Exact, so not private."""
         fingerprints = stages.all_example_fingerprints(self.population, self._mesh)
-        test = self._data.public.test
+        test = self._evaluation.public.test
         return self._mesh.world.broadcast(lambda: ownership.count_duplicates(self.population, test, fingerprints))
 
     def spent(self) -> PrivacySpent:
