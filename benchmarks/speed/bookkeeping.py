@@ -25,13 +25,13 @@ COHORT, MANY, FEW, LEVELS = 100, 100_000, 1_000, 20_000
 
 
 def admits(effort: Effort) -> Found:
-    """One release of a cohort, by an accountant with a limit that is far away."""
+    """One release of a cohort, counted."""
     cohort, many, few = effort.of(COHORT), effort.of(MANY, 100), effort.of(FEW, 100)
     return Found(interleaved({OURS: _admits(cohort, many), PLAIN: _admits(cohort, few)}, effort))
 
 
 def _admits(cohort: int, clients: int) -> Callable[[], None]:
-    accountant, rounds, draws = Accountant(clients, DELTA, epsilon_limit=1e3), count(), np.random.default_rng(0)
+    accountant, rounds, draws = Accountant(clients, DELTA), count(), np.random.default_rng(0)
 
     def run() -> None:
         who = tuple(draws.choice(clients, cohort, replace=False).tolist())

@@ -84,6 +84,7 @@ def doors(clock: Clock) -> list[tuple[str, object, str]]:
     """Label, owner and name of what is timed."""
     from fedpriv.oracle.clipped_sums import ClippedSums
     from fedpriv.privacy.accounting.accountant import Accountant
+    from fedpriv.privacy.accounting.plan_filter import PlanFilter
     from fedpriv.privacy.ledger import Ledger
     from fedpriv.privacy.release import ReleaseScheme
     from fedpriv.privacy.release.local import LocalRelease
@@ -101,7 +102,8 @@ def doors(clock: Clock) -> list[tuple[str, object, str]]:
         *(("noise", scheme, "add_noise") for scheme in schemes),
         ("ledger", Ledger, "open"),
         ("ledger", Ledger, "sync"),
-        *(("accountant", Accountant, name) for name in ("admit", "so_far", "spent")),
+        ("accountant", PlanFilter, "admit"),
+        *(("accountant", Accountant, name) for name in ("quick_epsilon", "spent")),
         ("accountant", planning, "calibrate"),
         ("evaluation", MetricLog, "metrics"),
         ("checkpoint", Training, "save"),

@@ -53,10 +53,14 @@ class LedgerPosition(NamedTuple):
 
 
 class PrivacyFilter(Protocol):
-    """What may refuse a release: an accountant with a limit."""
+    """What may refuse a release: it knows the plan, and counts what is released."""
 
     def admit(self, record: Record) -> None:
-        """Count the record, or raise `BudgetExhausted` and count nothing."""
+        """Count a release that is about to be made, or raise a `PrivacyError` and count nothing."""
+        ...
+
+    def count(self, record: Record) -> None:
+        """Count a release that is on record: it was made, whether or not it should have been."""
         ...
 
 
@@ -96,7 +100,7 @@ class Ledger:
     would have no noise).
 
     Args:
-        guard: Accountant that counts every record and refuses the one that would overspend.
+        guard: Counts every record, and refuses a release that may not be made.
         path: File to append to; None keeps the ledger in memory.
         header: Public facts of the run, the first line of the file.
         digest_key: Secret key of the checksums of released values; without the key a checksum reveals nothing.
@@ -171,22 +175,22 @@ class Ledger:
         """Count and write down what an earlier run has released, which this run extends. For a new ledger only.
 
         Raises:
-            BudgetExhausted: it costs more than this run may.
             LedgerError: this ledger has records, or one could not be written.
         """
         if self._records:
             raise LedgerError("the releases of an earlier run come first, and this ledger has begun")
         for record in records:
-            self._enter(record)
+            self._enter(record, self._guard.count)
         self.sync()
 
-    def _enter(self, record: Record) -> None:
+    def _enter(self, record: Record, allow: Callable[[Record], None] | None = None) -> None:
+        """Write a record, once `allow` has counted it: by default the guard, which may refuse it."""
         if self._replay:
             self._check_replay(record)
             _, self._head = self._replay.pop(0)
         else:
             self._refuse_old_noise(record)
-            self._guard.admit(record)
+            (allow or self._guard.admit)(record)
             if self._path is not None:
                 self._append(record)
         self._records.append(record)
@@ -280,7 +284,7 @@ class Ledger:
         ledger._replay = list(zip(records[counted:], heads, strict=True))
         ledger._noises = {noise for record in records for noise in _noise_of(record)}
         for record in records:
-            guard.admit(record)
+            guard.count(record)
         return ledger
 
 

@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpriv.errors import LedgerError, PrivacyError
-from fedpriv.privacy.accounting.events import cost_of
-from fedpriv.privacy.accounting.reserve import PlannedReserve
+from fedpriv.errors import LedgerError
 from fedpriv.privacy.budget import Budget
 from fedpriv.privacy.composition import RunCost
-from fedpriv.privacy.ledger import PrivacyFilter
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.streams import Randomness
@@ -84,8 +81,15 @@ class BudgetReservation:
         if begun not in (None, budget.terms.id):
             fix = f"began with another budget than {path}; name that one as privacy.budget"
             raise LedgerError(f"{folder_of_begun} {fix}")
-        of_noise = randomness.noise_name(), randomness.attempt
-        return BudgetReservation(budget, plan, *of_noise, folder, finished, not_covered)
+        return BudgetReservation(
+            budget=budget,
+            plan=plan,
+            noise=randomness.noise_name(),
+            attempt=randomness.attempt,
+            folder=folder,
+            finished=finished,
+            not_covered=not_covered,
+        )
 
     @property
     def wanted(self) -> RunCost:
@@ -120,21 +124,16 @@ class BudgetReservation:
         if not self._goes_on:
             self.budget.reserve(self.wanted)
 
-    def guard(self, inside: PrivacyFilter) -> PrivacyFilter:
-        """A guard that also refuses what was not reserved."""
-        return _OnlyPlanned(inside, self.plan, self.attempt)
-
     def close(self, ended: Ended, records: Sequence[Record]) -> None:
         """The run has ended. What was not released is given back where a public limit ended it, else nothing."""
         if ended == "left":
             return
-        own = [record for record in records if record.attempt == self.attempt]
-        first = self.plan.records[: len(own)]
-        alike = [_key(record) for record in own] == [_key(record) for record in first]
-        if ended == "budget" and self.attempt == 0 and alike:
-            used = self._spending(first)
-        else:
-            used = None
+        made = [record for record in records if record.attempt == self.attempt]
+        planned = self.plan.records[: len(made)]
+        in_order = [_key(record) for record in made] == [_key(record) for record in planned]
+        used = None
+        if ended == "budget" and self.attempt == 0 and in_order:
+            used = self._spending(planned)
         self.budget.close(self.noise, ended, used)
 
     @property
@@ -150,8 +149,12 @@ class BudgetReservation:
 
     def _spending(self, records: Sequence[Record]) -> RunCost:
         plan = self.plan
-        said = self._name, records, plan.n_clients, data_of(None if self.folder is None else config_in(self.folder))
-        return RunCost(*said, not_covered=self.not_covered, noise=self.noise)
+        config = None
+        if self.folder is not None:
+            config = config_in(self.folder)
+        return RunCost(
+            self._name, records, plan.n_clients, data_of(config), not_covered=self.not_covered, noise=self.noise
+        )
 
 
 def data_of(config: dict[str, Any] | None) -> str | None:
@@ -159,37 +162,6 @@ def data_of(config: dict[str, Any] | None) -> str | None:
     if config is None or "data" not in config:
         return None
     return digest(json.dumps([config["data"], config.get("problem")], sort_keys=True, default=str))
-
-
-class _OnlyPlanned:
-    """Refuses a record that the plan, and so the reservation, does not have.
-
-    Args:
-        inside: The guard that counts what this one lets pass.
-        plan: What was reserved.
-        attempt: Which records have the noise of that plan; the others are of earlier attempts, and on record.
-    """
-
-    def __init__(self, inside: PrivacyFilter, plan: Plan, attempt: int) -> None:
-        self._inside, self._attempt, self._n_clients = inside, attempt, plan.n_clients
-        self._left = PlannedReserve((record, cost_of(record, plan.n_clients)) for record in plan.records)
-
-    def admit(self, record: Record) -> None:
-        """See `PrivacyFilter`.
-
-        Raises:
-            PrivacyError: it was not reserved.
-        """
-        charge = cost_of(record, self._n_clients)
-        own = record.attempt == self._attempt
-        if own and not self._left.covers(record, charge):
-            raise PrivacyError(
-                f"round {record.round}, {record.query}: the run's plan does not have this answer, and its budget has "
-                "reserved the plan alone; it was not released. What a strategy asks must not depend on answers"
-            )
-        self._inside.admit(record)
-        if own:
-            self._left.take(record, charge)
 
 
 def _begun_with(folder: Path | None) -> str | None:

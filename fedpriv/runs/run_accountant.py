@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from fedpriv.privacy.accounting.accountant import Accountant, account
+from fedpriv.privacy.accounting.milestones import Milestones
+from fedpriv.privacy.accounting.plan_filter import PlanFilter
 from fedpriv.privacy.accounting.spent import PrivacySpent
-from fedpriv.privacy.ledger import FollowerLedger, Ledger
+from fedpriv.privacy.ledger import FollowerLedger, Ledger, PrivacyFilter
 from fedpriv.privacy.record import Record
 from fedpriv.runs.planning import Plan
 from fedpriv.runs.results import Ended
@@ -27,46 +30,68 @@ class RunAccountant:
 
     Args:
         plan: The releases that were planned.
+        attempt: Label of the noise that the run draws now.
         not_covered: What the run reveals about the data that epsilon does not count.
 
     Attributes:
-        guard: Counts each record before its answer is handed out, and refuses the one that would pass the limit.
+        guard: Admits what the plan has, as far as the target epsilon allows it. A run without privacy has no plan to
+            hold it to, and everything is counted.
     """
 
-    def __init__(self, plan: Plan, not_covered: tuple[str, ...] = ()) -> None:
+    def __init__(self, plan: Plan, attempt: int = 0, not_covered: tuple[str, ...] = ()) -> None:
         self._plan, self._not_covered = plan, not_covered
-        self.guard = self._reported = self._accountant()
+        self._accountant = self._reported = self._new_accountant()
+        self.guard: PrivacyFilter = self._accountant
+        if plan.privacy.private:
+            self.guard = PlanFilter(
+                plan.records, self._accountant, plan.privacy.epsilon, attempt=attempt, fits=plan.calibrated
+            )
+        self._milestones = Milestones(plan.records, plan.n_clients, plan.privacy.delta)
+        self._reported_keys = set[tuple[int, str, int]]()
+        self._repeats_rounds = False  # rounds were released again with other noise: they cost more than the plan says
         self._spent: tuple[int, PrivacySpent] | None = None
 
     def follow(self, ledger: Ledger | FollowerLedger) -> None:
-        """Count the records of this ledger, which was opened with `guard`."""
-        self._ledger, self._counted = ledger, 0
+        """Report the records of this ledger, which was opened with `guard`."""
+        self._ledger, self._n_reported = ledger, 0
         # a repeated round is reported with the epsilon that it had, though the guard counts all that was released
         if ledger.replays:
-            self._reported = self._accountant()
+            self._reported = self._new_accountant()
         self.catch_up()
 
     def catch_up(self) -> None:
         """Count for reports the records since the last call."""
         records = self._ledger.records
-        if self._reported is not self.guard:
-            for record in records[self._counted :]:
-                self._reported.admit(record)
-            if not self._ledger.replays:
-                self._reported = self.guard
-        self._counted = len(records)
+        for record in records[self._n_reported :]:
+            key = (record.round, record.query, record.index)
+            self._repeats_rounds |= key in self._reported_keys
+            self._reported_keys.add(key)
+            if self._reported is not self._accountant:
+                self._reported.count(record)
+        if not self._ledger.replays:
+            self._reported = self._accountant
+        self._n_reported = len(records)
 
     def reported(self, ended: Ended, finished: int) -> float:
-        """Quick upper bound on the epsilon of the rounds so far, for a report."""
+        """Upper bound on the epsilon of the rounds so far, for a report: cheap, and never above the target.
+
+        The smallest of: the quick bound, the target, and the tight bound of the plan up to one of the next rounds.
+        """
         if ended in STOPPED_EARLY:
             return self.at_end(ended, finished).epsilon
-        return self._reported.so_far()
+        privacy, epsilon = self._plan.privacy, self._reported.quick_epsilon()
+        if privacy.private and privacy.epsilon is not None:
+            epsilon = min(epsilon, privacy.epsilon)
+        is_tight = privacy.delta == 0 or self._reported.is_exact
+        if is_tight or self._repeats_rounds or not privacy.private or math.isinf(epsilon) or not finished:
+            return epsilon
+        return min(epsilon, self._milestones.epsilon(finished))
 
     def spent(self) -> PrivacySpent:
         """Tight upper bound on what has been spent so far."""
         count = len(self._ledger.records)
         if self._spent is None or self._spent[0] != count:
-            self._spent = count, self.guard.spent()
+            self._spent = count, self._accountant.spent()
         return self._spent[1]
 
     def at_end(self, ended: Ended, finished: int) -> PrivacySpent:
@@ -83,12 +108,10 @@ class RunAccountant:
 
     def records(self, ended: Ended, finished: int) -> tuple[Record, ...]:
         """The releases that `at_end` charges."""
+        remaining = list[Record]()
         if ended in _WHOLE_PLAN:
-            rest = rest_of(self._plan, finished)
-        else:
-            rest = []
-        return (*self._ledger.records, *rest)
+            remaining = rest_of(self._plan, finished)
+        return (*self._ledger.records, *remaining)
 
-    def _accountant(self) -> Accountant:
-        plan, privacy = self._plan, self._plan.privacy
-        return Accountant(plan.n_clients, privacy.delta, privacy.epsilon if privacy.private else None, plan.records)
+    def _new_accountant(self) -> Accountant:
+        return Accountant(self._plan.n_clients, self._plan.privacy.delta)

@@ -580,7 +580,7 @@ def open_release_path(
         LedgerError: the ledger in the folder belongs to another run or is damaged, or a new one cannot be written.
     """
     randomness = run.identity.randomness
-    accountant = RunAccountant(plan, reveals)
+    accountant = RunAccountant(plan, randomness.attempt, reveals)
     ledger = _open_ledger(accountant, run, plan, reservation, mesh)
     backend = make_backend(data.backend, data.population, data.population.chunk, experiment.compute.precision)
     sums = ClippedSums(in_threads(backend), len(data.population), experiment.device, mesh.examples)
@@ -607,11 +607,11 @@ def _open_ledger(
         processes_before = run.resumed.processes
 
     def on_main() -> Ledger:
-        privacy_filter, budget_id = accountant.guard, None
+        budget_id = None
         if reservation is not None:
-            privacy_filter, budget_id = reservation.guard(accountant.guard), reservation.budget.terms.id
+            budget_id = reservation.budget.terms.id
         ledger = run.directory.ledger(
-            privacy_filter,
+            accountant.guard,
             plan,
             run.identity.randomness,
             run.resumed,

@@ -43,7 +43,7 @@ from fedpriv.sites.absence_notice import MOST, AbsenceNotice, InvalidNotice, Rea
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.messages import Code, TrainRequest, TrainResponse, pack
 from fedpriv.sites.on_record import Kept
-from fedpriv.sites.plan_filter import PlanFilter, of_one
+from fedpriv.sites.plan_filter import SitePlanFilter, of_one
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.site_accountant import SiteAccountant
 from fedpriv.sites.site_folder import SiteFolder
@@ -97,7 +97,7 @@ class SiteSession:
         digest = digest_of(examples_of(self._population, 0), self._randomness.data_key())
         folder.check_data(proposal, digest, has_released=bool(released))
         self._accountant = accountant
-        self._filter = PlanFilter(terms, self.number, accountant, released)
+        self._filter = SitePlanFilter(terms, self.number, accountant, released)
         self._ledger = self._opened(self._filter)
         sums = ClippedSums(backend, 1, torch.device("cpu"))
         of_run = terms.plan.privacy, self._ledger, self._randomness
@@ -193,8 +193,12 @@ class SiteSession:
 
     def _rounds_to_come(self) -> frozenset[int]:
         """The rounds that the site may still answer: neither over, nor signed away."""
-        coming = range(self._newest + 1, self.terms.rounds)
-        return frozenset(at for at in coming if not any(notice.covers(at) for notice in self._notices))
+        return frozenset(range(self._newest + 1, self.terms.rounds)) - self._signed_away()
+
+    def _signed_away(self) -> frozenset[int]:
+        """The rounds that the site has signed not to answer."""
+        rounds = range(self.terms.rounds)
+        return frozenset(at for at in rounds if any(notice.covers(at) for notice in self._notices))
 
     def _away(self, question: TrainRequest) -> frozenset[int]:
         """The participants of a round who have signed that they do not answer.
@@ -211,6 +215,7 @@ class SiteSession:
 
     def _step(self, question: TrainRequest, away: frozenset[int]) -> bytes:
         """Take part in a round: charge, compute, keep what is said, and only then say it."""
+        self._filter.leave_out(self._signed_away())
         terms, at = self.terms, question.round
         call = ClientInput(at, terms.cohort(at), question.heard[None], terms.common[at])
         self._oracle.answerer.excluded = away

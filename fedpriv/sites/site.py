@@ -11,12 +11,13 @@ from pathlib import Path
 from fedpriv.checks import checked
 from fedpriv.data.base import size
 from fedpriv.errors import BudgetExhausted, ConfigError
+from fedpriv.privacy.accounting.plan_filter import UnplannedRelease
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.sites.absence_notice import AbsenceNotice, InvalidNotice
 from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.messages import Code, MalformedMessage, TrainResponse, pack, unpack_request
-from fedpriv.sites.plan_filter import UnplannedRelease, planned_of
+from fedpriv.sites.plan_filter import planned_of
 from fedpriv.sites.reserving import Reservation
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.session import SiteSession, make_accountant, number_of, own_data

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from fedpriv.errors import BudgetExhausted
 from fedpriv.privacy.accounting.accountant import Accountant
+from fedpriv.privacy.accounting.plan_filter import PlanFilter, n_within
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.record import Record
 
@@ -33,13 +34,15 @@ class SiteAccountant:
         self._delta = delta
         self._lock = threading.RLock()
         self._released = {plan: list(records) for plan, records in on_record.items()}
-        self._planned: dict[str, Sequence[Record]] = {}
-        self._accountant = self._make([record for records in on_record.values() for record in records])
+        self._accountant = Accountant(1, delta)
+        for records in on_record.values():
+            for record in records:
+                self._accountant.count(record)  # it was released: to refuse it now would only hide it
+        self._filters: dict[str, PlanFilter] = {}
+        self._first_records: dict[str, Sequence[Record]] = {}
 
     def add_plan(self, plan: str, planned: Sequence[Record]) -> None:
-        """Announces the releases of a plan, so that those that fit the budget are admitted quickly.
-
-        Nothing is spent or reserved by that.
+        """Announces the releases of a plan: those that it may make. Nothing is spent or reserved by that.
 
         Args:
             plan: Hash of the plan.
@@ -51,11 +54,11 @@ class SiteAccountant:
         """
         with self._lock:
             self.check_plan(plan, planned)
-            self._planned = {**self._planned, plan: planned}
-            # what a plan has released takes the place of what it had announced
-            unannounced = [self._released[other] for other in self._released if other not in self._planned]
-            announced = [record for records in [*self._planned.values(), *unannounced] for record in records]
-            self._accountant = self._make(announced)
+            plan_filter = PlanFilter(planned, self._accountant, self._epsilon)
+            for record in self._released.get(plan, ()):
+                plan_filter.mark(replace(record, attempt=0))
+            self._filters[plan] = plan_filter
+            self._first_records[plan] = planned[:1]
 
     def check_plan(self, plan: str, planned: Sequence[Record]) -> None:
         """Refuses a plan that does not protect what the site's other plans do; nothing is announced or counted.
@@ -68,24 +71,27 @@ class SiteAccountant:
             PrivacyError: the plan protects another unit or relation.
         """
         with self._lock:
-            trial = self._make(())
-            for records in {**self._planned, plan: planned}.values():
+            trial = Accountant(1, self._delta)
+            for records in [*self._released.values(), *self._first_records.values(), planned]:
                 if records:
                     trial.count(records[0])
 
-    def admit(self, plan: str, record: Record) -> None:
+    def admit(self, plan: str, record: Record, left_out: frozenset[int] = frozenset()) -> None:
         """Counts a release.
 
         Args:
-            plan: Hash of the plan that asked for it.
+            plan: Hash of the plan that asked for it, which was announced.
             record: The site's own part of its record.
+            left_out: Rounds of the plan that the site will not answer.
 
         Raises:
+            UnplannedRelease: the plan does not have it at this price, or it was released already.
             BudgetExhausted: with it, all plans together would pass the budget; nothing was counted.
             PrivacyError: it protects another unit or relation than the releases before it.
         """
         with self._lock:
-            self._accountant.admit(record)
+            self._filters[plan].leave_out(left_out)
+            self._filters[plan].admit(replace(record, attempt=0))
             self._released.setdefault(plan, []).append(record)
 
     def first_refused(self, coming: Sequence[Record]) -> int | None:
@@ -94,31 +100,18 @@ class SiteAccountant:
         Nothing is counted. Other plans may spend in the meantime, so that fewer rounds may be allowed than this says.
 
         Args:
-            coming: The site's own part of the records that a plan still has to come, in order of their rounds.
+            coming: The site's own part of the records that the plan still has to come, in order of their rounds.
 
         Returns:
             The round; None if the budget allows all of them.
         """
         with self._lock:
-            forecast = self._accountant
-        for record in coming:
-            try:
-                forecast.admit(record)
-            except BudgetExhausted:
-                return record.round
-        return None
+            n_allowed = n_within(self._accountant, coming, self._epsilon)
+        if n_allowed == len(coming):
+            return None
+        return coming[n_allowed].round
 
     def spent(self) -> PrivacySpent:
         """Tight upper bound on what the site has spent in all its plans together."""
         with self._lock:
             return self._accountant.spent()
-
-    def _all_released(self) -> list[Record]:
-        return [record for records in self._released.values() for record in records]
-
-    def _make(self, announced: Sequence[Record]) -> Accountant:
-        """Returns an accountant that has counted every release so far, and knows which ones were announced."""
-        accountant = Accountant(1, self._delta, self._epsilon, announced)
-        for record in self._all_released():
-            accountant.count(record)  # it was released: to refuse it now would only hide it
-        return accountant

@@ -17,6 +17,7 @@ from torch import Tensor
 import fedpriv as fp
 from fedpriv.clients.data_fingerprints import DataFingerprints
 from fedpriv.privacy.accounting.accountant import Accountant, account
+from fedpriv.privacy.accounting.plan_filter import PlanFilter
 from fedpriv.privacy.ledger import Ledger, Release
 from fedpriv.privacy.ledger_file import read_ledger
 from fedpriv.privacy.record import Record
@@ -112,7 +113,8 @@ def test_another_runs_ledger_is_never_overwritten(tmp_path: Path) -> None:
 
 def test_a_refused_release_leaves_no_trace(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
-    ledger = Ledger(Accountant(2, 1e-5, epsilon_limit=1.5), path)
+    plan = [record_of(index) for index in range(100)]
+    ledger = Ledger(PlanFilter(plan, Accountant(2, 1e-5), 1.5), path)
     opened = 0
     with pytest.raises(fp.BudgetExhausted):
         for index in range(100):

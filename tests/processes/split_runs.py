@@ -145,7 +145,7 @@ def finished(run: fp.Training) -> Outcome:
     for _ in run:
         pass
     result, mesh = run.result(), run._mesh
-    progress = gather_state(run.progress, run._part, mesh)
+    progress = gather_state(run.progress, run._data.shard, mesh)
     state = {"received": progress.received, "models": progress.models, "params": result.params}
     state |= {f"local.{name}": leaf for name, leaf in flatten_with_names(progress.local).items()}
     state |= {f"server.{name}": leaf for name, leaf in flatten_with_names(progress.server).items()}

@@ -59,8 +59,8 @@ LEDGER = {
     "once the value is handed out": Point(SharedLedger, "enter", "after"),
 }
 REPORT = {
-    "before the report": Point(Training, "_told", "before", ranks=FIRST),
-    "after the report": Point(Training, "_told", "after", ranks=FIRST),
+    "before the report": Point(Training, "_report_on_main", "before", ranks=FIRST),
+    "after the report": Point(Training, "_report_on_main", "after", ranks=FIRST),
 }
 ALIKE = {
     "before a checkpoint": Point(Training, "save", "before", 1),

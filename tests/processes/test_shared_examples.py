@@ -48,7 +48,7 @@ def test_the_run_is_that_of_one_process(workers: Workers, case: Case, size: int)
 def drawn() -> tuple[int, float]:
     """How many examples this process has worked on, and their sum."""
     run, seen = split_runs.training(Case(FEDAVG, rounds=1), "examples"), list[torch.Tensor]()
-    backend = run._sums._backend
+    backend = run._release_path.sums._backend
     inner = backend.clipped_sum
 
     def watched(params: Any, batch: Any, *more: Any) -> Any:

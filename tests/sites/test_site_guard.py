@@ -10,10 +10,11 @@ from sites_in_memory import NAMES, config_of, like
 
 from fedpriv.errors import BudgetExhausted, PrivacyError
 from fedpriv.privacy.accounting.accountant import account
+from fedpriv.privacy.accounting.plan_filter import UnplannedRelease
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.agreement import new_key, public_key
 from fedpriv.sites import SiteDescriptor, absence_notice, propose
-from fedpriv.sites.plan_filter import PlanFilter, UnplannedRelease, of_one
+from fedpriv.sites.plan_filter import SitePlanFilter, of_one
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.site_accountant import SiteAccountant
 
@@ -34,9 +35,9 @@ def terms_of(*overrides: str, sizes: tuple[int, ...] = (300, 300, 300, 300)) -> 
     return ResolvedPlan.of(propose(config, cards, like(config)))
 
 
-def guard_of(terms: ResolvedPlan, epsilon: float = 100.0, earlier: list[Record] | None = None) -> PlanFilter:
+def guard_of(terms: ResolvedPlan, epsilon: float = 100.0, earlier: list[Record] | None = None) -> SitePlanFilter:
     accountant = SiteAccountant(epsilon, 1e-5, {"another plan": earlier or []})
-    guard = PlanFilter(terms, 0, accountant)
+    guard = SitePlanFilter(terms, 0, accountant)
     accountant.add_plan(terms.hash, guard.planned)
     return guard
 

@@ -1,0 +1,53 @@
+"""What the first rounds of a plan cost, for reports: a tight bound at a few rounds, not at each."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from fedpriv.privacy.accounting import bounds
+from fedpriv.privacy.accounting.events import PrivacyCost, cost_of, histories
+
+if TYPE_CHECKING:
+    from fedpriv.privacy.record import Record
+
+_MARKS, _FEWEST_MARKS, _LEVELS_AT_ALL_MARKS = 12, 3, 60
+
+
+class Milestones:
+    """Epsilon of a plan's first rounds, computed for a few numbers of rounds only, and only when asked.
+
+    For the rounds between, the next larger one gives an upper bound. They are denser at the start, since epsilon grows
+    about as the square root of the rounds; plans with many noise levels, whose bound is slow, have fewer.
+
+    Args:
+        plan: The planned releases.
+        n_clients: Number of clients.
+        delta: Failure probability in [0, 1).
+    """
+
+    def __init__(self, plan: Iterable[Record], n_clients: int, delta: float) -> None:
+        self._n_clients, self._delta = n_clients, delta
+        self._by_round = dict[int, Counter[PrivacyCost]]()
+        for record in plan:
+            self._by_round.setdefault(record.round, Counter())[cost_of(record, n_clients)] += 1
+        self._rounds = max(self._by_round, default=-1) + 1
+        levels = {event for costs in self._by_round.values() for cost in costs for event in cost.events}
+        count = max(_FEWEST_MARKS, min(_MARKS, _LEVELS_AT_ALL_MARKS // max(1, len(levels))))
+        self._marks = sorted({math.ceil(self._rounds * (mark / count) ** 2) for mark in range(1, count + 1)})
+        self._epsilons = dict[int, float]()
+        self._counted, self._so_far = 0, Counter[PrivacyCost]()
+
+    def epsilon(self, rounds: int) -> float:
+        """Upper bound on the epsilon of the first `rounds` rounds."""
+        mark = self._marks[bisect_left(self._marks, rounds)]
+        if mark not in self._epsilons:
+            for index in range(self._counted, mark):
+                self._so_far += self._by_round.get(index, Counter())
+            self._counted = max(self._counted, mark)
+            groups = histories(self._so_far, self._n_clients)
+            self._epsilons[mark] = bounds.largest([history for _, history in groups], self._delta)
+        return self._epsilons[mark]

@@ -1,0 +1,244 @@
+"""The privacy filter of a plan: what was planned may be released, once, and nothing else.
+
+A run lists its releases before it reads any data (`fedpriv.runs.planning`). That list, not what happens in the run,
+decides what may be released: each planned release is a slot, which one release of at most its cost may use. A limit
+decides, before the first release, how many slots of the plan there are.
+
+Why this bounds epsilon, whatever a strategy does, is argued in docs/design/0011-plan-filter.md: the slots are fixed
+before any answer exists, so all releases together are an adaptive composition of fixed mechanisms, of which some are
+left out. Dominating pairs of such a composition compose (Zhu, Dong, Wang 2022, theorem 10).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from fedpriv.errors import BudgetExhausted, PrivacyError
+from fedpriv.privacy.accounting import bounds
+from fedpriv.privacy.accounting.accountant import Accountant, check_target
+from fedpriv.privacy.accounting.events import PrivacyCost, cost_of, histories
+from fedpriv.privacy.accounting.events import covers as event_covers
+from fedpriv.privacy.accounting.spent import round_up
+
+if TYPE_CHECKING:
+    from fedpriv.privacy.record import Record
+
+SLACK = 1e-9  # a planned noise level and the one used may differ in their last bits
+
+
+class UnplannedRelease(PrivacyError):
+    """The plan does not have this release, or it was made already."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Slot:
+    """One release of a plan: its position in the plan, its record and its cost."""
+
+    position: int
+    record: Record
+    cost: PrivacyCost
+
+
+class PlanFilter:
+    """Admits the releases of a plan, each once and at most at its planned cost, as far as a limit allows them.
+
+    Guarantee: all that is admitted, together with what `accountant` had counted before, is within `limit`. It does not
+    matter in which order slots are used, which of them are left out, or what that depends on.
+
+    Args:
+        plan: The planned releases, in the order of their rounds. They must not depend on the data.
+        accountant: Counts what is released. Others may count with it, too: their releases take from the same limit.
+        limit: The most that any client may spend, as epsilon at the accountant's delta; None for no limit.
+        attempt: Label of the noise that the plan is made with. Releases on record with another label, of an earlier
+            attempt or of a run that this one extends, are counted beside the plan.
+        fits: Whether the whole plan is known to be within the limit if nothing else is counted, since its noise was
+            computed from that limit.
+
+    Raises:
+        ConfigError: the limit is out of range.
+    """
+
+    def __init__(
+        self,
+        plan: Sequence[Record],
+        accountant: Accountant,
+        limit: float | None = None,
+        *,
+        attempt: int = 0,
+        fits: bool = False,
+    ) -> None:
+        check_target(accountant.n_clients, accountant.delta, 1.0 if limit is None else limit)
+        self.accountant = accountant
+        self._limit = limit
+        self._attempt = attempt
+        self._fits = fits and accountant.n_records == 0
+        self._slots: dict[tuple[int, str, int], list[_Slot]] = {}
+        self._unused: dict[int, _Slot] = {}
+        for position, record in enumerate(plan):
+            slot = _Slot(position, record, cost_of(record, accountant.n_clients))
+            self._slots.setdefault(_key(record), []).append(slot)
+            self._unused[position] = slot
+        self._allowed: range | None = None  # positions of the slots that the limit allows
+        self._n_counted = -1  # records that had been counted when that was computed, and since then by this filter
+
+    def admit(self, record: Record) -> None:
+        """Count a release that is about to be made.
+
+        Raises:
+            UnplannedRelease: the plan does not have it, or has it at a lower cost, or it was made already.
+            BudgetExhausted: the limit does not allow the plan up to this release.
+            ConfigError: the record is out of range, or no sound bound on its epsilon is known.
+            PrivacyError: the record protects another unit or relation than the ones before it, or its noise is
+                correlated with that of rounds that are missing.
+        """
+        cost = self.accountant.check(record)
+        slot = self._slot_of(record, cost)
+        if slot is None:
+            raise UnplannedRelease(
+                f"round {record.round}, {record.query}: the plan has no such answer at this price, or it was given "
+                "already; it was not released. What a strategy asks must not depend on answers"
+            )
+        # what others have counted since takes from the same limit
+        if self._allowed is None or self._n_counted != self.accountant.n_records:
+            self._allowed = self._allowed_from(record.round)
+        if slot.position not in self._allowed:
+            raise self._refusal(record, cost)
+        self.accountant.count(record)
+        self._n_counted = self.accountant.n_records
+        self._use(slot)
+
+    def count(self, record: Record) -> None:
+        """Count a release that is on record: it was made, whether or not it is within the limit.
+
+        Raises:
+            ConfigError, PrivacyError: as for `admit`.
+        """
+        self.accountant.count(record)
+        self.mark(record)
+
+    def mark(self, record: Record) -> None:
+        """Use the slot of a release that the accountant has counted; one without a slot is left beside the plan."""
+        if record.attempt == self._attempt:
+            slot = self._slot_of(record, cost_of(record, self.accountant.n_clients))
+            if slot is not None:
+                self._use(slot)
+
+    def leave_out(self, rounds: Collection[int]) -> None:
+        """Give up the slots of some rounds, so that the limit may allow later ones. Not to depend on answers."""
+        given_up = [slot.position for slot in self._unused.values() if rounds and slot.record.round in rounds]
+        for position in given_up:
+            del self._unused[position]
+        if given_up:
+            self._allowed = None
+
+    def _slot_of(self, record: Record, cost: PrivacyCost) -> _Slot | None:
+        """The first unused slot that a release may use."""
+        for slot in self._slots.get(_key(record), ()):
+            if slot.position in self._unused and _is_planned(record, slot.record) and covers(slot.cost, cost, SLACK):
+                return slot
+        return None
+
+    def _use(self, slot: _Slot) -> None:
+        del self._unused[slot.position]
+
+    def _allowed_from(self, first_round: int) -> range:
+        """Positions of the slots that the limit allows from a round on; earlier rounds are over."""
+        coming = [slot for slot in self._unused.values() if slot.record.round >= first_round]
+        if not coming:
+            return range(0)
+        first, last = coming[0].position, coming[-1].position
+        whole_plan = self.accountant.n_records == 0
+        if self._limit is None or (self._fits and whole_plan):
+            return range(first, last + 1)
+        n_allowed = count_that_fit(self.accountant, [_with_slack(slot.cost) for slot in coming], self._limit)
+        if n_allowed == 0:
+            return range(0)
+        return range(first, coming[n_allowed - 1].position + 1)
+
+    def _refusal(self, record: Record, cost: PrivacyCost) -> BudgetExhausted:
+        epsilon = _largest(self.accountant, Counter({cost: 1}))
+        if math.isinf(epsilon):
+            consequence = "infinite"
+        else:
+            consequence = f"{round_up(epsilon)} by the tightest bound known here"
+        return BudgetExhausted(
+            f"round {record.round}, {record.query}: the target is epsilon={self._limit} at "
+            f"delta={self.accountant.delta}, and this release would bring it to {consequence}; it was not made. Keep "
+            "the result reached so far, or plan a new run with fewer rounds, a larger noise multiplier or a larger "
+            "target"
+        )
+
+
+def n_within(accountant: Accountant, coming: Sequence[Record], limit: float) -> int:
+    """How many of the coming releases, the first ones, stay within a limit; see `count_that_fit`."""
+    return count_that_fit(accountant, [_with_slack(cost_of(record, accountant.n_clients)) for record in coming], limit)
+
+
+def count_that_fit(accountant: Accountant, coming: Sequence[PrivacyCost], limit: float) -> int:
+    """How many of the coming releases, the first ones, stay within a limit together with what was counted so far.
+
+    Whether all fit is asked first, then by halving. Quick bounds decide where they can; the others take a tight one.
+
+    Args:
+        accountant: What was counted so far.
+        coming: Costs of the coming releases, in order.
+        limit: Largest epsilon of a client.
+    """
+
+    def is_too_much(n: int) -> bool:
+        return _largest(accountant, Counter(coming[:n]), limit) > limit
+
+    if not is_too_much(len(coming)):
+        return len(coming)
+    # the first n that is too much, by halving; n - 1 releases fit
+    return bisect_left(range(1, len(coming)), True, key=is_too_much)
+
+
+def covers(planned: PrivacyCost, cost: PrivacyCost, slack: float = 0.0) -> bool:
+    """Whether a release costs no client more than a planned one."""
+    if planned.clients is not None and planned.clients != cost.clients:
+        return False
+    if len(planned.events) == 1:
+        return all(event_covers(planned.events[0], event, slack) for event in cost.events)
+    if len(cost.events) == 1:
+        events = cost.events * len(planned.events)
+    else:
+        events = cost.events
+    same = planned.clients == cost.clients and len(events) == len(planned.events)
+    return same and all(event_covers(a, b, slack) for a, b in zip(planned.events, events, strict=True))
+
+
+def _largest(accountant: Accountant, extra: Counter[PrivacyCost], enough: float = 0.0) -> float:
+    """Largest epsilon of a client after further releases; any number up to `enough` where that is an upper bound."""
+    groups = histories(accountant.charges + extra, accountant.n_clients)
+    return bounds.largest([history for _, history in groups], accountant.delta, enough)
+
+
+def _is_planned(record: Record, planned: Record) -> bool:
+    """Whether a release is of the planned kind, with at most the planned bound. Its cost is compared elsewhere."""
+    neutral = {
+        "bound": 0.0,
+        "noise_multiplier": 0.0,
+        "rate": 0.0,
+        "digest": None,
+        "attempt": 0,
+        "clients": None,
+        "pairs": None,
+    }
+    same_kind = replace(record, **neutral) == replace(planned, **neutral)
+    return same_kind and record.bound <= planned.bound * (1 + SLACK)
+
+
+def _with_slack(cost: PrivacyCost) -> PrivacyCost:
+    """The cost with noise that is smaller by as much as a release's may be smaller than planned."""
+    events = tuple(event._replace(noise=event.noise * (1 - SLACK)) for event in cost.events)
+    return PrivacyCost(cost.clients, events)
+
+
+def _key(record: Record) -> tuple[int, str, int]:
+    return record.round, record.query, record.index
