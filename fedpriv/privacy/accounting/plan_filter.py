@@ -6,7 +6,7 @@ decides, before the first release, how many slots of the plan there are.
 
 Why this bounds epsilon, whatever a strategy does, is argued in docs/design/0011-plan-filter.md: the slots are fixed
 before any answer exists, so all releases together are an adaptive composition of fixed mechanisms, of which some are
-left out. Dominating pairs of such a composition compose (Zhu, Dong, Wang 2022, theorem 10).
+left out. The dominating pairs of such a composition compose (Zhu, Dong, Wang 2022).
 """
 
 from __future__ import annotations
