@@ -77,9 +77,9 @@ def void(_: object) -> None:
 
 
 def downgraded(folder: Path) -> None:
-    """A ledger of a format without a chain."""
+    """A ledger without a chain, with more noise."""
     header, *records = lines_of(folder / "ledger.jsonl")
-    lines = [header | {"fedpriv_ledger": 2}, *(record | {"noise_multiplier": 1e3} for record in records)]
+    lines = [header, *(record | {"noise_multiplier": 1e3} for record in records)]
     (folder / "ledger.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
@@ -141,7 +141,6 @@ ALTERED: dict[str, Edit] = {
     "header delta": in_line(0, delta=0.1),
     "header config": in_line(0, config="00"),
     "header planned": in_line(0, planned=2),
-    "header format": in_line(0, fedpriv_ledger=2),
     "config epsilon": in_config("privacy", epsilon=1.0),
     "config larger epsilon": in_config("privacy", epsilon=30.0),
     "config noise": in_config("privacy", noise_multiplier=50.0),

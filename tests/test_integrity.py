@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from edits import ALTERED, INCOMPLETE, OF_RESULTS, in_config, in_json, in_metrics, thorough
+from edits import ALTERED, INCOMPLETE, OF_RESULTS, in_config, in_metrics, thorough
 from forging import lines_of, plain, rewrite
 from typer.testing import CliRunner
 
@@ -148,36 +148,6 @@ def test_a_finished_run_is_sound_without_its_checkpoint(finished: Path) -> None:
     code, out, _ = fedpriv("show", str(finished))
     assert code == 0
     assert "6 records in a chain" in out
-
-
-@pytest.mark.parametrize("number", [1, 2])
-@pytest.mark.parametrize("name", ["stopped", "finished"])
-def test_earlier_formats_are_shown_to_have_no_chain(name: str, number: int, originals: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(originals / name, tmp_path / "run"))
-    header, *records = lines_of(folder / "ledger.jsonl")
-    fewer = ("attempt", "shared") if number == 1 else ()
-    lines = [{k: header[k] for k in ("n_clients", "delta")} | {"fedpriv_ledger": number}]
-    lines += [{k: v for k, v in record.items() if k not in fewer} for record in records]
-    (folder / "ledger.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    for line in range(len((folder / "metrics.jsonl").read_text().splitlines())):
-        in_json("metrics.jsonl", line, head=...)(folder)
-    if name == "finished":
-        in_json("result.json", head=..., chain=..., seal=...)(folder)
-    saved = torch.load(folder / "checkpoint.pt", weights_only=True)
-    del saved["head"]
-    torch.save(saved, folder / "checkpoint.pt")
-    code, out, err = fedpriv("show", str(folder))
-    assert code == 0, err
-    assert f"of format {number}, which has no chain" in out
-    assert json.loads(fedpriv("show", str(folder), "--json")[1])["integrity"] == "unchained"
-    key = tmp_path / "key"
-    key.write_text(fedpriv("key", str(folder))[1])
-    code, out, _ = fedpriv("show", str(folder), "--verify", str(key))
-    assert (code, "no seals" in out) == (1, True)
-    if (name, number) == ("stopped", 2):
-        assert fedpriv("resume", str(folder))[0] == 0
-        assert "chain" not in (folder / "ledger.jsonl").read_text()
-        assert fedpriv("show", str(folder))[0] == 0
 
 
 # --- for whoever holds the key ----------------------------------------------------------------------------------------

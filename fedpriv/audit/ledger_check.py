@@ -82,7 +82,7 @@ def _least(multiplier: float | tuple[float, ...]) -> float:
 
 def _of_files(files: RunFiles, plan: Plan) -> Iterator[str]:
     found = [one.text for one in (*integrity.findings(files), *integrity.against_plan(files, plan))]
-    if files.checkpoint is not None and files.ledger.chained and not found:
+    if files.checkpoint is not None and not found:
         saved = files.checkpoint
         unsealed = integrity.unsealed(files, Randomness(0, int(saved.secret_seed, 16), run=saved.run).seal_key())
         found += [] if unsealed is None else [unsealed.text]

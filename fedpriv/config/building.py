@@ -23,7 +23,6 @@ from fedpriv.data import DATASETS, Split, labels_of
 from fedpriv.data.base import as_inputs
 from fedpriv.data.partition import known_sizes, notes
 from fedpriv.errors import ConfigError, FedprivError
-from fedpriv.privacy.settings import SECURE_IS_GONE
 from fedpriv.published.recipe import Recipe
 from fedpriv.runs import advice
 from fedpriv.runs.forecasting import Forecast
@@ -180,15 +179,11 @@ def _draft(config: Config) -> tuple[RunSketch, Recipe]:
 
 def at_start(config: Config, training: Training) -> list[str]:
     """Warnings at the start of a run, a sentence or two each."""
-    if config.privacy.secure is None:
-        gone = []
-    else:
-        gone = [f"privacy.secure {SECURE_IS_GONE}"]
     if training.plan.privacy.private:
         said = _notes(config)
     else:
         said = []
-    return [*gone, *advice.of_training(training), *said]
+    return [*advice.of_training(training), *said]
 
 
 def _notes(config: Config) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from fedpriv import plugins
 from fedpriv.checks import Fraction, PositiveOrInfinite
@@ -81,7 +81,6 @@ class PrivacySection(Section):
     clip: Annotated[Clip, Spelled(named_fields(Clip))] = Clip(1.0)
     sampling: Annotated[settings.Sampling, Spelled(SAMPLING)] = settings.FullBatch()
     schedule: ScheduleChoice = ScheduleChoice()
-    secure: Annotated[bool | None, Field(exclude=True)] = None  # of old files; a warning says that it has no effect
     statistics: Annotated[settings.Statistics, Spelled(named_fields(settings.Statistics))] = settings.Statistics()
     durable: bool = True
     noise: NoiseChoice = NoiseChoice()

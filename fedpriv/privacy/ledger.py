@@ -125,7 +125,7 @@ class Ledger:
         self._guard, self.may_write = guard, _anybody
         self.together: LedgerSync = SingleWriter()
         self._digest_key, self._seal_key = digest_key, seal_key
-        self._path, self._file, self._packed = path, None, True
+        self._path, self._file = path, None
         self._head: str | None = None
         self._records: list[Record] = []
         self._replay: list[tuple[Record, str | None]] = []
@@ -229,9 +229,8 @@ class Ledger:
     def _append(self, record: Record) -> None:
         assert self._file is not None
         self.may_write()
-        line, head = record.to_json() if self._packed else record.to_json({}), None
-        if self._head is not None:
-            line, head = link(line, self._head, self._seal_key)
+        assert self._head is not None
+        line, head = link(record.to_json(), self._head, self._seal_key)
         try:
             self._file.append(line.encode() + b"\n")
         except OSError as error:
@@ -248,7 +247,7 @@ class Ledger:
         digest_key: bytes = b"",
         seal_key: bytes = b"",
     ) -> Ledger:
-        """Open the ledger of a stopped run, in the format in which it was begun.
+        """Open the ledger of a stopped run.
 
         Args:
             path: The ledger file.
@@ -272,7 +271,7 @@ class Ledger:
             )
         ledger = Ledger.__new__(Ledger)
         ledger._guard, ledger._path, ledger.may_write, ledger.together = guard, path, _anybody, SingleWriter()
-        ledger._digest_key, ledger._seal_key, ledger._packed = digest_key, seal_key, found.packed
+        ledger._digest_key, ledger._seal_key = digest_key, seal_key
         try:
             ledger._file = files.Appender(path, keep=files.read(path).rfind(b"\n") + 1)
             ledger._file.sync()  # what a killed process left may not be on the disk itself

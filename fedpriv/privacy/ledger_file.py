@@ -1,9 +1,7 @@
 """Read a ledger file: its header, its records, and whether it was altered.
 
-From format 3 on, each line holds a hash of all lines before it (`fedpriv.privacy.chain`); changes of earlier formats go
-unnoticed. Format 4 is format 3 with noise that cancels between pairs of clients; format 5 is format 4 with long lists
-in few bytes (`fedpriv.privacy.packing`); format 6, where noise is correlated between rounds, is format 5 with its
-matrix in the header. A last line that is cut off is left out: its value was never handed out, since the line is
+Each line holds a hash of all lines before it (`fedpriv.privacy.chain`), and long lists in few bytes
+(`fedpriv.privacy.packing`). A last line that is cut off is left out: its value was never handed out, since the line is
 written first.
 """
 
@@ -23,10 +21,7 @@ from fedpriv.privacy.pairwise import Edges, Pairs
 from fedpriv.privacy.record import Record
 from fedpriv.storage import files
 
-FORMAT = 5  # of new files
-_NEWEST = 6  # of those with noise that is correlated between rounds
-_PACKED = 5  # and later ones
-_CHAINED = 3  # and later ones
+FORMAT = 7
 _RESTORE = "restore the file from a copy"
 
 
@@ -84,7 +79,7 @@ def facts_of_time(over_time: CorrelatedNoise | None) -> dict[str, Any]:
     """What a header says besides, where noise is correlated between rounds."""
     if over_time is None:
         return {}
-    return {"fedpriv_ledger": _NEWEST, "factor": asdict(over_time.factor)}
+    return {"factor": asdict(over_time.factor)}
 
 
 @dataclass(frozen=True)
@@ -95,7 +90,7 @@ class LedgerFile:
         path: The file.
         header: Its first line.
         texts: The records as JSON, without their chain fields.
-        links: The chain fields of the header and the records, up to the first wrong one; empty without a chain.
+        links: The chain fields of the header and the records, up to the first wrong one.
     """
 
     path: Path
@@ -108,15 +103,13 @@ class LedgerFile:
         """Read a ledger.
 
         Raises:
-            LedgerError: the file is missing, begins with no header, or is of a later format.
+            LedgerError: the file is missing, begins with no header, or is of another format.
         """
         try:
             *lines, _ = files.read(path).split(b"\n")
         except FileNotFoundError as error:
             raise LedgerError(f"{path} does not exist: a run without its ledger has no epsilon") from error
         header = _header_of(lines[0] if lines else b"", path)
-        if header.fedpriv_ledger < _CHAINED:
-            return LedgerFile(path, header, tuple(lines[1:]), ())
         texts, links = list[bytes](), list[Link]()
         for line in lines:
             found = unlink(line, links[-1].chain if links else START)
@@ -127,25 +120,15 @@ class LedgerFile:
         return LedgerFile(path, header, (*texts[1:], *lines[max(len(texts), 1) :]), tuple(links))
 
     @property
-    def chained(self) -> bool:
-        """Whether the format has chain fields, right or wrong."""
-        return self.header.fedpriv_ledger >= _CHAINED
-
-    @property
-    def packed(self) -> bool:
-        """Whether the format has long lists in few bytes."""
-        return self.header.fedpriv_ledger >= _PACKED
-
-    @property
     def altered(self) -> str | None:
-        """Which line was altered, as a sentence; None if none was, or the format cannot tell."""
-        if not self.chained or len(self.links) == 1 + len(self.texts):
+        """Which line was altered, as a sentence; None if none was."""
+        if len(self.links) == 1 + len(self.texts):
             return None
         return f"{self.path}, line {len(self.links) + 1} does not follow from what comes before it: it was altered"
 
     def head(self, releases: int) -> str | None:
-        """The `chain` of the line after `releases` records; None without a chain."""
-        if self.links:
+        """The `chain` of the line after `releases` records; None where the chain is broken before it."""
+        if releases < len(self.links):
             return self.links[releases].chain
         return None
 
@@ -181,7 +164,9 @@ def _header_of(line: bytes, path: Path) -> Header:
         header = _HEADER.validate_json(line, strict=True)
     except ValueError as error:
         raise LedgerError(f"{path}, line 1 is not a ledger's header; {_RESTORE}") from error
-    if header.fedpriv_ledger not in range(1, _NEWEST + 1):
-        found = header.fedpriv_ledger
-        raise LedgerError(f"{path} is of format {found}, and this fedpriv reads up to {_NEWEST}: use a newer one")
+    if header.fedpriv_ledger != FORMAT:
+        raise LedgerError(
+            f"{path} is of format {header.fedpriv_ledger}, and this fedpriv reads format {FORMAT} alone: read it with "
+            "the version that wrote it"
+        )
     return header

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
@@ -31,8 +31,6 @@ _WORDS = {
 }
 
 
-_LATER: dict[str, Any] = {"attempt": 0, "shared": "not recorded", "pairs": None, "time": None}
-"""What records of format 1 do not tell, nor one without noise of pairs, or of several rounds."""
 _PAIRS = {"ratio", "colluders", "secrets"}
 _TIME = {"factor", "separation", "slot"}
 _BRIEF = ("pairs", "time")  # written only where there is something to say
@@ -107,13 +105,9 @@ class Record:
         for name, words in _WORDS.items():
             check_choice(f"record.{name}", getattr(self, name), *words)
 
-    def to_json(self, packed: Mapping[str, Packing] = _PACKED) -> str:
-        """One line of JSON, in which a digest stands for the pairs that share a secret, and one for the matrix.
-
-        Args:
-            packed: How long lists of some fields are written; empty for formats before 5.
-        """
-        told = {name: packed.get(name, _plain)(value) for name, value in vars(self).items() if name not in _BRIEF}
+    def to_json(self) -> str:
+        """One line of JSON, in which a digest stands for the pairs that share a secret, and one for the matrix."""
+        told = {name: _PACKED.get(name, _plain)(value) for name, value in vars(self).items() if name not in _BRIEF}
         if self.pairs is not None:
             told["pairs"] = {name: getattr(self.pairs, name) for name in sorted(_PAIRS)}
         if self.time is not None:
@@ -133,7 +127,7 @@ class Record:
             ValueError: the line is not a record, or other pairs share its secrets, or its matrix is another.
         """
         raw: Any = from_json(line, allow_inf_nan=False)
-        if not isinstance(raw, dict) or {*_LATER, *raw} != {f.name for f in fields(Record)}:
+        if not isinstance(raw, dict) or {*_BRIEF, *raw} != {f.name for f in fields(Record)}:
             raise ValueError("not a ledger record")
         if "pairs" in raw and (not isinstance(raw["pairs"], dict) or {*raw["pairs"]} != _PAIRS):
             raise ValueError("not a ledger record")
@@ -145,7 +139,7 @@ class Record:
         else:
             time = None
         told = _RECORD.validate_json(to_json({**raw, **packed}) if packed or time else line, strict=True)
-        told = replace(told, **{name: value for name, value in _LATER.items() if name not in raw} | {"time": time})
+        told = replace(told, time=time)
         if told.pairs is None or told.pairs.secrets == name_of(None):
             return told
         if edges is None or told.pairs.secrets != name_of(edges):

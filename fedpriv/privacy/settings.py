@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import warnings
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -18,9 +17,8 @@ from fedpriv.privacy.mechanisms import NOISE_DISTRIBUTIONS, Gaussian, Mechanism
 from fedpriv.privacy.pairwise import PairRatio, Pairwise
 from fedpriv.privacy.record import Relation, Unit
 from fedpriv.privacy.schedules import Schedule, Uniform
-from fedpriv.storage.identity import ADDED, ASIDE
+from fedpriv.storage.identity import ASIDE
 
-SECURE_IS_GONE = "has no effect any more: noise is cryptographic in every run, and secret unless secret_seed is given"
 At = Literal["gradient", "message", "none"]
 Amount = Annotated[float, Bound("must be positive and finite; use at: none for no noise", 0)]
 
@@ -215,7 +213,6 @@ class Privacy:
         budget: Path of the lifetime budget of these data (`fedpriv budget`), from which the run reserves its whole plan
             before it releases anything, or is refused.
         shared: What else neighbouring data sets have in common, printed beside `relation`; a run fills it in.
-        secure: Deprecated, no effect: noise is always cryptographic, and secret unless a `secret_seed` is given.
 
     Raises:
         ConfigError: a setting is out of range, or two contradict each other.
@@ -236,13 +233,10 @@ class Privacy:
     statistics: Statistics = field(default_factory=Statistics)
     shared: str = ""
     durable: bool = True
-    noise: Noise = field(default=Independent(), metadata=ADDED)
+    noise: Noise = Independent()
     budget: str | Path | None = field(default=None, metadata=ASIDE)
-    secure: InitVar[bool | None] = None
 
-    def __post_init__(self, secure: bool | None) -> None:
-        if secure is not None:
-            warnings.warn(f"privacy.secure {SECURE_IS_GONE}", FutureWarning, stacklevel=4)
+    def __post_init__(self) -> None:
         # a mechanism may be the user's own; its name says which law prices it
         if getattr(self.mechanism, "name", None) not in tuple(NOISE_DISTRIBUTIONS):
             raise ConfigError("privacy.mechanism", self.mechanism, "make it with Gaussian() or Laplace()")

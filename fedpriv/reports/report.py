@@ -85,17 +85,13 @@ class Run:
 
     @property
     def integrity(self) -> str:
-        """`"sound"`, `"altered"`, `"incomplete"`, or `"unchained"` (an old format, in which changes do not show)."""
+        """`"sound"`, `"altered"` or `"incomplete"`."""
         kinds = {finding.kind for finding in self.findings}
-        if self.files.ledger.chained:
-            chained = "sound"
-        else:
-            chained = "unchained"
         if "altered" in kinds:
             return "altered"
         if kinds:
             return "incomplete"
-        return chained
+        return "sound"
 
     @cached_property
     def spent(self) -> PrivacySpent | None:
@@ -126,8 +122,6 @@ class Run:
         """How many ledger records epsilon was counted from, and how they were checked."""
         ledger = self.files.ledger
         records = counted(len(ledger.texts), "record")
-        if not ledger.chained:
-            return f"{records} of format {ledger.header.fedpriv_ledger}, which has no chain: edits do not show"
         if ledger.altered:
             return f"{records}, the chain of which is broken"
         if self.key is not None and not self.findings:

@@ -42,9 +42,7 @@ def findings(files: RunFiles) -> list[IntegrityProblem]:
     """What is wrong with a run's files, as found by comparing them. Empty for an intact run, also after a crash."""
     if files.ledger.altered:
         return [IntegrityProblem("altered", files.ledger.altered)]
-    found = [*_of_heads(files)]
-    if files.ledger.chained:
-        found += [*_of_rounds(files), *_of_config(files)]
+    found = [*_of_heads(files), *_of_rounds(files), *_of_config(files)]
     if files.result is not None:
         found += _of_result(files, files.result)
     return found or [*_of_records(files)]
@@ -52,8 +50,6 @@ def findings(files: RunFiles) -> list[IntegrityProblem]:
 
 def unsealed(files: RunFiles, key: bytes) -> IntegrityProblem | None:
     """The first line of the ledger, or the result, that was not sealed with the key; None if all were."""
-    if not files.ledger.chained:
-        return IntegrityProblem("altered", f"a ledger of format {files.ledger.header.fedpriv_ledger} has no seals")
     for number, link in enumerate(files.ledger.links, start=1):
         if not link.is_of(key):
             if number == 1:
@@ -94,7 +90,7 @@ def check_resumed(folder: Path, plan: Plan, key: bytes) -> None:
     """
     files = RunFiles.read(folder)
     found = findings(files)
-    if not found and files.ledger.chained:
+    if not found:
         found = [one for one in (unsealed(files, key), *against_plan(files, plan)) if one is not None]
     refuse(found)
 
@@ -160,7 +156,7 @@ def _of_heads(files: RunFiles) -> Iterator[IntegrityProblem]:
         )
     if held and result is None and files.checkpoint is None and files.unread is None:
         yield IntegrityProblem("incomplete", f"{files.folder / 'checkpoint.pt'} is missing")
-    if files.unread is not None and ledger.chained:
+    if files.unread is not None:
         yield IntegrityProblem("incomplete", files.unread)
     for said, mark in _marks(files):
         if mark.releases <= held and mark.head != ledger.head(mark.releases):
@@ -248,15 +244,12 @@ def _of_turns(files: RunFiles) -> Iterator[IntegrityProblem]:
 
 def _of_result(files: RunFiles, result: dict[str, Any]) -> Iterator[IntegrityProblem]:
     """The result is the one that the run ended with."""
-    ledger = files.ledger
-    if ledger.chained and link_of(result, str(result.get("head"))) is None:
+    if link_of(result, str(result.get("head"))) is None:
         yield IntegrityProblem("altered", f"{files.folder / 'result.json'} is not as it was written")
 
 
 def _of_records(files: RunFiles) -> Iterator[IntegrityProblem]:
     """What was released against what was allowed, and its price against the one that was said."""
-    if not files.ledger.chained:
-        return
     counted, target = files.counted, _asked(files, "epsilon")
     first = files.ledger.records[:1]
     released = {"delta": counted.delta, **{name: getattr(record, name) for record in first for name in _KIND}}

@@ -40,69 +40,17 @@ _AT_ONCE = 4096  # parts of a value that are described in one piece of text
 SPEED = frozenset({"backend", "device", "chunk", "threads", "engine", "state", "timeout"})
 
 
-LATER: dict[tuple[str, ...], object] = {
-    ("privacy", "statistics", "ratio"): 0.0,
-    ("privacy", "noise"): "independent",
-    ("compute", "precision"): "full",
-    ("model", "train"): None,
-    ("model", "weights"): None,
-    ("model", "lora"): None,
-    ("strategy", "optimizer"): "sgd",
-    ("strategy", "optimizer_state"): "reset",
-    ("data", "missing"): None,
-    ("data", "indicators"): [],
-    ("data", "owner"): None,
-    ("data", "augment"): [],
-    ("data", "augmentation_multiplicity"): 1,
-}
-"""Settings that came after the first version, each with the value at which a run is as it was before there was one."""
-
-
-ADDED: Mapping[str, bool] = {"added": True}
-"""Metadata of a dataclass's field that came after the first version: at its default it changes no digest."""
-
 ASIDE: Mapping[str, bool] = {"aside": True}
 """Metadata of a dataclass's field that says nothing of what is computed, such as where a file lies: in no digest."""
 
-MOVED = {
-    **{
-        f"fedpriv.strategies.{now}.{name}": f"fedpriv.strategies.{was}.{name}"
-        for name, was, now in (
-            ("StepSize", "gossip", "schedules"),
-            ("Decay", "admm", "schedules"),
-            ("Penalty", "admm", "schedules"),
-            ("ServerSgd", "fedavg", "server_optimizers"),
-            ("ServerAdaptive", "fedavg", "server_optimizers"),
-        )
-    },
-    "fedpriv.strategies.gossip.GossipAverage": "fedpriv.strategies.gossip.Gossip",
-    "fedpriv.privacy.pairwise.KeyAgreedPairwise": "fedpriv.privacy.pairwise.Agreed",
-}
-"""Classes of settings that are called otherwise by now: digests have the name that they had, for equal noise."""
-
 
 def of_config(config: Mapping[str, Any]) -> str:
-    """SHA-256 of a configuration without what may change between stop and resume: logging, speed, where the budget is.
-
-    Nor does a later setting change it, where it changes nothing: runs of earlier versions can be resumed.
-    """
+    """SHA-256 of a configuration without what a resume may change: logging, speed, where the budget is."""
     compute = {name: value for name, value in (config.get("compute") or {}).items() if name not in SPEED}
     kept = {str(name): value for name, value in config.items() if name != "log"} | {"compute": compute}
     if isinstance(privacy := kept.get("privacy"), Mapping):
         kept["privacy"] = {name: value for name, value in privacy.items() if name != "budget"}
-    for path, unchanged in LATER.items():
-        kept = _without(kept, path, unchanged)
     return hashlib.sha256(json.dumps(strict_json.plain(kept), sort_keys=True).encode()).hexdigest()
-
-
-def _without(section: Mapping[str, Any], path: Sequence[str], value: object) -> dict[str, Any]:
-    name, *deeper = path
-    inside = section.get(name)
-    if deeper:
-        if isinstance(inside, Mapping):
-            return {**section, name: _without(inside, deeper, value)}
-        return {**section}
-    return {key: other for key, other in section.items() if key != name or other != value}
 
 
 def _described(value: object, above: tuple[int, ...]) -> Iterator[str]:
@@ -132,8 +80,15 @@ def _described(value: object, above: tuple[int, ...]) -> Iterator[str]:
 
 
 def _name(thing: Any) -> str:  # noqa: ANN401 - classes, functions and modules
-    name = f"{getattr(thing, '__module__', '')}.{getattr(thing, '__qualname__', '')}"
-    return MOVED.get(name, name)
+    """The stable name of a class, function or module, which digests are made of.
+
+    Of fedpriv's own it is `fedpriv.` and the name inside its module: a class keeps its identity when it moves to
+    another file. No two of fedpriv's settings may therefore have one name, which a test makes sure of.
+    """
+    module, name = getattr(thing, "__module__", ""), getattr(thing, "__qualname__", "")
+    if module.split(".")[0] == "fedpriv":
+        return f"fedpriv.{name}"
+    return f"{module}.{name}"
 
 
 @singledispatch
@@ -141,8 +96,7 @@ def parts(value: object) -> tuple[object, ...]:
     """The contents of a value, as text or further values. Register types that hold more state than settings."""
     if is_dataclass(value):
         held = [(field, getattr(value, field.name)) for field in fields(value)]
-        kept = [(field, part) for field, part in held if "aside" not in field.metadata]
-        return tuple(part for field, part in kept if not ("added" in field.metadata and part == field.default))
+        return tuple(part for field, part in held if "aside" not in field.metadata)
     try:
         made = value.__reduce_ex__(4)
     except (TypeError, PicklingError):  # a lock or an open file: a resource, not a setting
@@ -219,7 +173,12 @@ def _by_name(value: Any) -> tuple[object, ...]:  # noqa: ANN401
 @parts.register(FunctionType)
 def _function(value: FunctionType) -> tuple[object, ...]:
     enclosed = [cell.cell_contents for cell in value.__closure__ or ()]
-    return _name(value), value.__code__, value.__defaults__, value.__kwdefaults__, enclosed
+    name = _name(value)
+    if name.startswith("fedpriv.") and "<lambda>" not in name:
+        code = None  # a function of fedpriv is known by its name, so that its body may be rewritten
+    else:
+        code = value.__code__
+    return name, code, value.__defaults__, value.__kwdefaults__, enclosed
 
 
 @parts.register(MethodType)

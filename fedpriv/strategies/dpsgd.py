@@ -9,14 +9,13 @@ schedule it is DPOP (Huang, Mitra and Vaidya, 2015), whose Laplace noise on x is
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor
 
 from fedpriv.checks import checked
 from fedpriv.plugins import Entry
-from fedpriv.storage.identity import ADDED
 from fedpriv.strategies.base import Memory, Oracle, Strategy
 from fedpriv.strategies.gossip import GossipAverage
 from fedpriv.strategies.optimizers import ClientOptimizerState, Optimizer, Sgd
@@ -33,7 +32,7 @@ class Descend:
     linear: ClassVar[bool] = False  # neighbours see single rows
 
     step_size: Rate
-    optimizer: Optimizer[Any] = field(default=Sgd(), metadata=ADDED)
+    optimizer: Optimizer[Any] = Sgd()
 
     @property
     def memory(self) -> Memory:

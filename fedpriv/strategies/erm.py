@@ -20,7 +20,6 @@ from torch import Tensor
 
 from fedpriv.checks import Count, Fraction, checked
 from fedpriv.errors import ConfigError
-from fedpriv.storage.identity import ADDED
 from fedpriv.strategies.base import Memory, Network, Oracle, Output, Strategy
 from fedpriv.strategies.optimizers import Optimizer, Sgd
 from fedpriv.strategies.outputs import Average, last_or_average
@@ -97,7 +96,7 @@ class ProximalStep:
     learning_rate: Rate
     regularizer: Proximal = field(default_factory=Zero)
     momentum: Fraction = 0.0
-    optimizer: Optimizer[Any] = field(default=Sgd(), metadata=ADDED)
+    optimizer: Optimizer[Any] = Sgd()
 
     def __post_init__(self) -> None:
         if isinstance(self.optimizer, Sgd):

@@ -26,7 +26,6 @@ from torch import Tensor
 
 from fedpriv.checks import Count, Fraction, NonNegative, Positive, checked
 from fedpriv.plugins import Entry
-from fedpriv.storage.identity import ADDED
 from fedpriv.strategies.base import Memory, Network, Oracle, Strategy, Weighting
 from fedpriv.strategies.optimizers import ClientOptimizerState, Optimizer, Sgd
 from fedpriv.strategies.outputs import Average, Ema, last_or_average
@@ -60,8 +59,8 @@ class LocalSteps:
     local_steps: Count = 1
     proximal: NonNegative = 0.0
     weighting: Weighting = "examples"
-    optimizer: Optimizer[Any] = field(default=Sgd(), metadata=ADDED)
-    optimizer_state: OptimizerState = field(default="reset", metadata=ADDED)
+    optimizer: Optimizer[Any] = Sgd()
+    optimizer_state: OptimizerState = "reset"
 
     @property
     def linear(self) -> bool:

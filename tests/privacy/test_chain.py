@@ -43,7 +43,7 @@ def test_the_chain_can_be_checked_by_its_description_alone(path: Path) -> None:
         seal = hmac.new(KEY, before.encode(), hashlib.sha256).hexdigest()[:32]
         assert json.loads('{"chain":' + rest) == {"chain": before, "seal": seal}
     assert [record.round for record in read_ledger(path)] == list(range(6))
-    assert json.loads(path.read_text().splitlines()[0])["fedpriv_ledger"] == 5
+    assert json.loads(path.read_text().splitlines()[0])["fedpriv_ledger"] == 7
 
 
 def test_the_edits_are_of_all_fields() -> None:
@@ -73,7 +73,7 @@ EDITS = {
     "an empty line": (lambda lines: [*lines[:3], b"", *lines[3:]], 4),
     "a space": (lambda lines: [*lines[:3], lines[3].replace(b'":', b'": ', 1), *lines[4:]], 4),
     "header": (lambda lines: [lines[0].replace(b'"n_clients": 2', b'"n_clients": 3'), *lines[1:]], 1),
-    "no links": (lambda lines: [json.dumps({"fedpriv_ledger": 3}).encode(), *lines[1:]], 1),
+    "no links": (lambda lines: [json.dumps({"fedpriv_ledger": 7}).encode(), *lines[1:]], 1),
 }
 
 
@@ -111,21 +111,6 @@ def test_a_resumed_ledger_has_the_same_links(path: Path) -> None:
         ledger.open(Release(record_of(index), torch.full((2,), index / 2)))
         assert ledger.mark == LedgerPosition(index + 1, found.head(index + 1))
     assert path.read_bytes() == whole
-
-
-@pytest.mark.parametrize("number", [1, 2])
-def test_earlier_formats_are_read_and_go_on_without_a_chain(path: Path, number: int) -> None:
-    header, *records = lines_of(path)
-    later = ("attempt", "shared") if number == 1 else ()
-    old = [header | {"fedpriv_ledger": number}, *({k: v for k, v in r.items() if k not in later} for r in records)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in old))
-    found = LedgerFile.read(path)
-    assert (found.chained, found.altered, found.head(3), len(found.records)) == (False, None, None, 6)
-    ledger = Ledger.resume(path, Accountant(2, 1e-5), 6)
-    ledger.open(Release(record_of(6, shared=found.records[0].shared), torch.ones(2)))
-    assert ledger.mark == LedgerPosition(7, None)
-    assert "chain" not in path.read_text()
-    assert len(read_ledger(path)) == 7
 
 
 def test_facts_are_linked_whatever_their_layout() -> None:

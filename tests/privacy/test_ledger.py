@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from forging import plain
+from forging import plain, rewrite
 from privacy_worlds import Listener, blank, clients_of, digits_of, record, with_record
 from torch import Tensor
 
@@ -19,7 +19,7 @@ from fedpriv.clients.data_fingerprints import DataFingerprints
 from fedpriv.privacy.accounting.accountant import Accountant, account
 from fedpriv.privacy.accounting.plan_filter import PlanFilter
 from fedpriv.privacy.ledger import Ledger, Release
-from fedpriv.privacy.ledger_file import read_ledger
+from fedpriv.privacy.ledger_file import FORMAT, read_ledger
 from fedpriv.privacy.record import Record
 from fedpriv.strategies.fedavg import AddMeanUpdate
 
@@ -57,7 +57,7 @@ def stopped(folder: Path, stop: int = 5) -> Path:
 def test_a_run_writes_a_header_and_one_line_for_each_release(tmp_path: Path) -> None:
     path = stopped(tmp_path)
     header, *lines = path.read_text().splitlines()
-    assert plain(json.loads(header)) == {"fedpriv_ledger": 5, "n_clients": 2, "delta": 1e-5, "planned": 8}
+    assert plain(json.loads(header)) == {"fedpriv_ledger": FORMAT, "n_clients": 2, "delta": 1e-5, "planned": 8}
     records = read_ledger(path)
     assert [record.round for record in records] == list(range(5))
     assert [json.loads(record.to_json()) for record in records] == [plain(json.loads(line)) for line in lines]
@@ -202,7 +202,7 @@ def test_a_record_with_a_field_of_another_kind_is_damaged(tmp_path: Path, field:
     """It would be priced as something else, or break what reads it."""
     path = tmp_path / "ledger.jsonl"
     raw = json.loads(record_of(0).to_json()) | {field: value}
-    path.write_text('{"fedpriv_ledger": 2, "n_clients": 1, "delta": 1e-05}\n' + json.dumps(raw) + "\n")
+    rewrite(path, [{"fedpriv_ledger": FORMAT, "n_clients": 1, "delta": 1e-5}, raw])
     with pytest.raises(fp.LedgerError, match="line 2 is damaged"):
         read_ledger(path)
 
@@ -218,10 +218,10 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     "header",
     [
         '{"fedpriv_ledger": "2", "n_clients": 1, "delta": 1e-05}',
-        '{"fedpriv_ledger": 2, "n_clients": 1.5, "delta": 1e-05}',
-        '{"fedpriv_ledger": 2, "n_clients": 0, "delta": 1e-05}',
-        '{"fedpriv_ledger": 2, "n_clients": 1, "delta": 1}',
-        '{"fedpriv_ledger": 2, "n_clients": 1, "delta": NaN}',
+        '{"fedpriv_ledger": 7, "n_clients": 1.5, "delta": 1e-05}',
+        '{"fedpriv_ledger": 7, "n_clients": 0, "delta": 1e-05}',
+        '{"fedpriv_ledger": 7, "n_clients": 1, "delta": 1}',
+        '{"fedpriv_ledger": 7, "n_clients": 1, "delta": NaN}',
         '{"fedpriv_ledger": true, "n_clients": 1, "delta": 1e-05}',
     ],
 )
@@ -232,10 +232,11 @@ def test_a_header_of_another_kind_is_none(tmp_path: Path, header: str) -> None:
         read_ledger(path)
 
 
-def test_a_ledger_of_a_later_format_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [1, FORMAT - 1, 99])
+def test_a_ledger_of_another_format_is_refused(tmp_path: Path, number: int) -> None:
     path = tmp_path / "ledger.jsonl"
-    path.write_text('{"fedpriv_ledger": 99, "n_clients": 1, "delta": 1e-05}\n')
-    with pytest.raises(fp.LedgerError, match="is of format 99"):
+    rewrite(path, [{"fedpriv_ledger": number, "n_clients": 1, "delta": 1e-5}, json.loads(record_of(0).to_json())])
+    with pytest.raises(fp.LedgerError, match=f"is of format {number}, and this fedpriv reads format {FORMAT} alone"):
         read_ledger(path)
 
 
@@ -337,16 +338,6 @@ def test_no_noise_comes_twice_however_a_run_is_resumed(tmp_path: Path) -> None:
     assert [len(answers) for answers in heard.values()] == [8, 3, 2]
     every = torch.stack([answer.flatten() for answers in heard.values() for answer in answers])
     assert len(torch.unique(every, dim=0)) == len(every)
-
-
-def test_a_ledger_of_format_1_is_read(tmp_path: Path) -> None:
-    """What it does not tell is said to be unknown, for its neighbours may have had their sizes in common."""
-    path = tmp_path / "ledger.jsonl"
-    raw = json.loads(Record(0, "gradient", 0, "gaussian", 1.0, "sample", "add_remove").to_json())
-    del raw["attempt"], raw["shared"]
-    path.write_text('{"fedpriv_ledger": 1, "n_clients": 1, "delta": 1e-05}\n' + json.dumps(raw) + "\n")
-    (record,) = read_ledger(path)
-    assert (record.attempt, record.shared) == (0, "not recorded")
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

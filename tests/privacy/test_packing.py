@@ -11,13 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from forging import rewrite
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedpriv as fp
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger, Release
-from fedpriv.privacy.ledger_file import LedgerFile, read_ledger
+from fedpriv.privacy.ledger_file import FORMAT, LedgerFile, read_ledger
 from fedpriv.privacy.record import Record
 
 RECORD = Record(0, "message", 0, "gaussian", 5.0, "client", "replace_one")
@@ -40,7 +41,7 @@ def test_what_is_packed_is_read_back(clients: list[int], data: st.DataObject) ->
         values = data.draw(st.lists(st.floats(0.1, 1e6), min_size=1, max_size=5))
         each = tuple(values[i % len(values)] for i in range(len(clients)))
         record = replace(record, noise_multiplier=each, rate=tuple(1 / (1 + value) for value in each))
-    assert Record.from_json(record.to_json()) == record == Record.from_json(record.to_json({}))
+    assert Record.from_json(record.to_json()) == record
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def test_numbers_of_clients_of_few_sizes_take_little() -> None:
     sizes = np.random.default_rng(2).integers(10, 30, len(HALF))
     each = tuple((5.0 / sizes).tolist())
     record = replace(RECORD, clients=HALF, noise_multiplier=each)
-    assert len(record.to_json()) < 8000 < len(record.to_json({})) / 10
+    assert len(record.to_json()) < 8000 < len(json.dumps(vars(record), default=str)) / 10
 
 
 def test_short_and_unordered_lists_stay_readable() -> None:
@@ -97,15 +98,13 @@ def test_the_format_is_what_is_said_of_it() -> None:
 def test_a_damaged_list_is_refused(tmp_path: Path, changed: dict[str, object]) -> None:
     path = tmp_path / "ledger.jsonl"
     raw = json.loads(RECORD.to_json()) | changed
-    path.write_text('{"fedpriv_ledger": 2, "n_clients": 3, "delta": 1e-05}\n' + json.dumps(raw) + "\n")
+    rewrite(path, [{"fedpriv_ledger": FORMAT, "n_clients": 3, "delta": 1e-5}, raw])
     with pytest.raises(fp.LedgerError, match="line 2 is damaged"):
         read_ledger(path)
 
 
-@pytest.mark.parametrize("number", [3, 4, 5])
-def test_a_ledger_goes_on_in_the_format_in_which_it_began(tmp_path: Path, number: int) -> None:
-    """An earlier fedpriv can still read what it began."""
-    path, header = tmp_path / "ledger.jsonl", {"fedpriv_ledger": number, "n_clients": N, "delta": 1e-5}
+def test_a_ledger_goes_on_with_lists_in_few_bytes(tmp_path: Path) -> None:
+    path, header = tmp_path / "ledger.jsonl", {"n_clients": N, "delta": 1e-5}
     first = Ledger(Accountant(N, 1e-5), path, header, b"digests", b"seals")
     first.open(Release(RECORD, torch.zeros(2)))
     ledger = Ledger.resume(path, Accountant(N, 1e-5), 1, digest_key=b"digests", seal_key=b"seals")
@@ -113,7 +112,7 @@ def test_a_ledger_goes_on_in_the_format_in_which_it_began(tmp_path: Path, number
     found = LedgerFile.read(path)
     assert found.altered is None
     assert found.records == ledger.records
-    assert isinstance(json.loads(found.texts[1])["clients"], list) == (number < 5)
+    assert isinstance(json.loads(found.texts[1])["clients"], str)
     again = Ledger.resume(path, Accountant(N, 1e-5), 1, digest_key=b"digests", seal_key=b"seals")
     again.open(Release(replace(RECORD, round=1, clients=HALF), torch.zeros(2)))  # equal to the one on record
     assert not again.replays

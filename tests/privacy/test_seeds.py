@@ -169,20 +169,14 @@ def test_a_given_secret_is_said() -> None:
     assert not any("secret_seed" in warning for warning in quiet.warnings)
 
 
-def test_secure_is_read_and_said_to_have_no_effect() -> None:
-    with pytest.warns(FutureWarning, match="no effect"):
-        privacy = fp.Privacy(epsilon=1, secure=True)
-    assert privacy == fp.Privacy(epsilon=1) == replace(privacy, delta=1e-5)
-
-
 def test_no_file_but_the_checkpoint_holds_the_secret(tmp_path: Path) -> None:
     secret = 81_985_529_216_486_895
     config = Path(__file__).parents[1] / "run.yaml"
-    options = ["rounds=2", f"secret_seed={secret}", "privacy.secure=true", "--out", str(tmp_path / "run")]
+    options = ["rounds=2", f"secret_seed={secret}", "--out", str(tmp_path / "run")]
     done = CliRunner().invoke(app, ["train", str(config), *options])
     assert done.exit_code == 0, done.output
     said = " ".join(done.output.split())
-    assert "whoever knows it can subtract the noise" in said and "privacy.secure has no effect" in said
+    assert "whoever knows it can subtract the noise" in said
     shown = [str(secret).encode(), f"{secret:x}".encode()]
     for file in (path for path in (tmp_path / "run").rglob("*") if path.is_file() and path.name != "checkpoint.pt"):
         assert not any(text in file.read_bytes() for text in shown), file
@@ -249,20 +243,6 @@ def test_a_secret_cohort_answers_once_a_round_after_a_resume_too() -> None:
     ledger.open(Release(drawn, torch.zeros(4, 3)))
     with pytest.raises(fp.PrivacyError, match="answered already"):
         ledger.open(Release(replace(drawn, index=1), torch.zeros(4, 3)))
-
-
-def test_a_ledger_of_format_1_is_read_as_the_first_attempt(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.jsonl"
-    line = record(0).to_json().replace(',"attempt":0', "")
-    assert "attempt" not in line
-    path.write_text(f'{{"fedpriv_ledger": 1, "n_clients": 4}}\n{line}\n')
-    assert read_ledger(path) == [record(0)]
-    resumed = Ledger.resume(path, Accountant(4, 1e-5), keep=1)
-    with pytest.raises(fp.PrivacyError, match="answered already"):
-        resumed.open(Release(record(0), torch.zeros(4, 3)))
-    path.write_text('{"fedpriv_ledger": 99}\n')
-    with pytest.raises(fp.LedgerError, match="format 99"):
-        read_ledger(path)
 
 
 def test_a_checkpoint_of_an_earlier_version_says_why_it_cannot_go_on(tmp_path: Path) -> None:
