@@ -637,7 +637,9 @@ def first_state(experiment: Experiment, run: OpenRun, data: LocalData, store: St
     local_state = None
     if run.state is not None:
         local_state = sharding.shard_state(run.state, data.shard, mesh)
-    return store.begin(experiment.strategy, data.start.expand(len(data.population), -1), local_state)
+    # a process without clients has one row, too: that of the client whose model it borrows
+    n_rows = len(data.population.clients)
+    return store.begin(experiment.strategy, data.start.expand(n_rows, -1), local_state)
 
 
 def seconds_before(run: OpenRun) -> float:

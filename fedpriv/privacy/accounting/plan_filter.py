@@ -28,7 +28,7 @@ from fedpriv.privacy.accounting.spent import round_up
 if TYPE_CHECKING:
     from fedpriv.privacy.record import Record
 
-SLACK = 1e-9  # a planned noise level and the one used may differ in their last bits
+SLACK = 1e-12  # a planned noise level and the one used may differ in their last bits, as sums of prices do
 
 
 class UnplannedRelease(PrivacyError):
@@ -155,7 +155,7 @@ class PlanFilter:
         whole_plan = self.accountant.n_records == 0
         if self._limit is None or (self._fits and whole_plan):
             return range(first, last + 1)
-        n_allowed = count_that_fit(self.accountant, [_with_slack(slot.cost) for slot in coming], self._limit)
+        n_allowed = count_that_fit(self.accountant, [slot.cost for slot in coming], self._limit)
         if n_allowed == 0:
             return range(0)
         return range(first, coming[n_allowed - 1].position + 1)
@@ -176,7 +176,7 @@ class PlanFilter:
 
 def n_within(accountant: Accountant, coming: Sequence[Record], limit: float) -> int:
     """How many of the coming releases, the first ones, stay within a limit; see `count_that_fit`."""
-    return count_that_fit(accountant, [_with_slack(cost_of(record, accountant.n_clients)) for record in coming], limit)
+    return count_that_fit(accountant, [cost_of(record, accountant.n_clients) for record in coming], limit)
 
 
 def count_that_fit(accountant: Accountant, coming: Sequence[PrivacyCost], limit: float) -> int:
@@ -232,12 +232,6 @@ def _is_planned(record: Record, planned: Record) -> bool:
     }
     same_kind = replace(record, **neutral) == replace(planned, **neutral)
     return same_kind and record.bound <= planned.bound * (1 + SLACK)
-
-
-def _with_slack(cost: PrivacyCost) -> PrivacyCost:
-    """The cost with noise that is smaller by as much as a release's may be smaller than planned."""
-    events = tuple(event._replace(noise=event.noise * (1 - SLACK)) for event in cost.events)
-    return PrivacyCost(cost.clients, events)
 
 
 def _key(record: Record) -> tuple[int, str, int]:
