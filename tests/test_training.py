@@ -99,7 +99,7 @@ def test_no_round_reports_more_than_the_limit_that_is_enforced() -> None:
     training = fp.Training(digits_clients(), fp.fedavg(1.0), privacy, rounds=20)
     reports = list(training)
     assert len(reports) == 20
-    assert float(training.ledger._guard.epsilon().max()) > 1.0
+    assert float(training.ledger._guard.accountant.epsilon().max()) > 1.0
     assert training.spent().epsilon <= reports[-1].epsilon <= 1.0
 
 

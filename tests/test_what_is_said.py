@@ -186,8 +186,9 @@ def test_a_round_shows_a_bound_that_is_tight_enough_to_read(privacy: fp.Privacy,
         assert value <= 1.001 * truth or (rounds > 3 and value <= truth + true[-1] / 8)
 
 
-def test_a_run_that_leaves_its_plan_shows_no_less_than_it_spent() -> None:
-    """A release outside the plan makes the plan's prefix worthless as a bound."""
+@pytest.mark.parametrize("target", [None, 50.0])
+def test_what_a_strategy_asks_beyond_its_dry_run_is_refused(target: float | None) -> None:
+    """With and without a target: a run is held to its plan."""
 
     @dataclass(frozen=True)
     class AsksAgain:
@@ -205,12 +206,12 @@ def test_a_run_that_leaves_its_plan_shows_no_less_than_it_spent() -> None:
     training = fp.Training(
         clients(),
         replace(plain, local_step=AsksAgain(plain.local_step)),  # pyright: ignore
-        fp.Privacy(noise_multiplier=2.0, delta=1e-3, sampling=fp.Poisson(0.3)),
+        fp.Privacy(epsilon=target, noise_multiplier=2.0, delta=1e-3, sampling=fp.Poisson(0.3)),
         rounds=4,
     )
-    for report in training:
-        assert len(training.ledger.records) == 2 * report.round == report.releases
-        assert report.epsilon >= training.spent().epsilon
+    with pytest.raises(fp.PrivacyError, match="round 0, gradient: the plan has no such answer"):
+        list(training)
+    assert len(training.ledger.records) == 1
 
 
 # --- one run, one epsilon --------------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ from torch.utils.data import TensorDataset
 import fedpriv as fp
 from fedpriv.models import Loss, SoftmaxRegression, cross_entropy
 
-EXAMPLES, MOST_ROUNDS = 10_000, 10**6
+EXAMPLES = 10_000
+MOST_ROUNDS = 20_000  # all of them are planned before the first
 
 
 def oracle_step(batch: int, effort: Effort) -> Found:
@@ -41,7 +42,7 @@ def asks(model: nn.Module, x: Tensor, y: Tensor, rate: float) -> Callable[[], ob
     """One question to the oracle of a run, in a new round each time."""
     clients = fp.make_clients(model, Loss(cross_entropy), [TensorDataset(x, y)])
     privacy = fp.Privacy(noise_multiplier=1.0, sampling=fp.Poisson(rate), clip=fp.Clip(opponents.CLIP))
-    oracle = fp.Training(clients, fp.fedavg(0.1), privacy, rounds=2).oracle
+    oracle = fp.Training(clients, fp.fedavg(0.1), privacy, rounds=MOST_ROUNDS).oracle
     everyone, params = torch.arange(1), torch.cat([p.detach().flatten() for p in model.parameters()]).unsqueeze(0)
     rounds = iter(range(MOST_ROUNDS))
 

@@ -421,7 +421,7 @@ def load_data(experiment: Experiment, run: OpenRun, public: EvaluationData, mesh
     Raises:
         ConfigError: data, loss and model do not fit together.
         DataError: examples cannot be read or used.
-        PrivacyError: test data are copies of training data, or examples have several owners.
+        PrivacyError: examples have several owners.
         FedprivError: the run goes on from one with other data, or another model.
     """
     clients, compute, origin = experiment.clients, experiment.compute, run.origin
@@ -438,7 +438,6 @@ def load_data(experiment: Experiment, run: OpenRun, public: EvaluationData, mesh
     check_kinds(mesh.world.all_gather_object(population.kind))
     sharding.check_replicated(lambda: ownership.example_fingerprints(population), mesh)
     fingerprints = _check_same_data(population, run, mesh)
-    _check_test_data(public, population, experiment.privacy, mesh)
 
     # model and loss: the same everywhere, right for single examples, and fast where that gives the same numbers
     start = population.start_alike(mesh.world.broadcast(population.start_alike))
@@ -493,9 +492,12 @@ def prepare_evaluation(
     Raises:
         ConfigError: test data or metrics do not fit the model; or the run that is to be extended ended for a reason
             that would end this one at once.
+        DataError: test data cannot be read or used.
+        PrivacyError: test data are copies of training data.
     """
     population, origin = data.population, run.origin
     evaluator = public.evaluator(population.model, population.loss, batched=experiment.compute.backend != "loop")
+    _check_test_data(public, population, experiment.privacy, mesh)
     if evaluator is not None:
         evaluator.try_out(data.start)
     stored, first_nonfinite = {}, dict[str, int]()
