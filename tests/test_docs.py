@@ -62,8 +62,9 @@ def test_readme_example_is_short():
 
 def test_readme_is_short_and_begins_with_what_comes_first():
     text = (ROOT / "README.md").read_text()
-    assert len(text.splitlines()) <= 150
-    assert re.findall(r"^## (.*)", text, flags=re.MULTILINE)[:2] == ["Install", "In Python"]
+    assert len(text.splitlines()) <= 90
+    assert re.findall(r"^## (.*)", text, flags=re.MULTILINE)[:2] == ["Install", "On the command line"]
+    assert text.index("```python") < text.index("first_run.png") < text.index("## Install")
 
 
 def test_every_page_is_in_the_site():
