@@ -56,7 +56,7 @@ from .runs.total import total
 from .runs.train import train
 from .runs.training import Training
 from .strategies.adaptive_clipping import adaptive_clipping
-from .strategies.admm import Ball, Box, OutputNoise, Prox, Trust, inexact_admm
+from .strategies.admm import BallSet, BoxSet, OutputNoise, Prox, Trust, inexact_admm
 from .strategies.augmented_lagrangian import proximal_al
 from .strategies.base import Strategy
 from .strategies.dpsgd import decentralized_sgd
@@ -83,9 +83,9 @@ __all__ = [
     "AnchorBudget",
     "Augmentation",
     "Averaged",
-    "Ball",
+    "BallSet",
     "Banded",
-    "Box",
+    "BoxSet",
     "Budget",
     "BudgetExhausted",
     "Central",

@@ -44,7 +44,7 @@ def are_allowed() -> bool:
 
 
 @dataclass(frozen=True)
-class Entry(Generic[T]):
+class RegistryEntry(Generic[T]):
     """One row of a registry.
 
     Args:
@@ -56,7 +56,7 @@ class Entry(Generic[T]):
     description: str
 
 
-R = TypeVar("R", bound=Entry[Any])
+R = TypeVar("R", bound=RegistryEntry[Any])
 
 
 class Registry(Mapping[str, R]):
@@ -75,7 +75,7 @@ class Registry(Mapping[str, R]):
         rows: Mapping[str, R],
         makes: tuple[type, ...],
         group: str | None = None,
-        row: Callable[[Callable[..., Any], str], R] = Entry,
+        row: Callable[[Callable[..., Any], str], R] = RegistryEntry,
     ) -> None:
         self.makes, self._rows, self._group, self._row = makes, dict(rows), group, row
 

@@ -188,6 +188,50 @@ def test_a_violation_in_a_sub_folder_is_found(line: str, tmp_path: Path):
     assert strategies(tmp_path) == [long]
 
 
+SETTINGS_ROOMS = ("clients", "data", "models", "network", "privacy", "problems", "strategies")
+
+
+def test_no_two_classes_that_may_be_settings_have_one_name():
+    """Digests of settings name a class without its module: two of one name could share noise."""
+    files: dict[str, list[str]] = {}
+    for path in SOURCES:
+        if inside(path).split("/")[0] in SETTINGS_ROOMS:
+            for node in tree(path).body:
+                if isinstance(node, ast.ClassDef):
+                    files.setdefault(node.name, []).append(inside(path))
+    twice = {name: where for name, where in files.items() if len(where) > 1}
+    assert not twice, f"give each a name of its own: {twice}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=inside)
+def test_no_two_functions_inside_one_have_one_name(path: Path):
+    """Digests name fedpriv's functions, also those that settings hold as closures, and leave out their code."""
+    for outer in ast.walk(tree(path)):
+        if isinstance(outer, ast.FunctionDef):
+            names = [node.name for node in ast.walk(outer) if isinstance(node, ast.FunctionDef) and node is not outer]
+            assert len(names) == len({*names}), f"{where(path, outer)} has two functions of one name: {names}"
+
+
+def test_functions_are_short_and_take_few_arguments():
+    """A body fits a screen; who takes more than twelve arguments takes an object of options."""
+    options = {"tune", "hugging_face"}  # a command's flags; a data set's options
+    for path in SOURCES:
+        for node in ast.walk(tree(path)):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            body = node.body[1:] if ast.get_docstring(node) else node.body
+            length = node.body[-1].end_lineno - body[0].lineno + 1 if body else 0  # pyright: ignore
+            assert length <= 60, f"{where(path, node)} {node.name} has {length} lines"
+            taken = len(node.args.args) + len(node.args.kwonlyargs) + len(node.args.posonlyargs)
+            assert taken <= 12 or node.name in options, f"{where(path, node)} {node.name} takes {taken} arguments"
+
+
+def test_decisions_are_statements():
+    """Conditional expressions are for the shortest values; at 1 080 of them nobody could follow."""
+    count = sum(isinstance(node, ast.IfExp) for path in SOURCES for node in ast.walk(tree(path)))
+    assert count < 400, f"{count} conditional expressions"
+
+
 def test_no_two_files_of_tests_have_one_name():
     """Pytest imports them by that name: of two it collects neither, and no other test runs."""
     names = [path.name for path in sources(ROOT / "tests") if path.name != "conftest.py"]

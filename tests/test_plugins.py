@@ -18,7 +18,7 @@ from fedpriv.config import load_config
 from fedpriv.errors import ConfigError
 from fedpriv.models import MODELS
 from fedpriv.network.activity import ACTIVITIES, Activity, Always
-from fedpriv.plugins import Entry, Registry, build, checked, find, resolve_object
+from fedpriv.plugins import Registry, RegistryEntry, build, checked, find, resolve_object
 from fedpriv.problems.constraints import CONSTRAINTS, ClassLossAtMost, Constraint, LossAtMost
 
 RUN = Path(__file__).with_name("run.yaml")
@@ -37,7 +37,7 @@ def unannotated(left):
     raise AssertionError("called before it was checked")
 
 
-REGISTRY: Registry[Entry[Any]] = Registry({"pair": Entry(pair, "two numbers")}, (Pair,))
+REGISTRY: Registry[RegistryEntry[Any]] = Registry({"pair": RegistryEntry(pair, "two numbers")}, (Pair,))
 
 
 @pytest.mark.usefixtures("allow_plugins")

@@ -14,7 +14,7 @@ import pytest
 from test_cli import fedpriv, refused, trained
 
 from fedpriv.reports.pages import WRITERS, html, markdown, pdf
-from fedpriv.reports.statement import Section, Statement
+from fedpriv.reports.statement import Statement, StatementSection
 
 FEDAVG = "strategy={name: fedavg, learning_rate: 0.5}"
 SHORT = ("data.partition.n_clients=4", "rounds=3")
@@ -136,7 +136,7 @@ def test_other_trust_and_no_noise_are_said(settings: tuple[str, ...], said: list
 
 def test_names_from_data_are_shown_and_not_obeyed():
     rows = (("name|of <b>it</b>", "<script>alert(1)</script> | 多"),)
-    page = Statement("<i>t</i>", "s & t", (Section("q?", ("<p>",), rows, (("a", "b"), ("1", "|")), ("n",)),))
+    page = Statement("<i>t</i>", "s & t", (StatementSection("q?", ("<p>",), rows, (("a", "b"), ("1", "|")), ("n",)),))
     web, text = html(page).decode(), markdown(page).decode()
     assert "<script>" not in web and "&lt;script&gt;" in web and "<i>" not in web
     assert "name\\|of" in text and "\\| 多" in text

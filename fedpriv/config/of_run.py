@@ -5,22 +5,22 @@ from __future__ import annotations
 from fedpriv.config.building import outline, planned
 from fedpriv.config.files import load_config
 from fedpriv.errors import FedprivError
-from fedpriv.reports.spendings import Plan, ended_early
+from fedpriv.reports.spendings import PlannedSpending, ended_early
 from fedpriv.runs.planning import FirstPart
 from fedpriv.runs.run_accountant import rest_of
 from fedpriv.runs.run_files import RunFiles
 
 
-def plan_of(files: RunFiles) -> Plan:
+def plan_of(files: RunFiles) -> PlannedSpending:
     """What is known of a run besides its files, as far as its configuration can be read here."""
     if files.config is None:
-        return Plan()
+        return PlannedSpending()
     try:
         config = load_config(files.folder / "config.yaml")
         sizes = outline(config).sizes
         if not ended_early(files) or files.result is None or files.checkpoint is None:
-            return Plan(sizes=sizes)
+            return PlannedSpending(sizes=sizes)
         plan = planned(config, files.checkpoint.randomness().seed, FirstPart.of(files.ledger))
     except FedprivError:
-        return Plan()
-    return Plan(tuple(rest_of(plan, files.result["rounds"])), sizes)
+        return PlannedSpending()
+    return PlannedSpending(tuple(rest_of(plan, files.result["rounds"])), sizes)

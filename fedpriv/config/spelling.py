@@ -124,7 +124,9 @@ SPELLINGS: Mapping[Any, Any] = {
     Union[Rate, None]: Union[rates.spelled(Positive, StepSize), None],  # noqa: UP007 - made at run time
     RateOrInfinite: rates.spelled(PositiveOrInfinite, Decay),
     PenaltyRate: rates.spelled(Positive, Penalty),
-    admm.Everywhere | admm.Box | admm.Ball: by_kind(everywhere=admm.Everywhere, box=admm.Box, ball=admm.Ball),
+    admm.Everywhere | admm.BoxSet | admm.BallSet: by_kind(
+        everywhere=admm.Everywhere, box=admm.BoxSet, ball=admm.BallSet
+    ),
 }
 
 

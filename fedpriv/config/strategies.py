@@ -15,7 +15,7 @@ from typing import Any
 
 from fedpriv import published, strategies
 from fedpriv.config.spelling import wrapped
-from fedpriv.plugins import Entry, Registry
+from fedpriv.plugins import Registry, RegistryEntry
 from fedpriv.published.recipe import Recipe, Variants
 from fedpriv.strategies.base import Strategy
 
@@ -23,7 +23,7 @@ CONTEXT = ("rounds", "epsilon_bar", "active_fraction")
 
 
 @dataclass(frozen=True)
-class StrategyEntry(Entry[Strategy | Recipe]):
+class StrategyEntry(RegistryEntry[Strategy | Recipe]):
     """One strategy: its builder, a line about it, and its published variants."""
 
     variants: Variants = field(default_factory=Variants)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedpriv import plugins
 from fedpriv.checks import checked
-from fedpriv.data.base import DatasetEntry, Facts, Split, check_dataset, labels_of
+from fedpriv.data.base import DataFacts, DatasetEntry, Split, check_dataset, labels_of
 from fedpriv.data.covertype import covertype
 from fedpriv.data.csv_file import csv
 from fedpriv.data.digits import digits
@@ -21,8 +21,8 @@ from fedpriv.errors import ConfigError
 
 __all__ = [
     "DATASETS",
+    "DataFacts",
     "DatasetEntry",
-    "Facts",
     "RowDataset",
     "Split",
     "TableEncoder",
@@ -36,9 +36,9 @@ _OWN = {
     "csv": DatasetEntry(csv, "your own table, from comma-separated files and public ranges"),
     "hf": DatasetEntry(hugging_face, "your own files of Hugging Face's datasets: save_to_disk, Parquet, CSV, JSON"),
     "libsvm": DatasetEntry(libsvm, "your own files in LIBSVM's sparse text format, such as a9a"),
-    "digits": DatasetEntry(digits, "scikit-learn's 8x8 digits; needs no file", Facts(1437, (1, 8, 8), 10)),
+    "digits": DatasetEntry(digits, "scikit-learn's 8x8 digits; needs no file", DataFacts(1437, (1, 8, 8), 10)),
     "sensors": DatasetEntry(sensors, "simulated sensors that look at one point, regression; needs no file"),
-    "mnist": DatasetEntry(mnist, "MNIST, 28x28, 60000 train and 10000 test images", Facts(60000, (1, 28, 28), 10)),
+    "mnist": DatasetEntry(mnist, "MNIST, 28x28, 60000 train and 10000 test images", DataFacts(60000, (1, 28, 28), 10)),
     "adult": DatasetEntry(adult, "UCI Adult (census income), 38 features and a constant, 2 classes"),
     "breast_cancer": DatasetEntry(breast_cancer, "UCI breast cancer, original or diagnostic, 2 classes"),
     "monks": DatasetEntry(monks, "UCI monks-1, 17 one-hot features, 2 classes"),

@@ -20,7 +20,7 @@ from torch.nn import functional
 from fedpriv.checks import Count, Fraction, NonNegative, Probability, checked
 from fedpriv.errors import ConfigError, DataError, in_short
 from fedpriv.nested import Nested, each, first, leaves, structure
-from fedpriv.plugins import Entry, Registry
+from fedpriv.plugins import Registry, RegistryEntry
 from fedpriv.randomness.borrowed import global_generators
 
 Function = Callable[[Any], Any]
@@ -241,9 +241,9 @@ def _form(value: object, skip: int = 0) -> str:
 
 AUGMENTATIONS = Registry(
     {
-        "flip": Entry(Flip, "images left to right"),
-        "crop": Entry(Crop, "images padded with zeros and cut out again at a random place"),
-        "affine": Entry(Affine, "images turned, moved, scaled and sheared"),
+        "flip": RegistryEntry(Flip, "images left to right"),
+        "crop": RegistryEntry(Crop, "images padded with zeros and cut out again at a random place"),
+        "affine": RegistryEntry(Affine, "images turned, moved, scaled and sheared"),
     },
     (Transform,),
     "fedpriv.augmentations",

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, TensorDataset
 from fedpriv.checks import checked
 from fedpriv.data.transforms import TransformName, apply
 from fedpriv.errors import DataError
-from fedpriv.plugins import Entry
+from fedpriv.plugins import RegistryEntry
 
 
 class ExactOnly(TensorDataset):
@@ -60,7 +60,7 @@ class Split:
 
 @checked("data")
 @dataclass(frozen=True)
-class Facts:
+class DataFacts:
     """What everybody knows of a data set: what it is, whoever loads it and with whatever options.
 
     Attributes:
@@ -76,7 +76,7 @@ class Facts:
 
 @checked("data")
 @dataclass(frozen=True)
-class DatasetEntry(Entry[Split]):
+class DatasetEntry(RegistryEntry[Split]):
     """A row of the table of data sets.
 
     Args:
@@ -85,7 +85,7 @@ class DatasetEntry(Entry[Split]):
         facts: Given where they never change: then a run is planned without reading the data.
     """
 
-    facts: Facts | None = None
+    facts: DataFacts | None = None
 
 
 def size(dataset: Dataset[Any]) -> int:

@@ -17,7 +17,7 @@ _MOST = 50  # outer rounds
 
 
 @dataclass(frozen=True)
-class Central:
+class CentralisedSolution:
     """Result of the centralised method.
 
     Attributes:
@@ -39,7 +39,7 @@ class Central:
     converged: bool
 
 
-def centralised_al(problem: ProblemValues, start: Tensor, regularizer: Proximal | None = None) -> Central:
+def centralised_al(problem: ProblemValues, start: Tensor, regularizer: Proximal | None = None) -> CentralisedSolution:
     """Solve a problem with all data in one place (He, Peng and Sun, 2024, algorithm 3).
 
     Args:
@@ -73,4 +73,4 @@ def centralised_al(problem: ProblemValues, start: Tensor, regularizer: Proximal 
             break
     with torch.no_grad():
         objective = float(problem(w.expand(n, -1))[0].sum() + h.value(w)[0])
-    return Central(w[0], mu, objective, k + 1, calls[0], time.process_time() - began, converged)
+    return CentralisedSolution(w[0], mu, objective, k + 1, calls[0], time.process_time() - began, converged)

@@ -153,11 +153,11 @@ def _loss(per_example: PerExampleLoss) -> Callable[..., nn.Module]:
     return build
 
 
-ModelEntry = plugins.Entry[nn.Module]
+ModelEntry = plugins.RegistryEntry[nn.Module]
 
 
 @dataclass(frozen=True)
-class LossEntry(plugins.Entry[nn.Module]):
+class LossEntry(plugins.RegistryEntry[nn.Module]):
     """A row of the table of losses.
 
     Args:

@@ -48,7 +48,7 @@ class VisionTransformer(nn.Module):
         self.embed = nn.Linear(input_shape[0] * patch**2, width)
         self.position = nn.Parameter(torch.empty(words, width))
         nn.init.normal_(self.position, std=0.02)
-        self.blocks = nn.ModuleList(_Block(width, heads) for _ in range(depth))
+        self.blocks = nn.ModuleList(_EncoderBlock(width, heads) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, n_classes)
 
@@ -80,7 +80,7 @@ class _Attention(nn.Module):
         return self.out((weights @ value).transpose(-3, -2).flatten(-2))
 
 
-class _Block(nn.Module):
+class _EncoderBlock(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.norm1, self.attention = nn.LayerNorm(width), _Attention(width, heads)

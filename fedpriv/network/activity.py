@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedpriv.checks import Count, Probability, Whole, checked
 from fedpriv.errors import ConfigError
 from fedpriv.network.links import Directed, Undirected
-from fedpriv.plugins import Entry, Registry, function_of_round
+from fedpriv.plugins import Registry, RegistryEntry, function_of_round
 from fedpriv.randomness.keystream import Keystream
 from fedpriv.randomness.streams import Randomness
 
@@ -177,7 +177,7 @@ class OnePeerExponential:
 
 
 @dataclass(frozen=True)
-class Function:
+class LinkFunction:
     """Links from a function of the round, which must not look at data; nodes without a link are inactive."""
 
     function: Callable[[int], Iterable[tuple[int, int]]]
@@ -233,10 +233,10 @@ def without(links: Undirected, outages: Sequence[Outage], round_index: int) -> U
 
 def _function(function: str) -> Activity:
     """`package.module:name` of a public function of the round that gives links (pairs of nodes)."""
-    return Function(function_of_round(function, Iterable, "network.activity.function"))
+    return LinkFunction(function_of_round(function, Iterable, "network.activity.function"))
 
 
-ActivityEntry = Entry[Activity]
+ActivityEntry = RegistryEntry[Activity]
 
 _ACTIVITIES = {
     "always": ActivityEntry(Always, "the whole graph, every round"),

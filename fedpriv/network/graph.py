@@ -34,7 +34,7 @@ MixingSteps = Annotated[int, Bound("must be a whole number from 1 to 1000", 1, 1
 
 
 @dataclass(frozen=True)
-class Facts:
+class GraphFacts:
     """Properties of a graph and its mixing matrix W.
 
     Attributes:
@@ -229,9 +229,9 @@ class Graph:
         self._matrix, self._cohort = to_torch(self._current, like, self.mixing_steps, cohort)
         return self._cohort
 
-    def facts(self) -> Facts:
+    def facts(self) -> GraphFacts:
         """Properties of the graph; estimates use a fixed seed."""
-        return Facts(
+        return GraphFacts(
             nodes=self.n_clients,
             links=self.graph.number_of_edges(),
             diameter=nx.diameter(self.graph),
@@ -293,7 +293,7 @@ def _settings(network: Graph) -> tuple[object, ...]:
     return network.settings
 
 
-def graph_line(facts: Facts) -> str:
+def graph_line(facts: GraphFacts) -> str:
     """A graph and its mixing matrix in one line."""
     return (
         f"{facts.nodes} nodes, {facts.links} links, {facts.mean_degree:.3g} neighbours on average, diameter "

@@ -17,7 +17,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 
 from fedpriv.errors import ConfigError
 from fedpriv.network.links import Directed, Undirected
-from fedpriv.plugins import Entry, Registry
+from fedpriv.plugins import Registry, RegistryEntry
 
 Weights = sparse.csr_array
 LinkWeight = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
@@ -153,7 +153,7 @@ def _wrong(value: str, fix: str) -> ConfigError:
     return ConfigError("network.mixing", value, fix)
 
 
-MixingEntry = Entry[Weights]
+MixingEntry = RegistryEntry[Weights]
 
 _MIXINGS = {
     "metropolis": MixingEntry(metropolis, "1 / (1 + the larger degree) on each link"),

@@ -12,7 +12,7 @@ from fedpriv import checks
 from fedpriv.checks import Count, Probability
 from fedpriv.errors import ConfigError
 from fedpriv.network.links import Undirected
-from fedpriv.plugins import Entry, Registry
+from fedpriv.plugins import Registry, RegistryEntry
 
 T = TypeVar("T")
 MOST_NODES, MOST_LINKS = 10_000, 1_000_000  # of what one process can look at within a minute or so
@@ -193,7 +193,7 @@ def _read(file: str, reader: Callable[[Path], T]) -> T:
         raise ConfigError("network.topology.file", file, f"cannot be read ({error})") from error
 
 
-GraphEntry = Entry[Undirected]
+GraphEntry = RegistryEntry[Undirected]
 
 _GRAPHS = {
     "ring": GraphEntry(ring, "each node has two neighbours"),

@@ -120,6 +120,21 @@ NOISE_DISTRIBUTIONS: dict[NoiseDistributionName, NoiseDistribution] = {
 MECHANISMS: dict[str, Mechanism] = {name: law.mechanism for name, law in NOISE_DISTRIBUTIONS.items()}
 
 
+def _check_rows(count: int, scales: Sequence[float], clients: Sequence[int]) -> None:
+    """Refuse rows that have no noise scale, or share a client and so its noise.
+
+    Raises:
+        ConfigError: a scale is not positive and finite.
+        PrivacyError: rows would share noise.
+    """
+    if any(not (math.isfinite(scale) and scale > 0) for scale in scales):
+        raise ConfigError("noise scale", min(scales), "noise must be positive and finite; use at: none for no noise")
+    if not len(set(clients)) == len(clients) == len(scales) == count:
+        raise PrivacyError(
+            f"{count} rows, {len(scales)} noise scales and clients {list(clients)}: give each row its own"
+        )
+
+
 def add_noise(
     bounded: Tensor,
     scales: Sequence[float],
@@ -156,13 +171,8 @@ def add_noise(
     low bits of noise drawn in floating point can reveal the value under it (Mironov, 2012). This is a mitigation, not
     a proof.
     """
-    if any(not (math.isfinite(s) and s > 0) for s in scales):
-        raise ConfigError("noise scale", min(scales), "noise must be positive and finite; use at: none for no noise")
     count, dim = bounded.shape
-    if not len(set(clients)) == len(clients) == len(scales) == count:
-        raise PrivacyError(
-            f"{count} rows, {len(scales)} noise scales and clients {list(clients)}: give each row its own"
-        )
+    _check_rows(count, scales, clients)
     grids = [2.0 ** (math.ceil(math.log2(scale)) - 20) for scale in scales]
     facts = torch.tensor([scales, grids], dtype=torch.float64).T
     keys = randomness.keys("noise", record.round, record.index, clients)

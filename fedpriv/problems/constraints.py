@@ -18,7 +18,7 @@ from torch import Tensor
 from fedpriv.checks import Finite, NonNegative, Probability, Ratio, Whole, checked
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.nested import Nested, first
-from fedpriv.plugins import Entry, Registry
+from fedpriv.plugins import Registry, RegistryEntry
 
 
 class Model(Protocol):
@@ -297,13 +297,13 @@ def mean_loss() -> Constraint:
 
 
 _OBJECTIVES = {
-    "mean_loss": Entry(mean_loss, "mean loss of a client's examples"),
-    "class_loss": Entry(class_loss, "mean loss of one class (Neyman-Pearson)"),
+    "mean_loss": RegistryEntry(mean_loss, "mean loss of a client's examples"),
+    "class_loss": RegistryEntry(class_loss, "mean loss of one class (Neyman-Pearson)"),
 }
 _CONSTRAINTS = {
-    "loss_at_most": Entry(LossAtMost, "mean loss of a client's examples at most a bound"),
-    "class_loss_at_most": Entry(ClassLossAtMost, "mean loss of one class at most a bound (Neyman-Pearson)"),
-    "group_loss_gap": Entry(GroupLossGap, "mean losses of two groups differ by at most a bound (fairness)"),
+    "loss_at_most": RegistryEntry(LossAtMost, "mean loss of a client's examples at most a bound"),
+    "class_loss_at_most": RegistryEntry(ClassLossAtMost, "mean loss of one class at most a bound (Neyman-Pearson)"),
+    "group_loss_gap": RegistryEntry(GroupLossGap, "mean losses of two groups differ by at most a bound (fairness)"),
 }
 OBJECTIVES = Registry(_OBJECTIVES, (Constraint,))
 CONSTRAINTS = Registry(_CONSTRAINTS, (Constraint,))

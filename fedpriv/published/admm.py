@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from fedpriv.checks import Positive, PositiveOrInfinite, Ratio, checked
-from fedpriv.plugins import Entry
+from fedpriv.plugins import RegistryEntry
 from fedpriv.privacy import claims
 from fedpriv.privacy.as_published import Published
 from fedpriv.published.recipe import Recipe, Variants
@@ -74,7 +74,7 @@ def _perturbed_objective(step: Prox | Trust, epsilon_bar: float, rounds: int, pr
 
 
 NAMES = {
-    "iadmm_output": Entry(
+    "iadmm_output": RegistryEntry(
         spread(inexact_admm, step=Prox), "inexact ADMM with noise on its output (Huang et al., the baseline)"
     )
 }

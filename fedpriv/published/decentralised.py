@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedpriv.checks import Count, NonNegative, Positive, PositiveOrInfinite, Ratio, checked
-from fedpriv.plugins import Entry
+from fedpriv.plugins import RegistryEntry
 from fedpriv.privacy import claims
 from fedpriv.privacy.as_published import Published
 from fedpriv.privacy.claims import TrackingNoise
@@ -108,9 +108,9 @@ def _both_noised(method: str, noise: TrackingNoise, rounds: int) -> Recipe:
 
 
 NAMES = {
-    "dpop": Entry(dpop, "D-PSGD with geometric steps and noise (Huang, Mitra, Vaidya, DPOP)"),
-    "pp_doagt": Entry(pp_doagt, "gradient tracking that sends two variables, in our reading (PP-DOAGT)"),
-    "diff_tv_ab": Entry(pp_doagt, "the iteration of pp_doagt; as published with its own price (Diff-TV-AB)"),
+    "dpop": RegistryEntry(dpop, "D-PSGD with geometric steps and noise (Huang, Mitra, Vaidya, DPOP)"),
+    "pp_doagt": RegistryEntry(pp_doagt, "gradient tracking that sends two variables, in our reading (PP-DOAGT)"),
+    "diff_tv_ab": RegistryEntry(pp_doagt, "the iteration of pp_doagt; as published with its own price (Diff-TV-AB)"),
 }
 VARIANTS = {
     "dual_averaging": Variants(spread(published_dual_averages, dual_map=DualMap), formula=claims.dual_averaging_stated),

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from fedpriv.checks import Count, Fraction, Positive, PositiveOrInfinite, Ratio, checked
 from fedpriv.errors import ConfigError
-from fedpriv.plugins import Entry
+from fedpriv.plugins import RegistryEntry
 from fedpriv.privacy import claims
 from fedpriv.privacy.as_published import Published
 from fedpriv.published.recipe import Recipe, Variants
@@ -194,12 +194,12 @@ def _published(printed: Printed, epochs: Epochs, step: float, regularizer: Proxi
 
 
 NAMES = {
-    "dp_gd": Entry(dp_gd, "proximal gradient descent on private gradients (Wang, Ye, Xu, DP-GD)"),
-    "dp_svrg": Entry(spread(dp_svrg, inner=Inner), "variance reduction with anchors (Wang, Ye, Xu, DP-SVRG)"),
-    "dp_svrg_plus_plus": Entry(
+    "dp_gd": RegistryEntry(dp_gd, "proximal gradient descent on private gradients (Wang, Ye, Xu, DP-GD)"),
+    "dp_svrg": RegistryEntry(spread(dp_svrg, inner=Inner), "variance reduction with anchors (Wang, Ye, Xu, DP-SVRG)"),
+    "dp_svrg_plus_plus": RegistryEntry(
         spread(dp_svrg_plus_plus, inner=Inner), "variance reduction with doubling epochs (Wang, Ye, Xu, DP-SVRG++)"
     ),
-    "dp_accmd": Entry(
+    "dp_accmd": RegistryEntry(
         spread(dp_accmd, on=OnBall), "accelerated mirror descent on an l2 or l1 ball (Wang, Ye, Xu, DP-AccMD)"
     ),
 }

@@ -11,7 +11,7 @@ from fedpriv.measuring.metrics import headlines
 from fedpriv.privacy.accounting.spent import round_up
 from fedpriv.privacy.composition import compose
 from fedpriv.reports.report import Run
-from fedpriv.reports.spendings import Plan, spending_of
+from fedpriv.reports.spendings import PlannedSpending, spending_of
 from fedpriv.runs.notebook_display import aligned
 
 _PROMISE = ("unit", "relation", "trust", "delta")
@@ -26,7 +26,7 @@ def table(runs: Sequence[Run]) -> list[str]:
     return aligned([list(rows[0]), *(list(row.values()) for row in rows)])
 
 
-def notes(runs: Sequence[Run], plans: Sequence[Plan] = ()) -> list[str]:
+def notes(runs: Sequence[Run], plans: Sequence[PlannedSpending] = ()) -> list[str]:
     """Warnings about the comparison, and the epsilon of all runs together.
 
     Args:
@@ -53,7 +53,7 @@ def notes(runs: Sequence[Run], plans: Sequence[Plan] = ()) -> list[str]:
     if same and math.isfinite(total) and len(spent) == len(runs):
         delta = math.fsum(one.delta for one in spent)
         adaptive = f"epsilon={round_up(total)} at delta={delta:.6g}"
-        plans = plans or [Plan()] * len(runs)
+        plans = plans or [PlannedSpending()] * len(runs)
         try:
             spendings = [spending_of(run.files, plan) for run, plan in zip(runs, plans, strict=True)]
             whole = compose(spendings, min(one.delta for one in spent))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
 
-from fedpriv.reports.statement import Section, Statement
+from fedpriv.reports.statement import Statement, StatementSection
 
 if TYPE_CHECKING:
     from reportlab.platypus import Flowable
@@ -70,7 +70,7 @@ def _fonts(page: Statement) -> tuple[str, str]:
     return "Helvetica", "Helvetica-Bold"
 
 
-def _flowables(number: int, part: Section, styles: Mapping[str, Any], width: float) -> list[Flowable]:
+def _flowables(number: int, part: StatementSection, styles: Mapping[str, Any], width: float) -> list[Flowable]:
     from reportlab.platypus import Paragraph
 
     found: list[Flowable] = [Paragraph(f"{number}. {escape(part.title)}", styles["heading"])]

@@ -14,7 +14,7 @@ from fedpriv.runs.run_files import RunFiles
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlannedSpending:
     """What is known of a run besides its files.
 
     Attributes:
@@ -31,7 +31,7 @@ def ended_early(files: RunFiles) -> bool:
     return files.result is not None and files.result["ended"] in STOPPED_EARLY
 
 
-def spending_of(files: RunFiles, plan: Plan) -> RunCost:
+def spending_of(files: RunFiles, plan: PlannedSpending) -> RunCost:
     """What a run is charged.
 
     Raises:

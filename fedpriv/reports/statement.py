@@ -56,7 +56,7 @@ SECRET = (
 
 
 @dataclass(frozen=True)
-class Section:
+class StatementSection:
     """A part of the page, in this order: sentences, names with values, a table whose first row is its heading, notes.
 
     Attributes:
@@ -86,7 +86,7 @@ class Statement:
 
     title: str
     summary: str
-    sections: tuple[Section, ...]
+    sections: tuple[StatementSection, ...]
 
     def to_json(self) -> dict[str, Any]:
         """The page as one JSON object."""
@@ -134,7 +134,7 @@ def statement_of(runs: Sequence[Run], spendings: Sequence[RunCost], account: Acc
     )
 
 
-def _protected(runs: Sequence[Run], spendings: Sequence[RunCost], spent: PrivacySpent) -> Section:
+def _protected(runs: Sequence[Run], spendings: Sequence[RunCost], spent: PrivacySpent) -> StatementSection:
     shared = spent.relation.partition("(")[2]
     rows = [
         ("data", "; ".join(dict.fromkeys(data_of(run.config) for run in runs))),
@@ -147,12 +147,12 @@ def _protected(runs: Sequence[Run], spendings: Sequence[RunCost], spent: Privacy
         *([("both have in common", shared.removesuffix(")"))] if shared else []),
         ("guarantee", str(spent)),
     ]
-    return Section(
+    return StatementSection(
         "Whose data, and what of them is protected?", (wording.PERSON,) if spent.unit == "sample" else (), tuple(rows)
     )
 
 
-def against(cells: Sequence[Cell], sees: Mapping[str, str] = _SEES) -> Section:
+def against(cells: Sequence[Cell], sees: Mapping[str, str] = _SEES) -> StatementSection:
     """Who could learn what, with a column for each unit; `sees` says what observers see."""
     units = list(dict.fromkeys(cell.unit for cell in cells))
     remarks, lines = dict[str, str](), dict[str, list[str]]()
@@ -168,7 +168,7 @@ def against(cells: Sequence[Cell], sees: Mapping[str, str] = _SEES) -> Section:
         *((_looking(name), sees.get(name.lstrip("0123456789 "), ""), *cells) for name, cells in lines.items()),
     )
     notes = tuple(f"[{letter}] {text}" for text, letter in remarks.items())
-    return Section("Who could learn what?", (wording.SCALE,), (), table, notes)
+    return StatementSection("Who could learn what?", (wording.SCALE,), (), table, notes)
 
 
 def unbounded(cell: Cell, since: str) -> Cell:
@@ -196,7 +196,7 @@ def _assumed(cell: Cell) -> str:
     return wording.plain(f"{stronger}{holds} {cell.assumes}{drawn}{protocol}")
 
 
-def _released(runs: Sequence[Run], spendings: Sequence[RunCost]) -> Section:
+def _released(runs: Sequence[Run], spendings: Sequence[RunCost]) -> StatementSection:
     heading = (
         "run",
         "when (UTC, by its files)",
@@ -209,7 +209,7 @@ def _released(runs: Sequence[Run], spendings: Sequence[RunCost]) -> Section:
         "Every answer about the data was noised and written down before anything was computed from it. Released "
         "besides, computed from these answers alone: messages, models, and their metrics on public test data.",
     )
-    return Section("What was released, and when?", text, (), (heading, *rows))
+    return StatementSection("What was released, and when?", text, (), (heading, *rows))
 
 
 def _of_run(run: Run, spending: RunCost) -> tuple[str, ...]:
@@ -260,7 +260,7 @@ def rests(
     assumed: Sequence[str] = (wording.ASSUMED,),
     *,
     alone: bool = False,
-) -> Section:
+) -> StatementSection:
     """What runs in one place rest on: who is trusted, what was simulated, and what is assumed besides.
 
     Args:
@@ -286,16 +286,16 @@ def rests(
         f"The noise is made of a ChaCha20 keystream, and counted by the bound {accountant!r}.",
         *assumed,
     ]
-    return Section("What does this rest on, and what was simulated?", (*said, *together, *power, *proof))
+    return StatementSection("What does this rest on, and what was simulated?", (*said, *together, *power, *proof))
 
 
-def not_covered(spent: PrivacySpent, secret: str = SECRET, tests: str = wording.TESTS) -> Section:
+def not_covered(spent: PrivacySpent, secret: str = SECRET, tests: str = wording.TESTS) -> StatementSection:
     """What no epsilon covers, and what must be kept secret."""
     more = [f"Revealed besides, and in no epsilon: {said}." for said in spent.not_covered]
-    return Section("What is not protected?", (wording.public(tests), *more, secret))
+    return StatementSection("What is not protected?", (wording.public(tests), *more, secret))
 
 
-def _others(runs: Sequence[Run], spendings: Sequence[RunCost], account: Account) -> Section:
+def _others(runs: Sequence[Run], spendings: Sequence[RunCost], account: Account) -> StatementSection:
     spent, rows = account.spent, [(name, str(own)) for name, own in account.runs]
     if len(runs) > 1:
         rows.append(("together", str(spent)))
@@ -312,7 +312,7 @@ def _others(runs: Sequence[Run], spendings: Sequence[RunCost], account: Account)
         )
     rows.append(lifetime(run.config["privacy"].get("budget") for run in runs))
     text = ("Counted here: the runs that this page names. Other runs on the same data, if there are any, add to it.",)
-    return Section(
+    return StatementSection(
         "What did all runs cost together, and what would another one cost?", (*text, *account.notes), tuple(rows)
     )
 
@@ -338,7 +338,7 @@ def made_by() -> tuple[str, str]:
     return "page made by", f"{software()}, on {wording.now()}; a ledger proves what was written down"
 
 
-def _verify(runs: Sequence[Run]) -> Section:
+def _verify(runs: Sequence[Run]) -> StatementSection:
     rows = [(f"{run.folder}: ledger", run.evidence) for run in runs]
     names = " ".join(str(run.folder) for run in runs)
     rows += [
@@ -350,7 +350,7 @@ def _verify(runs: Sequence[Run]) -> Section:
         made_by(),
     ]
     left = tuple(unfinished(run.folder) for run in runs if run.result is None)
-    return Section("How can this be verified?", left, tuple(rows))
+    return StatementSection("How can this be verified?", left, tuple(rows))
 
 
 def made_with(results: Iterable[Mapping[str, Any] | None]) -> str:

@@ -19,7 +19,7 @@ from fedpriv.clients.client_set import as_client_set, public_sizes
 from fedpriv.clients.layout import Layout, frozen
 from fedpriv.clients.public_info import PublicDataInfo
 from fedpriv.errors import ConfigError, PromiseWarning, counted
-from fedpriv.network.graph import Facts, Graph, graph_line
+from fedpriv.network.graph import Graph, GraphFacts, graph_line
 from fedpriv.network.local import Star
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.spent import PrivacySpent
@@ -92,7 +92,7 @@ class Forecast:
     frozen: int
     floats_per_round: int
     bytes_per_round: int
-    network: Facts | None
+    network: GraphFacts | None
     batches: str
     if_activity_hidden: float | None
     seconds_per_round: float | None

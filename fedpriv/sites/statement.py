@@ -17,7 +17,7 @@ from fedpriv.privacy.matrix import Cell, matrix
 from fedpriv.privacy.record import Record
 from fedpriv.reports import wording
 from fedpriv.reports.picture import draw_budget
-from fedpriv.reports.statement import Section, Statement, against, made_by, purpose_of, unbounded
+from fedpriv.reports.statement import Statement, StatementSection, against, made_by, purpose_of, unbounded
 from fedpriv.sites.absence_notice import AbsenceNotice
 from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.federation_plan import FederationPlan
@@ -78,7 +78,7 @@ def statement_of_site(folder: Path, *, colluders: int = 1, group: int = 10) -> S
             against(_cells(found, card, delta, colluders, group)),
             _released(found),
             _rests(_named(found)),
-            Section("What is not protected?", (_TOLD, wording.public(), _KEEP)),
+            StatementSection("What is not protected?", (_TOLD, wording.public(), _KEEP)),
             _cost(found, spent, whole, limit),
             _verify(folder, found),
         ),
@@ -156,7 +156,7 @@ def _cells(found: Sequence[_Federation], card: SiteDescriptor, delta: float, col
 
 def _protected(
     settings: SiteSettings, card: SiteDescriptor, found: Sequence[_Federation], spent: PrivacySpent
-) -> Section:
+) -> StatementSection:
     shared = spent.relation.partition("(")[2].removesuffix(")")
     if card.size_declared:
         declared = "a number that it chose"
@@ -174,7 +174,7 @@ def _protected(
         text = (wording.PERSON,)
     else:
         text = ()
-    return Section("Whose data, and what of them is protected?", text, tuple(rows))
+    return StatementSection("Whose data, and what of them is protected?", text, tuple(rows))
 
 
 def _used_for(one: _Federation) -> str:
@@ -182,7 +182,7 @@ def _used_for(one: _Federation) -> str:
     return f"{purpose_of(settings)}, {settings['rounds']} rounds, with other sites"
 
 
-def _released(found: Sequence[_Federation]) -> Section:
+def _released(found: Sequence[_Federation]) -> StatementSection:
     heading = ("federation", "with", "when (UTC, by its files)", "answers to questions about the data, and their noise")
     rows = tuple(
         (
@@ -199,10 +199,10 @@ def _released(found: Sequence[_Federation]) -> Section:
         for one in found
         for said in one.notices
     ]
-    return Section("What was released, and when?", (text, *signed), (), (heading, *rows))
+    return StatementSection("What was released, and when?", (text, *signed), (), (heading, *rows))
 
 
-def _cost(found: Sequence[_Federation], spent: PrivacySpent, whole: PrivacySpent, limit: str) -> Section:
+def _cost(found: Sequence[_Federation], spent: PrivacySpent, whole: PrivacySpent, limit: str) -> StatementSection:
     delta = spent.delta
     rows = [(one.done.name, str(compose([one.done], delta))) for one in found]
     rows += [("together so far", str(spent))]
@@ -215,25 +215,29 @@ def _cost(found: Sequence[_Federation], spent: PrivacySpent, whole: PrivacySpent
     so_far = f"epsilon={round_up(spent.epsilon)} of {limit} is spent so far; an answer that would pass it is refused"
     rows += [("the site's lifetime budget", so_far)]
     text = "Federations compose as one if joining later ones did not depend on the answers of earlier ones."
-    return Section("What did all federations cost together, and what would another one cost?", (text,), tuple(rows))
+    return StatementSection(
+        "What did all federations cost together, and what would another one cost?", (text,), tuple(rows)
+    )
 
 
-def _rests(named: int | None) -> Section:
+def _rests(named: int | None) -> StatementSection:
     if named is None:
         others = "any number of them"
     else:
         others = f"{_at_most(named)} them"
     said = f"{_OWN} Others may tell each other all they know: {others}."
-    return Section("What does this rest on, and what was simulated?", (said, "Nothing was simulated.", wording.ASSUMED))
+    return StatementSection(
+        "What does this rest on, and what was simulated?", (said, "Nothing was simulated.", wording.ASSUMED)
+    )
 
 
-def _verify(folder: Path, found: Sequence[_Federation]) -> Section:
+def _verify(folder: Path, found: Sequence[_Federation]) -> StatementSection:
     rows = [(f"{one.proposal.document.run}: plan", one.proposal.fingerprint) for one in found]
     for one in found:
         rows.append((f"{one.proposal.document.run}: ledger", _chain(one.ledger)))
     same = f"fedpriv statement {folder} must print the same heads; it refuses a ledger that was altered"
     rows += [("was anything changed?", same), made_by()]
-    return Section("How can this be verified?", (), tuple(rows))
+    return StatementSection("How can this be verified?", (), tuple(rows))
 
 
 def _chain(ledger: LedgerFile) -> str:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedpriv.checks import NonNegative, Positive, checked
 from fedpriv.errors import ConfigError
-from fedpriv.plugins import Entry
+from fedpriv.plugins import RegistryEntry
 from fedpriv.strategies.base import Memory, Network, Oracle, Strategy
 from fedpriv.strategies.outputs import Average, last_or_average
 from fedpriv.strategies.schedules import Decay, Penalty, PenaltyRate, RateOrInfinite, in_round, in_round_or_infinite
@@ -89,7 +89,7 @@ class Everywhere:
 
 @checked("strategy.feasible")
 @dataclass(frozen=True)
-class Box:
+class BoxSet:
     """`W = [-bound, bound]^dim`."""
 
     bound: Positive
@@ -101,7 +101,7 @@ class Box:
 
 @checked("strategy.feasible")
 @dataclass(frozen=True)
-class Ball:
+class BallSet:
     """`W = {z : ||z||_2 <= radius}`."""
 
     radius: Positive
@@ -147,7 +147,7 @@ class AdmmStep:
 
     step: Prox | Trust
     rho: PenaltyRate
-    feasible: Everywhere | Box | Ball = field(default_factory=Everywhere)
+    feasible: Everywhere | BoxSet | BallSet = field(default_factory=Everywhere)
     weight_decay: NonNegative = 0.0
     linearize_at: Literal["local", "received"] = "local"
 
@@ -208,7 +208,7 @@ def inexact_admm(
     step: Prox | Trust = Prox(),
     rho: PenaltyRate = Penalty(),
     *,
-    feasible: Everywhere | Box | Ball = Everywhere(),
+    feasible: Everywhere | BoxSet | BallSet = Everywhere(),
     weight_decay: NonNegative = 0.0,
     linearize_at: Literal["local", "received"] = "local",
     average: Average | None = None,
@@ -218,7 +218,7 @@ def inexact_admm(
     Args:
         step: The local step: proximal, `Prox()`, or in a trust region, `Trust()`.
         rho: Penalty parameter of each round.
-        feasible: Set W that the model is kept in: `Everywhere()`, `Box(bound)` or `Ball(radius)`.
+        feasible: Set W that the model is kept in: `Everywhere()`, `BoxSet(bound)` or `BallSet(radius)`.
         weight_decay: `beta` of the regulariser `beta ||w||^2` (of the sum over clients).
         linearize_at: Where a client computes its gradient: at its own model (`"local"`), as in the paper, or at the
             `"received"` one, which secure aggregation needs.
@@ -232,7 +232,7 @@ def inexact_admm(
         ConfigError: an argument is out of range, or `Trust` with a set W other than a box around an l-infinity ball.
     """
     if isinstance(step, Trust) and not (
-        isinstance(feasible, Everywhere) or (isinstance(feasible, Box) and step.norm == "linf")
+        isinstance(feasible, Everywhere) or (isinstance(feasible, BoxSet) and step.norm == "linf")
     ):
         raise ConfigError("strategy.feasible", feasible, "only an linf trust region joins with a box; use step: prox")
     local = AdmmStep(step, rho, feasible, weight_decay, linearize_at)
@@ -244,6 +244,8 @@ def inexact_admm(
 
 
 NAMES = {
-    "iadmm_prox": Entry(spread(inexact_admm, step=Prox), "inexact ADMM, proximal step (Ryu and Kim, ObjP)"),
-    "iadmm_trust": Entry(spread(inexact_admm, step=Trust), "inexact ADMM, trust-region step (Ryu and Kim, ObjT)"),
+    "iadmm_prox": RegistryEntry(spread(inexact_admm, step=Prox), "inexact ADMM, proximal step (Ryu and Kim, ObjP)"),
+    "iadmm_trust": RegistryEntry(
+        spread(inexact_admm, step=Trust), "inexact ADMM, trust-region step (Ryu and Kim, ObjT)"
+    ),
 }

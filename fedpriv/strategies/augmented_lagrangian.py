@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.checks import Count, Positive, Ratio, check_finite, checked
-from fedpriv.plugins import Entry
+from fedpriv.plugins import RegistryEntry
 from fedpriv.strategies.base import Memory, Network, Oracle, Strategy
 from fedpriv.strategies.lagrangian import STALLED, Outer, largest, penalty, raised, violations
 from fedpriv.strategies.outputs import Consensus
@@ -41,7 +41,7 @@ MONITOR = ("objective", "violation", "stationarity", "complementarity")
 
 
 @dataclass(frozen=True)
-class Block:
+class LocalBlock:
     """What a client keeps.
 
     Attributes:
@@ -82,12 +82,12 @@ class AdmmBlock:
     rho: float
     solver: Solver
 
-    def init(self, params: Tensor) -> Block:
+    def init(self, params: Tensor) -> LocalBlock:
         """Zero multipliers; one column, which grows to the number of constraints in the first round."""
         rows = params.new_zeros(len(params), 1)
-        return Block(params.clone(), torch.zeros_like(params), params.clone(), rows, rows[:, :0])
+        return LocalBlock(params.clone(), torch.zeros_like(params), params.clone(), rows, rows[:, :0])
 
-    def __call__(self, received: Tensor, state: Block, oracle: Oracle) -> tuple[Tensor, Block]:
+    def __call__(self, received: Tensor, state: LocalBlock, oracle: Oracle) -> tuple[Tensor, LocalBlock]:
         """One communication round."""
         w, phase, tolerance = received[:, :-2], float(received[0, -2]), float(received[0, -1])
         if phase == INNER:
@@ -97,7 +97,7 @@ class AdmmBlock:
         u, numbers, state = step(w, state, oracle, tolerance if phase == INNER else phase)
         return torch.cat([u + state.dual / self.rho, numbers], 1), state
 
-    def _merit(self, state: Block, oracle: Oracle) -> Callable[[Tensor], Tensor]:
+    def _merit(self, state: LocalBlock, oracle: Oracle) -> Callable[[Tensor], Tensor]:
         """`P_i`, eq 14."""
         beta, mu, n = self.outer.beta, state.multipliers, oracle.n_clients
 
@@ -108,7 +108,9 @@ class AdmmBlock:
 
         return merit
 
-    def _inner(self, w: Tensor, state: Block, oracle: Oracle, tolerance: float) -> tuple[Tensor, Tensor, Block]:
+    def _inner(
+        self, w: Tensor, state: LocalBlock, oracle: Oracle, tolerance: float
+    ) -> tuple[Tensor, Tensor, LocalBlock]:
         _, seen = self._look(w, state, oracle)
         merit, dual, rho = self._merit(state, oracle), state.dual, self.rho
         error = (_slope(merit, w) + dual - rho * (w - state.u)).abs().amax(1)
@@ -119,7 +121,7 @@ class AdmmBlock:
         u = self.solver.solve(subproblem, state.u, tolerance, state.prepared)
         return u, torch.cat([error.unsqueeze(1), seen], 1), replace(state, u=u, dual=dual + rho * (u - w))
 
-    def _restart(self, w: Tensor, state: Block, oracle: Oracle, phase: float) -> tuple[Tensor, Tensor, Block]:
+    def _restart(self, w: Tensor, state: LocalBlock, oracle: Oracle, phase: float) -> tuple[Tensor, Tensor, LocalBlock]:
         """Raise the multipliers (not at the start) and begin the next inner loop at w."""
         new, seen = self._look(w, state, oracle)
         if phase == ACCEPTED:
@@ -134,7 +136,7 @@ class AdmmBlock:
             state = replace(state, prepared=prepared)
         return w, torch.nn.functional.pad(seen, (1, 0)), state
 
-    def _look(self, w: Tensor, state: Block, oracle: Oracle) -> tuple[Tensor, Tensor]:
+    def _look(self, w: Tensor, state: LocalBlock, oracle: Oracle) -> tuple[Tensor, Tensor]:
         """Updated multipliers if w is accepted, `[n, m]`, and the last four numbers of the message, `[n, 4]`."""
         with torch.no_grad():
             objective, values = oracle.exact(w)
@@ -185,7 +187,7 @@ class Loop:
 
 
 @dataclass(frozen=True)
-class AdmmServer:
+class ConstrainedAdmmServer:
     """The server: solves its step in closed form, checks the certificates, and decides when to stop.
 
     Args:
@@ -286,7 +288,7 @@ def proximal_al(
     Raises:
         ConfigError: an argument is out of range.
     """
-    server = AdmmServer(outer, rho, regularizer, inner_decay, inner_rounds)
+    server = ConstrainedAdmmServer(outer, rho, regularizer, inner_decay, inner_rounds)
     block = AdmmBlock(outer, rho, solver)
     return Strategy(block, server, Consensus(), "proximal_al", regularizer, MONITOR)
 
@@ -303,7 +305,7 @@ def _said(w: Tensor, phase: float, tolerance: float) -> Tensor:
 
 
 NAMES = {
-    "proximal_al": Entry(
+    "proximal_al": RegistryEntry(
         spread(proximal_al, outer=Outer),
         "proximal augmented Lagrangian for constraints (He, Peng and Sun), exact: needs at: none",
     )

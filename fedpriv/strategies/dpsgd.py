@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from fedpriv.checks import checked
-from fedpriv.plugins import Entry
+from fedpriv.plugins import RegistryEntry
 from fedpriv.strategies.base import Memory, Oracle, Strategy
 from fedpriv.strategies.gossip import GossipAverage
 from fedpriv.strategies.optimizers import ClientOptimizerState, Optimizer, Sgd
@@ -82,5 +82,7 @@ def decentralized_sgd(
 
 
 NAMES = {
-    "decentralized_sgd": Entry(decentralized_sgd, "decentralised gradient descent on a graph (Lian et al., D-PSGD)")
+    "decentralized_sgd": RegistryEntry(
+        decentralized_sgd, "decentralised gradient descent on a graph (Lian et al., D-PSGD)"
+    )
 }

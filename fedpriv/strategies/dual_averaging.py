@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedpriv.checks import NonNegative, Probability, checked
 from fedpriv.errors import ConfigError
-from fedpriv.plugins import Entry
+from fedpriv.plugins import RegistryEntry
 from fedpriv.strategies.base import Memory, Oracle, Strategy
 from fedpriv.strategies.gossip import GossipAverage, MixedRows
 from fedpriv.strategies.proximal import L2, Proximal
@@ -231,5 +231,7 @@ def dual_averaging(
 
 
 NAMES = {
-    "dual_averaging": Entry(dual_averaging, "dual averaging on a graph, with node subsampling (Liu, Johansson, Shi)")
+    "dual_averaging": RegistryEntry(
+        dual_averaging, "dual averaging on a graph, with node subsampling (Liu, Johansson, Shi)"
+    )
 }

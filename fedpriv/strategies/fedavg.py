@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from fedpriv.checks import Count, Fraction, NonNegative, Positive, checked
-from fedpriv.plugins import Entry
+from fedpriv.plugins import RegistryEntry
 from fedpriv.strategies.base import Memory, Network, Oracle, Strategy, Weighting
 from fedpriv.strategies.optimizers import ClientOptimizerState, Optimizer, Sgd
 from fedpriv.strategies.outputs import Average, Ema, last_or_average
@@ -250,7 +250,7 @@ def _star(local: LocalSteps, server: ServerOptimizer[Any], average: float | Ema 
 
 
 NAMES = {
-    "fedavg": Entry(fedavg, "federated averaging (McMahan et al.); with one local step, FedSGD"),
-    "fedprox": Entry(fedprox, "FedAvg with local steps held near the received model (Li et al.)"),
-    "fedopt": Entry(fedopt, "FedAvg with an adaptive server: Adagrad, Adam or Yogi (Reddi et al.)"),
+    "fedavg": RegistryEntry(fedavg, "federated averaging (McMahan et al.); with one local step, FedSGD"),
+    "fedprox": RegistryEntry(fedprox, "FedAvg with local steps held near the received model (Li et al.)"),
+    "fedopt": RegistryEntry(fedopt, "FedAvg with an adaptive server: Adagrad, Adam or Yogi (Reddi et al.)"),
 }

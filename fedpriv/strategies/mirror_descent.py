@@ -120,7 +120,7 @@ class L1Ball:
 
 
 @dataclass(frozen=True)
-class SendGradient:
+class SendMirrorGradient:
     """Send the private gradient at x; receives x and the solution y side by side, `[k, 2 dim]`."""
 
     receives: ClassVar[tuple[str, ...]] = ("point", "solution")
@@ -236,7 +236,7 @@ def accelerated_mirror_descent(feasible: MirrorSet, smoothness: Positive, *, pub
     if published:
         local = SendTwoGradients()
     else:
-        local = SendGradient()
+        local = SendMirrorGradient()
     return Strategy(local, MirrorStep(feasible, smoothness), ReportSolution(), "dp_accmd")
 
 

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from fedpriv.checks import Bound, Count, NonNegative, Positive, checked
 from fedpriv.errors import ConfigError
-from fedpriv.plugins import Entry
+from fedpriv.plugins import RegistryEntry
 from fedpriv.strategies.advice import ConstraintNoise, Outlook
 from fedpriv.strategies.base import Memory, Network, Oracle, Strategy
 from fedpriv.strategies.proximal import Proximal, Zero
@@ -240,7 +240,7 @@ def _with_worst(rows: Tensor, values: Tensor, equality: Tensor) -> Tensor:
 
 
 NAMES = {
-    "private_al": Entry(
+    "private_al": RegistryEntry(
         private_al, "augmented Lagrangian for constraints with private values and gradients, a fixed number of rounds"
     )
 }

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.checks import Count, Positive, Probability, checked
-from fedpriv.plugins import Entry
+from fedpriv.plugins import RegistryEntry
 from fedpriv.strategies.base import Memory, Network, Oracle, Output, Strategy, Weighting
 from fedpriv.strategies.outputs import Average, last_or_average
 from fedpriv.strategies.schedules import Rate, clock, in_round, ticked
@@ -160,4 +160,4 @@ def _said(model: Tensor, mean: Tensor, controls: Tensor) -> Tensor:
     return torch.cat([model.expand_as(controls), mean.expand_as(controls), controls], 1)
 
 
-NAMES = {"scaffold": Entry(scaffold, "FedAvg with control variates against client drift (Karimireddy et al.)")}
+NAMES = {"scaffold": RegistryEntry(scaffold, "FedAvg with control variates against client drift (Karimireddy et al.)")}

@@ -46,7 +46,7 @@ class ServerSgd:
 
 
 @dataclass(frozen=True)
-class Moments:
+class ServerMoments:
     """Running moments of the mean update.
 
     Attributes:
@@ -73,11 +73,11 @@ class ServerAdaptive:
     beta2: Fraction = 0.99
     tau: NonNegative = 1e-3
 
-    def init(self, model: Tensor) -> Moments:
+    def init(self, model: Tensor) -> ServerMoments:
         """Zero momentum, `v = tau^2`."""
-        return Moments(model * 0, model * 0 + self.tau**2)
+        return ServerMoments(model * 0, model * 0 + self.tau**2)
 
-    def __call__(self, model: Tensor, update: Tensor, state: Moments) -> tuple[Tensor, Moments]:
+    def __call__(self, model: Tensor, update: Tensor, state: ServerMoments) -> tuple[Tensor, ServerMoments]:
         """One step."""
         v, square = state.v, update.square()
         m = self.beta1 * state.m + (1 - self.beta1) * update
@@ -87,4 +87,4 @@ class ServerAdaptive:
             v = self.beta2 * v + (1 - self.beta2) * square
         else:
             v = v - (1 - self.beta2) * square * (v - square).sign()
-        return model + self.learning_rate * m / (v.sqrt() + self.tau), Moments(m, v)
+        return model + self.learning_rate * m / (v.sqrt() + self.tau), ServerMoments(m, v)

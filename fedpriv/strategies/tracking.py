@@ -29,7 +29,7 @@ from torch import Tensor
 
 from fedpriv.checks import NonNegative, checked
 from fedpriv.errors import ConfigError
-from fedpriv.plugins import Entry
+from fedpriv.plugins import RegistryEntry
 from fedpriv.strategies.advice import Outlook, Peers
 from fedpriv.strategies.base import Memory, Network, Oracle, Output, Strategy
 from fedpriv.strategies.gossip import GossipAverage, MixedRows
@@ -250,10 +250,10 @@ def gradient_tracking_pair(step_size: Rate = StepSize(0.1), *, average: Average 
 
 
 NAMES = {
-    "gradient_tracking": Entry(
+    "gradient_tracking": RegistryEntry(
         gradient_tracking, "gradient tracking on a graph, one exchanged variable (Xie, Liu, Chai)"
     ),
-    "gradient_tracking_pair": Entry(
+    "gradient_tracking_pair": RegistryEntry(
         gradient_tracking_pair,
         "gradient tracking on a graph, two exchanged variables (the family of PP-DOAGT, Diff-TV-AB)",
     ),

@@ -20,7 +20,7 @@ from fedpriv.tuning.settings import SearchSettings
 
 
 @dataclass(frozen=True)
-class Price:
+class SearchPrice:
     """What a search costs.
 
     Attributes:
@@ -43,7 +43,7 @@ def plan_of(config: Config) -> Plan:
     return planned(config, config.seed or 0)
 
 
-def price_of(settings: SearchSettings, plans: Sequence[Plan]) -> Price:
+def price_of(settings: SearchSettings, plans: Sequence[Plan]) -> SearchPrice:
     """The price of a whole search.
 
     Guarantee: an upper bound. If every trial is seen, it is that of all answers of all trials together: each trial's
@@ -74,7 +74,7 @@ def price_of(settings: SearchSettings, plans: Sequence[Plan]) -> Price:
             f"{settings.epsilon:g}, and a trial {_text(one.epsilon)}; nothing was released. Use fewer trials, or more "
             "noise in each (a smaller privacy.epsilon)"
         )
-    return Price(spent, one, rests_on)
+    return SearchPrice(spent, one, rests_on)
 
 
 def _hidden(settings: SearchSettings, plan: Plan, one: PrivacySpent) -> PrivacySpent:

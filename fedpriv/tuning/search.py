@@ -23,7 +23,7 @@ from fedpriv.runs.results import RoundReport, software
 from fedpriv.storage import files, strict_json, strict_yaml
 from fedpriv.storage.folder import RunFolder
 from fedpriv.tuning import sampling, scores
-from fedpriv.tuning.price import Price, check_alike, plan_of, price_of, reservation
+from fedpriv.tuning.price import SearchPrice, check_alike, plan_of, price_of, reservation
 from fedpriv.tuning.settings import SearchSettings
 from fedpriv.tuning.space import Space, Value, overrides_of
 from fedpriv.tuning.trials import Watch, run_trial
@@ -77,7 +77,7 @@ class Outcome:
         trials: All trials; empty where they stay hidden.
     """
 
-    price: Price
+    price: SearchPrice
     best: Path | None
     chosen: dict[str, Value] | None
     score: float | None
@@ -130,7 +130,7 @@ class Search:
             raise ConfigError("privacy.budget", self.base.privacy.budget, fix)
 
     @cached_property
-    def price(self) -> Price:
+    def price(self) -> SearchPrice:
         """What the whole search costs.
 
         Raises:
@@ -318,7 +318,7 @@ class Search:
         if self.base.privacy.budget is not None:
             Budget(self.base.privacy.budget).close(state.noise, "rounds")
 
-    def _hide(self, folder: RunFolder, price: Price, best: Trial | None) -> Outcome:
+    def _hide(self, folder: RunFolder, price: SearchPrice, best: Trial | None) -> Outcome:
         """Keep the best model and its settings, and remove everything else."""
         path, kept = folder.path, folder.path / BEST
         if not kept.exists():

@@ -25,7 +25,7 @@ from fedpriv.privacy.matrix import Cell, matrix
 from fedpriv.reports import statement, wording
 from fedpriv.reports.report import Run
 from fedpriv.reports.spendings import spending_of
-from fedpriv.reports.statement import Section, Statement, unbounded
+from fedpriv.reports.statement import Statement, StatementSection, unbounded
 from fedpriv.storage import files
 from fedpriv.tuning.search import BEST, FOUND, PLAN, SEEN, STATE, Search, Trial
 from fedpriv.tuning.space import Choices, Range, Value
@@ -200,7 +200,7 @@ def _planned(search: Search, ended: int) -> list[RunCost]:
     ]
 
 
-def _protected(search: Search, one: RunCost, spent: PrivacySpent) -> Section:
+def _protected(search: Search, one: RunCost, spent: PrivacySpent) -> StatementSection:
     config = search.base.model_dump(mode="json")
     tried = ", ".join(f"{name} ({_range(field)})" for name, field in search.space.fields.items())
     if "rounds" in search.space.fields:
@@ -219,7 +219,9 @@ def _protected(search: Search, one: RunCost, spent: PrivacySpent) -> Section:
         ("protected unit", wording.unit_of(spent)),
         ("guarantee", str(spent)),
     )
-    return Section("Whose data, and what of them is protected?", (wording.PERSON,) * (spent.unit == "sample"), rows)
+    return StatementSection(
+        "Whose data, and what of them is protected?", (wording.PERSON,) * (spent.unit == "sample"), rows
+    )
 
 
 def _range(field: Range | Choices) -> str:
@@ -228,12 +230,12 @@ def _range(field: Range | Choices) -> str:
     return "one of " + ", ".join(map(str, field.values))
 
 
-def _released(search: Search, folder: Path, rows: Sequence[tuple[str, str]], left: tuple[str, ...]) -> Section:
+def _released(search: Search, folder: Path, rows: Sequence[tuple[str, str]], left: tuple[str, ...]) -> StatementSection:
     last, told = folder / SEEN / STATE, "not told: how long the search took would tell how many trials there were"
     if search.settings.hidden is None:
         told = f"{wording.changed(folder / PLAN)} to {wording.changed(last) if last.exists() else 'now'}"
     when = ("when (UTC, by its files)", told)
-    return Section("What was released, when, and to whom?", left, (rows[0], when, *rows[1:]))
+    return StatementSection("What was released, when, and to whom?", left, (rows[0], when, *rows[1:]))
 
 
 def _best(best: Trial | None, search: Search) -> str:
@@ -259,7 +261,7 @@ def _rests_on(search: Search) -> str:
 
 def _cost(
     search: Search, alone: PrivacySpent, spent: PrivacySpent, more: Mapping[str, tuple[float, float]], text: str
-) -> Section:
+) -> StatementSection:
     limit = search.settings.epsilon
     rows = [
         ("one trial alone" if search.settings.hidden else "the last trial alone", str(alone)),
@@ -273,7 +275,9 @@ def _cost(
         statement.lifetime([search.base.privacy.budget]),
     ]
     others = "Counted here: this search. Other runs on the same data, if there are any, add to it."
-    return Section("What did the search cost, and what would another trial or run cost?", (others, text), tuple(rows))
+    return StatementSection(
+        "What did the search cost, and what would another trial or run cost?", (others, text), tuple(rows)
+    )
 
 
 def _ledgers(folder: Path, runs: Sequence[Run]) -> list[tuple[str, str]]:
@@ -308,6 +312,6 @@ def _hash(path: Path) -> str:
     return "not there"
 
 
-def _verify(folder: Path, rows: Sequence[tuple[str, str]]) -> Section:
+def _verify(folder: Path, rows: Sequence[tuple[str, str]]) -> StatementSection:
     plan = (f"{folder / PLAN}: SHA-256", _hash(folder / PLAN))
-    return Section("How can this be verified?", (), (plan, *rows, statement.made_by()))
+    return StatementSection("How can this be verified?", (), (plan, *rows, statement.made_by()))

@@ -10,7 +10,7 @@ from backend_cases import ragged
 from torch import Tensor, nn
 
 from fedpriv.oracle.backends import BACKENDS
-from fedpriv.oracle.backends.factors import Convolved, Dense, FewRows, Gradients, Outer
+from fedpriv.oracle.backends.factors import Convolved, Dense, FewRows, Gradients, OuterProducts
 from fedpriv.privacy.clipping import Clip
 
 L2 = Clip(1.0)
@@ -24,8 +24,8 @@ def kinds() -> dict[str, Gradients]:
     torch.manual_seed(0)
     options = ((2, 1), (1, 0), (1, 2))
     return {
-        "one position": Outer(normal(2, 3, 1, 9), normal(2, 3, 1, 7)),
-        "positions": Outer(normal(2, 3, 2, 16), normal(2, 3, 2, 16)),
+        "one position": OuterProducts(normal(2, 3, 1, 9), normal(2, 3, 1, 7)),
+        "positions": OuterProducts(normal(2, 3, 2, 16), normal(2, 3, 2, 16)),
         "convolution": Convolved(normal(2, 3, 2, 40, 4, 2), normal(2, 3, 2, 5, 8, 6), (3, 3), options, 1),
         "rows": FewRows(torch.randint(0, 4, (2, 3, 6)), normal(2, 3, 6, 5), 8),
     }
@@ -47,10 +47,10 @@ def test_norms_and_sums_are_those_of_the_gradients(name: str, norm: str) -> None
 
 
 def test_large_weights_are_never_made() -> None:
-    assert isinstance(kinds()["positions"].settled("l2"), Outer)
+    assert isinstance(kinds()["positions"].settled("l2"), OuterProducts)
     assert isinstance(kinds()["positions"].settled("l1"), Dense), "an l1 norm does not follow from products"
     many = Convolved(normal(1, 2, 1, 40, 2, 2), normal(1, 2, 1, 30, 4, 4), (3, 3), ((1, 1), (0, 0), (1, 1)), 1)
-    assert isinstance(many.settled("l2"), Outer)
+    assert isinstance(many.settled("l2"), OuterProducts)
     torch.testing.assert_close(many.settled("l2").norms(L2), Dense(many.whole()).norms(L2), rtol=1e-12, atol=0)
 
 
@@ -61,7 +61,7 @@ def test_where_positions_cancel_no_norm_is_too_small(small: float, dtype: torch.
     torch.manual_seed(1)
     left, right = torch.randn(1, 50, 1, 8, dtype=dtype), torch.randn(1, 50, 1, 8, dtype=dtype)
     again = right * (1 + small)
-    pair = Outer(torch.cat([left, -left], 2), torch.cat([right, again], 2))
+    pair = OuterProducts(torch.cat([left, -left], 2), torch.cat([right, again], 2))
     exact = Dense(left.double().mT @ (right.double() - again.double())).values.flatten(2)
     assert bool((pair.norms(L2) * (1 + 1e-9) >= torch.linalg.vector_norm(exact, dim=-1)).all())
     # clipped terms must not be so long that the rounding of their sum passes the bound

@@ -286,10 +286,10 @@ def test_sparse_and_dense_mixing_agree() -> None:
 
 
 def test_users_function_is_checked() -> None:
-    graph = Graph(topology.path(4), activity=activity.Function(lambda k: [(k % 3, k % 3 + 1)]))
+    graph = Graph(topology.path(4), activity=activity.LinkFunction(lambda k: [(k % 3, k % 3 + 1)]))
     assert graph.participants(1, Randomness(0)).tolist() == [1, 2]
     assert graph.active_fraction == pytest.approx(0.5, abs=0.01)  # iota, by which dual averaging weighs h
-    wrong = Graph(topology.path(4), activity=activity.Function(lambda k: [(0, 3)]))
+    wrong = Graph(topology.path(4), activity=activity.LinkFunction(lambda k: [(0, 3)]))
     with pytest.raises(fp.ConfigError, match="no such link"):
         wrong.participants(0, Randomness(0))
 

@@ -110,7 +110,7 @@ def strategies() -> dict[str, tuple[fp.Strategy, fp.Privacy]]:
     return {
         "prox": (fp.inexact_admm(), private),
         "trust": (fp.inexact_admm(fp.Trust(fp.Decay(0.1, 0.0))), replace(private, sampling=fp.Poisson(0.5))),
-        "box, received": (fp.inexact_admm(feasible=fp.Box(0.1), linearize_at="received", average=1.0), client),
+        "box, received": (fp.inexact_admm(feasible=fp.BoxSet(0.1), linearize_at="received", average=1.0), client),
         "fedavg": (fp.fedavg(0.5, local_steps=2), replace(private, sampling=fp.FixedSize(5))),
         "fedavg, messages": (fp.fedavg(0.5, local_steps=3), replace(client, at="message")),
         "secure sum": (fp.fedavg(0.5), replace(private, trust=fp.SecureAggregation(3))),
@@ -203,7 +203,7 @@ def test_secure_aggregation_is_refused_to_aggregators_of_single_messages() -> No
     [
         fp.inexact_admm(),
         fp.inexact_admm(fp.Trust(), linearize_at="received"),
-        fp.inexact_admm(feasible=fp.Box(1.0), linearize_at="received"),
+        fp.inexact_admm(feasible=fp.BoxSet(1.0), linearize_at="received"),
     ],
 )
 def test_secure_aggregation_is_refused_to_steps_that_are_not_linear(strategy: fp.Strategy) -> None:

@@ -83,8 +83,8 @@ def test_paper_radius_freezes_the_method() -> None:
     assert free[-1].abs().max() > 1
 
 
-@pytest.mark.parametrize("feasible", [fp.Box(0.05), pytest.param(fp.Ball(0.08), marks=pytest.mark.slow)])
-def test_projection_reaches_the_constrained_optimum(feasible: fp.Box | fp.Ball) -> None:
+@pytest.mark.parametrize("feasible", [fp.BoxSet(0.05), pytest.param(fp.BallSet(0.08), marks=pytest.mark.slow)])
+def test_projection_reaches_the_constrained_optimum(feasible: fp.BoxSet | fp.BallSet) -> None:
     strategy = fp.inexact_admm(fp.Prox(fp.Decay(5.0, 0.0)), fp.Penalty(scale=0.2), feasible=feasible)
     w = tiny_run(strategy, rounds=3000)[-1]
     x, y = torch.tensor(X).flatten(0, 1).double(), torch.tensor(Y).flatten()
@@ -117,4 +117,4 @@ def test_mismatched_parts_are_refused() -> None:
 
 def test_trust_region_and_ball_are_refused_together() -> None:
     with pytest.raises(fp.ConfigError, match="linf trust region"):
-        fp.inexact_admm(fp.Trust(), feasible=fp.Ball(1.0))
+        fp.inexact_admm(fp.Trust(), feasible=fp.BallSet(1.0))

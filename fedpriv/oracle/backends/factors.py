@@ -99,7 +99,7 @@ class Dense(Gradients):
 
 
 @dataclass(frozen=True)
-class Outer(Gradients):
+class OuterProducts(Gradients):
     """Gradients `sum_t left[t] right[t]^T` over t positions: `left [k, b, t, o], right [k, b, t, i]`."""
 
     left: Tensor
@@ -143,11 +143,11 @@ class Outer(Gradients):
     def kept(self, cells: Tensor) -> Gradients:
         """See `Gradients`."""
         cells = cells[:, :, None, None]
-        return Outer(self.left.where(cells, 0), self.right.where(cells, 0))
+        return OuterProducts(self.left.where(cells, 0), self.right.where(cells, 0))
 
     def times(self, weights: Tensor) -> Gradients:
         """See `Gradients`."""
-        return Outer(self.left * weights[:, :, None, None], self.right)
+        return OuterProducts(self.left * weights[:, :, None, None], self.right)
 
     def settled(self, norm: NormName) -> Gradients:
         """See `Gradients`."""
@@ -158,16 +158,16 @@ class Outer(Gradients):
 
     def plus(self, other: Gradients) -> Gradients:
         """See `Gradients`."""
-        if not isinstance(other, Outer):
+        if not isinstance(other, OuterProducts):
             return super().plus(other)
-        return Outer(torch.cat([self.left, other.left], 2), torch.cat([self.right, other.right], 2))
+        return OuterProducts(torch.cat([self.left, other.left], 2), torch.cat([self.right, other.right], 2))
 
     def minus(self, other: Gradients) -> Gradients:
         """See `Gradients`; where both are close so are the factors, and little cancels."""
-        if not isinstance(other, Outer):
+        if not isinstance(other, OuterProducts):
             return super().minus(other)
         left = torch.cat([self.left - other.left, other.left], 2)
-        return Outer(left, torch.cat([self.right, self.right - other.right], 2))
+        return OuterProducts(left, torch.cat([self.right, self.right - other.right], 2))
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ class Convolved(Gradients):
         positions = left.shape[2] * left.shape[4]
         if self.groups > 1 or len(self.size) > 2 or not _short(positions, left.shape[3], window, norm):
             return Dense(self.whole())
-        return Outer(left.mT.flatten(2, 3), self._windows().mT.flatten(2, 3))
+        return OuterProducts(left.mT.flatten(2, 3), self._windows().mT.flatten(2, 3))
 
     def _windows(self) -> Tensor:
         """What the kernel sees at each position, `[k, b, n, c * size, positions]`."""

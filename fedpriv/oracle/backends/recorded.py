@@ -15,7 +15,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from fedpriv.oracle.backends.attention import WRITTEN_OUT
-from fedpriv.oracle.backends.factors import Convolved, Dense, FewRows, Gradients, Integers, Outer
+from fedpriv.oracle.backends.factors import Convolved, Dense, FewRows, Gradients, Integers, OuterProducts
 
 Cells = tuple[int, int]
 """Numbers of clients and of examples of each."""
@@ -200,7 +200,7 @@ class Recording(TorchFunctionMode):
 
 def _of_linear(x: Tensor, out: Tensor, cells: Cells) -> list[Gradients]:
     left = _positions(out, cells)
-    return [Outer(left, _positions(x, cells)), Dense(left.sum(2))]
+    return [OuterProducts(left, _positions(x, cells)), Dense(left.sum(2))]
 
 
 def _repeat(value: int | Integers, dims: int) -> Integers:
