@@ -1,0 +1,223 @@
+"""Privacy of random allocation: each example is in exactly one of k batches of an epoch, uniformly and in secret.
+
+With sensitivity 1 and noise of deviation s, one epoch is dominated, for an example added or removed, by
+
+    P = 1/k sum_i N(e_i, s^2 I)    against    Q = N(0, s^2 I)    on R^k,
+
+whatever the steps learn from the earlier ones. The likelihood ratio under Q is the mean of k independent log-normal
+variables, that of several epochs a product of independent ones; `likelihood_ratio` computes both with certified errors.
+An epoch that was cut short costs at most what a whole one does: it is a function of what a whole one would release.
+
+Source of the mechanism and the pair: Chua, Ghazi, Harrison, Leeman, Kamath, Kumar, Manurangsi, Sinha, Zhang 2025
+(balls-and-bins sampling); Feldman, Shenfeld 2025 and 2026 (random allocation, its privacy loss). The proofs for
+adaptive steps, and for replace_one, are in docs/design/0010-allocation.md.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from dp_accounting.pld import pld_pmf
+from dp_accounting.pld import privacy_loss_distribution as dpa
+
+from fedpriv.errors import ConfigError
+from fedpriv.privacy.accounting import convolution, gaussian
+from fedpriv.privacy.accounting.likelihood_ratio import Direction, Ratio, Side, gaussian_ratio, power
+
+_COARSE = 0.06  # first resolution that is tried
+_FINE = 0.004  # last one: some seconds
+_EPOCH_RESOLUTION = 0.02  # of the privacy loss distribution of one epoch
+_LOSS_STEP = 0.004  # spacing of the losses over 1 / noise, where ratios leave the range of floating-point numbers
+_LOSS_SHARE = 0.003  # spacing of the losses that are rounded down, over the epsilon of an epoch
+_LARGEST_EPSILON = 600.0  # e to the power of it is a floating-point number
+_TRANSFORM = 1e-11  # more than the errors of a Fourier transform can add to delta
+_SPLITS = 65  # ways in which an epsilon is shared between removing and adding
+
+
+class Bounds(NamedTuple):
+    """A number that is known to lie between two others.
+
+    Attributes:
+        lower: At most the number.
+        upper: At least the number.
+    """
+
+    lower: float
+    upper: float
+
+
+def epsilon_bounds(batches: int, noise: float, epochs: int, delta: float, accuracy: float = 0.01) -> Bounds:
+    """Returns bounds on the smallest epsilon of random allocation, for an example added or removed.
+
+    Guarantee: `upper` is an upper bound on the epsilon of any adaptive algorithm of this kind, errors of arithmetic
+    included, and at most that of one Gaussian release in each epoch; `lower` is a lower bound on the epsilon of the
+    worst algorithm.
+
+    Args:
+        batches: Number of batches of an epoch; at least 1.
+        noise: Standard deviation of the noise of each step, over what an example can change the sum by; positive.
+        epochs: Number of epochs, each with fresh assignments; at least 1.
+        delta: Failure probability in (0, 1).
+        accuracy: Relative difference of both bounds at which they are good enough. It is met unless epsilon is close
+            to 0, or in the hundreds; the bounds hold in any case.
+
+    Raises:
+        ConfigError: an argument is out of range.
+    """
+    _check(batches, noise, epochs)
+    if not 0 < delta < 1:
+        raise ConfigError("delta", delta, "choose a failure probability between 0 and 1, such as 1e-5")
+    lower, upper = _simple_epsilons(batches, noise, epochs, delta)
+    resolution = _COARSE
+    while resolution >= _FINE and upper - lower > accuracy * upper:
+        try:
+            lower = max(lower, _ratio_of_epochs(batches, noise, epochs, "lower", resolution).epsilon(delta))
+            upper = min(upper, _ratio_of_epochs(batches, noise, epochs, "upper", resolution).epsilon(delta))
+        except OverflowError:
+            transformed = _epsilons_by_transform(batches, noise, epochs, delta)
+            return Bounds(max(lower, transformed.lower), min(upper, transformed.upper))
+        # both bounds err by the square of the resolution
+        resolution *= min(0.7, max(0.25, math.sqrt(0.6 * accuracy * upper / max(upper - lower, 1e-300))))
+    return Bounds(lower, upper)
+
+
+def delta_bounds(batches: int, noise: float, epochs: int, epsilon: float, resolution: float = 0.015) -> Bounds:
+    """Returns bounds on the smallest delta of random allocation at `epsilon`, for an example added or removed.
+
+    Args:
+        batches: Number of batches of an epoch; at least 1.
+        noise: Standard deviation of the noise of each step, over what an example can change the sum by; positive.
+        epochs: Number of epochs, each with fresh assignments; at least 1.
+        epsilon: At least 0.
+        resolution: Width of the cells that the computation uses, in deviations: both bounds err by its square.
+
+    Raises:
+        ConfigError: an argument is out of range.
+    """
+    _check(batches, noise, epochs)
+    if not epsilon >= 0:
+        raise ConfigError("epsilon", epsilon, "choose a number of at least 0")
+    whole = math.sqrt(epochs) / noise
+    without_amplification = math.exp(float(gaussian.log_delta(whole, np.asarray(epsilon)))) * (1 + 1e-9)
+    shifted = np.asarray(epsilon + epochs * math.log(batches))
+    lower = math.exp(float(gaussian.log_delta(whole, shifted))) * (1 - 1e-9)
+    try:
+        lower = max(lower, _ratio_of_epochs(batches, noise, epochs, "lower", resolution).delta(epsilon))
+        upper = _ratio_of_epochs(batches, noise, epochs, "upper", resolution).delta(epsilon)
+    except OverflowError:
+        return Bounds(lower, without_amplification)
+    return Bounds(lower, min(1.0, upper, without_amplification))
+
+
+def replace_epsilon(batches: int, noise: float, epochs: int, delta: float, resolution: float = 0.015) -> float:
+    """Returns an upper bound on epsilon where the content of one example is replaced by another.
+
+    The smaller of two bounds. Removing and then adding: ``delta(a + b) <= delta_remove(a) + e^a delta_add(b)``, for the
+    best a and b. And no amplification: with the assignments known, an epoch is one Gaussian release of sensitivity 2.
+
+    Args:
+        batches: Number of batches of an epoch; at least 1.
+        noise: Standard deviation of the noise of each step, over the *clip bound*: what one example, not the
+            replacement of one by another, can change the sum by; positive.
+        epochs: Number of epochs, each with fresh assignments; at least 1.
+        delta: Failure probability in (0, 1).
+        resolution: See `delta_bounds`.
+
+    Raises:
+        ConfigError: an argument is out of range.
+    """
+    _check(batches, noise, epochs)
+    if not 0 < delta < 1:
+        raise ConfigError("delta", delta, "choose a failure probability between 0 and 1, such as 1e-5")
+    known = gaussian.epsilon_of(2 * math.sqrt(epochs) / noise, delta)
+    try:
+        ratio = _ratio_of_epochs(batches, noise, epochs, "upper", resolution)
+    except OverflowError:
+        return known
+    low, high = 0.0, min(known, _LARGEST_EPSILON)
+    if _replace_delta(ratio, high) > delta:
+        return known
+    while high - low > 1e-5 * high:
+        middle = (low + high) / 2
+        if _replace_delta(ratio, middle) > delta:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def privacy_loss(batches: int, noise: float, interval: float, side: Side = "upper") -> dpa.PrivacyLossDistribution:
+    """Returns the privacy loss distribution of one epoch, for an example added or removed.
+
+    It composes with every other distribution on the same grid.
+
+    Args:
+        batches: Number of batches of an epoch; at least 1.
+        noise: Standard deviation of the noise of each step, over what an example can change the sum by; positive.
+        interval: Spacing of the losses; positive.
+        side: `"upper"` for a pessimistic distribution, `"lower"` for an optimistic one.
+
+    Raises:
+        ConfigError: an argument is out of range.
+        OverflowError: the noise is below about 0.07, so that likelihood ratios are no floating-point numbers. One
+            Gaussian release for each epoch is an upper bound.
+    """
+    _check(batches, noise, 1)
+    ratio = _ratio_of_epoch(batches, noise, side, _EPOCH_RESOLUTION)
+    return dpa.PrivacyLossDistribution(_pmf(ratio, interval, "remove"), _pmf(ratio, interval, "add"))
+
+
+def _check(batches: int, noise: float, epochs: int) -> None:
+    if batches < 1:
+        raise ConfigError("batches", batches, "an epoch has at least one batch")
+    if epochs < 1:
+        raise ConfigError("epochs", epochs, "choose at least one epoch")
+    if not 0 < noise < math.inf:
+        raise ConfigError("noise", noise, "choose a positive number: noise scale over sensitivity")
+
+
+def _simple_epsilons(batches: int, noise: float, epochs: int, delta: float) -> Bounds:
+    """Bounds from Gaussian releases: with the assignment known, and with a loss that is smaller by log k.
+
+    With the assignment known, each epoch is one Gaussian release; deltas are jointly convex. And the mean of k ratios
+    is at least one of them over k.
+    """
+    known = gaussian.epsilon_of(math.sqrt(epochs) / noise, delta)
+    return Bounds(max(0.0, known * (1 - 1e-9) - epochs * math.log(batches)), known)
+
+
+@lru_cache(maxsize=64)
+def _ratio_of_epoch(batches: int, noise: float, side: Side, resolution: float) -> Ratio:
+    one = gaussian_ratio(noise, side, resolution)
+    return power(one, batches, "sum", resolution).scaled(1 / batches)
+
+
+@lru_cache(maxsize=64)
+def _ratio_of_epochs(batches: int, noise: float, epochs: int, side: Side, resolution: float) -> Ratio:
+    return power(_ratio_of_epoch(batches, noise, side, resolution), epochs, "product", resolution)
+
+
+def _epsilons_by_transform(batches: int, noise: float, epochs: int, delta: float) -> Bounds:
+    """Bounds from privacy loss distributions, for epsilons in the hundreds; without any, the trivial ones."""
+    interval = _LOSS_STEP / noise
+    try:
+        upper = convolution.epsilon([(privacy_loss(batches, noise, interval), epochs)], interval, delta)
+        fine = min(interval, max(_LOSS_SHARE * upper / epochs, interval / 100))
+        optimistic = privacy_loss(batches, noise, fine, "lower").self_compose(epochs)
+    except OverflowError:
+        return Bounds(0.0, math.inf)
+    return Bounds(float(optimistic.get_epsilon_for_delta(delta + _TRANSFORM)), upper)
+
+
+def _replace_delta(ratio: Ratio, epsilon: float) -> float:
+    """The best bound from removing first and adding then."""
+    shares = np.linspace(0.0, epsilon, _SPLITS)
+    return min(ratio.delta_remove(a) + math.exp(a) * ratio.delta_add(epsilon - a) for a in shares.tolist())
+
+
+def _pmf(ratio: Ratio, interval: float, direction: Direction) -> pld_pmf.PLDPmf:
+    lowest, probabilities, infinite = ratio.loss_masses(interval, direction)
+    return pld_pmf.DensePLDPmf(interval, lowest, probabilities, infinite, ratio.side == "upper")
