@@ -108,11 +108,11 @@ def delta_bounds(batches: int, noise: float, epochs: int, epsilon: float, resolu
         lower = max(lower, _ratio_of_epochs(batches, noise, epochs, "lower", resolution).delta(epsilon))
         upper = _ratio_of_epochs(batches, noise, epochs, "upper", resolution).delta(epsilon)
     except OverflowError:
-        return Bounds(lower, without_amplification)
+        return Bounds(lower, min(1.0, without_amplification))
     return Bounds(lower, min(1.0, upper, without_amplification))
 
 
-def replace_epsilon(batches: int, noise: float, epochs: int, delta: float, resolution: float = 0.015) -> float:
+def replace_epsilon(batches: int, noise: float, epochs: int, delta: float, resolution: float = 0.03) -> float:
     """Returns an upper bound on epsilon where the content of one example is replaced by another.
 
     The smaller of two bounds. Removing and then adding: ``delta(a + b) <= delta_remove(a) + e^a delta_add(b)``, for the

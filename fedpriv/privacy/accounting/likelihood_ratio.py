@@ -38,14 +38,15 @@ Operation = Literal["sum", "product"]
 Direction = Literal["remove", "add"]
 
 _UNIT = 2.0**-53  # relative error of one rounding
-_NEGLIGIBLE = 1e-19  # probability that a trimmed tail may have
-_TAIL = 10.0  # deviations of the normal variable that are cut into cells; beyond lies 1e-23
+_NEGLIGIBLE = 1e-19  # probability under P of an upper tail that is trimmed
+_NEGLIGIBLE_BELOW = 1e-40  # probability under Q of a lower tail; it may be multiplied by e^epsilon
+_BELOW, _ABOVE = 14.0, 10.0  # deviations of the normal variable that are cut into cells; beyond lie 1e-44 and 1e-23
 _ROWS = 64  # of the table of pairs that are combined at once
 _LOWEST = -650.0  # logarithms: smaller and larger values are too close to the ends of floating-point numbers
 _HIGHEST = 300.0
 _LARGEST_EPSILON = 650.0
 _MOST_CELLS = 20_000
-_UNDERFLOW = 1e-30  # more than all products of probabilities that can have become 0
+_UNDERFLOW = 1e-100  # more than all products of probabilities that can have become 0
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,9 @@ class Ratio:
         """Returns a bound on ``E (1 - e^epsilon S)_+``, the delta of Q against P."""
         if epsilon > _LARGEST_EPSILON:
             return self._unrepresentable()
-        found = float((self.masses * np.maximum(1.0 - math.exp(epsilon) * self._moved(-1), 0.0)).sum())
+        # values above e^-epsilon count for nothing, however large
+        values = np.minimum(self._moved(-1), 2.0)
+        found = float((self.masses * np.maximum(1.0 - math.exp(epsilon) * values, 0.0)).sum())
         return self._with_rounding(found) + self._unseen(0.0)
 
     def epsilon(self, delta: float) -> float:
@@ -161,9 +164,10 @@ class Ratio:
         masses = self.masses[positive] * max(0.0, 1 - self._error)
         if direction == "remove":
             rounded = np.floor(logs).astype(np.intp)
-            return lowest, np.bincount(rounded - lowest, masses * values[positive], len(steps)), 0.0
+            found = np.bincount(rounded - lowest, masses * values[positive], len(steps))
+            return lowest, cast(Array, found), 0.0
         rounded = np.floor(-logs).astype(np.intp)
-        return -highest, np.bincount(rounded + highest, masses, len(steps)), 0.0
+        return -highest, cast(Array, np.bincount(rounded + highest, masses, len(steps))), 0.0
 
     @property
     def _error(self) -> float:
@@ -194,7 +198,7 @@ class Ratio:
 
 
 def gaussian_ratio(noise: float, side: Side, resolution: float) -> Ratio:
-    """Returns a law for ``S = exp(Z / noise - 1 / (2 noise^2))``, Z normal: the ratio of N(1, noise^2) to N(0, noise^2).
+    """Returns a law for the ratio of N(1, noise^2) to N(0, noise^2): ``exp(Z / noise - 1 / (2 noise^2))``, Z normal.
 
     Args:
         noise: Standard deviation of the noise over sensitivity; positive.
@@ -205,11 +209,11 @@ def gaussian_ratio(noise: float, side: Side, resolution: float) -> Ratio:
         OverflowError: `noise` is so small that S is no floating-point number.
     """
     mu = 1 / noise
-    top = _TAIL + mu
-    if mu * top - mu * mu / 2 > _HIGHEST or -mu * _TAIL - mu * mu / 2 < _LOWEST:
+    top = _ABOVE + mu
+    if mu * top - mu * mu / 2 > _HIGHEST or -mu * _BELOW - mu * mu / 2 < _LOWEST:
         raise OverflowError("the likelihood ratio is outside the range of floating-point numbers")
-    count = math.ceil((top + _TAIL) / resolution)
-    points = np.linspace(-_TAIL, top, count + 1)
+    count = math.ceil((top + _BELOW) / resolution)
+    points = np.linspace(-_BELOW, top, count + 1)
     edges = np.exp(mu * points - mu * mu / 2)
     inner = _normal_masses(points)
     inner_means = _normal_masses(points - mu)
@@ -218,7 +222,7 @@ def gaussian_ratio(noise: float, side: Side, resolution: float) -> Ratio:
     means = np.concatenate([[ndtr(points[0] - mu)], inner_means, [ndtr(mu - points[-1])]])
     # scipy's ndtr has a relative error of some units; a difference of two loses the ratio of their size to it
     width = float(points[1] - points[0])
-    rounding = 64 * _UNIT * (1 + (_TAIL + mu + 1) / width)
+    rounding = 64 * _UNIT * (1 + (_BELOW + mu + 1) / width)
     if side == "lower":
         kept = masses > 0
         return Ratio(side, means[kept] / masses[kept], masses[kept], 0.0, 1.0, rounding, 2 * rounding)
@@ -390,9 +394,10 @@ def _split(values: Array, weights: Array, edges: Array) -> Array:
 def _trimmed(ratio: Ratio) -> Ratio:
     """Cuts tails of negligible probability: under Q at the lower end, and under P at the upper."""
     values, masses = ratio.values, ratio.masses
-    below = np.cumsum(masses)
+    # a value of 0 stays, whatever its probability
+    below = np.cumsum(np.where(values > 0, masses, 0.0))
     above = np.cumsum((masses * values)[::-1])[::-1] / ratio.mean
-    first = int(np.searchsorted(below, _NEGLIGIBLE, side="right"))
+    first = int(np.searchsorted(below, _NEGLIGIBLE_BELOW, side="right"))
     last = int(np.flatnonzero(above > _NEGLIGIBLE)[-1])
     if first == 0 and last == len(values) - 1:
         return ratio
