@@ -16,7 +16,6 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.config import fingerprint, load_config, to_yaml
-from fedpriv.storage.identity import digest
 from fedpriv.strategies.schedules import Rate, in_round
 
 RUN = Path(__file__).parents[1] / "run.yaml"
@@ -192,15 +191,3 @@ WRONG = {
 def test_yaml_errors_name_the_field_and_the_fix(text: str) -> None:
     with pytest.raises(fp.ConfigError, match=WRONG[text]):
         of_yaml(f"name: fedavg, learning_rate: {text}")
-
-
-def test_settings_that_came_before_schedules_keep_their_digests() -> None:
-    """A digest chooses the noise of a seeded run: these are of the version before."""
-    assert digest(fp.StepSize(0.1), fp.Decay(), fp.Penalty()) == "5fc166a194fe0e2abbfa6df0e57d88f5"
-    assert digest(fp.fedavg(0.5, 2)) == "330964b9f553f1c8de9382aba32b49da"
-    assert digest(fp.fedopt(0.5)) == "b5d714ddaefb1cc603473676987014fb"
-    assert digest(fp.gradient_tracking()) == "f74039af05732f81680ba9a46ac79eaf"
-    assert digest(fp.inexact_admm()) == "a7b95fd39e1512b3bd1c00f87c0ab2fa"
-    assert digest(fp.scaffold(0.5)) == "ae0616c0864dec9a9e0ea8cf760725b5"
-    assert digest(fp.gradient_descent(0.5, momentum=0.9)) == "0de641dea900e9778b1d8283e9ba3797"
-    assert digest(fp.decentralized_sgd()) == "4ec7738a563076b62479e2465394fab7"
