@@ -68,7 +68,7 @@ ALIKE = {
     "once the checkpoint is written": Point(Training, "_save", "after", 1, ranks=FIRST),
     "after the checkpoint": Point(Training, "save", "after", 1),
 }
-CHECKPOINT = {**ALIKE, "once rows have met": Point("fedpriv.engines.sharding", "gather_progress", "after", 1)}
+CHECKPOINT = {**ALIKE, "once rows have met": Point("fedpriv.engines.sharding", "gather_state", "after", 1)}
 ON_A_STAR = {
     "before sums meet": Point(ProcessGroup, "all_reduce", "before"),
     "once sums have met": Point(ProcessGroup, "all_reduce", "after"),
