@@ -285,8 +285,8 @@ def test_a_hundred_clients_fit_beside_one_body_of_eleven_million(tmp_path: Path)
     assert dim == 5130
     assert sent == 2 * 2 * n * 5130 * 4  # a model and a control variate, up and down
     assert (tmp_path / "checkpoint.pt").stat().st_size < 4.1 * n * 5130 * 4
-    # the clients' body, two that are tried out in double precision (of twice the size) and one of the result; the rest is
-    # for code, heads and images
+    # the clients' body, two that are tried out in double precision, of twice the size, and one of the result; the rest
+    # is for code, heads and images
     assert after - before < 10 * 45
 
 
