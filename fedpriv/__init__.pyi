@@ -1,16 +1,12 @@
 from . import clients as clients
 from . import config as config
 from . import data as data
-from . import engines as engines
 from . import errors as errors
-from . import estimators as estimators
-from . import measuring as measuring
+from . import evaluation as evaluation
 from . import models as models
 from . import network as network
 from . import oracle as oracle
-from . import plugins as plugins
 from . import privacy as privacy
-from . import problems as problems
 from . import randomness as randomness
 from . import reports as reports
 from . import runs as runs
@@ -22,11 +18,15 @@ from .clients.counting import count_examples
 from .clients.lazy import lazy_clients
 from .data.augmentation import Affine, Augmentation, Crop, Flip
 from .errors import BudgetExhausted, ConfigError, DataError, FedprivError, LedgerError, PrivacyError
-from .measuring.early_stopping import Stop
-from .measuring.regression import Mae, Rmse
+from .evaluation.early_stopping import Stop
+from .evaluation.regression import Mae, Rmse
+from .models.constraints import ClassLossAtMost, Function, GroupLossGap, LinearEquality, LossAtMost, class_loss
+from .models.problem import Problem
 from .network.activity import OnePeerExponential, Outage, RandomEdges, RandomLinks, RandomNodes
 from .network.graph import Graph
 from .network.local import CyclicCohort, Everyone, FixedCohort, PoissonCohort, Star
+from .planning.compute import Compute
+from .planning.forecasting import Forecast, plan
 from .privacy.budget import Budget
 from .privacy.clipping import Clip
 from .privacy.matrices import BLT, BSR, Banded
@@ -46,11 +46,7 @@ from .privacy.settings import (
     SecureAggregation,
     Statistics,
 )
-from .problems.constraints import ClassLossAtMost, Function, GroupLossGap, LinearEquality, LossAtMost, class_loss
-from .problems.problem import Problem
 from .reports import sinks as sinks
-from .runs.compute import Compute
-from .runs.forecasting import Forecast, plan
 from .runs.results import Result, RoundReport
 from .runs.total import total
 from .runs.train import train

@@ -188,7 +188,24 @@ def test_a_violation_in_a_sub_folder_is_found(line: str, tmp_path: Path):
     assert strategies(tmp_path) == [long]
 
 
-SETTINGS_ROOMS = ("clients", "data", "models", "network", "privacy", "problems", "strategies")
+SETTINGS_ROOMS = ("clients", "data", "models", "network", "privacy", "strategies")
+
+
+REQUIRED_BY_PYTHON = {"__init__.py", "__init__.pyi", "__main__.py", "py.typed"}
+MAY_IMPORT_PAPERS = {"cli", "config"}
+
+
+def test_the_package_has_at_most_22_rooms():
+    rooms = {path.name for path in PACKAGE.iterdir()} - REQUIRED_BY_PYTHON - {"__pycache__"}
+    assert len(rooms) <= 22, f"where does a reader look for what the newest of {sorted(rooms)} has?"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=inside)
+def test_what_papers_claim_is_imported_by_the_command_line_and_by_yaml_alone(path: Path):
+    room = inside(path).split("/")[0]
+    imported = {node.module or "" for node in ast.walk(tree(path)) if isinstance(node, ast.ImportFrom)}
+    from_papers = {module for module in imported if module.startswith("fedpriv.papers")}
+    assert not from_papers or room in MAY_IMPORT_PAPERS | {"papers"}, f"{room} must not know papers: {from_papers}"
 
 
 def test_no_two_classes_that_may_be_settings_have_one_name():

@@ -12,12 +12,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from fedpriv.checks import Bound
 from fedpriv.cli import app
 from fedpriv.cli.catalogue import SECTIONS, look_up
 from fedpriv.config.base import check
 from fedpriv.config.schema import PARTITION_SECTIONS
 from fedpriv.data.partition import PARTITIONS
+from fedpriv.settings.checks import Bound
 
 GIVEN = {"n_examples", "labels", "writers", "generator"}
 ALL = [(kind, name) for kind, rows in look_up(None, {}).items() for name in rows]

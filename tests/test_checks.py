@@ -15,11 +15,12 @@ import pytest
 import torch
 
 import fedpriv as fp
-from fedpriv import checks, data
-from fedpriv.checks import Count, Finite, Positive, PositiveOrInfinite, Probability, Whole, checked
+from fedpriv import data
 from fedpriv.config import load_config
 from fedpriv.config.strategies import STRATEGIES
 from fedpriv.errors import ConfigError, DataError
+from fedpriv.settings import checks
+from fedpriv.settings.checks import Count, Finite, Positive, PositiveOrInfinite, Probability, Whole, checked
 from fedpriv.strategies.proximal import L1, L2, ElasticNet, Simplex
 from fedpriv.strategies.solvers import LBFGS
 

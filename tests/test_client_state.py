@@ -19,7 +19,7 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.config.strategies import STRATEGIES
-from fedpriv.published.recipe import Recipe
+from fedpriv.papers.recipe import Recipe
 from fedpriv.strategies.augmented_lagrangian import AdmmBlock
 from fedpriv.strategies.base import Oracle, Strategy
 from fedpriv.strategies.fedavg import AddMeanUpdate

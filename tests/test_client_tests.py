@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import fedpriv as fp
 from fedpriv.cli import app
 from fedpriv.errors import PrivacyError
-from fedpriv.measuring.client_tests import spread
+from fedpriv.evaluation.client_tests import spread
 from fedpriv.reports import picture
 from fedpriv.reports.report import Run
 

@@ -16,7 +16,7 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fedpriv.errors import ConfigError
-from fedpriv.estimators import PrivateLogisticRegression
+from fedpriv.runs.estimators import PrivateLogisticRegression
 
 
 def failing(estimator) -> dict[str, str]:

@@ -80,7 +80,7 @@ def test_a_forecast_of_the_published_variant_says_what_the_claim_amounts_to():
 
 def test_a_forecast_says_what_the_papers_formula_would_call_the_noise():
     rate, rounds = 1 / 71, 1000
-    noise = fedpriv.privacy.claims.dual_averaging_noise(0.8, rounds, 71, 0.1)
+    noise = fedpriv.papers.claims.dual_averaging_noise(0.8, rounds, 71, 0.1)
     graph = "network={topology: {name: complete}, activity: {name: random_edges, count: 1}}"
     lines = ["strategy={name: dual_averaging}", "data.partition={kind: iid, n_clients: 20}", graph, f"rounds={rounds}"]
     private = f"privacy={{noise_multiplier: {noise / 2}, sampling: {{poisson: {{rate: {rate}}}}}}}"

@@ -48,7 +48,7 @@ def test_what_needs_no_tensor_imports_none(code: str):
 
 def test_help_is_drawn_without_what_would_take_longer_than_all_else():
     found = imported_by("from fedpriv.cli import app; app(['--help'], standalone_mode=False)")
-    assert not {"typer.rich_utils", "fedpriv.plugins", "fedpriv.cli.printing"} & found
+    assert not {"typer.rich_utils", "fedpriv.settings.plugins", "fedpriv.cli.printing"} & found
 
 
 @pytest.mark.parametrize("code", ["from fedpriv import *", "import fedpriv.config"])

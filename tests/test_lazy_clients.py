@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 import fedpriv as fp
 from fedpriv.clients.population import Population
-from fedpriv.engines.rounds import initial_state, run_rounds
+from fedpriv.network.rounds import initial_state, run_rounds
 from fedpriv.oracle.backends import choose
 from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_answerer import data_oracle

@@ -6,7 +6,7 @@ import networkx as nx
 import pytest
 
 import fedpriv as fp
-from fedpriv.runs.planning import make_plan
+from fedpriv.planning.plan import make_plan
 from fedpriv.strategies.dual_averaging import DualStep
 
 

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 
 from fedpriv.cli import app
 from fedpriv.config import build, load_config
-from fedpriv.measuring import metrics
-from fedpriv.measuring.metrics import Metric, value_of
-from fedpriv.measuring.tasks import Task
+from fedpriv.evaluation import metrics
+from fedpriv.evaluation.metrics import Metric, value_of
+from fedpriv.evaluation.tasks import Task
 from fedpriv.models import predict
 from fedpriv.reports import comparison
 from fedpriv.reports.report import Run

@@ -11,10 +11,10 @@ from torch import nn
 import fedpriv as fp
 from fedpriv.clients.public_info import PublicDataInfo
 from fedpriv.models import SoftmaxRegression
+from fedpriv.models.problem import Problem
+from fedpriv.planning.noises import NoiseOption, forecast_of_noises
+from fedpriv.planning.plan import RunSketch
 from fedpriv.privacy.settings import Noise, Sampling
-from fedpriv.problems.problem import Problem
-from fedpriv.runs.noises import NoiseOption, forecast_of_noises
-from fedpriv.runs.planning import RunSketch
 from fedpriv.strategies.base import Strategy
 
 ROUNDS, BLOCKS, N = 24, 6, 12

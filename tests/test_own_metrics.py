@@ -21,7 +21,7 @@ import fedpriv as fp
 from fedpriv.cli import app
 from fedpriv.config import fingerprint, load_config
 from fedpriv.data.torchvision_compat import import_torchvision
-from fedpriv.measuring.early_stopping import EarlyStopping
+from fedpriv.evaluation.early_stopping import EarlyStopping
 from fedpriv.reports.report import Run
 
 CLASSES = 3

@@ -12,14 +12,14 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from fedpriv import plugins
 from fedpriv.cli import app
 from fedpriv.config import load_config
 from fedpriv.errors import ConfigError
 from fedpriv.models import MODELS
+from fedpriv.models.constraints import CONSTRAINTS, ClassLossAtMost, Constraint, LossAtMost
 from fedpriv.network.activity import ACTIVITIES, Activity, Always
-from fedpriv.plugins import Registry, RegistryEntry, build, checked, find, resolve_object
-from fedpriv.problems.constraints import CONSTRAINTS, ClassLossAtMost, Constraint, LossAtMost
+from fedpriv.settings import plugins
+from fedpriv.settings.plugins import Registry, RegistryEntry, build, checked, find, resolve_object
 
 RUN = Path(__file__).with_name("run.yaml")
 NUMBER = 3
@@ -166,9 +166,9 @@ def test_the_word_holds_for_one_command_only(marks: Path):
 
 def test_python_says_it_with_a_block(marks: Path):
     override = [f"model={{name: '{__name__}:Own', width: 3}}"]
-    with pytest.raises(ConfigError, match=r"with fedpriv\.plugins\.allowed\(\)"):
+    with pytest.raises(ConfigError, match=r"with fedpriv\.allow_plugins\(\)"):
         load_config(RUN, override)
-    with plugins.allowed():
+    with plugins.allow_plugins():
         assert load_config(RUN, override).model.options == {"width": 3}
 
 

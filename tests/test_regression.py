@@ -12,7 +12,7 @@ import yaml
 from fedpriv.config import build, forecast, load_config
 from fedpriv.data import Split
 from fedpriv.errors import ConfigError, DataError
-from fedpriv.measuring.regression import Mae, Rmse
+from fedpriv.evaluation.regression import Mae, Rmse
 
 N = 60
 

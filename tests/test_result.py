@@ -21,7 +21,7 @@ from torch.utils.data import Subset, TensorDataset
 import fedpriv
 from fedpriv import data, models
 from fedpriv.errors import PromiseWarning
-from fedpriv.measuring.evaluator import Evaluator
+from fedpriv.evaluation.evaluator import Evaluator
 from fedpriv.runs.history import History
 from fedpriv.runs.train import train
 from fedpriv.runs.training import Training

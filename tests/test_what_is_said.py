@@ -20,13 +20,13 @@ from typer.testing import CliRunner
 import fedpriv as fp
 from fedpriv.cli import app
 from fedpriv.config import build, forecast, load_config
-from fedpriv.estimators import PrivateLogisticRegression
 from fedpriv.models import SoftmaxRegression
 from fedpriv.oracle.dry_run import RecordingAnswerer
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.ledger_file import read_ledger
 from fedpriv.reports import comparison, sinks
 from fedpriv.reports.report import Run
+from fedpriv.runs.estimators import PrivateLogisticRegression
 from fedpriv.runs.results import RoundReport
 from fedpriv.strategies.base import Aggregator, Network
 

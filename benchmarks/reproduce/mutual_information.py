@@ -28,7 +28,7 @@ from sensor_fusion import PAPER, Q2
 from sensors import Promise, SensorAnswerer, Sensors
 
 import fedpriv as fp
-from fedpriv.engines.rounds import initial_state, run_rounds
+from fedpriv.network.rounds import initial_state, run_rounds
 from fedpriv.privacy.schedules import Geometric
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.schedules import StepSize

@@ -34,8 +34,8 @@ from sensors import Promise, SensorAnswerer, Sensors
 from torch import Tensor
 
 import fedpriv as fp
-from fedpriv.engines.rounds import initial_state, run_rounds
-from fedpriv.privacy.claims import gradient_tracking_total
+from fedpriv.network.rounds import initial_state, run_rounds
+from fedpriv.papers.claims import gradient_tracking_total
 from fedpriv.privacy.schedules import Geometric, Uniform
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.schedules import StepSize

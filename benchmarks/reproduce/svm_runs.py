@@ -18,17 +18,17 @@ from svm_problem import Problem
 from torch import Tensor
 
 import fedpriv as fp
-from fedpriv.engines.rounds import initial_state, run_rounds
 from fedpriv.network.activity import Activity, Always, OnePeerExponential
 from fedpriv.network.mixing import Weights, metropolis
+from fedpriv.network.rounds import initial_state, run_rounds
 from fedpriv.oracle.oracle import Oracle, RoundContext
 from fedpriv.oracle.query import Query, QueryBuilder
 from fedpriv.oracle.synthetic import ZeroAnswerer
+from fedpriv.planning.plan import make_plan
 from fedpriv.privacy.accounting.calibration import calibrate
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.release import Answer
 from fedpriv.randomness.streams import Randomness
-from fedpriv.runs.planning import make_plan
 from fedpriv.strategies.dual_averaging import DualMap, Duals, DualStep, WeightedPrimals
 from fedpriv.strategies.proximal import L1, L2
 

@@ -16,10 +16,10 @@ from time import process_time
 import networkx as nx
 
 import fedpriv as fp
+from fedpriv.planning.plan import make_plan
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.calibration import calibrate
 from fedpriv.privacy.record import Record
-from fedpriv.runs.planning import make_plan
 
 NODES, EXAMPLES, PAPER = 20, 20_000, 600_000
 

@@ -61,9 +61,9 @@ def measure(name: str, turns: int, effort: Effort) -> None:
 
     import fedpriv as fp
     from fedpriv.clients.shard import ClientShard
-    from fedpriv.engines import MESHES
-    from fedpriv.engines.sharded_graph import ShardedGraph
-    from fedpriv.engines.sharding import shard_clients, shard_network, split_evenly
+    from fedpriv.network.engines import MESHES
+    from fedpriv.network.sharded_graph import ShardedGraph
+    from fedpriv.network.sharding import shard_clients, shard_network, split_evenly
     from fedpriv.randomness.streams import Randomness
 
     torch.set_num_threads(1)

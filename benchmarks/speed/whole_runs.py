@@ -83,6 +83,7 @@ class Clock:
 def doors(clock: Clock) -> list[tuple[str, object, str]]:
     """Label, owner and name of what is timed."""
     from fedpriv.oracle.clipped_sums import ClippedSums
+    from fedpriv.planning import plan
     from fedpriv.privacy.accounting.accountant import Accountant
     from fedpriv.privacy.accounting.plan_filter import PlanFilter
     from fedpriv.privacy.ledger import Ledger
@@ -90,7 +91,6 @@ def doors(clock: Clock) -> list[tuple[str, object, str]]:
     from fedpriv.privacy.release.local import LocalRelease
     from fedpriv.privacy.release.pairwise import PairwiseRelease
     from fedpriv.privacy.release.sums import SumRelease
-    from fedpriv.runs import planning
     from fedpriv.runs.metric_log import MetricLog
     from fedpriv.runs.training import Training
 
@@ -104,7 +104,7 @@ def doors(clock: Clock) -> list[tuple[str, object, str]]:
         ("ledger", Ledger, "sync"),
         ("accountant", PlanFilter, "admit"),
         *(("accountant", Accountant, name) for name in ("quick_epsilon", "spent")),
-        ("accountant", planning, "calibrate"),
+        ("accountant", plan, "calibrate"),
         ("evaluation", MetricLog, "metrics"),
         ("checkpoint", Training, "save"),
         ("pictures", picture, "draw"),

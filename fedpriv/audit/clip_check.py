@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fedpriv.audit.check_result import CheckResult, summarize
 from fedpriv.audit.target import AuditTarget, Data
-from fedpriv.engines.rounds import SumOnlyView, initial_state, run_rounds
 from fedpriv.errors import PrivacyError
+from fedpriv.network.rounds import SumOnlyView, initial_state, run_rounds
 from fedpriv.oracle.dry_run import recording_oracle
 from fedpriv.privacy.settings import Independent
 from fedpriv.randomness.streams import Randomness

@@ -10,11 +10,11 @@ from pathlib import Path
 from fedpriv.audit.check_result import CheckResult, summarize
 from fedpriv.audit.probing import listen
 from fedpriv.audit.target import AuditTarget, Data
+from fedpriv.planning.plan import Plan
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.randomness.streams import Randomness
 from fedpriv.runs import integrity
-from fedpriv.runs.planning import Plan
 from fedpriv.runs.run_files import RunFiles
 
 NAME = "ledger"

@@ -24,8 +24,8 @@ from fedpriv.audit.replay import door
 from fedpriv.audit.shapes import NAME as INTERACTION
 from fedpriv.audit.shapes import interaction
 from fedpriv.audit.target import AuditTarget, Data
-from fedpriv.checks import checked
 from fedpriv.errors import FedprivError
+from fedpriv.settings.checks import checked
 
 Check = Callable[[AuditTarget, Data], CheckResult]
 CHECKS: Mapping[str, Check] = {

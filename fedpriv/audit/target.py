@@ -11,20 +11,20 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from fedpriv.checks import checked
 from fedpriv.clients.client import Client, Loss, Pair
 from fedpriv.clients.client_set import as_client_set
 from fedpriv.clients.layout import copy_trainable
 from fedpriv.clients.population import Population
 from fedpriv.clients.shard import ClientShard
-from fedpriv.engines.rounds import RoundNetwork
-from fedpriv.nested import Rows
+from fedpriv.data.nested import Rows
 from fedpriv.network.local import Star
+from fedpriv.network.rounds import RoundNetwork
+from fedpriv.planning import compatibility
+from fedpriv.planning.compute import Compute
+from fedpriv.planning.plan import Plan, make_plan, with_neighbours
 from fedpriv.privacy.settings import Privacy
-from fedpriv.runs import compatibility
-from fedpriv.runs.compute import Compute
-from fedpriv.runs.planning import Plan, make_plan, with_neighbours
 from fedpriv.runs.training import Training
+from fedpriv.settings.checks import checked
 from fedpriv.strategies.base import Strategy
 
 Data = list[Pair]

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedpriv import plugins
 from fedpriv.audit.other_runs import named_data
 from fedpriv.audit.target import AuditTarget
 from fedpriv.config import Config, load_config
 from fedpriv.config.base import check
 from fedpriv.config.building import load_data, make_population, measured
 from fedpriv.config.files import override
+from fedpriv.settings import plugins
 from fedpriv.strategies.base import Strategy
 
 _SMALL: dict[str, Any] = {

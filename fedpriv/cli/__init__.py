@@ -53,7 +53,7 @@ class _Commands(TyperGroup):
 
 def _suggest_setting(error: Any) -> None:  # noqa: ANN401 - click's
     """Add to the error of an unknown option which setting it means, where the command takes settings."""
-    from fedpriv.translations import setting_for_option
+    from fedpriv.settings.translations import setting_for_option
 
     takes_settings = any(one.name == "overrides" for one in error.ctx.command.params)
     if takes_settings:

@@ -8,9 +8,9 @@ from typing import Any
 from rich.markup import escape
 
 from fedpriv.cli.printing import busy_with, out, print_json, print_rows
+from fedpriv.planning.notebook_display import aligned
 from fedpriv.privacy.accounting.spent import round_up
 from fedpriv.privacy.budget import AT_WORK, Budget, Entry
-from fedpriv.runs.notebook_display import aligned
 
 _STATES = {
     AT_WORK: AT_WORK,

@@ -13,7 +13,6 @@ import yaml
 from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
-from fedpriv.checks import Bound, either
 from fedpriv.config.base import Choice, Plugin, Spelled, options_model
 from fedpriv.config.network import ActivitySection, MixingSection, TopologySection
 from fedpriv.config.problem import ConstraintSection, ObjectiveSection
@@ -26,11 +25,12 @@ from fedpriv.config.schema import (
     StrategySection,
 )
 from fedpriv.data.partition import PARTITIONS
-from fedpriv.engines import MESHES
 from fedpriv.errors import ConfigError
+from fedpriv.network.engines import MESHES
 from fedpriv.oracle.backends import BACKENDS
 from fedpriv.privacy.mechanisms import MECHANISMS
-from fedpriv.translations import nearest
+from fedpriv.settings.checks import Bound, either
+from fedpriv.settings.translations import nearest
 
 SECTIONS: dict[str, type[Plugin]] = {
     "strategies": StrategySection,

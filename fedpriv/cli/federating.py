@@ -166,7 +166,7 @@ def federate_plan(
     from fedpriv.clients.public_info import PublicDataInfo
     from fedpriv.config import load_config, to_yaml
     from fedpriv.config.building import load_data
-    from fedpriv.runs.pairs import forecast_of_pairs
+    from fedpriv.planning.pairs import forecast_of_pairs
     from fedpriv.sites.descriptor import SiteDescriptor
     from fedpriv.sites.federation_plan import propose
     from fedpriv.sites.recording import CONFIG, PLAN

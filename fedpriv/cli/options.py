@@ -14,10 +14,10 @@ from fedpriv.cli import shipped
 
 def _permit(context: typer.Context, given: bool) -> bool:
     """Let names outside the catalogue be imported during this command, if the user or the environment says so."""
-    from fedpriv import plugins
+    from fedpriv.settings import plugins
 
     if given:
-        context.with_resource(plugins.allowed())
+        context.with_resource(plugins.allow_plugins())
     if plugins.are_allowed():
         sys.path.append(os.getcwd())  # where the user's own modules are looked for, after all else
     return given

@@ -14,8 +14,8 @@ from rich.status import Status
 from fedpriv.storage import strict_json
 
 if TYPE_CHECKING:
+    from fedpriv.planning.forecasting import Forecast
     from fedpriv.reports.report import Run
-    from fedpriv.runs.forecasting import Forecast
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)

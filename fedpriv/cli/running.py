@@ -134,8 +134,8 @@ def _build(config: Config, folder: RunFolder, *, resumed: bool, fresh_noise: boo
 
 def _iterate(config: Config, training: Training, folder: Path, signals: Signals) -> Result:
     from fedpriv.config import to_yaml
-    from fedpriv.measuring import metrics
-    from fedpriv.measuring.verdict import constraint_verdict
+    from fedpriv.evaluation import metrics
+    from fedpriv.evaluation.verdict import constraint_verdict
     from fedpriv.reports import sinks
 
     done = training.progress.round

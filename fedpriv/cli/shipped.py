@@ -63,6 +63,6 @@ def title(path: Path) -> str:
 
 
 def _near(name: str) -> str:
-    from fedpriv.translations import nearest  # help and completion need none of what it imports
+    from fedpriv.settings.translations import nearest  # help and completion need none of what it imports
 
     return nearest(name, configs())

@@ -8,14 +8,14 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomSampler
 
-from fedpriv.checks import checked
 from fedpriv.clients.arguments import check_datasets, check_loader, check_loss
 from fedpriv.clients.layout import copy_model, copy_trainable
 from fedpriv.clients.reading import Pair, length_of, read_all
 from fedpriv.data.augmentation import Augmentation
+from fedpriv.data.nested import Nested, arguments
 from fedpriv.errors import ConfigError, DataError
-from fedpriv.nested import Nested, arguments
-from fedpriv.problems.problem import Problem
+from fedpriv.models.problem import Problem
+from fedpriv.settings.checks import checked
 
 Loss = Callable[[Any, Any], Tensor]
 """Maps a model's outputs and the targets of a batch to a scalar."""

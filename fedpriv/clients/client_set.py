@@ -16,8 +16,8 @@ from fedpriv.clients.layout import Layout, constants, share
 from fedpriv.clients.lazy import Examine, LazyClients
 from fedpriv.data.augmentation import Augmentation
 from fedpriv.errors import ConfigError
+from fedpriv.models.problem import Problem
 from fedpriv.privacy.settings import FixedSize, Privacy
-from fedpriv.problems.problem import Problem
 
 
 class ClientSet(Protocol):

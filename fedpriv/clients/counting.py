@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.progress import Progress
 from torch.utils.data import Dataset
 
-from fedpriv.checks import Count, checked
 from fedpriv.clients.reading import length_of
 from fedpriv.errors import DataError, in_short
+from fedpriv.settings.checks import Count, checked
 
 _AT_ONCE = 64  # clients that a worker counts in a row
 

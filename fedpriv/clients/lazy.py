@@ -13,17 +13,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from fedpriv.checks import Count, checked
 from fedpriv.clients.client import Client, Loss
 from fedpriv.clients.examples import Examples, OnRead, accept_all, at_places, check_alike, with_types
 from fedpriv.clients.layout import Layout, copy_model
 from fedpriv.clients.reading import Pair, Read, Source, Unbatched, length_of, read_all
 from fedpriv.data.augmentation import Augmentation
-from fedpriv.devices import moved
+from fedpriv.data.nested import each, first, joined, leaves
+from fedpriv.distributed.devices import moved
 from fedpriv.errors import ConfigError, DataError, in_short
-from fedpriv.nested import each, first, joined, leaves
-from fedpriv.problems.problem import Problem
+from fedpriv.models.problem import Problem
 from fedpriv.randomness.borrowed import global_generators
+from fedpriv.settings.checks import Count, checked
 
 Load = Callable[[int], Dataset[Any]]
 Examine = Callable[[int, Dataset[Any]], None]

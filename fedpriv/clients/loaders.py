@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 from fedpriv.clients.client import Client
 from fedpriv.clients.client_set import as_client_set
 from fedpriv.clients.reading import is_plain
-from fedpriv.nested import leaves, plain
+from fedpriv.data.nested import leaves, plain
 from fedpriv.randomness.borrowed import States, global_generators
 
 T = TypeVar("T")

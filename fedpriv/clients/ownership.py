@@ -20,8 +20,8 @@ from fedpriv.clients.client_set import as_client_set
 from fedpriv.clients.population import Population
 from fedpriv.clients.reading import pair_of
 from fedpriv.data.base import ExactOnly, size
+from fedpriv.data.nested import Nested, each, leaves
 from fedpriv.errors import PrivacyError
-from fedpriv.nested import Nested, each, leaves
 from fedpriv.privacy.settings import Privacy
 
 Places = NDArray[np.int64]

@@ -23,10 +23,10 @@ from fedpriv.clients.reading import Pair
 from fedpriv.clients.shard import ClientShard
 from fedpriv.clients.views import Numbers, Views
 from fedpriv.data.augmentation import Augmentation
-from fedpriv.devices import moved
+from fedpriv.data.nested import each
+from fedpriv.distributed.devices import moved
 from fedpriv.errors import ConfigError
-from fedpriv.nested import each
-from fedpriv.problems.problem import Problem
+from fedpriv.models.problem import Problem
 
 
 class Population:

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedpriv.clients.examples import Examples
 from fedpriv.clients.reading import Pair, read_one
 from fedpriv.data.augmentation import Augmentation
-from fedpriv.nested import each, first, joined
+from fedpriv.data.nested import each, first, joined
 from fedpriv.randomness.borrowed import global_generators
 
 Numbers = Callable[[Sequence[int], Sequence[int], int], Tensor]

@@ -21,10 +21,10 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError
 
-from fedpriv import plugins
-from fedpriv.checks import similar
 from fedpriv.errors import ConfigError
-from fedpriv.translations import example, nearest, suggestion
+from fedpriv.settings import plugins
+from fedpriv.settings.checks import similar
+from fedpriv.settings.translations import example, nearest, suggestion
 
 M = TypeVar("M", bound=BaseModel)
 

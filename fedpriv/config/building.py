@@ -11,7 +11,6 @@ from torch import nn
 from torch.utils.data import Subset
 
 from fedpriv import data, models
-from fedpriv.checks import checked
 from fedpriv.clients.client import Client, make_clients
 from fedpriv.clients.ownership import check_datasets
 from fedpriv.clients.public_info import PublicDataInfo
@@ -23,13 +22,15 @@ from fedpriv.data import DATASETS, Split, labels_of
 from fedpriv.data.base import as_inputs
 from fedpriv.data.partition import known_sizes, notes
 from fedpriv.errors import ConfigError, FedprivError
-from fedpriv.published.recipe import Recipe
-from fedpriv.runs import advice
-from fedpriv.runs.forecasting import Forecast
-from fedpriv.runs.forecasting import forecast as of_draft
-from fedpriv.runs.planning import FirstPart, Plan, RunSketch
+from fedpriv.papers.recipe import Recipe
+from fedpriv.planning.forecasting import Forecast
+from fedpriv.planning.forecasting import forecast as of_draft
+from fedpriv.planning.plan import FirstPart, Plan, RunSketch
+from fedpriv.runs.advice import warnings_at_start
 from fedpriv.runs.settings_in_words import difference, settings_in_words
+from fedpriv.runs.timing import seconds_per_round
 from fedpriv.runs.training import Training
+from fedpriv.settings.checks import checked
 from fedpriv.storage import strict_json
 from fedpriv.storage.folder import RunFolder
 
@@ -142,7 +143,7 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
         draft,
         compute=config.compute,
         compare=config.problem.compare,
-        timed=timed,
+        time_round=seconds_per_round if timed else None,
         claim=recipe.claimed(config.privacy.delta),
         formula=entry.variants.formula if entry else None,
     )
@@ -183,7 +184,7 @@ def at_start(config: Config, training: Training) -> list[str]:
         said = _notes(config)
     else:
         said = []
-    return [*advice.of_training(training), *said]
+    return [*warnings_at_start(training), *said]
 
 
 def _notes(config: Config) -> list[str]:

@@ -8,10 +8,10 @@ from typing import Any
 
 import yaml
 
-from fedpriv.checks import checked
 from fedpriv.config.base import check
 from fedpriv.config.schema import Config
 from fedpriv.errors import ConfigError
+from fedpriv.settings.checks import checked
 from fedpriv.storage import strict_yaml
 from fedpriv.storage.identity import of_config
 

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 from torch import nn
 
-from fedpriv import plugins
 from fedpriv.clients.layout import Layout
 from fedpriv.clients.public_info import PublicDataInfo
 from fedpriv.config.schema import Config, LogSection
 from fedpriv.errors import ConfigError
-from fedpriv.measuring.client_tests import known_of
-from fedpriv.measuring.custom_metrics import CustomMetric, MetricSet
-from fedpriv.measuring.evaluator import Evaluator
-from fedpriv.measuring.regression import ERRORS
+from fedpriv.evaluation.client_tests import known_of
+from fedpriv.evaluation.custom_metrics import CustomMetric, MetricSet
+from fedpriv.evaluation.evaluator import Evaluator
+from fedpriv.evaluation.regression import ERRORS
+from fedpriv.settings import plugins
 
 
 def metrics_of(config: Config, n_classes: int | None, scale: float = 1.0) -> dict[str, CustomMetric]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated
 
-from fedpriv import plugins
-from fedpriv.checks import Count, Probability
 from fedpriv.config.base import Choice, Plugin, Section, Spelled, named_fields
 from fedpriv.errors import ConfigError
 from fedpriv.network.activity import ACTIVITIES, Activity, Outage
@@ -15,6 +13,8 @@ from fedpriv.network.links import Undirected
 from fedpriv.network.local import Cohort, CyclicCohort, Everyone, FixedCohort, PoissonCohort, Star
 from fedpriv.network.mixing import MIXINGS, Weights
 from fedpriv.network.topology import TOPOLOGIES, checked
+from fedpriv.settings import plugins
+from fedpriv.settings.checks import Count, Probability
 
 
 class TopologySection(Plugin):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fedpriv.config.building import outline, planned
 from fedpriv.config.files import load_config
 from fedpriv.errors import FedprivError
+from fedpriv.planning.plan import FirstPart
 from fedpriv.reports.spendings import PlannedSpending, ended_early
-from fedpriv.runs.planning import FirstPart
 from fedpriv.runs.run_accountant import rest_of
 from fedpriv.runs.run_files import RunFiles
 

@@ -7,18 +7,18 @@ from typing import Annotated, Any
 
 from pydantic import model_validator
 
-from fedpriv import plugins
-from fedpriv.checks import Fraction, PositiveOrInfinite
 from fedpriv.config.base import Choice, Section, Spelled, named_fields
 from fedpriv.config.spelling import by_fields, by_key
 from fedpriv.errors import ConfigError
+from fedpriv.papers.recipe import Recipe
 from fedpriv.privacy import pairwise, settings
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.matrices import BLT, BSR, Banded
 from fedpriv.privacy.mechanisms import NOISE_DISTRIBUTIONS
 from fedpriv.privacy.record import NoiseDistributionName, Relation, Unit
 from fedpriv.privacy.schedules import Custom, Geometric, Schedule, Uniform
-from fedpriv.published.recipe import Recipe
+from fedpriv.settings import plugins
+from fedpriv.settings.checks import Fraction, PositiveOrInfinite
 
 SAMPLING = by_key(
     "full", settings.FullBatch(), poisson=settings.Poisson, fixed_size=settings.FixedSize, cyclic=settings.Cyclic

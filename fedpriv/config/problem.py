@@ -7,8 +7,8 @@ from typing import Literal
 from pydantic import Field
 
 from fedpriv.config.base import Plugin, Section
-from fedpriv.problems.constraints import CONSTRAINTS, OBJECTIVES
-from fedpriv.problems.problem import Problem
+from fedpriv.models.constraints import CONSTRAINTS, OBJECTIVES
+from fedpriv.models.problem import Problem
 
 
 class ObjectiveSection(Plugin):

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Self, Union
 from pydantic import AfterValidator, Discriminator, PlainSerializer, Tag, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
-from fedpriv import plugins
 from fedpriv.config.base import Section, named_fields
+from fedpriv.settings import plugins
 from fedpriv.strategies.schedules import Cosine, Steps, Warmup
 
 SCHEDULES: dict[str, type] = {"cosine": Cosine, "warmup": Warmup, "steps": Steps}

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, create_model, model_validator
 
-from fedpriv.checks import Count, Finite
 from fedpriv.config.base import Plugin, Section, Spelled, named_fields, options_model
 from fedpriv.config.network import NetworkSection
 from fedpriv.config.privacy import PrivacySection
@@ -22,12 +21,13 @@ from fedpriv.data import DATASETS
 from fedpriv.data.augmentation import AUGMENTATIONS, Augmentation
 from fedpriv.data.partition import PARTITIONS, Kind
 from fedpriv.errors import ConfigError
-from fedpriv.measuring.early_stopping import Stop
-from fedpriv.measuring.finite_check import StopOn
+from fedpriv.evaluation.early_stopping import Stop
+from fedpriv.evaluation.finite_check import StopOn
 from fedpriv.models import LOSSES, MODELS, Lora, Weights
+from fedpriv.papers.recipe import Recipe
+from fedpriv.planning.compute import Compute
 from fedpriv.privacy import settings
-from fedpriv.published.recipe import Recipe
-from fedpriv.runs.compute import Compute
+from fedpriv.settings.checks import Count, Finite
 from fedpriv.strategies.base import Strategy
 
 

@@ -1,4 +1,4 @@
-"""The strategies that a configuration can name, collected from the files of `strategies/` and `published/`.
+"""The strategies that a configuration can name, collected from the files of `strategies/` and `papers/`.
 
 A file lists its strategies in `NAMES`, the published variants of a name in `VARIANTS`, and functions that make a
 strategy from a strategy in `AROUND`. Options are the parameters of these functions, with their bounds and defaults;
@@ -13,10 +13,10 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
-from fedpriv import published, strategies
+from fedpriv import papers, strategies
 from fedpriv.config.spelling import wrapped
-from fedpriv.plugins import Registry, RegistryEntry
-from fedpriv.published.recipe import Recipe, Variants
+from fedpriv.papers.recipe import Recipe, Variants
+from fedpriv.settings.plugins import Registry, RegistryEntry
 from fedpriv.strategies.base import Strategy
 
 CONTEXT = ("rounds", "epsilon_bar", "active_fraction")
@@ -30,7 +30,7 @@ class StrategyEntry(RegistryEntry[Strategy | Recipe]):
 
 
 def _modules() -> Iterator[dict[str, Any]]:
-    for room in (strategies, published):
+    for room in (strategies, papers):
         for found in iter_modules(room.__path__, f"{room.__name__}."):
             yield vars(import_module(found.name))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fedpriv import plugins
-from fedpriv.checks import checked
 from fedpriv.data.base import DataFacts, DatasetEntry, Split, check_dataset, labels_of
 from fedpriv.data.covertype import covertype
 from fedpriv.data.csv_file import csv
@@ -18,6 +16,8 @@ from fedpriv.data.sensors import sensors
 from fedpriv.data.table_encoder import TableEncoder
 from fedpriv.data.tables import adult, breast_cancer, monks
 from fedpriv.errors import ConfigError
+from fedpriv.settings import plugins
+from fedpriv.settings.checks import checked
 
 __all__ = [
     "DATASETS",

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedpriv.checks import Count, Fraction, NonNegative, Probability, checked
+from fedpriv.data.nested import Nested, each, first, leaves, structure
 from fedpriv.errors import ConfigError, DataError, in_short
-from fedpriv.nested import Nested, each, first, leaves, structure
-from fedpriv.plugins import Registry, RegistryEntry
 from fedpriv.randomness.borrowed import global_generators
+from fedpriv.settings.checks import Count, Fraction, NonNegative, Probability, checked
+from fedpriv.settings.plugins import Registry, RegistryEntry
 
 Function = Callable[[Any], Any]
 """Maps one example's input to a random view of it; draws from torch's, NumPy's or Python's global generator."""

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
-from fedpriv.checks import checked
 from fedpriv.data.transforms import TransformName, apply
 from fedpriv.errors import DataError
-from fedpriv.plugins import RegistryEntry
+from fedpriv.settings.checks import checked
+from fedpriv.settings.plugins import RegistryEntry
 
 
 class ExactOnly(TensorDataset):

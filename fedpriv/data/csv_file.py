@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 from torch.utils.data import TensorDataset
 
-from fedpriv.checks import checked
 from fedpriv.data.base import Split
 from fedpriv.data.owners import numbered, short
 from fedpriv.data.table_encoder import Table, TableEncoder, check_columns
 from fedpriv.errors import ConfigError, DataError
+from fedpriv.settings.checks import checked
 
 
 @checked("data")

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from fedpriv.checks import Whole, checked
 from fedpriv.data.base import Split, as_inputs
 from fedpriv.data.transforms import TransformName
+from fedpriv.settings.checks import Whole, checked
 
 
 @checked("data")

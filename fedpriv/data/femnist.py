@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import TensorDataset
 
-from fedpriv.checks import Count, checked
 from fedpriv.data.base import Split, as_inputs
 from fedpriv.data.transforms import TransformName
 from fedpriv.errors import DataError
+from fedpriv.settings.checks import Count, checked
 
 N_CLASSES = 62
 _SIDE = 28

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from fedpriv.checks import checked
 from fedpriv.data.base import Split, as_inputs
 from fedpriv.data.owners import numbered
 from fedpriv.data.row_dataset import RowDataset
 from fedpriv.data.table_encoder import Table, TableEncoder, check_columns, text_of
 from fedpriv.data.transforms import TransformName
 from fedpriv.errors import ConfigError, DataError, in_short
+from fedpriv.settings.checks import checked
 
 if TYPE_CHECKING:  # an extra
     from datasets import Dataset

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from fedpriv.checks import Count, checked
 from fedpriv.data.base import Split
 from fedpriv.errors import ConfigError, DataError
+from fedpriv.settings.checks import Count, checked
 
 
 @checked("data")

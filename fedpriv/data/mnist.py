@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from fedpriv.checks import checked
 from fedpriv.data.base import Split, as_inputs
 from fedpriv.data.torchvision_compat import import_torchvision
 from fedpriv.data.transforms import TransformName
 from fedpriv.errors import DataError
+from fedpriv.settings.checks import checked
 
 _PARTS = {"train": "train", "test": "t10k"}
 _FILES = [f"{part}-{kind}-ubyte" for part in _PARTS.values() for kind in ("images-idx3", "labels-idx1")]

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv import plugins
-from fedpriv.checks import Count, Positive, checked
 from fedpriv.errors import ConfigError
-from fedpriv.translations import nearest
+from fedpriv.settings import plugins
+from fedpriv.settings.checks import Count, Positive, checked
+from fedpriv.settings.translations import nearest
 
 Kind = Literal["iid", "in_order", "by_label", "dirichlet", "stratified", "by_writer"]
 # one changed label moves other examples to other clients

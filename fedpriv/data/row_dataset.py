@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from fedpriv.checks import checked
+from fedpriv.data.nested import Nested
 from fedpriv.errors import ConfigError, DataError, in_short
-from fedpriv.nested import Nested
-from fedpriv.translations import nearest
+from fedpriv.settings.checks import checked
+from fedpriv.settings.translations import nearest
 
 
 class NamedRows(Protocol):

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from fedpriv.checks import Count, Whole, checked
 from fedpriv.data.base import Split
+from fedpriv.settings.checks import Count, Whole, checked
 
 
 @checked("data")

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from fedpriv.checks import checked
 from fedpriv.errors import ConfigError, DataError, cut, shown
-from fedpriv.translations import nearest
+from fedpriv.settings.checks import checked
+from fedpriv.settings.translations import nearest
 
 if TYPE_CHECKING:  # frames come from those who have pandas; it is no dependency
     from pandas import DataFrame

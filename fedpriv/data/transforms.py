@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from fedpriv.data.scattering import CHANNELS, scattering, wavelets
 from fedpriv.errors import ConfigError
-from fedpriv.translations import nearest
+from fedpriv.settings.translations import nearest
 
 _AT_ONCE = 4096  # images
 _PRODUCTS = 4000

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn import functional
 
-from fedpriv.nested import Nested, each, first
+from fedpriv.data.nested import Nested, each, first
 
 BatchLoss = Callable[[Any, Any], Tensor]
 """From outputs and targets of a batch to a number, or to one for each example."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from fedpriv.checks import Count, Positive, checked
 from fedpriv.errors import ConfigError
 from fedpriv.models.tuning import matching, train_only
+from fedpriv.settings.checks import Count, Positive, checked
 
 _FIELD = "model.lora.layers"
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedpriv.checks import checked
 from fedpriv.errors import ConfigError
+from fedpriv.settings.checks import checked
 
 Reduction = Literal["mean", "sum", "none"]
 PerExampleLoss = Callable[[Tensor, Tensor], Tensor]

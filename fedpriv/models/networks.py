@@ -6,8 +6,8 @@ from math import gcd
 
 from torch import Tensor, nn
 
-from fedpriv.checks import Count, checked
 from fedpriv.errors import ConfigError
+from fedpriv.settings.checks import Count, checked
 
 
 @checked("model")

@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedpriv import plugins
-from fedpriv.checks import checked
 from fedpriv.errors import ConfigError
 from fedpriv.models.lora import Lora, add_lora
 from fedpriv.models.losses import Loss, PerExampleLoss, Reduction, cross_entropy, hinge, logistic, squared_error
@@ -30,6 +28,8 @@ from fedpriv.models.tuning import train_only
 from fedpriv.models.validation import fix_model, validate_model
 from fedpriv.models.weights import Weights, load_weights
 from fedpriv.randomness.streams import Randomness
+from fedpriv.settings import plugins
+from fedpriv.settings.checks import checked
 
 
 @checked("model")

@@ -10,8 +10,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from fedpriv.checks import Count, checked
 from fedpriv.errors import ConfigError
+from fedpriv.settings.checks import Count, checked
 
 _GROUPS = 32  # as Wu and He have them
 Stem = Literal["imagenet", "cifar"]

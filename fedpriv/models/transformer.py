@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fedpriv.checks import Count, checked
 from fedpriv.errors import ConfigError
+from fedpriv.settings.checks import Count, checked
 
 
 @checked("model")

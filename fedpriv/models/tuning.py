@@ -7,9 +7,9 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from fedpriv.checks import checked
 from fedpriv.errors import ConfigError
-from fedpriv.translations import nearest
+from fedpriv.settings.checks import checked
+from fedpriv.settings.translations import nearest
 
 
 @checked("train_only")

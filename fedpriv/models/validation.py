@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from fedpriv.checks import checked
 from fedpriv.errors import ConfigError
+from fedpriv.settings.checks import checked
 
 # the private bases, since they cover the synchronised and lazy variants too
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm  # noqa: SLF001

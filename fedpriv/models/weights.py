@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from fedpriv.checks import checked
 from fedpriv.errors import ConfigError, in_short
 from fedpriv.models.tuning import matching
+from fedpriv.settings.checks import checked
 
 _FIELD = "model.weights"
 _SHOWN = 3  # names of each kind in an error

@@ -11,12 +11,12 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpriv.checks import Count, Probability, Whole, checked
 from fedpriv.errors import ConfigError
 from fedpriv.network.links import Directed, Undirected
-from fedpriv.plugins import Registry, RegistryEntry, function_of_round
 from fedpriv.randomness.keystream import Keystream
 from fedpriv.randomness.streams import Randomness
+from fedpriv.settings.checks import Count, Probability, Whole, checked
+from fedpriv.settings.plugins import Registry, RegistryEntry, function_of_round
 
 _TYPICAL, _MOST = 500, 10_000  # rounds
 

@@ -13,9 +13,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from fedpriv import checks
-from fedpriv.checks import Bound
-from fedpriv.devices import moved
+from fedpriv.distributed.devices import moved
 from fedpriv.errors import ConfigError
 from fedpriv.network import mixing
 from fedpriv.network.activity import Activity, Always, Names, Outage, without
@@ -24,6 +22,8 @@ from fedpriv.network.local import Star
 from fedpriv.network.mixing import Weights
 from fedpriv.network.topology import checked
 from fedpriv.randomness.streams import Randomness
+from fedpriv.settings import checks
+from fedpriv.settings.checks import Bound
 from fedpriv.storage.identity import parts
 
 _SPARSE_FROM = 256

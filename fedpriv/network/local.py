@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedpriv.checks import Count, Probability, checked
-from fedpriv.devices import moved
+from fedpriv.distributed.devices import moved
 from fedpriv.errors import ConfigError
 from fedpriv.randomness.streams import Randomness
+from fedpriv.settings.checks import Count, Probability, checked
 from fedpriv.storage.identity import parts
 
 

@@ -17,7 +17,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 
 from fedpriv.errors import ConfigError
 from fedpriv.network.links import Directed, Undirected
-from fedpriv.plugins import Registry, RegistryEntry
+from fedpriv.settings.plugins import Registry, RegistryEntry
 
 Weights = sparse.csr_array
 LinkWeight = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]

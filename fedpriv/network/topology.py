@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 import networkx as nx
 
-from fedpriv import checks
-from fedpriv.checks import Count, Probability
 from fedpriv.errors import ConfigError
 from fedpriv.network.links import Undirected
-from fedpriv.plugins import Registry, RegistryEntry
+from fedpriv.settings import checks
+from fedpriv.settings.checks import Count, Probability
+from fedpriv.settings.plugins import Registry, RegistryEntry
 
 T = TypeVar("T")
 MOST_NODES, MOST_LINKS = 10_000, 1_000_000  # of what one process can look at within a minute or so

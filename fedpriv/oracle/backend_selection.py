@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.client import Loss
 from fedpriv.clients.population import Population
+from fedpriv.data.nested import each, first
 from fedpriv.errors import ConfigError, in_short
-from fedpriv.nested import each, first
 from fedpriv.oracle.backends import BACKENDS, BackendName, candidates, choose
 from fedpriv.oracle.backends.base import Backend
 from fedpriv.oracle.backends.functional import Functional

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.clients.batch import Batch
-from fedpriv.devices import moved
+from fedpriv.distributed.devices import moved
 from fedpriv.distributed.mesh import Communicator, SingleProcess
 from fedpriv.errors import ConfigError
 from fedpriv.oracle.backends.base import Backend

@@ -11,13 +11,13 @@ from torch.func import vmap
 
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.population import Population
+from fedpriv.data.nested import each
 from fedpriv.errors import DataError
-from fedpriv.nested import each
+from fedpriv.models.problem import LossTable
 from fedpriv.oracle.backends.functional import Functional
 from fedpriv.oracle.clipped_sums import rows_of
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.settings import Privacy
-from fedpriv.problems.problem import LossTable
 
 
 def tables(population: Population) -> list[LossTable | None]:

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.checks import check_finite
 from fedpriv.clients.population import Population
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.oracle.clipped_sums import ClippedSums, check_depth, row_slices, scale_rows
@@ -39,6 +38,7 @@ from fedpriv.privacy.record import Record
 from fedpriv.privacy.release import NoiseStreams, Price
 from fedpriv.privacy.settings import Cyclic, Privacy, Sampling
 from fedpriv.randomness.streams import PairSecrets, Randomness
+from fedpriv.settings.checks import check_finite
 
 _NUMBERS = 2**23
 """Numbers in rows of clients that are added up at once where only their sum is released."""

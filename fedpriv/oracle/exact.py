@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from fedpriv.clients.population import Population
-from fedpriv.nested import Nested, each, first
+from fedpriv.data.nested import Nested, each, first
+from fedpriv.models.problem import LossTable, Problem
 from fedpriv.oracle.backends.functional import Functional
 from fedpriv.oracle.backends.linear import LinearBackend
 from fedpriv.oracle.constraints import tables
-from fedpriv.problems.problem import LossTable, Problem
 
 
 class ProblemValues:
@@ -145,7 +145,7 @@ class _FunctionBlock:
 
 @dataclass(frozen=True)
 class BoundModel:
-    """The model at one row of parameters; see `fedpriv.problems.constraints.Model`."""
+    """The model at one row of parameters; see `fedpriv.models.constraints.Model`."""
 
     functional: Functional
     params: Tensor

@@ -13,8 +13,8 @@ from torch.utils._pytree import tree_leaves
 
 from fedpriv.clients.client import Loss
 from fedpriv.clients.population import Population
+from fedpriv.data.nested import Nested, T, each, first
 from fedpriv.errors import ConfigError
-from fedpriv.nested import Nested, T, each, first
 from fedpriv.oracle.backends.functional import Functional
 from fedpriv.randomness.streams import torch_generators
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from fedpriv.clients.client import Loss
 from fedpriv.clients.population import Population
+from fedpriv.data.nested import Nested, arguments, each, first, leaves
 from fedpriv.errors import ConfigError, DataError, FedprivError, cut, in_short
-from fedpriv.nested import Nested, arguments, each, first, leaves
 from fedpriv.oracle.backends.functional import is_finite
 from fedpriv.oracle.traced_model import Event, TracedModel, at, name_of, number, start_draws_anew
 from fedpriv.randomness.streams import torch_generators

@@ -9,12 +9,12 @@ from typing import Literal
 
 from torch import Tensor
 
-from fedpriv.checks import NonNegative, Positive, PositiveOrInfinite, Ratio, checked
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.ledger import Release
 from fedpriv.privacy.mechanisms import Gaussian, Laplace, Mechanism, add_noise
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.streams import Randomness
+from fedpriv.settings.checks import NonNegative, Positive, PositiveOrInfinite, Ratio, checked
 
 
 @checked("privacy.published")

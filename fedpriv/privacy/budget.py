@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedpriv.checks import Fraction, Positive, checked
 from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError, check_choice
 from fedpriv.privacy.accounting.accountant import check_target
 from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
@@ -30,6 +29,7 @@ from fedpriv.privacy.budget_shares import (
 )
 from fedpriv.privacy.composition import RunCost, check_accountant
 from fedpriv.privacy.record import Relation, Unit
+from fedpriv.settings.checks import Fraction, Positive, checked
 from fedpriv.storage import strict_json
 
 AT_WORK = "at work, stopped or left"

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedpriv.checks import Positive, checked
+from fedpriv.settings.checks import Positive, checked
 
 NormName = Literal["l1", "l2"]
 ROUNDING = 2.0**-10

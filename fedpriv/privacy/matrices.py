@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedpriv.checks import Bound, Count, Fraction, Probability, checked
 from fedpriv.privacy.correlated import Factor
+from fedpriv.settings.checks import Bound, Count, Fraction, Probability, checked
 
 Array = NDArray[np.float64]
 Iterate = Literal["average", "last"]

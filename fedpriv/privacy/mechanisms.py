@@ -10,9 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedpriv import threads
-from fedpriv.checks import checked
-from fedpriv.devices import moved
+from fedpriv.distributed import threads
+from fedpriv.distributed.devices import moved
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.clipping import NormName
 from fedpriv.privacy.ledger import Release
@@ -20,6 +19,7 @@ from fedpriv.privacy.noise_history import NoiseHistory
 from fedpriv.privacy.record import NoiseDistributionName, Record
 from fedpriv.randomness.rows import laplace_rows, laplace_sum_rows, may_draw, normal_rows
 from fedpriv.randomness.streams import Randomness
+from fedpriv.settings.checks import checked
 
 
 class Mechanism(Protocol):

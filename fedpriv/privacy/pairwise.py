@@ -15,8 +15,8 @@ from typing import Annotated, ClassVar
 
 import networkx as nx
 
-from fedpriv.checks import Bound, Count, Whole, checked
 from fedpriv.errors import ConfigError
+from fedpriv.settings.checks import Bound, Count, Whole, checked
 
 Edges = tuple[tuple[int, int], ...]
 """Pairs of clients, the smaller number first, in order."""

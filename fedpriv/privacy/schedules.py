@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Protocol
 
-from fedpriv.checks import Positive, checked
 from fedpriv.errors import ConfigError, cut, in_short
+from fedpriv.settings.checks import Positive, checked
 
 LEAST_SHARE = 1e-100  # only ratios matter, and the square of a smaller one is 0
 

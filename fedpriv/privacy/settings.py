@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from fedpriv.checks import Bound, Count, Fraction, Positive, Probability, Ratio, checked
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.as_published import Published
 from fedpriv.privacy.clipping import ROUNDING, Clip
@@ -17,6 +16,7 @@ from fedpriv.privacy.mechanisms import NOISE_DISTRIBUTIONS, Gaussian, Mechanism
 from fedpriv.privacy.pairwise import PairRatio, Pairwise
 from fedpriv.privacy.record import Relation, Unit
 from fedpriv.privacy.schedules import Schedule, Uniform
+from fedpriv.settings.checks import Bound, Count, Fraction, Positive, Probability, Ratio, checked
 from fedpriv.storage.identity import ASIDE
 
 At = Literal["gradient", "message", "none"]

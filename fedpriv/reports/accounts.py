@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fedpriv.planning.notebook_display import aligned
 from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
 from fedpriv.privacy.composition import RunCost, basic, compose
 from fedpriv.privacy.matrix import Cell, matrix
-from fedpriv.runs.notebook_display import aligned
 from fedpriv.storage import strict_json
 
 

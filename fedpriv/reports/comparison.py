@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 
 from fedpriv.errors import PrivacyError
-from fedpriv.measuring.finite_check import told
-from fedpriv.measuring.metrics import headlines
+from fedpriv.evaluation.finite_check import told
+from fedpriv.evaluation.metrics import headlines
+from fedpriv.planning.notebook_display import aligned
 from fedpriv.privacy.accounting.spent import round_up
 from fedpriv.privacy.composition import compose
 from fedpriv.reports.report import Run
 from fedpriv.reports.spendings import PlannedSpending, spending_of
-from fedpriv.runs.notebook_display import aligned
 
 _PROMISE = ("unit", "relation", "trust", "delta")
 

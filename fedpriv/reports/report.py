@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.errors import FedprivError, counted, cut
-from fedpriv.measuring import metrics
-from fedpriv.measuring.finite_check import told
-from fedpriv.measuring.verdict import constraint_verdict
+from fedpriv.evaluation import metrics
+from fedpriv.evaluation.finite_check import told
+from fedpriv.evaluation.verdict import constraint_verdict
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.runs.curves import column_of
 from fedpriv.runs.integrity import IntegrityProblem, findings, unsealed

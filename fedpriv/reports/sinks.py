@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedpriv.checks import checked
 from fedpriv.errors import FedprivError
 from fedpriv.runs.progress_display import ProgressDisplay
 from fedpriv.runs.results import read_metrics
+from fedpriv.settings.checks import checked
 from fedpriv.storage import files, strict_json
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.errors import LedgerError
+from fedpriv.planning.plan import Plan
 from fedpriv.privacy.budget import Budget
 from fedpriv.privacy.composition import RunCost
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.streams import Randomness
 from fedpriv.runs.extending import EarlierRun
-from fedpriv.runs.planning import Plan
 from fedpriv.runs.results import Ended
 from fedpriv.runs.run_accountant import rest_of
 from fedpriv.runs.run_files import config_in

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from fedpriv.engines import StateName
-from fedpriv.engines.rounds import TrainState
 from fedpriv.errors import FedprivError
+from fedpriv.network.engines import StateName
+from fedpriv.network.rounds import TrainState
 from fedpriv.privacy.ledger_file import read_ledger
 from fedpriv.randomness.streams import Randomness
 from fedpriv.storage import files
@@ -36,8 +36,8 @@ class Checkpoint:
         attempt: A label that differs after every resume with fresh noise.
         model: Digest of the model's layers, frozen parameters and buffers.
         first_nonfinite: See `fedpriv.runs.results.Result`.
-        stopping: How long the metric of `stop` has not improved; see `fedpriv.measuring.early_stopping.EarlyStopping`.
-        chunk: See `fedpriv.runs.compute.Compute`; None in files of earlier versions.
+        stopping: How long the metric of `stop` has not improved; see `fedpriv.evaluation.early_stopping.EarlyStopping`.
+        chunk: See `fedpriv.planning.compute.Compute`; None in files of earlier versions.
         state: See there. On disk, `progress` says which rows of the files beside this one are the clients'.
         processes: Number of processes that the run had.
         words: The settings by name, to say which differ on a resume with others.

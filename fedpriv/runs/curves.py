@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fedpriv.errors import cut
-from fedpriv.measuring import metrics
-from fedpriv.measuring.metrics import Metric, panel
+from fedpriv.evaluation import metrics
+from fedpriv.evaluation.metrics import Metric, panel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

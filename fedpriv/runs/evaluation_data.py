@@ -14,10 +14,10 @@ from fedpriv.clients.client import Loss
 from fedpriv.clients.population import Population
 from fedpriv.data.base import size
 from fedpriv.errors import ConfigError
-from fedpriv.measuring.client_tests import ClientTests, Tests, by_client, checked_names, known_of, together
-from fedpriv.measuring.custom_metrics import CustomMetric, MetricSet
-from fedpriv.measuring.early_stopping import EarlyStopping, Stop
-from fedpriv.measuring.evaluator import Evaluator
+from fedpriv.evaluation.client_tests import ClientTests, Tests, by_client, checked_names, known_of, together
+from fedpriv.evaluation.custom_metrics import CustomMetric, MetricSet
+from fedpriv.evaluation.early_stopping import EarlyStopping, Stop
+from fedpriv.evaluation.evaluator import Evaluator
 from fedpriv.privacy.settings import Privacy
 
 

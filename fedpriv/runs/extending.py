@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.planning.plan import FirstPart
 from fedpriv.privacy.ledger_file import Extended
 from fedpriv.privacy.settings import Privacy
 from fedpriv.runs import integrity
 from fedpriv.runs.checkpoint import Checkpoint
-from fedpriv.runs.planning import FirstPart
 from fedpriv.runs.run_files import RunFiles
 
 

@@ -14,8 +14,8 @@ from fedpriv.clients.client import Client
 from fedpriv.clients.client_set import as_client_set
 from fedpriv.clients.layout import fingerprint
 from fedpriv.data.augmentation import Augmentation
-from fedpriv.engines.rounds import TrainState
 from fedpriv.errors import FedprivError
+from fedpriv.network.rounds import TrainState
 from fedpriv.privacy.ledger import LedgerPosition
 from fedpriv.randomness.streams import Randomness, new_secret
 from fedpriv.runs.checkpoint import Checkpoint

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from fedpriv.errors import LedgerError
+from fedpriv.planning.plan import Plan
 from fedpriv.privacy.chain import link_of
 from fedpriv.privacy.ledger import LedgerPosition
-from fedpriv.runs.planning import Plan
 from fedpriv.runs.run_files import RunFiles
 from fedpriv.runs.settings_in_words import difference, settings_in_words
 from fedpriv.storage.identity import of_config

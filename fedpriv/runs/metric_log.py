@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedpriv.engines.rounds import TrainState
-from fedpriv.measuring import model_metrics
-from fedpriv.measuring.model_metrics import ModelMetrics
+from fedpriv.evaluation import model_metrics
+from fedpriv.evaluation.model_metrics import ModelMetrics
+from fedpriv.network.rounds import TrainState
 
 
 class MetricLog:

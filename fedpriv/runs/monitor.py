@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from fedpriv.engines.rounds import TrainState
-from fedpriv.measuring.early_stopping import EarlyStopping
-from fedpriv.measuring.finite_check import FiniteCheck
+from fedpriv.evaluation.early_stopping import EarlyStopping
+from fedpriv.evaluation.finite_check import FiniteCheck
+from fedpriv.network.rounds import TrainState
+from fedpriv.planning.privacy_warnings import warn
 from fedpriv.privacy.accounting.spent import round_up
 from fedpriv.privacy.ledger import LedgerPosition
 from fedpriv.runs.metric_log import MetricLog
-from fedpriv.runs.privacy_warnings import warn
 from fedpriv.runs.results import Ended, RoundReport
 from fedpriv.runs.run_accountant import RunAccountant
 from fedpriv.strategies.base import Strategy

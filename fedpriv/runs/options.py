@@ -12,15 +12,15 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, get_type_hints
 
 from torch.utils.data import Dataset
 
-from fedpriv.checks import Count
 from fedpriv.clients.client import Client
-from fedpriv.engines.rounds import RoundNetwork
-from fedpriv.measuring.custom_metrics import CustomMetric
-from fedpriv.measuring.early_stopping import Stop
-from fedpriv.measuring.finite_check import StopOn
+from fedpriv.evaluation.custom_metrics import CustomMetric
+from fedpriv.evaluation.early_stopping import Stop
+from fedpriv.evaluation.finite_check import StopOn
+from fedpriv.network.rounds import RoundNetwork
+from fedpriv.planning.compute import Compute
 from fedpriv.privacy.settings import Privacy
-from fedpriv.runs.compute import Compute
 from fedpriv.runs.results import Sink
+from fedpriv.settings.checks import Count
 from fedpriv.storage.folder import RunFolder
 from fedpriv.strategies.base import Strategy
 
@@ -118,7 +118,7 @@ def takes_options(options: Callable[P, OptionsT]) -> Callable[[Callable[[Options
     """Decorator that gives a function the arguments of an options class instead of one object of it.
 
     The function's signature, annotations and the `Args` of its docstring are those of the class, so that `help`,
-    editors and `fedpriv.checks.checked` show and check the same ones.
+    editors and `fedpriv.settings.checks.checked` show and check the same ones.
 
     Args:
         options: The dataclass whose fields are the arguments.

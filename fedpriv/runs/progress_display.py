@@ -12,8 +12,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from fedpriv.checks import checked
-from fedpriv.measuring import metrics
+from fedpriv.evaluation import metrics
+from fedpriv.settings.checks import checked
 
 if TYPE_CHECKING:
     from fedpriv.runs.results import RoundReport

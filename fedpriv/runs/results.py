@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from fedpriv import __version__, checks
+from fedpriv import __version__
 from fedpriv.clients.layout import Layout
 from fedpriv.errors import FedprivError, counted
-from fedpriv.measuring import metrics
-from fedpriv.measuring.finite_check import told
-from fedpriv.measuring.verdict import constraint_verdict
+from fedpriv.evaluation import metrics
+from fedpriv.evaluation.finite_check import told
+from fedpriv.evaluation.verdict import constraint_verdict
+from fedpriv.planning import notebook_display
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.record import Record
-from fedpriv.runs import curves, notebook_display
+from fedpriv.runs import curves
 from fedpriv.runs.history import History
+from fedpriv.settings import checks
 from fedpriv.storage import files, strict_json
 from fedpriv.storage.saved import ROUND, checked
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from fedpriv.planning.plan import Plan
 from fedpriv.privacy.accounting.accountant import Accountant, account
 from fedpriv.privacy.accounting.milestones import Milestones
 from fedpriv.privacy.accounting.plan_filter import PlanFilter
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.ledger import FollowerLedger, Ledger, PrivacyFilter
 from fedpriv.privacy.record import Record
-from fedpriv.runs.planning import Plan
 from fedpriv.runs.results import Ended
 
 STOPPED_EARLY: tuple[Ended, ...] = ("strategy", "nonfinite", "metric")

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fedpriv.errors import ConfigError
+from fedpriv.planning.plan import FirstPart, Plan
 from fedpriv.privacy.correlated import Factor
 from fedpriv.privacy.ledger import FollowerLedger, Ledger, PrivacyFilter
 from fedpriv.privacy.ledger_file import LedgerFile, facts_of_pairs, facts_of_time
@@ -17,7 +18,6 @@ from fedpriv.randomness.streams import Randomness
 from fedpriv.runs import integrity
 from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.extending import EarlierRun
-from fedpriv.runs.planning import FirstPart, Plan
 from fedpriv.runs.results import read_metrics, releases_told
 from fedpriv.runs.run_files import config_in
 from fedpriv.runs.settings_in_words import settings_in_words

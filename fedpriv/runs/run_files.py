@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fedpriv.errors import ConfigError, FedprivError, LedgerError
-from fedpriv.measuring import metrics
+from fedpriv.evaluation import metrics
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.ledger_file import LedgerFile

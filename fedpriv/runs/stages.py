@@ -4,7 +4,7 @@ Each function makes one stage from the stages before it:
 
     Experiment       settings that fit together; nothing has been read or drawn
     OpenRun          the folder, what the run goes on from, its seeds
-    Plan             what it will release, with which noise, at which price (`fedpriv.runs.planning`)
+    Plan             what it will release, with which noise, at which price (`fedpriv.planning.plan`)
     BudgetReservation   what a lifetime budget says of that (`fedpriv.runs.budget_reservation`)
     LocalData        the examples in this process: the first touch of data
     Evaluation       public test data and metrics
@@ -36,36 +36,36 @@ from fedpriv.clients.layout import Layout, constant_totals
 from fedpriv.clients.population import Population
 from fedpriv.clients.shard import ClientShard
 from fedpriv.distributed.mesh import Mesh
-from fedpriv.engines import sharding
-from fedpriv.engines.rounds import RoundNetwork, TrainState, initial_state
-from fedpriv.engines.state_store import StateStore
 from fedpriv.errors import ConfigError
-from fedpriv.measuring.early_stopping import EarlyStopping
-from fedpriv.measuring.finite_check import FiniteCheck
-from fedpriv.measuring.model_metrics import ModelMetrics
+from fedpriv.evaluation.early_stopping import EarlyStopping
+from fedpriv.evaluation.finite_check import FiniteCheck
+from fedpriv.evaluation.model_metrics import ModelMetrics
+from fedpriv.models.problem import Problem
+from fedpriv.network import sharding
 from fedpriv.network.local import Star
+from fedpriv.network.rounds import RoundNetwork, TrainState, initial_state
+from fedpriv.network.state_store import StateStore
 from fedpriv.oracle.backend_selection import make_backend, select_backend
 from fedpriv.oracle.backends.in_threads import in_threads
 from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_answerer import DataAnswerer, data_oracle
 from fedpriv.oracle.oracle import Oracle
 from fedpriv.oracle.validation import validate_per_example
+from fedpriv.planning import compatibility
+from fedpriv.planning.arguments import check_measuring
+from fedpriv.planning.compute import Compute
+from fedpriv.planning.plan import Plan, make_plan, with_neighbours
+from fedpriv.planning.privacy_warnings import privacy_warnings
 from fedpriv.privacy.ledger import FollowerLedger, Ledger
 from fedpriv.privacy.settings import Privacy
-from fedpriv.problems.problem import Problem
-from fedpriv.runs import compatibility
-from fedpriv.runs.arguments import check_measuring
 from fedpriv.runs.budget_reservation import BudgetReservation
 from fedpriv.runs.checkpoint import Checkpoint
-from fedpriv.runs.compute import Compute
 from fedpriv.runs.evaluation_data import EvaluationData
 from fedpriv.runs.extending import EarlierRun, common
 from fedpriv.runs.identity import RunIdentity, check_models, of_settings, restored
 from fedpriv.runs.metric_log import MetricLog
 from fedpriv.runs.monitor import RunMonitor
 from fedpriv.runs.options import TrainingOptions
-from fedpriv.runs.planning import Plan, make_plan, with_neighbours
-from fedpriv.runs.privacy_warnings import privacy_warnings
 from fedpriv.runs.run_accountant import RunAccountant
 from fedpriv.runs.run_directory import RunDirectory
 from fedpriv.runs.settings_in_words import settings_in_words

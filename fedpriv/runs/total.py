@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedpriv.checks import checked
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.composition import RunCost, compose
 from fedpriv.runs.results import Result
+from fedpriv.settings.checks import checked
 
 
 @checked("total")

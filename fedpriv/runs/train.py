@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from fedpriv.checks import checked
-from fedpriv.runs.arguments import check_sinks, explain
+from fedpriv.planning.arguments import check_sinks, explain
 from fedpriv.runs.options import TrainingOptions, TrainOptions, takes_options
 from fedpriv.runs.results import Result
 from fedpriv.runs.training import Training
+from fedpriv.settings.checks import checked
 
 
 @checked("", explain)

@@ -12,29 +12,30 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedpriv.checks import checked
 from fedpriv.clients import ownership
 from fedpriv.clients.layout import changed_constants, frozen
 from fedpriv.clients.population import Population
-from fedpriv.engines import MESHES, STATE_STORES, sharding
-from fedpriv.engines.rounds import TrainState, run_rounds, server_view, write_back_models
 from fedpriv.errors import FedprivError, PrivacyError
-from fedpriv.measuring import model_metrics
-from fedpriv.measuring.early_stopping import EarlyStopping
-from fedpriv.measuring.finite_check import FiniteCheck, is_finite
-from fedpriv.measuring.model_metrics import ModelMetrics
+from fedpriv.evaluation import model_metrics
+from fedpriv.evaluation.early_stopping import EarlyStopping
+from fedpriv.evaluation.finite_check import FiniteCheck, is_finite
+from fedpriv.evaluation.model_metrics import ModelMetrics
+from fedpriv.network import sharding
+from fedpriv.network.engines import MESHES, STATE_STORES
+from fedpriv.network.rounds import TrainState, run_rounds, server_view, write_back_models
 from fedpriv.oracle.data_answerer import DataAnswerer
 from fedpriv.oracle.oracle import Oracle
+from fedpriv.planning.arguments import explain
+from fedpriv.planning.compute import Compute
+from fedpriv.planning.privacy_warnings import warn
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.chain import linked
 from fedpriv.privacy.ledger import FollowerLedger, Ledger
 from fedpriv.runs import stages
-from fedpriv.runs.arguments import explain
-from fedpriv.runs.compute import Compute
 from fedpriv.runs.options import TrainingOptions, initialised_by
-from fedpriv.runs.privacy_warnings import warn
 from fedpriv.runs.results import Result, RoundReport, software
 from fedpriv.runs.run_directory import RunDirectory
+from fedpriv.settings.checks import checked
 from fedpriv.storage import strict_json
 from fedpriv.storage.folder import RunFolder
 

@@ -14,9 +14,9 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from pydantic import Field
 
-from fedpriv.checks import Whole
 from fedpriv.config.base import Section
 from fedpriv.errors import PrivacyError
+from fedpriv.settings.checks import Whole
 from fedpriv.sites.descriptor import SiteDescriptor
 
 Reason = Literal["over_budget", "away"]

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fedpriv.checks import Count
 from fedpriv.config.base import Section
 from fedpriv.randomness.agreement import fingerprint_of
+from fedpriv.settings.checks import Count
 
 KIND, SIGNING = "x25519:", "ed25519:"
 

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from fedpriv.checks import checked
-from fedpriv.engines.rounds import TrainState, server_update
 from fedpriv.errors import FedprivError
-from fedpriv.measuring.evaluator import Evaluator
+from fedpriv.evaluation.evaluator import Evaluator
 from fedpriv.network.local import Star, sum_of
+from fedpriv.network.rounds import TrainState, server_update
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.spent import PrivacySpent
+from fedpriv.settings.checks import checked
 from fedpriv.sites.absence_notice import AbsenceNotice, InvalidNotice
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.messages import MalformedMessage, TrainRequest, TrainResponse, pack, unpack_response

@@ -13,14 +13,14 @@ import torch
 import yaml
 from pydantic import Field
 
-from fedpriv.checks import Count, checked
 from fedpriv.clients.public_info import PublicDataInfo
 from fedpriv.config import Config
 from fedpriv.config.base import Section, check
 from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.planning.plan import make_plan, with_neighbours
 from fedpriv.privacy.settings import Privacy
 from fedpriv.randomness.streams import Randomness
-from fedpriv.runs.planning import make_plan, with_neighbours
+from fedpriv.settings.checks import Count, checked
 from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.unsupported import check_settings
 from fedpriv.storage import strict_yaml

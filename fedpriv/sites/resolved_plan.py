@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from fedpriv.clients.layout import Layout
 from fedpriv.config import Config
 from fedpriv.config.building import make_model
-from fedpriv.engines.rounds import ClientInput, TrainState, client_update, initial_state, run_rounds
 from fedpriv.errors import ConfigError
 from fedpriv.network.local import Star
+from fedpriv.network.rounds import ClientInput, TrainState, client_update, initial_state, run_rounds
 from fedpriv.oracle.dry_run import recording_oracle
+from fedpriv.planning import compatibility
+from fedpriv.planning.plan import Plan, make_plan
 from fedpriv.privacy.pairwise import Complete, KeyAgreedPairwise, Pairwise
 from fedpriv.privacy.settings import Privacy
 from fedpriv.randomness.streams import Randomness
-from fedpriv.runs import compatibility
-from fedpriv.runs.planning import Plan, make_plan
 from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.federation_plan import FederationPlan, promise
 from fedpriv.strategies.base import Strategy

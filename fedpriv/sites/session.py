@@ -25,12 +25,13 @@ from fedpriv.clients.shard import ClientShard
 from fedpriv.config.building import divided
 from fedpriv.config.schema import DataSection
 from fedpriv.data import Split, load
-from fedpriv.engines.rounds import ClientInput, client_update, seeded_torch_draws
 from fedpriv.errors import BudgetExhausted, ConfigError, DataError, PrivacyError
+from fedpriv.network.rounds import ClientInput, client_update, seeded_torch_draws
 from fedpriv.oracle.backend_selection import select_backend
 from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_answerer import data_oracle
 from fedpriv.oracle.validation import validate_per_example
+from fedpriv.planning import compatibility
 from fedpriv.privacy.ledger import Ledger, PrivacyFilter
 from fedpriv.privacy.ledger_file import facts_of_pairs
 from fedpriv.privacy.pairwise import KeyAgreedPairwise
@@ -38,7 +39,6 @@ from fedpriv.privacy.record import Record
 from fedpriv.privacy.release.pairwise import pairs_of
 from fedpriv.randomness.agreement import AgreedSecrets
 from fedpriv.randomness.streams import Randomness
-from fedpriv.runs import compatibility
 from fedpriv.sites.absence_notice import MOST, AbsenceNotice, InvalidNotice, Reason, absent_by
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.messages import Code, TrainRequest, TrainResponse, pack

@@ -18,13 +18,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from pydantic import Field, model_validator
 
-from fedpriv.checks import Count, Fraction, Positive, Whole
 from fedpriv.config.base import Section, check
 from fedpriv.config.schema import DataSection
 from fedpriv.errors import ConfigError, DataError, FedprivError
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.agreement import new_key, public_key
 from fedpriv.randomness.streams import new_secret
+from fedpriv.settings.checks import Count, Fraction, Positive, Whole
 from fedpriv.sites import absence_notice
 from fedpriv.sites.absence_notice import AbsenceNotice
 from fedpriv.sites.descriptor import KIND, SIGNING, SiteDescriptor

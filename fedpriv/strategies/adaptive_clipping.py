@@ -22,8 +22,8 @@ from typing import Any, ClassVar, Generic
 import torch
 from torch import Tensor
 
-from fedpriv.checks import NonNegative, Positive, Ratio, checked
 from fedpriv.errors import ConfigError
+from fedpriv.settings.checks import NonNegative, Positive, Ratio, checked
 from fedpriv.strategies.base import Aggregator, Ends, LocalStep, Memory, Network, Oracle, Output, Strategy
 from fedpriv.strategies.state import S
 

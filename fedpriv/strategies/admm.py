@@ -20,9 +20,9 @@ from typing import ClassVar, Literal, Protocol
 import torch
 from torch import Tensor
 
-from fedpriv.checks import NonNegative, Positive, checked
 from fedpriv.errors import ConfigError
-from fedpriv.plugins import RegistryEntry
+from fedpriv.settings.checks import NonNegative, Positive, checked
+from fedpriv.settings.plugins import RegistryEntry
 from fedpriv.strategies.base import Memory, Network, Oracle, Strategy
 from fedpriv.strategies.outputs import Average, last_or_average
 from fedpriv.strategies.schedules import Decay, Penalty, PenaltyRate, RateOrInfinite, in_round, in_round_or_infinite

@@ -27,8 +27,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedpriv.checks import Count, Positive, Ratio, check_finite, checked
-from fedpriv.plugins import RegistryEntry
+from fedpriv.settings.checks import Count, Positive, Ratio, check_finite, checked
+from fedpriv.settings.plugins import RegistryEntry
 from fedpriv.strategies.base import Memory, Network, Oracle, Strategy
 from fedpriv.strategies.lagrangian import STALLED, Outer, largest, penalty, raised, violations
 from fedpriv.strategies.outputs import Consensus

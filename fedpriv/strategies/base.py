@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Protocol, cast, runtime_checkable
 
 from torch import Tensor
 
-from fedpriv.checks import checked
+from fedpriv.settings.checks import checked
 from fedpriv.strategies.advice import Advises, Outlook
 from fedpriv.strategies.outputs import Last
 from fedpriv.strategies.pair import check_pair

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fedpriv.checks import checked
-from fedpriv.plugins import RegistryEntry
+from fedpriv.settings.checks import checked
+from fedpriv.settings.plugins import RegistryEntry
 from fedpriv.strategies.base import Memory, Oracle, Strategy
 from fedpriv.strategies.gossip import GossipAverage
 from fedpriv.strategies.optimizers import ClientOptimizerState, Optimizer, Sgd

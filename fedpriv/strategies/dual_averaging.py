@@ -19,9 +19,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedpriv.checks import NonNegative, Probability, checked
 from fedpriv.errors import ConfigError
-from fedpriv.plugins import RegistryEntry
+from fedpriv.settings.checks import NonNegative, Probability, checked
+from fedpriv.settings.plugins import RegistryEntry
 from fedpriv.strategies.base import Memory, Oracle, Strategy
 from fedpriv.strategies.gossip import GossipAverage, MixedRows
 from fedpriv.strategies.proximal import L2, Proximal

@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedpriv.checks import Count, Fraction, checked
 from fedpriv.errors import ConfigError
+from fedpriv.settings.checks import Count, Fraction, checked
 from fedpriv.strategies.base import Memory, Network, Oracle, Output, Strategy
 from fedpriv.strategies.optimizers import Optimizer, Sgd
 from fedpriv.strategies.outputs import Average, last_or_average

@@ -24,8 +24,8 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from fedpriv.checks import Count, Fraction, NonNegative, Positive, checked
-from fedpriv.plugins import RegistryEntry
+from fedpriv.settings.checks import Count, Fraction, NonNegative, Positive, checked
+from fedpriv.settings.plugins import RegistryEntry
 from fedpriv.strategies.base import Memory, Network, Oracle, Strategy, Weighting
 from fedpriv.strategies.optimizers import ClientOptimizerState, Optimizer, Sgd
 from fedpriv.strategies.outputs import Average, Ema, last_or_average

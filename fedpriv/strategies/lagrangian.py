@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from fedpriv.checks import Positive, checked
+from fedpriv.settings.checks import Positive, checked
 
 STALLED = 15  # outer rounds without one per cent less violation end a run
 

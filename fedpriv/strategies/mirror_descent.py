@@ -23,8 +23,8 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from fedpriv.checks import Positive, checked
 from fedpriv.errors import ConfigError
+from fedpriv.settings.checks import Positive, checked
 from fedpriv.strategies.base import Memory, Network, Oracle, Strategy
 from fedpriv.strategies.proximal import Ball
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fedpriv.checks import Fraction, NonNegative, Positive, checked
+from fedpriv.settings.checks import Fraction, NonNegative, Positive, checked
 from fedpriv.strategies.state import S
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from torch import Tensor
 
-from fedpriv.checks import Bound, NonNegative, Ratio, checked
+from fedpriv.settings.checks import Bound, NonNegative, Ratio, checked
 
 
 @checked("strategy.output")

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
+from fedpriv.settings.translations import nearest
 from fedpriv.strategies.state import flatten_with_names
-from fedpriv.translations import nearest
 
 _CLIENTS, _DIM = 3, 2
 

@@ -24,9 +24,9 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from fedpriv.checks import Bound, Count, NonNegative, Positive, checked
 from fedpriv.errors import ConfigError
-from fedpriv.plugins import RegistryEntry
+from fedpriv.settings.checks import Bound, Count, NonNegative, Positive, checked
+from fedpriv.settings.plugins import RegistryEntry
 from fedpriv.strategies.advice import ConstraintNoise, Outlook
 from fedpriv.strategies.base import Memory, Network, Oracle, Strategy
 from fedpriv.strategies.proximal import Proximal, Zero

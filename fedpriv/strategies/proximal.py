@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedpriv.checks import Positive, checked
+from fedpriv.settings.checks import Positive, checked
 
 
 class Proximal(Protocol):

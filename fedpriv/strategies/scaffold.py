@@ -25,8 +25,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedpriv.checks import Count, Positive, Probability, checked
-from fedpriv.plugins import RegistryEntry
+from fedpriv.settings.checks import Count, Positive, Probability, checked
+from fedpriv.settings.plugins import RegistryEntry
 from fedpriv.strategies.base import Memory, Network, Oracle, Output, Strategy, Weighting
 from fedpriv.strategies.outputs import Average, last_or_average
 from fedpriv.strategies.schedules import Rate, clock, in_round, ticked

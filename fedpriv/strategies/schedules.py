@@ -12,8 +12,18 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Annotated
 
-from fedpriv.checks import Bound, Count, Finite, NonNegative, Positive, PositiveOrInfinite, Probability, Whole, checked
 from fedpriv.errors import ConfigError, cut, in_short
+from fedpriv.settings.checks import (
+    Bound,
+    Count,
+    Finite,
+    NonNegative,
+    Positive,
+    PositiveOrInfinite,
+    Probability,
+    Whole,
+    checked,
+)
 from fedpriv.strategies.state import Rounds
 
 

@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 
 from torch import Tensor
 
-from fedpriv.checks import Fraction, NonNegative, Positive, checked
+from fedpriv.settings.checks import Fraction, NonNegative, Positive, checked
 from fedpriv.strategies.state import S
 
 

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedpriv.checks import Count, Positive, checked
+from fedpriv.settings.checks import Count, Positive, checked
 
 Values = Callable[[Tensor], Tensor]
 """`[k, dim] -> [k]`, differentiable row by row."""

@@ -25,8 +25,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedpriv.checks import Count, NonNegative, Positive, checked
 from fedpriv.errors import ConfigError
+from fedpriv.settings.checks import Count, NonNegative, Positive, checked
 from fedpriv.strategies.advice import Outlook
 from fedpriv.strategies.base import Memory, Network, Oracle, Strategy
 from fedpriv.strategies.proximal import Proximal, Zero

@@ -27,9 +27,9 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedpriv.checks import NonNegative, checked
 from fedpriv.errors import ConfigError
-from fedpriv.plugins import RegistryEntry
+from fedpriv.settings.checks import NonNegative, checked
+from fedpriv.settings.plugins import RegistryEntry
 from fedpriv.strategies.advice import Outlook, Peers
 from fedpriv.strategies.base import Memory, Network, Oracle, Output, Strategy
 from fedpriv.strategies.gossip import GossipAverage, MixedRows

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from fedpriv.config import Config
 from fedpriv.config.building import planned
 from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError
+from fedpriv.planning.plan import Plan
 from fedpriv.privacy.accounting import search
 from fedpriv.privacy.accounting.events import PrivacyCost, cost_of, histories
 from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
 from fedpriv.privacy.composition import RunCost, compose
 from fedpriv.privacy.record import Record
-from fedpriv.runs.planning import Plan
 from fedpriv.tuning.settings import SearchSettings
 
 

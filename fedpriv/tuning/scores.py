@@ -21,11 +21,11 @@ from fedpriv.config import Config
 from fedpriv.config.building import load_data, make_model, outline
 from fedpriv.data.base import size
 from fedpriv.errors import ConfigError, DataError
-from fedpriv.measuring.evaluator import Evaluator
+from fedpriv.evaluation.evaluator import Evaluator
+from fedpriv.planning.plan import Plan
 from fedpriv.privacy.record import Record, Relation
 from fedpriv.randomness.streams import Randomness, normal
 from fedpriv.runs.checkpoint import Checkpoint
-from fedpriv.runs.planning import Plan
 from fedpriv.storage import files
 from fedpriv.tuning.settings import METRIC
 

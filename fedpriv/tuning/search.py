@@ -11,15 +11,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedpriv.checks import checked
 from fedpriv.config import Config, to_yaml
 from fedpriv.config.base import check
 from fedpriv.config.files import override
 from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.planning.plan import Plan
 from fedpriv.privacy.budget import Budget
 from fedpriv.runs.budget_reservation import data_of
-from fedpriv.runs.planning import Plan
 from fedpriv.runs.results import RoundReport, software
+from fedpriv.settings.checks import checked
 from fedpriv.storage import files, strict_json, strict_yaml
 from fedpriv.storage.folder import RunFolder
 from fedpriv.tuning import sampling, scores

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from fedpriv.checks import Bound, Positive, PositiveOrInfinite, Whole, checked
 from fedpriv.errors import ConfigError
-from fedpriv.measuring import metrics
+from fedpriv.evaluation import metrics
 from fedpriv.privacy.accounting.search import NegativeBinomial, NumberOfTrials, PoissonTrials
+from fedpriv.settings.checks import Bound, Positive, PositiveOrInfinite, Whole, checked
 
 METRIC = "test_accuracy"
 """The one score that may be private."""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import model_validator
 
-from fedpriv.checks import checked
 from fedpriv.config.base import Section, check
 from fedpriv.errors import ConfigError
+from fedpriv.settings.checks import checked
 from fedpriv.storage import strict_yaml
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
-from fedpriv import threads
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.layout import Layout
+from fedpriv.distributed import threads
 from fedpriv.oracle.backends import BackendName, choose
 from fedpriv.oracle.backends.base import Backend
 from fedpriv.oracle.backends.in_threads import InThreads, in_threads

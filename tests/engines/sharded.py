@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import fedpriv as fp
-from fedpriv.engines.rounds import initial_state, run_rounds
+from fedpriv.network.rounds import initial_state, run_rounds
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Strategy
 

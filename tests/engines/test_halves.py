@@ -13,7 +13,7 @@ from test_shards import DIFFERENT, DIM, ROUNDS, N, network_of, networks_for, str
 from torch import Tensor
 
 import fedpriv as fp
-from fedpriv.engines.rounds import ClientInput, client_update, initial_state, server_update
+from fedpriv.network.rounds import ClientInput, client_update, initial_state, server_update
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.state import Leaf, flatten_with_names, shared_leaves, unflatten_like

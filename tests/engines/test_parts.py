@@ -13,8 +13,8 @@ from torch.utils.data import TensorDataset
 import fedpriv as fp
 from fedpriv.clients.population import Population
 from fedpriv.clients.shard import ClientShard
-from fedpriv.engines.rounds import RoundNetwork, initial_state, run_rounds, server_view
 from fedpriv.models import SoftmaxRegression
+from fedpriv.network.rounds import RoundNetwork, initial_state, run_rounds, server_view
 from fedpriv.oracle.backends import choose
 from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_answerer import data_oracle

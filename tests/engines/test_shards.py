@@ -17,9 +17,9 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.config import load_config
-from fedpriv.engines.rounds import initial_state, run_rounds
 from fedpriv.models import SoftmaxRegression
 from fedpriv.network.activity import RandomNodes
+from fedpriv.network.rounds import initial_state, run_rounds
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.state import flatten_with_names

@@ -13,7 +13,7 @@ from test_shards import BARE
 
 import fedpriv as fp
 from fedpriv.config import build, load_config
-from fedpriv.engines.rounds import ClientInput, RoundResult, ServerUpdate, TrainState, client_update, server_update
+from fedpriv.network.rounds import ClientInput, RoundResult, ServerUpdate, TrainState, client_update, server_update
 from fedpriv.strategies.state import flatten_with_names, scatter_rows, select_rows, shared_leaves, unflatten_like
 
 

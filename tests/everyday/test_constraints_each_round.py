@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import fedpriv as fp
 from fedpriv.cli import app
-from fedpriv.measuring.verdict import constraint_verdict
+from fedpriv.evaluation.verdict import constraint_verdict
 from fedpriv.storage import strict_json
 
 SURE = fp.Privacy(epsilon=8, delta=1e-3)

@@ -18,7 +18,7 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.clients.layout import Layout
-from fedpriv.measuring.evaluator import Evaluator
+from fedpriv.evaluation.evaluator import Evaluator
 
 DRAW = torch.Generator().manual_seed(5)
 X = torch.randn(40, 4, generator=DRAW)

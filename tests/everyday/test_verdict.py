@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import fedpriv as fp
 from fedpriv.cli import app
-from fedpriv.measuring.verdict import constraint_verdict
+from fedpriv.evaluation.verdict import constraint_verdict
 
 
 def clients(at_most: float) -> list[fp.Client]:

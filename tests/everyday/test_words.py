@@ -19,10 +19,11 @@ from torch.utils.data import DataLoader, TensorDataset
 from typer.testing import CliRunner
 
 import fedpriv
-from fedpriv import ConfigError, DataError, translations
+from fedpriv import ConfigError, DataError
 from fedpriv.cli import app
 from fedpriv.config import load_config
-from fedpriv.translations import TERMS
+from fedpriv.settings import translations
+from fedpriv.settings.translations import TERMS
 
 EXAMPLES = 200
 RUN = Path(__file__).parents[1] / "run.yaml"

@@ -35,9 +35,9 @@ import fedpriv as fp
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.layout import constants
 from fedpriv.clients.population import Population
+from fedpriv.data.nested import Rows, each
 from fedpriv.errors import PromiseWarning
 from fedpriv.models import fix_model
-from fedpriv.nested import Rows, each
 from fedpriv.oracle.backend_selection import select_backend
 from fedpriv.oracle.backends import BACKENDS
 from fedpriv.oracle.backends.attention import WRITTEN_OUT

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import fedpriv as fp
-from fedpriv.engines.rounds import initial_state, run_rounds
+from fedpriv.network.rounds import initial_state, run_rounds
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.fedavg import AddMeanUpdate
 

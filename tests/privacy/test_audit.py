@@ -21,16 +21,16 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.clients.population import Population
-from fedpriv.engines.rounds import initial_state, run_rounds, server_view
 from fedpriv.models import Loss, logistic
+from fedpriv.network.rounds import initial_state, run_rounds, server_view
 from fedpriv.oracle.backends import choose
 from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_answerer import data_oracle
+from fedpriv.planning.plan import make_plan
 from fedpriv.privacy.accounting.accountant import Accountant, account
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.settings import Trust
 from fedpriv.randomness.streams import Randomness
-from fedpriv.runs.planning import make_plan
 from fedpriv.strategies.base import Strategy
 
 pytestmark = pytest.mark.slow

@@ -8,8 +8,8 @@ import pytest
 from scipy.stats import norm
 
 from fedpriv.errors import ConfigError
+from fedpriv.papers.claims import erm, inexact_admm, output_perturbed_admm
 from fedpriv.privacy.accounting import gaussian
-from fedpriv.privacy.claims import erm, inexact_admm, output_perturbed_admm
 
 
 @pytest.mark.parametrize(("epsilon_bar", "basic", "tight"), [(0.05, 1000, 53.7), (1.0, 20000, 7845)])

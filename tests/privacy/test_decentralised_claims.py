@@ -10,8 +10,8 @@ import torch
 
 from fedpriv.config import build, forecast, load_config
 from fedpriv.errors import ConfigError
-from fedpriv.privacy import claims
-from fedpriv.privacy.claims import TrackingNoise
+from fedpriv.papers import claims
+from fedpriv.papers.claims import TrackingNoise
 from fedpriv.privacy.clipping import ROUNDING
 from fedpriv.privacy.schedules import Geometric
 from fedpriv.strategies.schedules import StepSize

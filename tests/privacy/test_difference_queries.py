@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
-from fedpriv.privacy import claims
+from fedpriv.papers import claims
 from fedpriv.privacy.as_published import Published
 from fedpriv.privacy.clipping import ROUNDING
 from fedpriv.strategies.adaptive_clipping import ClipToHeard, adaptive_clipping

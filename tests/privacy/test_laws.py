@@ -8,7 +8,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from fedpriv.engines import MESHES, EngineName
+from fedpriv.network.engines import MESHES, EngineName
 from fedpriv.oracle.backends import BACKENDS, BackendName
 from fedpriv.privacy.accounting import bounds, rdp
 from fedpriv.privacy.accounting.events import Event

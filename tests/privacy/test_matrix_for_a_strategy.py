@@ -18,14 +18,14 @@ import fedpriv as fp
 from fedpriv.config import load_config, to_yaml
 from fedpriv.errors import ConfigError
 from fedpriv.network.local import Star
+from fedpriv.planning import plan
+from fedpriv.planning.impulses import MOST_ROUNDS, responses
+from fedpriv.planning.plan import make_plan
 from fedpriv.privacy import matrices
 from fedpriv.privacy.correlated import CorrelatedNoise, Factor, inverse, sensitivity
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.matrices import BLT, BSR, Banded
 from fedpriv.randomness.streams import Randomness
-from fedpriv.runs import planning
-from fedpriv.runs.impulses import MOST_ROUNDS, responses
-from fedpriv.runs.planning import make_plan
 from fedpriv.strategies.base import Strategy
 
 PRIVACY = fp.Privacy(epsilon=2.0, sampling=fp.Cyclic(10), noise=Banded(10))
@@ -148,8 +148,8 @@ def test_a_thousand_rounds_take_seconds() -> None:
 def test_a_matrix_is_made_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last digits of sums may depend on the number of threads, and those of a matrix with them."""
     allowed, seen = torch.get_num_threads(), list[int]()
-    real = planning.responses
-    monkeypatch.setattr(planning, "responses", lambda *asked: seen.append(torch.get_num_threads()) or real(*asked))
+    real = plan.responses
+    monkeypatch.setattr(plan, "responses", lambda *asked: seen.append(torch.get_num_threads()) or real(*asked))
     try:
         torch.set_num_threads(2)
         factor_of(fp.fedavg(0.5), Banded(4))

@@ -18,14 +18,14 @@ from fedpriv.models import SoftmaxRegression
 from fedpriv.oracle.backends import choose
 from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_answerer import data_oracle
+from fedpriv.planning.pairs import forecast_of_pairs
+from fedpriv.planning.plan import make_plan
 from fedpriv.privacy.accounting import pairwise as price
 from fedpriv.privacy.accounting.accountant import Accountant, account
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.pairwise import Links, Pairwise
 from fedpriv.privacy.settings import Trust
 from fedpriv.randomness.streams import Randomness, normal
-from fedpriv.runs.pairs import forecast_of_pairs
-from fedpriv.runs.planning import make_plan
 
 N, FEATURES, RATIO = 5, 2000, 3.0
 # a ring: so few pairs draw from streams of their own

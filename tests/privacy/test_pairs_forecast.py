@@ -22,11 +22,11 @@ from typer.testing import CliRunner
 import fedpriv as fp
 from fedpriv.cli import app
 from fedpriv.config import forecast, load_config
+from fedpriv.planning.pairs import NoiseLeft, PairsForecast, forecast_of_pairs
+from fedpriv.planning.plan import make_plan
 from fedpriv.privacy.accounting import pairwise as price
 from fedpriv.privacy.pairwise import Complete, Edges, Links, Pairs, Pairwise, RandomRegular, in_order, name_of
 from fedpriv.randomness.streams import Randomness
-from fedpriv.runs.pairs import NoiseLeft, PairsForecast, forecast_of_pairs
-from fedpriv.runs.planning import make_plan
 
 RUN = Path(__file__).parents[1] / "run.yaml"
 

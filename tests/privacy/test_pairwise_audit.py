@@ -19,15 +19,15 @@ from test_audit import LOCAL, ROUNDS, RUNS, N, Wiretap, clients, lower_bound
 
 import fedpriv as fp
 from fedpriv.clients.population import Population
-from fedpriv.engines.rounds import initial_state, run_rounds
+from fedpriv.network.rounds import initial_state, run_rounds
 from fedpriv.oracle.backends import choose
 from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_answerer import data_oracle
+from fedpriv.planning.plan import Plan, make_plan
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.pairwise import Links, Pairwise
 from fedpriv.randomness.streams import Randomness, normal
-from fedpriv.runs.planning import Plan, make_plan
 
 pytestmark = pytest.mark.slow
 RATIO, STEP = 10.0, 0.5

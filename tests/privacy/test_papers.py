@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from fedpriv.cli import app
 from fedpriv.errors import ConfigError
+from fedpriv.papers.checking import check
+from fedpriv.papers.claims.papers import PAPERS, paper
 from fedpriv.privacy.accounting import bounds
-from fedpriv.privacy.claims.papers import PAPERS, paper
-from fedpriv.reports.claims import check
 
 SMALL = {
     "dual_averaging": {"rounds": 200, "examples": 50},

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
-from fedpriv.engines.rounds import initial_state, run_rounds
 from fedpriv.models import SoftmaxRegression
+from fedpriv.network.rounds import initial_state, run_rounds
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.plan_filter import UnplannedRelease
 from fedpriv.privacy.record import Record

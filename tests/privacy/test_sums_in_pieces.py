@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.clients.population import Population
-from fedpriv.engines.rounds import initial_state, run_rounds, server_view
+from fedpriv.network.rounds import initial_state, run_rounds, server_view
 from fedpriv.oracle import data_answerer
 from fedpriv.oracle.backends import choose
 from fedpriv.oracle.clipped_sums import ClippedSums

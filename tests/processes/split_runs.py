@@ -16,9 +16,9 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.config import load_config
-from fedpriv.engines.sharding import gather_state
 from fedpriv.models import SoftmaxRegression
 from fedpriv.network.mixing import lazy_metropolis
+from fedpriv.network.sharding import gather_state
 from fedpriv.privacy.record import Record
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.state import flatten_with_names

@@ -14,7 +14,8 @@ from torch.utils.data import Dataset, TensorDataset
 from workers import Workers
 
 import fedpriv as fp
-from fedpriv.engines import MESHES, sharding
+from fedpriv.network import sharding
+from fedpriv.network.engines import MESHES
 from fedpriv.privacy.record import Record
 
 CASE = Case(FEDAVG)

@@ -16,7 +16,8 @@ from workers import Workers
 
 import fedpriv as fp
 from fedpriv.clients.shard import ClientShard
-from fedpriv.engines import MESHES, sharding
+from fedpriv.network import sharding
+from fedpriv.network.engines import MESHES
 from fedpriv.randomness.streams import Randomness
 
 GRAPHS: dict[str, Any] = {

@@ -28,10 +28,10 @@ from test_going_on import without_digests
 from test_same_run import FEDAVG, GOSSIP, assert_same, in_one
 
 import fedpriv as fp
-from fedpriv import engines
 from fedpriv.distributed.process_group import ProcessGroup
-from fedpriv.engines.sharded_graph import ShardedGraph
-from fedpriv.engines.sharding import SharedLedger, split_clients, split_examples
+from fedpriv.network import engines
+from fedpriv.network.sharded_graph import ShardedGraph
+from fedpriv.network.sharding import SharedLedger, split_clients, split_examples
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.runs.training import Training
 
@@ -68,7 +68,7 @@ ALIKE = {
     "once the checkpoint is written": Point(Training, "_save", "after", 1, ranks=FIRST),
     "after the checkpoint": Point(Training, "save", "after", 1),
 }
-CHECKPOINT = {**ALIKE, "once rows have met": Point("fedpriv.engines.sharding", "gather_state", "after", 1)}
+CHECKPOINT = {**ALIKE, "once rows have met": Point("fedpriv.network.sharding", "gather_state", "after", 1)}
 ON_A_STAR = {
     "before sums meet": Point(ProcessGroup, "all_reduce", "before"),
     "once sums have met": Point(ProcessGroup, "all_reduce", "after"),

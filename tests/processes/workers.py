@@ -21,9 +21,9 @@ def serve(rank: int, meeting: str, calls: Connection) -> None:
     import torch
     import torch.distributed as dist
 
-    from fedpriv import engines
     from fedpriv.distributed.process_group import ProcessGroup
-    from fedpriv.engines.sharding import split_clients, split_examples
+    from fedpriv.network import engines
+    from fedpriv.network.sharding import split_clients, split_examples
 
     torch.set_num_threads(1)
     wait = timedelta(seconds=TIMEOUT)

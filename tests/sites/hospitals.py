@@ -16,8 +16,8 @@ from fedpriv.clients.public_info import PublicDataInfo
 from fedpriv.config import load_config, to_yaml
 from fedpriv.config.building import divided, load_data, make_population
 from fedpriv.config.schema import Config
-from fedpriv.engines.rounds import initial_state, run_rounds
-from fedpriv.measuring.evaluator import Evaluator
+from fedpriv.evaluation.evaluator import Evaluator
+from fedpriv.network.rounds import initial_state, run_rounds
 from fedpriv.oracle.backend_selection import select_backend
 from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_answerer import data_oracle

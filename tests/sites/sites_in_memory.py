@@ -15,8 +15,8 @@ from fedpriv.clients.public_info import PublicDataInfo
 from fedpriv.config import load_config
 from fedpriv.config.building import load_data, make_population
 from fedpriv.config.schema import Config
-from fedpriv.engines.rounds import initial_state, run_rounds
 from fedpriv.network.local import Star
+from fedpriv.network.rounds import initial_state, run_rounds
 from fedpriv.oracle.backend_selection import select_backend
 from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_answerer import data_oracle

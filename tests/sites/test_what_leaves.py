@@ -12,8 +12,8 @@ from safetensors import safe_open
 from sites_in_memory import Party, party
 from torch import Tensor
 
-from fedpriv.engines.rounds import ClientInput, client_update
 from fedpriv.errors import PrivacyError
+from fedpriv.network.rounds import ClientInput, client_update
 from fedpriv.oracle.oracle import Oracle, RoundContext
 from fedpriv.oracle.query import Query, QueryBuilder
 from fedpriv.oracle.synthetic import ZeroAnswerer

@@ -169,7 +169,7 @@ def test_yaml_names_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     text = "name: decentralized_sgd, step_size: {function: 'own_schedules:root'}"
     with pytest.raises(fp.ConfigError, match="--allow-plugins"):
         of_yaml(text)
-    with fp.plugins.allowed():
+    with fp.allow_plugins():
         config = of_yaml(text)
         rate = config.recipe(10).strategy.local_step.step_size
     assert [in_round(rate, t) for t in (1, 4)] == [1.0, 0.5]

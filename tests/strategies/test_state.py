@@ -16,9 +16,9 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.config import load_config
-from fedpriv.engines.rounds import TrainState, initial_state
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.models import SoftmaxRegression
+from fedpriv.network.rounds import TrainState, initial_state
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.state import flatten_with_names, scatter_rows, select_rows, unflatten_like
 

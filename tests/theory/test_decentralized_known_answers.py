@@ -12,9 +12,9 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 import fedpriv as fp
-from fedpriv.engines.rounds import RoundNetwork, initial_state, run_rounds
 from fedpriv.network import activity, topology
 from fedpriv.network.graph import Graph
+from fedpriv.network.rounds import RoundNetwork, initial_state, run_rounds
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies import proximal
 from fedpriv.strategies.base import Strategy
@@ -268,7 +268,7 @@ def test_steps_start_at_their_scale_and_decay() -> None:
 
 def test_tracking_schedules_spend_what_they_should() -> None:
     """Published: epsilon / q2 over an infinite horizon; ours: exactly epsilon."""
-    from fedpriv.privacy.claims import gradient_tracking_total
+    from fedpriv.papers.claims import gradient_tracking_total
 
     epsilon, q1, q2, gap, gamma = 1.0, 0.97, 0.99, 1.0, 0.001
     spent = sum(
@@ -290,7 +290,7 @@ def test_tracking_schedules_spend_what_they_should() -> None:
 def test_true_epsilon_of_the_dual_averaging_paper(
     epsilon: float, sensitivity: float, final_model: float, messages: float
 ) -> None:
-    from fedpriv.privacy import claims
+    from fedpriv.papers import claims
 
     found = claims.dual_averaging(epsilon, 600_000, 20_000, 0.1, sensitivity=sensitivity)
     assert found.noise == pytest.approx(0.0630, abs=1e-4)

@@ -12,7 +12,7 @@ from torch.utils.data import Subset
 import fedpriv as fp
 from fedpriv.data import labels_of, load, partition
 from fedpriv.models import SoftmaxRegression
-from fedpriv.published.admm import published_trust
+from fedpriv.papers.admm import published_trust
 
 
 def errors(strategy: fp.Strategy, privacy: fp.Privacy, rounds: tuple[int, ...], root: Path) -> list[float]:

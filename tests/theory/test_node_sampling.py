@@ -16,12 +16,12 @@ from sklearn.svm import LinearSVC
 from torch import Tensor
 
 import fedpriv as fp
-from fedpriv.engines.rounds import initial_state, run_rounds
 from fedpriv.network import topology
 from fedpriv.network.activity import Activity, Always
+from fedpriv.network.rounds import initial_state, run_rounds
+from fedpriv.planning.plan import make_plan
 from fedpriv.privacy.accounting.calibration import calibrate
 from fedpriv.randomness.streams import Randomness
-from fedpriv.runs.planning import make_plan
 from fedpriv.strategies.proximal import L2
 
 NODES, EACH, DIM, MU, ROUNDS, RATE, DELTA = 10, 40, 4, 0.1, 80, 0.2, 1e-5

@@ -13,11 +13,11 @@ from sklearn.feature_selection import mutual_info_regression
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
-from fedpriv.engines.rounds import initial_state, run_rounds
 from fedpriv.models import LinearSVM, resolve_loss
+from fedpriv.network.rounds import initial_state, run_rounds
+from fedpriv.planning.plan import make_plan
 from fedpriv.privacy.schedules import Geometric
 from fedpriv.randomness.streams import Randomness
-from fedpriv.runs.planning import make_plan
 from fedpriv.strategies.proximal import L2
 from fedpriv.strategies.schedules import StepSize
 

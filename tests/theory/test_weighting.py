@@ -15,7 +15,7 @@ import fedpriv as fp
 from fedpriv.models import LogisticRegression, resolve_loss
 from fedpriv.oracle.dry_run import recording_oracle
 from fedpriv.oracle.synthetic import random_oracle
-from fedpriv.runs.compatibility import check_linear
+from fedpriv.planning.compatibility import check_linear
 
 SIZES = (5, 20, 95)
 DATA = split(*logistic_data(sum(SIZES)), SIZES)

@@ -128,7 +128,7 @@ def claims(
     """Compare the epsilon that a paper states with what its noise costs, and with the noise that it would need."""
     from fedpriv.cli.printing import print_json, print_rows
     from fedpriv.config.files import override
-    from fedpriv.reports.claims import check, draw
+    from fedpriv.papers.checking import check, draw
 
     given: dict[str, Any] = {}
     for option in options or []:

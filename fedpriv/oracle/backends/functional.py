@@ -13,8 +13,8 @@ from fedpriv.clients.batch import Batch
 from fedpriv.clients.client import Loss
 from fedpriv.clients.layout import Layout
 from fedpriv.clients.reading import Pair
+from fedpriv.data.nested import Nested, arguments, each
 from fedpriv.models.example_losses import example_form
-from fedpriv.nested import Nested, arguments, each
 
 ScoresOrLoss = tuple[Tensor, tuple[()]] | tuple[tuple[()], Tensor]
 """Losses are faster together than one by one, and other outputs than tensors do not leave vmap."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from fedpriv.clients.client import Loss
-from fedpriv.nested import Nested, each, first
+from fedpriv.data.nested import Nested, each, first
 from fedpriv.oracle.backends.factors import Dense, Gradients
 from fedpriv.oracle.backends.functional import ScoresOrLoss, all_alike
 from fedpriv.oracle.backends.per_example import PerExample, in_cache

@@ -9,8 +9,8 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from fedpriv import threads
 from fedpriv.clients.batch import Batch
+from fedpriv.distributed import threads
 from fedpriv.oracle.backends.base import Backend
 from fedpriv.oracle.backends.functional import at_hand
 from fedpriv.oracle.backends.per_example import PerExample

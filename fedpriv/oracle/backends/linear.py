@@ -17,8 +17,8 @@ from torch import Tensor, fx, nn
 
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.client import Loss
+from fedpriv.data.nested import each, first
 from fedpriv.errors import ConfigError
-from fedpriv.nested import each, first
 from fedpriv.oracle.backends.functional import Functional, all_alike, at_hand, count, is_finite, without_nan
 from fedpriv.oracle.backends.summation import sum_of_products
 from fedpriv.privacy.clipping import Clip, NormName

@@ -14,7 +14,7 @@ from torch.func import grad, vmap
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.client import Loss
 from fedpriv.clients.reading import Pair
-from fedpriv.nested import Nested, each
+from fedpriv.data.nested import Nested, each
 from fedpriv.oracle.backends.factors import Gradients
 from fedpriv.oracle.backends.functional import Functional, all_alike, at_hand, count, is_finite, unpad
 from fedpriv.oracle.backends.group_norm import FoldedGroupNorm

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.func import grad, vmap
 
-from fedpriv.nested import Nested, each, first
+from fedpriv.data.nested import Nested, each, first
 from fedpriv.oracle.backends.factors import Dense, Gradients
 from fedpriv.oracle.backends.functional import all_alike
 from fedpriv.oracle.backends.per_example import PerExample, in_cache

@@ -1,6 +1,6 @@
 """The privacy filter of a plan: what was planned may be released, once, and nothing else.
 
-A run lists its releases before it reads any data (`fedpriv.runs.planning`). That list, not what happens in the run,
+A run lists its releases before it reads any data (`fedpriv.planning.plan`). That list, not what happens in the run,
 decides what may be released: each planned release is a slot, which one release of at most its cost may use. A limit
 decides, before the first release, how many slots of the plan there are.
 

@@ -29,11 +29,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpriv.checks import Positive, checked
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting import gaussian, rdp
 from fedpriv.privacy.accounting.events import History
 from fedpriv.privacy.accounting.orders import ORDERS
+from fedpriv.settings.checks import Positive, checked
 
 Array = NDArray[np.float64]
 _MOST_TRIALS = 10_000

@@ -1,0 +1,170 @@
+"""Measurements of a run's models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import ConcatDataset
+
+from fedpriv.clients.population import Population
+from fedpriv.clients.shard import ClientShard
+from fedpriv.data.nested import Rows
+from fedpriv.distributed.mesh import Mesh
+from fedpriv.evaluation import metrics
+from fedpriv.evaluation.centralised import centralised_al
+from fedpriv.evaluation.client_tests import ClientTests
+from fedpriv.evaluation.evaluator import Evaluator, spread
+from fedpriv.evaluation.optimality import as_it_goes, exact_report, private_report
+from fedpriv.network.rounds import TrainState
+from fedpriv.oracle.data_answerer import DataAnswerer
+from fedpriv.oracle.oracle import Oracle
+from fedpriv.strategies.base import Strategy
+from fedpriv.strategies.lagrangian import Measured, Priced
+
+AT_THE_END = 1000  # test examples for each node's own model
+_AS_IT_GOES = 20_000  # the same for all nodes together, during a run
+
+
+@dataclass(frozen=True)
+class ModelMetrics:
+    """Measures the models of one run.
+
+    Args:
+        population: The clients.
+        strategy: The algorithm, for its regulariser.
+        evaluate: Tests a model on public data; None without test data.
+        optimum: Smallest value of the objective, if known.
+        client_tests: Tests each client's model on its own public test set; None without such sets.
+        names: The clients' public names; none if they have none.
+        start: Starting point `[dim]` of the centralised solver for problems with constraints; None does not run it.
+    """
+
+    population: Population
+    strategy: Strategy
+    evaluate: Evaluator | None
+    optimum: float | None
+    start: Tensor | None = None
+    client_tests: ClientTests | None = None
+    names: tuple[str, ...] = ()
+
+    def of_clients(self, progress: TrainState) -> dict[str, Any]:
+        """Test metrics over clients, each client's model on its own public test set; see `ClientTests`."""
+        if self.client_tests is None:
+            return {}
+        return self.client_tests(progress.models)
+
+    def by_name(self, progress: TrainState) -> dict[str, Any]:
+        """The clients' names, and the test metrics of those that have a test set, by name; nothing without names.
+
+        It is of all clients, whoever took part in which round, and of the released models and public examples alone.
+        """
+        if not self.names:
+            return {}
+        if self.client_tests is None:
+            tested = {}
+        else:
+            tested = self.client_tests.each(progress.models)
+        of_each = {self.names[client]: metrics for client, metrics in tested.items()}
+        return {"client_names": [*self.names], **({"client_tests": of_each} if of_each else {})}
+
+    def of_the_one(self, progress: TrainState) -> dict[str, float]:
+        """Test metrics of the model (the mean over nodes), on public data."""
+        if self.evaluate is None:
+            return {}
+        return self.evaluate(reported(progress))
+
+    def of_nodes(self, progress: TrainState, examples: int | None = None) -> dict[str, Any]:
+        """How far apart nodes' models are, and their test metrics; from public and released values.
+
+        Args:
+            progress: The run.
+            examples: Number of test examples, evenly among all, for each node's model. By default 1000, with more than
+                20 nodes fewer, but at least 100, to save time.
+
+        Returns:
+            Metrics of nodes (`consensus_distance`) and, with test data, test metrics (`node_test_accuracy`), each with
+            its `min`, `mean` and `max` over nodes; empty where all models are one.
+        """
+        models = progress.models
+        if not models_differ(progress):
+            return {}
+        found: dict[str, Any] = {row.name: row.function(models) for row in metrics.OF_NODES}
+        if self.evaluate is None:
+            return found
+        count = examples or min(AT_THE_END, max(100, _AS_IT_GOES // len(models)))
+        each = self.evaluate.of_each(models, count)
+        return found | {f"node_{name}": spread([metrics[name] for metrics in each]) for name in each[0]}
+
+    def of_run(self, progress: TrainState) -> dict[str, float]:
+        """What the run has done so far: public."""
+        return {row.name: row.function(progress) for row in metrics.OF_RUN}
+
+    def optimality_gap(self, params: Tensor) -> float | None:
+        """Objective at `params [dim]` over all training examples, minus the optimum: exact, so not private."""
+        if self.optimum is None:
+            return None
+        population = self.population
+        data = ConcatDataset([Rows(*population.examples_of(i)) for i in range(len(population))])
+        loss = Evaluator(population.model, population.loss, data)(params)["test_loss"]
+        return loss + float(self.strategy.regularizer.value(params)) - self.optimum
+
+    def of_multipliers(
+        self, progress: TrainState, oracle: Oracle[DataAnswerer], mesh: Mesh, part: ClientShard
+    ) -> dict[str, float]:
+        """For the report of a round with constraints; in a private run from releases only.
+
+        All places ask for it together.
+        """
+        local = progress.local
+        if not isinstance(local, Priced) or (oracle.privacy.private and not isinstance(local, Measured)):
+            return {}
+        return as_it_goes(oracle, local, mesh, part)
+
+    def of_constraints(
+        self, progress: TrainState, oracle: Oracle[DataAnswerer], mesh: Mesh, part: ClientShard
+    ) -> dict[str, Any]:
+        """Further results of a run with constraints; in a private run computed from releases only.
+
+        All places ask for it together, with the models of all clients in the place that leads, which has the result.
+        """
+        local = progress.local
+        if not isinstance(local, Priced) or progress.round == 0:
+            return {}
+        if oracle.privacy.private:
+            if isinstance(local, Measured):
+                return private_report(progress, oracle, local, mesh, part)
+            return {}
+        h, params = self.strategy.regularizer, mesh.world.broadcast(lambda: reported(progress))
+        report = exact_report(progress, oracle.answerer.problem, params, local.multipliers, h, mesh, part)
+        if self.start is not None:
+            best = centralised_al(oracle.answerer.problem, self.start, regularizer=h)
+            names = ("objective", "converged", "outer_rounds", "evaluations", "cpu_seconds")
+            report["centralised"] = {name: getattr(best, name) for name in names}
+            difference = abs(report["objective"] - best.objective)
+            if best.objective:
+                report["relative_difference"] = difference / abs(best.objective)
+            else:
+                report["relative_difference"] = None
+        return report
+
+
+def models_differ(progress: TrainState) -> bool:
+    """Whether clients may have models of their own."""
+    return progress.models.stride(0) != 0 and len(progress.models) > 1
+
+
+def reported(progress: TrainState) -> Tensor:
+    """The model of a run: the mean of the reported models, `[dim]`."""
+    if models_differ(progress):
+        return progress.models.mean(0)
+    return progress.models[0]
+
+
+def flat(found: dict[str, Any]) -> dict[str, float]:
+    """`{"a": {"min": 1}, "b": 2}` as `{"a_min": 1, "b": 2}`, for files with one number a column."""
+    inner = {
+        f"{name}_{part}": v for name, value in found.items() if isinstance(value, dict) for part, v in value.items()
+    }
+    return {name: value for name, value in found.items() if not isinstance(value, dict)} | inner

@@ -1,0 +1,58 @@
+"""Errors of predicted numbers in the units of the target, on public test data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedpriv.settings.checks import Positive, checked
+
+
+@checked("metrics")
+@dataclass(frozen=True)
+class Rmse:
+    """The root of the mean squared error, for `metrics={"rmse": Rmse(encoder.target_scale)}`.
+
+    Args:
+        scale: How many of the target's units 1 is; `TableEncoder` maps targets to [-1, 1], and knows it.
+    """
+
+    scale: Positive = 1.0
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Of outputs `[n]` or `[n, 1]` and targets `[n]`; NaN if the error is beyond all numbers."""
+        return _finite(_errors(outputs, targets).square().mean().sqrt() * self.scale)
+
+
+@checked("metrics")
+@dataclass(frozen=True)
+class Mae:
+    """The mean absolute error; see `Rmse`.
+
+    Args:
+        scale: How many of the target's units 1 is.
+    """
+
+    scale: Positive = 1.0
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Of outputs `[n]` or `[n, 1]` and targets `[n]`; NaN if the error is beyond all numbers."""
+        return _finite(_errors(outputs, targets).abs().mean() * self.scale)
+
+
+ERRORS = {"rmse": Rmse, "mae": Mae}
+"""By the name that configurations have for them."""
+
+
+def _errors(outputs: Tensor, targets: Tensor) -> Tensor:
+    if outputs.numel() != targets.numel():
+        told = f"outputs of shape {tuple(outputs.shape)} for targets of shape {tuple(targets.shape)}"
+        raise ValueError(f"{told}: the model must predict one number an example")
+    return outputs.double().reshape(targets.shape) - targets.double()
+
+
+def _finite(error: Tensor) -> Tensor:
+    """A model that diverged has no error, and its run goes on."""
+    return torch.where(torch.isfinite(error), error, torch.nan)

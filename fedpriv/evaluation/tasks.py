@@ -1,0 +1,83 @@
+"""What a model's outputs and its test targets are, by which the metrics that have a meaning are chosen."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedpriv.data.nested import Nested
+
+_LOGITS = (nn.BCEWithLogitsLoss, nn.MultiLabelSoftMarginLoss)
+_LOGIT_FUNCTIONS = (functional.binary_cross_entropy_with_logits, functional.multilabel_soft_margin_loss)
+_PROBABILITIES = (nn.BCELoss,)
+_PROBABILITY_FUNCTIONS = (functional.binary_cross_entropy,)
+_ERRORS = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)
+_ERROR_FUNCTIONS = (functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss, functional.huber_loss)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is predicted.
+
+    Attributes:
+        kind: `"classes"`, a score for each class and a whole number as target; `"binary"`, one number and a target of
+            0 or 1; `"multilabel"`, several such numbers; `"numbers"`, predictions of numbers; `"other"`.
+        threshold: Where an output of 0 becomes 1; None if that is not known, as for a loss of the user's own.
+    """
+
+    kind: Literal["classes", "binary", "multilabel", "numbers", "other"]
+    threshold: float | None = None
+
+
+def task_of(loss: object, outputs: object, targets: Nested) -> Task:
+    """Returns what is predicted.
+
+    Args:
+        loss: The loss; of torch's own losses it is known whether they take logits, probabilities or numbers.
+        outputs: The model's outputs for some examples.
+        targets: All test targets.
+    """
+    if not (isinstance(outputs, Tensor) and isinstance(targets, Tensor)):
+        return Task("other")
+    one_output = outputs.ndim == 1 or (outputs.ndim == 2 and outputs.shape[1] == 1)
+    if not targets.is_floating_point():
+        if targets.ndim == 1 and outputs.ndim == 2:
+            return Task("classes")
+        if targets.ndim == 1 and outputs.ndim == 1 and _are_zero_or_one(targets):
+            return Task("binary", _threshold(loss))
+        return Task("other")
+    if outputs[0].numel() != targets[0].numel():
+        return Task("other")
+    if _is_one_of(loss, _ERRORS, _ERROR_FUNCTIONS) or not _are_zero_or_one(targets):
+        is_binary = _threshold(loss) is not None  # targets between 0 and 1 are no labels
+        if is_binary:
+            return Task("other")
+        return Task("numbers")
+    if one_output:
+        return Task("binary", _threshold(loss))
+    if targets.ndim == 2:
+        return Task("multilabel", _threshold(loss))
+    return Task("other")
+
+
+def _threshold(loss: object) -> float | None:
+    if _is_one_of(loss, _LOGITS, _LOGIT_FUNCTIONS):
+        return 0.0
+    if _is_one_of(loss, _PROBABILITIES, _PROBABILITY_FUNCTIONS):
+        return 0.5
+    return None
+
+
+def _is_one_of(loss: object, classes: tuple[type[nn.Module], ...], functions: tuple[object, ...]) -> bool:
+    if isinstance(loss, functools.partial):
+        return loss.func in functions
+    return isinstance(loss, classes) or any(loss is function for function in functions)
+
+
+def _are_zero_or_one(targets: Tensor) -> bool:
+    return bool(((targets == 0) | (targets == 1)).all()) and targets.dtype != torch.bool

@@ -1,0 +1,309 @@
+"""Constraints: values `c_i(w)` on a client's examples, each `<= 0` or `= 0` at a solution.
+
+Values are torch functions of (model, examples). Sums of losses (`LossSum`) also have private answers, since a sum of
+losses that are clipped to [0, B] has a known sensitivity; other functions have none. An objective is a constraint with
+one value, whose bound is ignored.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from fedpriv.data.nested import Nested, first
+from fedpriv.errors import ConfigError, DataError
+from fedpriv.settings.checks import Finite, NonNegative, Probability, Ratio, Whole, checked
+from fedpriv.settings.plugins import Registry, RegistryEntry
+
+
+class Model(Protocol):
+    """A client's model with given parameters."""
+
+    @property
+    def params(self) -> Tensor:
+        """The parameters, `[dim]`."""
+        ...
+
+    def __call__(self, inputs: Nested) -> Any:  # noqa: ANN401 - whatever a model gives
+        """Outputs, `[b, ...] -> [b, ...]`."""
+        ...
+
+    def losses(self, inputs: Nested, targets: Nested) -> Tensor:
+        """The client's loss of each example, `[b]`."""
+        ...
+
+
+class Constraint(Protocol):
+    """Values that must not be positive (or must be zero) at a solution."""
+
+    @property
+    def equality(self) -> tuple[bool, ...]:
+        """For each value, whether it must be zero (else at most zero)."""
+        ...
+
+    def values(self, model: Model, inputs: Nested, targets: Nested) -> Tensor:
+        """The values `[m]` on a client's examples, differentiable."""
+        ...
+
+    def sums(self) -> LossSum | None:
+        """The values as a sum of losses; None if they are none, and have no private answer."""
+        ...
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group of a client's examples, and the sign of its mean loss in a sum.
+
+    Args:
+        name: For error messages; completes "no example with".
+        members: Maps a client's inputs and targets to a boolean `[b]`: whether each example, by itself, belongs to it.
+        fraction: Public fraction of examples in the group; None counts a client's own, and the count becomes public.
+        sign: Factor of its mean loss, 1 or -1.
+    """
+
+    name: str
+    members: Callable[[Any, Any], Tensor]
+    fraction: float | None
+    sign: float = 1.0
+
+    def size(self, members: Tensor) -> float:
+        """Number of a client's examples in the group, from `members [b]`; by the public fraction if there is one.
+
+        Raises:
+            DataError: the group is empty and no fraction is given.
+        """
+        if self.fraction is not None:
+            return self.fraction * len(members)
+        count = int(members.sum())
+        if count == 0:
+            raise DataError(
+                f"no example with {self.name}: its mean loss does not exist. Divide the data so that each client "
+                "has some, leave the constraint out there, or state the group's public fraction"
+            )
+        return float(count)
+
+
+@dataclass(frozen=True)
+class LossSum:
+    """A sum of losses, each times a coefficient that depends on its own example and public counts only.
+
+    The sum is `s = sum_g sign_g * (mean loss of group g)`, and the constraint's values are `signs * s - bound`.
+
+    Args:
+        groups: Disjoint groups of examples.
+        bound: Bound of the values.
+        signs: One for each value. All values come from one private answer.
+    """
+
+    groups: tuple[Group, ...]
+    bound: float
+    signs: tuple[float, ...] = (1.0,)
+
+    @property
+    def counts_are_public(self) -> bool:
+        """Whether it counts a client's examples in a group, so that the count becomes public."""
+        return any(group.fraction is None for group in self.groups)
+
+    @property
+    def total(self) -> float:
+        """Sum of the coefficients over a client with the declared counts; public."""
+        return sum(group.sign for group in self.groups)
+
+    def coefficients(self, inputs: Nested, targets: Nested) -> tuple[Tensor, float]:
+        """Coefficients of all of a client's examples, `[b]`, and the largest that any example could have (public)."""
+        members = [group.members(inputs, targets) for group in self.groups]
+        sizes = [group.size(of) for group, of in zip(self.groups, members, strict=True)]
+        parts = zip(self.groups, members, sizes, strict=True)
+        return torch.stack([group.sign * of.double() / size for group, of, size in parts]).sum(0), 1 / min(sizes)
+
+
+class OfLosses(ABC):
+    """A constraint that is a sum of losses."""
+
+    @property
+    def equality(self) -> tuple[bool, ...]:
+        """No value must be zero."""
+        return (False,) * len(self.sums().signs)
+
+    def values(self, model: Model, inputs: Nested, targets: Nested) -> Tensor:
+        """See `Constraint.values`."""
+        term, losses = self.sums(), model.losses(inputs, targets)
+        total = term.coefficients(inputs, targets)[0].unsqueeze(1).to(losses).T @ losses
+        return losses.new_tensor(term.signs) * total - term.bound
+
+    @abstractmethod
+    def sums(self) -> LossSum:
+        """The sum."""
+
+
+def _everyone(inputs: Nested, targets: Nested) -> Tensor:
+    one = first(targets)
+    return torch.ones(len(one), dtype=torch.bool, device=one.device)
+
+
+@checked("problem.constraints")
+@dataclass(frozen=True)
+class LossAtMost(OfLosses):
+    """The mean loss of a client's examples is at most `bound`."""
+
+    bound: Finite
+
+    def sums(self) -> LossSum:
+        """One group: all examples, whose number is public anyway."""
+        return LossSum((Group("any label", _everyone, 1.0),), self.bound)
+
+
+@checked("problem.constraints")
+@dataclass(frozen=True)
+class ClassLossAtMost(OfLosses):
+    """The mean loss of the examples of one class is at most `bound` (Neyman-Pearson classification).
+
+    Args:
+        label: Number of the class.
+        bound: Largest mean loss.
+        fraction: Public fraction of examples of this class, in (0, 1]. None uses each client's own count, which private
+            runs allow only with `Statistics(public_counts=True)`.
+    """
+
+    label: Whole
+    bound: Finite
+    fraction: Probability | None = None
+
+    def sums(self) -> LossSum:
+        """One group: the class."""
+        return LossSum((Group(f"label {self.label}", lambda _, y: y == self.label, self.fraction),), self.bound)
+
+
+@checked("problem.constraints")
+@dataclass(frozen=True)
+class GroupLossGap(OfLosses):
+    """The mean losses of two groups differ by at most `at_most` (loss parity, a fairness constraint). Not convex.
+
+    Args:
+        feature: Index into the flattened input (-1 is the last) of the feature that defines the groups.
+        at_most: Largest absolute difference.
+        threshold: Group 1 are the examples whose feature is above it, group 0 all others.
+        fraction: Public fraction of examples in group 1. None uses each client's own counts, which private runs allow
+            only with `Statistics(public_counts=True)`.
+    """
+
+    feature: int
+    at_most: NonNegative
+    threshold: Finite = 0.5
+    fraction: Ratio | None = None
+
+    def sums(self) -> LossSum:
+        """Two groups and two values: `gap - at_most <= 0` and `-gap - at_most <= 0`."""
+        if self.fraction is None:
+            rest = None
+        else:
+            rest = 1 - self.fraction
+        where = f"feature {self.feature}"
+        ones = Group(f"{where} > {self.threshold}", lambda x, _: self._above(x), self.fraction)
+        zeros = Group(f"{where} <= {self.threshold}", lambda x, _: ~self._above(x), rest, -1.0)
+        return LossSum((ones, zeros), self.at_most, (1.0, -1.0))
+
+    def _above(self, inputs: Tensor) -> Tensor:
+        flat = inputs.flatten(1)
+        if not -flat.shape[1] <= self.feature < flat.shape[1]:
+            raise ConfigError("feature", self.feature, f"an input has {flat.shape[1]}: 0 is the first, -1 the last")
+        return flat[:, self.feature] > self.threshold
+
+
+@checked("problem.constraints")
+@dataclass(frozen=True)
+class LinearEquality:
+    """The parameters w satisfy `coefficients @ w + offset = 0`, with shapes `[m, dim]` and `[m]`. It uses no data."""
+
+    coefficients: Tensor
+    offset: Tensor
+
+    @property
+    def equality(self) -> tuple[bool, ...]:
+        """All values must be zero."""
+        return (True,) * len(self.offset)
+
+    def values(self, model: Model, inputs: Nested, targets: Nested) -> Tensor:
+        """See `Constraint.values`.
+
+        Raises:
+            ConfigError: the shapes do not fit each other, or the model's parameters.
+        """
+        wanted = (len(self.offset), len(model.params))
+        if self.coefficients.shape != wanted:
+            fix = f"must be {wanted}: a row for each entry of offset, a column for each parameter of the model"
+            raise ConfigError("constraints.LinearEquality", f"coefficients of shape {(*self.coefficients.shape,)}", fix)
+        return self.coefficients.to(model.params) @ model.params + self.offset.to(model.params)
+
+    def sums(self) -> LossSum | None:
+        """None: it is no sum of losses."""
+        return None
+
+
+@checked("problem.constraints")
+@dataclass(frozen=True)
+class Function:
+    """A constraint (or, with one value, objective) of your own: `function(model, inputs, targets) -> [m]`.
+
+    `model` is a `Model`: `model(inputs)` gives outputs, `model.losses(inputs, targets)` losses `[b]`. Only for runs
+    without privacy.
+    """
+
+    function: Callable[[Model, Any, Any], Tensor]
+    equality: tuple[bool, ...] = (False,)
+
+    def values(self, model: Model, inputs: Nested, targets: Nested) -> Tensor:
+        """See `Constraint.values`.
+
+        Raises:
+            ConfigError: the function does not return one number for each entry of `equality`, or they have no gradient.
+        """
+        found = self.function(model, inputs, targets)
+        name, count = getattr(self.function, "__name__", "function"), len(self.equality)
+        if torch.is_tensor(found):
+            shape = tuple(found.shape)
+        else:
+            shape = type(found).__name__
+        if shape != (count,):
+            fix = f"must be a tensor of shape ({count},): return one value for each entry of equality"
+            raise ConfigError(f"constraints.{name}", f"shape {shape}", fix)
+        if torch.is_grad_enabled() and model.params.requires_grad and not found.requires_grad:
+            fix = (
+                "its values have no gradient, so nothing could make them hold: compute them from the model by "
+                "differentiable operations (no detach, item, argmax or comparison)"
+            )
+            raise ConfigError(f"constraints.{name}", "no gradient", fix)
+        return found
+
+    def sums(self) -> LossSum | None:
+        """None: nothing bounds what one example adds to it."""
+        return None
+
+
+@checked("problem.objective")
+def class_loss(label: Whole, fraction: Probability | None = None) -> ClassLossAtMost:
+    """An objective for Neyman-Pearson classification: the mean loss of the examples with this label."""
+    return ClassLossAtMost(label, 0.0, fraction)
+
+
+def mean_loss() -> Constraint:
+    """The default objective: the mean loss of a client's examples."""
+    return LossAtMost(0.0)
+
+
+_OBJECTIVES = {
+    "mean_loss": RegistryEntry(mean_loss, "mean loss of a client's examples"),
+    "class_loss": RegistryEntry(class_loss, "mean loss of one class (Neyman-Pearson)"),
+}
+_CONSTRAINTS = {
+    "loss_at_most": RegistryEntry(LossAtMost, "mean loss of a client's examples at most a bound"),
+    "class_loss_at_most": RegistryEntry(ClassLossAtMost, "mean loss of one class at most a bound (Neyman-Pearson)"),
+    "group_loss_gap": RegistryEntry(GroupLossGap, "mean losses of two groups differ by at most a bound (fairness)"),
+}
+OBJECTIVES = Registry(_OBJECTIVES, (Constraint,))
+CONSTRAINTS = Registry(_CONSTRAINTS, (Constraint,))

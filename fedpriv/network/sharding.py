@@ -1,0 +1,220 @@
+"""How a run is split over processes: which process has which clients, and one ledger for all processes.
+
+Functions take the whole and return this process's shard, or gather the whole on rank 0. In one process they return what
+they are given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from fedpriv.clients.shard import ClientShard
+from fedpriv.distributed.mesh import Communicator, Mesh
+from fedpriv.distributed.process_group import ProcessGroup, join_processes, local_rank
+from fedpriv.errors import BudgetExhausted, ConfigError, FedprivError, PrivacyError, ProcessError
+from fedpriv.network import gathering
+from fedpriv.network.graph import Graph
+from fedpriv.network.local import Star
+from fedpriv.network.rounds import RoundNetwork, TrainState
+from fedpriv.network.sharded_graph import ShardedGraph
+from fedpriv.network.sharded_star import ShardedStar
+from fedpriv.privacy.ledger import FollowerLedger, Ledger
+from fedpriv.privacy.record import Record
+
+_WRITTEN = 0
+_EXHAUSTED = 1
+_FAILED = 2
+
+
+def single_process(timeout: float) -> Mesh:
+    """All clients in this process, which waits for no other one."""
+    return Mesh()
+
+
+def split_clients(timeout: float, group: ProcessGroup | None = None) -> Mesh:
+    """Returns processes with some of the clients each.
+
+    Args:
+        timeout: Seconds after which a process that waits for another one gives up.
+        group: The processes; by default all that torchrun started.
+    """
+    group = group or join_processes(timeout)
+    return Mesh(world=group, clients=group)
+
+
+def split_examples(timeout: float, group: ProcessGroup | None = None) -> Mesh:
+    """Returns processes with all clients each, which share the examples of a batch: for few clients with large batches.
+
+    Batches, noise, rows and the server's state are bit-identical in all of them, and so must the data be that they have
+    read: otherwise an example could be in the shares of two. See `split_clients` for the arguments.
+    """
+    group = group or join_processes(timeout)
+    return Mesh(world=group, examples=group)
+
+
+def local_device(device: torch.device, mesh: Mesh) -> torch.device:
+    """Returns this process's device: a GPU of its own if the settings say `cuda` without a number."""
+    if str(device) != "cuda" or mesh.world.world_size == 1:
+        return device
+    gpu = torch.device("cuda", local_rank() % torch.cuda.device_count())
+    torch.cuda.set_device(gpu)
+    return gpu
+
+
+def split_evenly(n_clients: int, world_size: int) -> list[range]:
+    """Returns the clients of each process: consecutive, and at least two for each process that has any.
+
+    >>> split_evenly(7, 3), split_evenly(5, 3)
+    ([range(0, 3), range(3, 5), range(5, 7)], [range(0, 3), range(3, 5), range(5, 5)])
+    """
+    working = max(min(world_size, n_clients // 2), 1)
+    each, more = divmod(n_clients, working)
+    ends = [min(rank, working) * each + min(rank, more) for rank in range(world_size + 1)]
+    return [range(start, stop) for start, stop in pairwise(ends)]
+
+
+def shard_clients(whole: ClientShard, mesh: Mesh) -> ClientShard:
+    """Returns this process's clients; see `split_evenly`."""
+    numbers = split_evenly(whole.n_clients, mesh.clients.world_size)[mesh.clients.rank]
+    return replace(whole, numbers=numbers)
+
+
+def shard_network(whole: RoundNetwork, part: ClientShard, mesh: Mesh) -> RoundNetwork:
+    """Returns the network whose rows are those of this process's clients.
+
+    Raises:
+        ConfigError: the network is neither a star nor a graph.
+    """
+    if mesh.clients.world_size == 1:
+        return whole
+    if isinstance(whole, Star):
+        return ShardedStar(whole, part, mesh.clients)
+    if isinstance(whole, Graph):
+        return ShardedGraph(whole, part, split_evenly(whole.n_clients, mesh.clients.world_size), mesh.clients)
+    fix = "only a star or a graph can be shared by processes: train in one process"
+    raise ConfigError("network", type(whole).__name__, fix)
+
+
+def shard_state(progress: TrainState, part: ClientShard, mesh: Mesh) -> TrainState:
+    """Returns the state of this process's clients, from that of all."""
+    if mesh.clients.world_size == 1:
+        return progress
+    return gathering.shard_state(progress, part)
+
+
+def gather_rows(rows: Tensor, part: ClientShard, mesh: Mesh) -> Tensor:
+    """Returns the rows of all clients on rank 0, `[n, dim]` or one row for all; elsewhere this process's own."""
+    if mesh.clients.world_size == 1:
+        return rows
+    return gathering.gather_rows(rows, part, mesh.clients)
+
+
+def gather_state(progress: TrainState, part: ClientShard, mesh: Mesh) -> TrainState:
+    """Returns the state of all clients on rank 0; elsewhere this process's own."""
+    if mesh.clients.world_size == 1:
+        return progress
+    return gathering.gather_state(progress, part, mesh.clients)
+
+
+def check_replicated(data: Callable[[], Sequence[Sequence[bytes]]], mesh: Mesh) -> None:
+    """Checks that all processes that share the examples of a batch have read the same examples in the same order.
+
+    Args:
+        data: Returns fingerprints of every client's examples; called only if examples are shared.
+        mesh: The processes.
+
+    Raises:
+        ConfigError: they have not.
+    """
+    if mesh.examples.world_size == 1:
+        return
+    digest = hashlib.blake2b(repr(data()).encode(), digest_size=32).digest()
+    if len({*mesh.examples.all_gather_bytes(digest)}) > 1:
+        fix = "every process must read the same examples in the same order: leave out shuffling"
+        raise ConfigError("compute.engine", "examples", f"{fix}, or take processes")
+
+
+def open_ledger(make: Callable[[], Ledger], digest_key: bytes | None, mesh: Mesh) -> Ledger | FollowerLedger:
+    """Returns what opens releases in this process: the ledger on rank 0, elsewhere a follower that waits for it.
+
+    Args:
+        make: Opens the ledger; called on rank 0 only.
+        digest_key: Key of the ledger's checksums; None for a ledger in memory.
+        mesh: The processes.
+    """
+    if mesh.world.world_size == 1:
+        return make()
+    shared = SharedLedger(mesh.world, replicated=mesh.clients.world_size == 1)
+    if not mesh.is_main:
+        return FollowerLedger(shared, digest_key)
+    ledger = make()
+    ledger.together = shared
+    return ledger
+
+
+@dataclass(frozen=True)
+class SharedLedger:
+    """Has every release recorded by rank 0 before any process hands out its value.
+
+    Args:
+        communicator: The processes.
+        replicated: True if all processes release the same rows; otherwise each releases its own clients' rows.
+    """
+
+    communicator: Communicator
+    replicated: bool
+
+    def enter(self, record: Record, write: Callable[[Record], None]) -> None:
+        """Compares the releases of all processes, then has rank 0 write the record.
+
+        The record's checksum becomes a digest of all processes' checksums, in order of rank. See
+        `fedpriv.privacy.ledger.LedgerSync`.
+
+        Raises:
+            BudgetExhausted: the release would overspend.
+            PrivacyError: the processes do not release the same query at the same price.
+            ProcessError: rank 0 failed.
+        """
+        checksum = bytes.fromhex(record.digest or "")
+        facts = hashlib.blake2b(repr(replace(record, digest=None)).encode(), digest_size=8).digest()
+        gathered = self.communicator.all_gather_bytes(facts + checksum)
+        if self.replicated:
+            compared = gathered
+        else:
+            compared = [received[: len(facts)] for received in gathered]
+        if len({*compared}) > 1:
+            fix = "processes ask different questions or price them differently: a fault of the strategy"
+            raise PrivacyError(f"round {record.round}, {record.query}: {fix}; train in one process")
+        if record.digest is not None:
+            checksums = b"".join(received[len(facts) :] for received in gathered)
+            record = replace(record, digest=hashlib.blake2b(checksums, digest_size=8).hexdigest())
+        if self.communicator.rank == 0:
+            self._write(record, write)
+        else:
+            self._wait_for_writer(record)
+
+    def _write(self, record: Record, write: Callable[[Record], None]) -> None:
+        try:
+            write(record)
+        except BudgetExhausted:
+            self.communicator.broadcast_int(_EXHAUSTED)
+            raise
+        except FedprivError:
+            self.communicator.broadcast_int(_FAILED)
+            raise
+        self.communicator.broadcast_int(_WRITTEN)
+
+    def _wait_for_writer(self, record: Record) -> None:
+        outcome = self.communicator.broadcast_int(_WRITTEN)  # rank 0's value arrives
+        if outcome == _EXHAUSTED:
+            raise BudgetExhausted(f"round {record.round} would pass the target epsilon")
+        if outcome == _FAILED:
+            error = ProcessError(f"process 0 did not release round {record.round}, {record.query}; it says why")
+            error.reported_elsewhere = True
+            raise error

@@ -1,0 +1,123 @@
+"""What a paper claims, beside what its noise costs: in words, as JSON, and against rounds."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fedpriv.errors import ConfigError
+from fedpriv.papers.claims import Claim
+from fedpriv.papers.claims.papers import Paper, paper
+from fedpriv.privacy.accounting.spent import round_up
+from fedpriv.storage import strict_json
+from fedpriv.storage.files import write_whole
+
+_STATED, _TRUE, _GREY = "#0072B2", "#D55E00", "#5F6368"
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A claim, checked.
+
+    Attributes:
+        source: The paper.
+        settings: Of the run.
+        claim: What is stated, and what the noise costs.
+        more_noise: By what the noise must be multiplied to cost what is stated; None if no amount of it does.
+    """
+
+    source: Paper
+    settings: dict[str, float]
+    claim: Claim
+    more_noise: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """What `fedpriv claims --json` prints; an infinite epsilon is `"inf"`."""
+        claim, shown = self.claim, strict_json.epsilon
+        totals = {name: shown(getattr(claim, name)) for name in ("stated_epsilon", "basic_total", "tight_total")}
+        views = {view: shown(epsilon) for view, epsilon in claim.views}
+        return strict_json.plain(
+            {**asdict(claim), **totals, "views": views, "settings": self.settings, "more_noise": self.more_noise}
+        )
+
+    def rows(self) -> dict[str, str]:
+        """Names and values, as printed."""
+        claim, found = self.claim, self.more_noise
+        if found is None:
+            needed = "no amount of it: what is released is exact"
+        else:
+            needed = f"{round_up(found)} times the published one are enough"
+        if found is None and math.isfinite(claim.tight_total):
+            needed = "not computed: what is stated is a lower bound"
+        true, basic = _shown(claim.tight_total), _shown(claim.basic_total)
+        rows = {
+            "method": self.source.title,
+            "settings": ", ".join(f"{name}={value:g}" for name, value in self.settings.items()),
+            "stated": claim.stated,
+            "stated epsilon": f"{_shown(claim.stated_epsilon)}, for {claim.scope}",
+            "true epsilon": f"{true} for the whole run; {basic} by basic composition",
+            **{f"  {view}": _shown(epsilon) for view, epsilon in claim.views},
+            "noise needed": needed,
+            "violated": claim.why_not or "nothing that is known here",
+        }
+        return rows
+
+
+def check(name: str, given: Mapping[str, Any]) -> Checked:
+    """Check a paper's claim.
+
+    Args:
+        name: One of `papers.PAPERS`.
+        given: Settings that differ from those of the paper's experiments.
+
+    Raises:
+        ConfigError: there is no such paper or setting, or a value is out of range.
+    """
+    source = paper(name)
+    settings = source.filled(given)
+    return Checked(source, settings, source.claim(**settings), source.more_noise(settings))
+
+
+def draw(found: Checked, path: Path) -> None:
+    """Draw the stated and the true epsilon against the number of rounds.
+
+    Args:
+        found: The claim.
+        path: PNG file to write.
+
+    Raises:
+        ConfigError: the name does not end in .png, or there is no finite epsilon to draw.
+    """
+    if path.suffix != ".png":
+        raise ConfigError("--out", str(path), "pictures are PNG files; give a name that ends in .png")
+    if math.isinf(found.claim.tight_total):
+        raise ConfigError("--out", str(path), "there is no finite epsilon to draw; leave it out")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    points = found.source.over_rounds(found.settings)
+    rounds = [number for number, _ in points]
+    figure = Figure(figsize=(7, 4.2), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.plot(rounds, [claim.tight_total for _, claim in points], color=_TRUE, marker="o", label="true, whole run")
+    axes.plot(rounds, [claim.basic_total for _, claim in points], color=_GREY, linestyle=":", label="basic composition")
+    stated = f"stated, for {found.claim.scope}"
+    axes.plot(rounds, [claim.stated_epsilon for _, claim in points], color=_STATED, linestyle="--", label=stated)
+    axes.set(xscale="log", yscale="log", xlabel=found.source.rounds, ylabel="epsilon")
+    axes.set_title(found.source.title, loc="left", fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    write_whole(path, picture.getvalue())
+
+
+def _shown(epsilon: float) -> str:
+    if math.isinf(epsilon):
+        return "inf"
+    return round_up(epsilon)

@@ -1,0 +1,121 @@
+"""Decentralised strategies with their papers' parameters; `published_...` also with their noise, not private."""
+
+from __future__ import annotations
+
+from fedpriv.papers import claims
+from fedpriv.papers.claims import TrackingNoise
+from fedpriv.papers.recipe import Recipe, Variants
+from fedpriv.privacy.as_published import Published
+from fedpriv.privacy.schedules import Geometric
+from fedpriv.settings.checks import Count, NonNegative, Positive, PositiveOrInfinite, Ratio, checked
+from fedpriv.settings.plugins import RegistryEntry
+from fedpriv.strategies.base import Strategy
+from fedpriv.strategies.dpsgd import decentralized_sgd
+from fedpriv.strategies.dual_averaging import DualMap, dual_averaging
+from fedpriv.strategies.outputs import Average
+from fedpriv.strategies.schedules import StepSize
+from fedpriv.strategies.spreading import spread
+from fedpriv.strategies.tracking import gradient_tracking, gradient_tracking_pair
+
+_GAP_ASSUMED = "the gap between neighbours' gradients is assumed, not enforced"
+
+
+@checked("strategy")
+def dpop(gamma: Positive = 0.1, q1: Ratio = 0.97, q2: Ratio = 0.99, average: Average | None = None) -> Recipe:
+    """DPOP (Huang, Mitra, Vaidya, 2015): D-PSGD with step size `gamma q1^k` and budget share `(q1 / q2)^k`."""
+    return Recipe(decentralized_sgd(StepSize(gamma, ratio=q1), average=average), schedule=Geometric(q1 / q2))
+
+
+@checked("strategy")
+def pp_doagt(gamma: Positive = 0.1, q1: Ratio = 0.97, average: Average | None = None) -> Strategy:
+    """PP-DOAGT, our reading: `gradient_tracking_pair` with step size `gamma q1^k` in round k."""
+    return gradient_tracking_pair(StepSize(gamma, ratio=q1), average=average)
+
+
+@checked("strategy")
+def published_dual_averages(
+    dual_map: DualMap,
+    epsilon_bar: PositiveOrInfinite,
+    rounds: int,
+    examples: Count,
+    lipschitz: Positive = 1.0,
+    delta0: Ratio = 0.01,
+) -> Recipe:
+    """Dual averaging as published (Liu, Johansson, Shi, 2023, algorithm 1, noise of theorem 1), not private.
+
+    Use `privacy: {sampling: {fixed_size: {size: 1}}}`.
+    """
+    given = (epsilon_bar, rounds, examples, dual_map.active_fraction)
+    return Recipe(
+        dual_averaging(**vars(dual_map), inactive="literal"),
+        published=Published(
+            epsilon_bar,
+            "gaussian",
+            scale=lipschitz * claims.dual_averaging_noise(*given, delta0),
+            lacks="the bound on the gradients is assumed, not enforced",
+        ),
+        claim=lambda delta: claims.dual_averaging_published(*given, delta, delta0=delta0),
+    )
+
+
+@checked("strategy")
+def published_tracking(noise: TrackingNoise, rounds: int, beta: NonNegative = 100.0) -> Recipe:
+    """Gradient tracking with the noise of eq 5 (Xie, Liu, Chai, 2025), not private.
+
+    The paper's noise xi(k+1) on z is noise `-xi(k+1) / alpha_k` on the gradient of round k.
+    """
+    return _eq5(gradient_tracking(_steps(noise), beta), noise, rounds)
+
+
+@checked("strategy")
+def published_dpop(noise: TrackingNoise, rounds: int) -> Recipe:
+    """DPOP as Xie, Liu and Chai (2025) compare with it, in our reading: with the noise of their eq 5. Not private."""
+    return _eq5(decentralized_sgd(_steps(noise)), noise, rounds)
+
+
+@checked("strategy")
+def published_pp_doagt(noise: TrackingNoise, rounds: int) -> Recipe:
+    """PP-DOAGT in our reading: eq 7 of Xie, Liu and Chai (2025) with the noise of eq 5 on x and y. Not private."""
+    return _both_noised("PP-DOAGT", noise, rounds)
+
+
+@checked("strategy")
+def published_diff_tv_ab(noise: TrackingNoise, rounds: int) -> Recipe:
+    """Diff-TV-AB in our reading: `published_pp_doagt` with the claim of another row of the paper's table 3."""
+    return _both_noised("Diff-TV-AB", noise, rounds)
+
+
+def _steps(noise: TrackingNoise) -> StepSize:
+    return StepSize(noise.gamma, ratio=noise.q1)
+
+
+def _eq5(strategy: Strategy, noise: TrackingNoise, rounds: int) -> Recipe:
+    published = Published(
+        noise.epsilon_bar, "laplace", scale=noise.on_gradients, growth=noise.q2 / noise.q1, lacks=_GAP_ASSUMED
+    )
+    return Recipe(strategy, published=published, claim=lambda delta: claims.gradient_tracking(noise, rounds, delta))
+
+
+def _both_noised(method: str, noise: TrackingNoise, rounds: int) -> Recipe:
+    published = Published(
+        noise.epsilon_bar, "laplace", scale=noise.on_messages, growth=noise.q2, at="message", lacks=_GAP_ASSUMED
+    )
+    return Recipe(
+        gradient_tracking_pair(_steps(noise)),
+        published=published,
+        claim=lambda delta: claims.two_variable_tracking(method, noise, rounds, delta),
+    )
+
+
+NAMES = {
+    "dpop": RegistryEntry(dpop, "D-PSGD with geometric steps and noise (Huang, Mitra, Vaidya, DPOP)"),
+    "pp_doagt": RegistryEntry(pp_doagt, "gradient tracking that sends two variables, in our reading (PP-DOAGT)"),
+    "diff_tv_ab": RegistryEntry(pp_doagt, "the iteration of pp_doagt; as published with its own price (Diff-TV-AB)"),
+}
+VARIANTS = {
+    "dual_averaging": Variants(spread(published_dual_averages, dual_map=DualMap), formula=claims.dual_averaging_stated),
+    "gradient_tracking": Variants(spread(published_tracking, noise=TrackingNoise)),
+    "dpop": Variants(spread(published_dpop, noise=TrackingNoise)),
+    "pp_doagt": Variants(spread(published_pp_doagt, noise=TrackingNoise)),
+    "diff_tv_ab": Variants(spread(published_diff_tv_ab, noise=TrackingNoise)),
+}

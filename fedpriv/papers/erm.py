@@ -1,0 +1,210 @@
+"""Algorithms of Wang, Ye and Xu (2017) with their parameters; `published_...` also with their noise, not private."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fedpriv.errors import ConfigError
+from fedpriv.papers import claims
+from fedpriv.papers.recipe import Recipe, Variants
+from fedpriv.privacy.as_published import Published
+from fedpriv.settings.checks import Count, Fraction, Positive, PositiveOrInfinite, Ratio, checked
+from fedpriv.settings.plugins import RegistryEntry
+from fedpriv.strategies.base import Strategy
+from fedpriv.strategies.erm import gradient_descent
+from fedpriv.strategies.mirror_descent import EuclideanBall, L1Ball, accelerated_mirror_descent
+from fedpriv.strategies.optimizers import Optimizer, Sgd
+from fedpriv.strategies.outputs import Average
+from fedpriv.strategies.proximal import Proximal, Zero
+from fedpriv.strategies.schedules import Rate
+from fedpriv.strategies.spreading import spread
+from fedpriv.strategies.svrg import AnchorBudget, Epochs, proven, svrg
+
+LOGISTIC = 0.25  # smoothness of the logistic loss of rows of norm 1
+
+
+@checked("strategy")
+def dp_gd(
+    rounds: int,
+    learning_rate: Rate | None = None,
+    smoothness: Positive = LOGISTIC,
+    regularizer: Proximal = Zero(),
+    optimizer: Optimizer[Any] = Sgd(),
+    momentum: Fraction = 0.0,
+    report: Literal["last", "average", "random"] = "last",
+    average: Average | None = None,
+    seed: int | None = None,
+) -> Strategy:
+    """DP-GD with step size 1 / smoothness unless given; see `fedpriv.gradient_descent`."""
+    if average is not None and report != "average":
+        raise ConfigError("strategy.average", average, "is a weight of iterates: say report: average")
+    if seed is not None and report != "random":
+        raise ConfigError("strategy.seed", seed, "chooses the iterate to report: say report: random")
+    return gradient_descent(
+        learning_rate or 1 / smoothness,
+        regularizer,
+        optimizer=optimizer,
+        momentum=momentum,
+        average=(average or 0.0) if report == "average" else None,
+        random_iterate=rounds if report == "random" else None,
+        seed=seed or 0,
+    )
+
+
+@checked("strategy")
+@dataclass(frozen=True)
+class Inner:
+    """Options that DP-SVRG and DP-SVRG++ share.
+
+    Args:
+        learning_rate: Step size of inner steps; the paper's unless given.
+        smoothness: Of the loss of an example.
+        regularizer: h.
+        difference_bound: Whether the difference of two gradients of an example is clipped to what `smoothness` allows,
+            or to twice the clip bound of a gradient.
+        anchor_share: See `fedpriv.AnchorBudget`.
+    """
+
+    learning_rate: Rate | None = None
+    smoothness: Positive = LOGISTIC
+    regularizer: Proximal = Zero()
+    difference_bound: Literal["smoothness", "twice_clip"] = "smoothness"
+    anchor_share: Positive = 1.0
+
+    def recipe(self, step: Rate, epochs: Epochs) -> Recipe:
+        """The algorithm with this step size and these epochs."""
+        if self.difference_bound == "smoothness":
+            known = self.smoothness
+        else:
+            known = None
+        strategy = svrg(step, epochs.length, self.regularizer, smoothness=known, doubling=epochs.doubling)
+        return Recipe(strategy, schedule=AnchorBudget(epochs, self.anchor_share))
+
+
+@checked("strategy")
+def dp_svrg(inner: Inner, epoch_length: Count | None = None) -> Recipe:
+    """DP-SVRG with the paper's step size and epoch length unless given; see `fedpriv.svrg`."""
+    convexity, step = inner.regularizer.strong_convexity, inner.learning_rate
+    if callable(step):
+        if epoch_length is None:
+            raise ConfigError("strategy.epoch_length", None, "the paper's is for a constant learning_rate: give one")
+        return inner.recipe(step, Epochs(epoch_length))
+    step, length = proven(inner.smoothness, convexity, learning_rate=step, epoch_length=epoch_length)
+    return inner.recipe(step, Epochs(length))
+
+
+@checked("strategy")
+def dp_svrg_plus_plus(inner: Inner, epoch_length: Count = 10) -> Recipe:
+    """DP-SVRG++ with step size 1 / (13 smoothness) unless given (theorem 4.4); see `fedpriv.svrg`."""
+    return inner.recipe(inner.learning_rate or 1 / (13 * inner.smoothness), Epochs(epoch_length, True))
+
+
+@checked("strategy")
+@dataclass(frozen=True)
+class OnBall:
+    """Options of DP-AccMD.
+
+    Args:
+        radius: Of the ball that the model is kept in.
+        ball: Its norm.
+        smoothness: Of the mean loss, in the 2-norm.
+    """
+
+    radius: Positive
+    ball: Literal["l1", "l2"] = "l2"
+    smoothness: Positive = LOGISTIC
+
+    def strategy(self, *, published: bool = False) -> Strategy:
+        """The algorithm."""
+        if self.ball == "l1":
+            feasible = L1Ball(self.radius)
+        else:
+            feasible = EuclideanBall(self.radius)
+        return accelerated_mirror_descent(feasible, self.smoothness, published=published)
+
+
+@checked("strategy")
+def dp_accmd(on: OnBall) -> Strategy:
+    """DP-AccMD on an l1 or l2 ball; see `fedpriv.accelerated_mirror_descent`."""
+    return on.strategy()
+
+
+@checked("strategy")
+@dataclass(frozen=True)
+class Printed:
+    """What the paper's noise depends on.
+
+    Args:
+        epsilon_bar: The epsilon that the paper states.
+        rounds: Of the run.
+        n_examples: Of all clients.
+        delta_bar: The delta that the paper states.
+    """
+
+    epsilon_bar: PositiveOrInfinite
+    rounds: int
+    n_examples: Count
+    delta_bar: Ratio = 1e-3
+
+    def noise(self, epochs: int, length: int, *, doubling: bool = False) -> Published:
+        """The noise of so many epochs of this length; the gradient at an anchor has none."""
+        given = self.epsilon_bar, self.n_examples, epochs, length
+        sigma = claims.svrg_deviation(*given, delta=self.delta_bar, doubling=doubling)
+        return Published(self.epsilon_bar, "gaussian", self.delta_bar, scale=sigma, exact=("full_gradient",))
+
+
+@checked("strategy")
+def published_svrg(
+    printed: Printed, epoch_length: Count, learning_rate: Positive, regularizer: Proximal = Zero()
+) -> Recipe:
+    """Algorithm 1 (DP-SVRG) as published, its constant c as 1. Not private.
+
+    Use `privacy: {sampling: {fixed_size: {size: 1}}}`.
+    """
+    return _published(printed, Epochs(epoch_length), learning_rate, regularizer)
+
+
+@checked("strategy")
+def published_svrg_plus_plus(
+    printed: Printed, epoch_length: Count, learning_rate: Positive, regularizer: Proximal = Zero()
+) -> Recipe:
+    """Algorithm 2 (DP-SVRG++) as published, its constant c as 1. Not private."""
+    return _published(printed, Epochs(epoch_length, True), learning_rate, regularizer)
+
+
+@checked("strategy")
+def published_accmd(printed: Printed, on: OnBall) -> Recipe:
+    """Algorithm 3 (DP-AccMD) as published, its constant c as 1. Not private: the y-step's gradient has no noise."""
+    return Recipe(
+        on.strategy(published=True),
+        published=printed.noise(printed.rounds, 1),
+        claim=lambda _: claims.accelerated_mirror_descent(printed.epsilon_bar, printed.rounds, printed.delta_bar),
+    )
+
+
+def _published(printed: Printed, epochs: Epochs, step: float, regularizer: Proximal) -> Recipe:
+    count, doubling = epochs.whole(printed.rounds - 1) + 1, epochs.doubling
+    given = (printed.epsilon_bar, printed.n_examples, count, epochs.length)
+    return Recipe(
+        svrg(step, epochs.length, regularizer, doubling=doubling),
+        published=printed.noise(count, epochs.length, doubling=doubling),
+        claim=lambda _: claims.svrg(*given, delta=printed.delta_bar, doubling=doubling),
+    )
+
+
+NAMES = {
+    "dp_gd": RegistryEntry(dp_gd, "proximal gradient descent on private gradients (Wang, Ye, Xu, DP-GD)"),
+    "dp_svrg": RegistryEntry(spread(dp_svrg, inner=Inner), "variance reduction with anchors (Wang, Ye, Xu, DP-SVRG)"),
+    "dp_svrg_plus_plus": RegistryEntry(
+        spread(dp_svrg_plus_plus, inner=Inner), "variance reduction with doubling epochs (Wang, Ye, Xu, DP-SVRG++)"
+    ),
+    "dp_accmd": RegistryEntry(
+        spread(dp_accmd, on=OnBall), "accelerated mirror descent on an l2 or l1 ball (Wang, Ye, Xu, DP-AccMD)"
+    ),
+}
+VARIANTS = {
+    "dp_svrg": Variants(spread(published_svrg, printed=Printed)),
+    "dp_svrg_plus_plus": Variants(spread(published_svrg_plus_plus, printed=Printed)),
+    "dp_accmd": Variants(spread(published_accmd, printed=Printed, on=OnBall)),
+}

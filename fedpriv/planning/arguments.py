@@ -1,0 +1,120 @@
+"""Checks of the arguments of `train` and `Training`, and what to write for arguments of other libraries."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedpriv.clients.arguments import check_dataset
+from fedpriv.clients.client import Client
+from fedpriv.clients.client_set import as_client_set
+from fedpriv.errors import ConfigError
+from fedpriv.network.local import Star
+from fedpriv.privacy.settings import Cyclic, FixedSize, Poisson, Privacy
+from fedpriv.settings.translations import TERMS
+from fedpriv.strategies.base import Strategy
+
+_EPOCHS = next(term for term in TERMS if term.name == "rounds" and term.is_called("epochs"))
+_BATCH_SIZE = next(term for term in TERMS if term.is_called("batch_size"))
+_BATCHES = next(term for term in TERMS if term.is_called("batches"))
+
+
+def explain(word: str, value: object, given: Mapping[str, object]) -> str | None:
+    """What to write for epochs or a batch size, as a number where the other arguments tell it.
+
+    Args:
+        word: The argument's name.
+        value: Its value.
+        given: The other arguments, by name.
+    """
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+        return None
+    size = _examples_a_client(given.get("clients"))
+    if _EPOCHS.is_called(word) and word != "rounds":
+        return _for_epochs(value, size, given)
+    if _BATCH_SIZE.is_called(word) and size is not None:
+        rate = min(value / size, 1.0)
+        fix = f"write privacy=fedpriv.Privacy(..., sampling=fedpriv.Poisson(rate={rate:.4g}))"
+        return f"{fix}, for the {size:g} examples of a client; {_BATCHES.note}"
+    return None
+
+
+def _for_epochs(epochs: float, size: float | None, given: Mapping[str, object]) -> str | None:
+    """Rounds that pass over the data so many times; None where the arguments do not tell it."""
+    privacy, strategy, network = given.get("privacy"), given.get("strategy"), given.get("network")
+    if not isinstance(privacy, Privacy) or not isinstance(strategy, Strategy):
+        return None
+
+    # the part of a client's examples that one batch has
+    sampling, part = privacy.sampling, 1.0
+    if isinstance(sampling, Poisson):
+        part = sampling.rate
+    elif isinstance(sampling, Cyclic):
+        part = sampling.rate / sampling.blocks
+    elif isinstance(sampling, FixedSize):
+        if size is None:
+            return None
+        part = min(sampling.size / size, 1.0)
+
+    # batches of a client in one round, on average
+    batches = privacy.cohort_rate * getattr(strategy.local_step, "local_steps", 1)
+    if isinstance(network, Star):
+        batches *= network.active_fraction
+
+    passes = part * batches
+    rounds = max(math.ceil(epochs / passes - 1e-9), 1)
+    return f"write rounds={rounds}: one round goes over {100 * passes:.3g} % of the examples here"
+
+
+def _examples_a_client(clients: object) -> float | None:
+    """Mean public number of examples; None where the clients are none."""
+    listed = isinstance(clients, list | tuple) and all(isinstance(client, Client) for client in clients)
+    if not clients or not (listed or hasattr(clients, "sizes")):
+        return None
+    sizes: Sequence[int] = as_client_set(clients).sizes  # pyright: ignore[reportArgumentType] - clients, as was checked
+    return float(sum(sizes)) / len(sizes)
+
+
+def check_measuring(test: object, client_tests: Any, metrics: Any) -> None:  # noqa: ANN401 - whatever a user gives
+    """Refuse test data that are no data sets, and metrics without names.
+
+    Raises:
+        ConfigError: says what to write.
+    """
+    check_dataset("test", test)
+    for index, dataset in enumerate(client_tests or ()):
+        check_dataset(f"client_tests[{index}]", dataset)
+    if metrics is not None and not isinstance(metrics, Mapping):
+        name = getattr(metrics, "__name__", "f1")
+        fix = f'give functions of (outputs, targets) by name, e.g. metrics={{"{name}": {name}}}'
+        raise ConfigError("metrics", metrics, fix)
+
+
+def check_sinks(sinks: Any) -> None:  # noqa: ANN401 - whatever a user gives
+    """Refuse what reports cannot be written to.
+
+    Raises:
+        ConfigError: says what to write.
+    """
+    if isinstance(sinks, str) or not isinstance(sinks, Sequence):
+        if isinstance(sinks, str):
+            text = repr(sinks)
+        else:
+            text = "'runs/a'"
+        if hasattr(sinks, "write"):
+            write = "[sink]"
+        else:
+            write = f"[fedpriv.sinks.TensorBoard({text})]"
+        raise ConfigError("sinks", sinks, f"give a list: sinks={write}")
+    for index, sink in enumerate(sinks):
+        if inspect.isclass(sink):
+            raise ConfigError(f"sinks[{index}]", sink.__name__, f"is a class: make one, {sink.__name__}('runs/a')")
+        lacking = [name for name in ("write", "close") if not callable(getattr(sink, name, None))]
+        if lacking:
+            lines = {"write": "def write(self, report: RoundReport) -> None", "close": "def close(self) -> None"}
+            fix = (
+                f"is no sink: add {' and '.join(lines[name] for name in lacking)}; or fedpriv.sinks.TensorBoard(folder)"
+            )
+            raise ConfigError(f"sinks[{index}]", type(sink).__name__, fix)

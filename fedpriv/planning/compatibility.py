@@ -1,0 +1,335 @@
+"""Refuse combinations of settings that do not work together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fedpriv.clients.client import Client, Loss
+from fedpriv.clients.lazy import LazyClients
+from fedpriv.errors import ConfigError
+from fedpriv.models.problem import Problem
+from fedpriv.network.graph import Graph
+from fedpriv.network.local import Star
+from fedpriv.network.rounds import RoundNetwork, initial_state, run_rounds
+from fedpriv.oracle.backends import choose
+from fedpriv.oracle.backends.precision import check_bfloat16
+from fedpriv.oracle.synthetic import random_oracle
+from fedpriv.planning.compute import Compute
+from fedpriv.planning.rounds_together import blocks_of
+from fedpriv.privacy.clipping import Clip
+from fedpriv.privacy.ledger import Ledger
+from fedpriv.privacy.pairwise import Pairwise
+from fedpriv.privacy.record import Record
+from fedpriv.privacy.settings import Central, Privacy
+from fedpriv.randomness.streams import Randomness
+from fedpriv.strategies.base import Strategy
+from fedpriv.strategies.proximal import Zero
+from fedpriv.strategies.state import has_rows
+
+
+def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients: int) -> None:
+    """Refuse a strategy for which the privacy settings would not hold.
+
+    Raises:
+        ConfigError: with noise on messages only, clients keep state that is not computed from messages; messages would
+            be clipped to another norm than their own; or only sums may be seen, and sums of messages depend on more
+            than sums of private answers.
+    """
+    step, trust, bound = strategy.local_step, str(privacy.trust), strategy.message_norm
+    name = type(step).__name__
+    check_statistics(privacy)
+    if privacy.at == "message" and bound is not None and privacy.clip != Clip(bound, "l2"):
+        fix = f"messages of {strategy.name} have l2 norm {bound:g}: use {{norm: l2, bound: {bound:g}}}"
+        raise ConfigError("privacy.clip", f"{{norm: {privacy.clip.norm}, bound: {privacy.clip.bound:g}}}", fix)
+    if privacy.at == "message" and step.memory != "none":
+        raise ConfigError(
+            "privacy.at",
+            "message",
+            f"{name} keeps state that is not a function of released messages and would enter later messages un-noised; "
+            "use at: gradient",
+        )
+    if privacy.private and isinstance(privacy.trust, Pairwise):
+        check_pairs(privacy, privacy.trust, n_clients)
+    if not privacy.trust.sums_only:
+        return
+    in_turns = privacy.over_time is not None and blocks_of(network) > 1
+    if isinstance(privacy.trust, Central) and not network.everyone and not in_turns:
+        fix = "with trust: central cohorts are drawn in secret; write privacy.trust: {central: {cohort_rate: 0.1}}"
+        raise ConfigError("network.cohort", "not everyone", fix)
+    if not strategy.aggregator.is_sum:
+        raise ConfigError("privacy.trust", trust, f"{type(strategy.aggregator).__name__} needs single messages")
+    if privacy.at == "gradient" and not step.linear:
+        raise ConfigError(
+            "privacy.trust", trust, f"sums of {name}'s messages are not sums of private answers; use trust: local"
+        )
+    if step.memory != "none" and not network.everyone:
+        raise ConfigError(
+            "network.cohort",
+            "not everyone",
+            f"messages of {name} hold answers of earlier rounds, which sums over another cohort would not cover; let "
+            "everyone take part, or use a strategy without memory such as fedavg",
+        )
+    if privacy.at == "gradient":
+        check_linear(strategy, n_clients, network)
+
+
+def check_compute(
+    compute: Compute, strategy: Strategy, network: RoundNetwork, privacy: Privacy, model: nn.Module, loss: Loss
+) -> None:
+    """Refuse settings of speed that do not suit the run.
+
+    Raises:
+        ConfigError: the promise is not shown for bfloat16; the backend is for other models; or state is to be on disk
+            where the strategy's clients keep nothing, or a round needs the state of all of them.
+    """
+    if compute.precision == "bfloat16":
+        check_bfloat16(privacy, compute.dtype, compute.backend)
+    if compute.backend != "auto":
+        choose(compute.backend, model, loss)
+    state = compute.state
+    if state == "memory":
+        return
+    if not has_rows(strategy.local_step.init(torch.zeros(1, 1))):
+        fix = f"clients of {strategy.name} keep nothing between rounds (what a server keeps is in memory); leave it out"
+        raise ConfigError("compute.state", state, fix)
+    if network.everyone and not privacy.samples_clients_before_compute:
+        fix = "every client takes part in every round, which needs all state in memory; leave it out, or draw cohorts"
+        raise ConfigError("compute.state", state, fix)
+
+
+def check_shared(
+    size: int,
+    compute: Compute,
+    clients: Sequence[Client],
+    network: RoundNetwork,
+    privacy: Privacy,
+    asked: Collection[str],
+    *,
+    optimum: float | None,
+    compare: bool,
+) -> None:
+    """Refuse what several processes cannot do yet.
+
+    Args:
+        size: Number of processes.
+        compute: Where clients' state is kept.
+        clients: All clients of the run.
+        network: Who hears whom.
+        privacy: The promise.
+        asked: Names of the questions that the strategy asks.
+        optimum: Smallest value of the objective, if the gap to it is to be reported.
+        compare: Whether the problem is to be solved with all data in one place, too.
+
+    Raises:
+        ConfigError: names the setting.
+    """
+    if size == 1:
+        return
+    alone = "train in one process (leave out --processes, or compute.engine: local)"
+    if compute.state != "memory":
+        raise ConfigError("compute.state", compute.state, f"is for one process: take memory, or {alone}")
+    if not isinstance(network, Star | Graph):
+        fix = f"only a star or a graph can be shared by processes: {alone}"
+        raise ConfigError("network", type(network).__name__, fix)
+    if isinstance(clients, LazyClients):
+        fix = f"clients that are read when they are drawn are for one process: take make_clients, or {alone}"
+        raise ConfigError("clients", "lazy_clients", fix)
+    if privacy.published is not None:
+        fix = f"a paper's noise may depend on the data of all clients, which no process has: {alone}"
+        raise ConfigError("strategy.variant", "published", fix)
+    if optimum is not None:
+        fix = f"the gap to it is computed on the data of all clients in one process: leave it out, or {alone}"
+        raise ConfigError("log.optimum", optimum, fix)
+    if compare:
+        raise ConfigError("problem.compare", True, f"it needs all data in one process: leave it out, or {alone}")
+    if "exact" in asked and size > len(clients) // 2:
+        fix = f"for exact answers every process needs two clients: give at most {max(len(clients) // 2, 1)}"
+        raise ConfigError("processes", size, fix)
+
+
+def check_processes(saved: int, size: int, ledger: Ledger, *, fresh_noise: bool) -> None:
+    """Refuse to repeat answers with another number of processes: sums would be rounded otherwise.
+
+    Raises:
+        ConfigError: there are answers to repeat.
+    """
+    if saved != size and ledger.replays and not fresh_noise:
+        fix = f"the run stopped within rounds that {saved} began, and only so many repeat them to the last digit: give"
+        raise ConfigError("processes", size, f"{fix} --processes {saved}, or --fresh-noise")
+
+
+def check_pairs(privacy: Privacy, trust: Pairwise, n_clients: int) -> None:
+    """Refuse noise of pairs that has no price.
+
+    Raises:
+        ConfigError: the noise is not Gaussian, or more clients would collude than there are besides one.
+    """
+    if privacy.mechanism.name != "gaussian":
+        fix = "noise that cancels between pairs has a price only if it is Gaussian: use mechanism: gaussian"
+        raise ConfigError("privacy.mechanism", privacy.mechanism.name, fix)
+    if trust.colluders >= n_clients:
+        fix = f"at most all but one of {n_clients} clients collude against that one: give at most {n_clients - 1}"
+        raise ConfigError("privacy.trust.pairwise.colluders", trust.colluders, fix)
+
+
+def check_statistics(privacy: Privacy) -> None:
+    """Refuse noise of pairs on statistics where no pairs share secrets.
+
+    Raises:
+        ConfigError: names `privacy.statistics.ratio`.
+    """
+    if privacy.statistics.ratio and not isinstance(privacy.trust, Pairwise):
+        fix = "is for noise that cancels between pairs: leave it out, or use trust: pairwise"
+        raise ConfigError("privacy.statistics.ratio", privacy.statistics.ratio, fix)
+
+
+def check_fresh(privacy: Privacy, fresh_noise: bool) -> None:
+    """Refuse new noise in the middle of a run whose rounds' noise belongs together.
+
+    Raises:
+        ConfigError: names `fresh_noise`.
+    """
+    if fresh_noise and privacy.over_time is not None:
+        fix = "the noise of all rounds belongs together: resume without it, or begin a new run"
+        raise ConfigError("fresh_noise", True, fix)
+
+
+def check_extended(privacy: Privacy, rounds: int, before: int | None) -> None:
+    """Refuse to extend a run that cannot be extended.
+
+    Args:
+        privacy: The privacy settings of the run, its noise over time filled in.
+        rounds: Its number of rounds.
+        before: How many of these an earlier run has made; None for a run that extends none.
+
+    Raises:
+        ConfigError: there are no further rounds; or the noise of all rounds belongs together, and was made for the
+            rounds that were planned.
+    """
+    if before is None:
+        return
+    if rounds <= before:
+        fix = f"is the number of all rounds, and the run has made {before}: give more"
+        raise ConfigError("rounds", rounds, fix)
+    if privacy.over_time is not None:
+        fix = (
+            "noise that is correlated between rounds, and batches or cohorts that take turns, were made and priced for "
+            f"the planned {before} rounds: begin a new run"
+        )
+        raise ConfigError("extend", before, fix)
+
+
+def check_linear(strategy: Strategy, n_clients: int, network: RoundNetwork, rounds: int = 3) -> None:
+    """Test whether a strategy that says `linear` is: sums of its messages depend on sums of answers only.
+
+    This finds mistakes, but proves nothing: only a few random answers are tried.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    heard: list[Tensor] = []
+    for spread in (0.0, 1.0):
+        start = initial_state(strategy, torch.zeros(n_clients, 2, dtype=torch.float64))
+        oracle = random_oracle(n_clients, rounds, spread)
+        seen = run_rounds(strategy, oracle, network, start, Randomness(0), rounds=rounds)
+        heard.append(torch.stack([done.progress.received[0] for done in seen]))
+    if not torch.allclose(heard[0], heard[1], rtol=1e-6, atol=1e-9):
+        raise ConfigError(
+            "privacy.trust",
+            "secure_aggregation",
+            f"{type(strategy.local_step).__name__} calls itself linear, but what it sends depends on more than the sum "
+            "of the answers; use trust: local",
+        )
+
+
+def check_shares(privacy: Privacy, records: Sequence[Record], n_clients: int) -> None:
+    """Refuse a run in which no round has the `min_honest` participants that its noise needs.
+
+    Raises:
+        ConfigError: names the largest number of participants.
+    """
+    wanted = privacy.trust.shares(n_clients)
+    most = max((n_clients if record.clients is None else len(record.clients) for record in records), default=wanted)
+    if privacy.trust.sums_only and most < wanted:
+        fix = f"a round has at most {most} participants, who share the noise; give at most that many"
+        raise ConfigError("privacy.trust.secure_aggregation.min_honest", wanted, fix)
+
+
+def check_batched(problems: Sequence[Problem], model: nn.Module, warnings: Sequence[str]) -> None:
+    """Refuse constraints on a model that is computed one example at a time because vmap cannot batch it.
+
+    Args:
+        problems: The clients' objectives and constraints.
+        model: Their model.
+        warnings: What the choice of a backend has told.
+
+    Raises:
+        ConfigError: there are such constraints.
+    """
+    if warnings and not all(problem.is_mean_loss for problem in problems):
+        fix = f"values of constraints need a model that vmap can batch: {warnings[0]}"
+        raise ConfigError("problem.constraints", type(model).__name__, fix)
+
+
+def check_problem(
+    strategy: Strategy, problems: Sequence[Problem], privacy: Privacy, asked: Collection[str], *, compare: bool
+) -> None:
+    """Refuse a strategy that does not fit the clients' objectives and constraints.
+
+    Args:
+        strategy: The algorithm.
+        problems: The clients' objectives and constraints.
+        privacy: The privacy settings.
+        asked: Names of the questions that the strategy asks.
+        compare: Whether the run is to be compared with a centralised solver.
+
+    Raises:
+        ConfigError: the strategy would ignore an objective or a constraint; it asks for private constraint values, and
+            there are none, or they are unbounded, or need group sizes that are not public; or `compare` is set for a
+            strategy that has no centralised counterpart.
+    """
+    of_sums = "lagrangian_gradient" in asked or ("statistic:constraints" in asked and privacy.private)
+    sees_problem = of_sums or not {"exact", "statistic:constraints"}.isdisjoint(asked)
+    if privacy.private and of_sums:
+        _check_public(strategy, problems, privacy)
+    if compare and (privacy.private or not sees_problem):
+        fix = "only an exact run of proximal_al (privacy.at: none) has a centralised counterpart; leave it out"
+        raise ConfigError("problem.compare", True, fix)
+    if compare and not isinstance(strategy.regularizer.remainder, Zero):
+        fix = f"the centralised solver takes no regulariser or l2, not {strategy.regularizer}; leave it out"
+        raise ConfigError("problem.compare", True, fix)
+    for part in (part for problem in problems for part in problem.parts if of_sums and part.sums() is None):
+        fix = (
+            f"nothing bounds what one example adds to it, and {strategy.name} takes sums of losses alone: LossAtMost, "
+            "ClassLossAtMost, GroupLossGap. Use those, or proximal_al with privacy.at: none"
+        )
+        raise ConfigError("problem", type(part).__name__, fix)
+    for problem in problems:
+        if not (sees_problem or problem.is_mean_loss):
+            what = ", ".join(type(part).__name__ for part in problem.parts)
+            fix = f"{strategy.name} minimises the mean loss and would ignore it; use private_al or proximal_al"
+            raise ConfigError("problem", what, fix)
+
+
+def _check_public(strategy: Strategy, problems: Sequence[Problem], privacy: Privacy) -> None:
+    """Refuse private answers about constraints that are not there, or that would tell what is not public."""
+    if privacy.unit == "client":
+        fix = "constraint values cannot be made private for whole clients; use unit: sample"
+        raise ConfigError("privacy.unit", "client", fix)
+    if not any(problem.constraints for problem in problems):
+        fix = f"{strategy.name} spends a part of its budget on their values; give some, or use fedavg or dp_gd"
+        raise ConfigError("problem.constraints", [], fix)
+    if not any(problem.counts_are_public for problem in problems):
+        return
+    if not privacy.statistics.public_counts:
+        fix = (
+            "a constraint divides by the number of a client's examples in a group, which must be public: state the "
+            "group's public fraction in the constraint, or set privacy.statistics.public_counts: true"
+        )
+        raise ConfigError("privacy.statistics.public_counts", False, fix)
+    if privacy.relation == "add_remove":
+        fix = "presence shows in the counts; state the groups' public fractions, or use relation: replace_one"
+        raise ConfigError("privacy.statistics.public_counts", True, fix)

@@ -1,0 +1,121 @@
+"""Settings of speed, which do not affect privacy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+
+from fedpriv.errors import ConfigError, in_short
+from fedpriv.network.engines import EngineName, StateName
+from fedpriv.oracle.backends import BackendName
+from fedpriv.settings.checks import Bound, Count, Positive, checked
+
+_EXAMPLES = 16384  # more at once do not pay on any device, and sums of few pieces round less well
+_COPIES = 4  # of an example's gradient: its own, two of a part while it is widened, and what activations take
+_OTHER_NAMES = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps", "processor": "cpu", "host": "cpu"}  # of devices
+PrecisionName = Literal["full", "bfloat16"]
+Threads = Annotated[int, Bound("must be a whole number from 1 to 1024", 1, 1024, "[]")]
+
+
+@checked("compute")
+@dataclass(frozen=True)
+class Compute:
+    """How gradients are computed: affects speed, not privacy.
+
+    Args:
+        backend: How per-example gradients are computed: `"loop"`, `"vmap"`, `"ghost"` (without those of linear,
+            convolution and embedding layers where they are large), `"linear"` (closed form for one linear layer) or
+            `"auto"`, the first of linear, ghost, vmap and loop that gives the loop's sums on made-up examples.
+        device: A torch device, or `"auto"` for a GPU if there is one.
+        dtype: Type of parameters and examples, `"float32"` or `"float64"`.
+        precision: `"bfloat16"` runs forward and backward passes under `torch.autocast`, for unit sample and relation
+            replace_one, with the backends vmap and loop. Clipping, sums and noise are those of `"full"`; epsilon is the
+            same, the trajectory another one.
+        chunk: Largest number of examples that are computed at once. By default 16384 on a CPU, where gradients are
+            computed in smaller pieces that fit its cache, and on a GPU what a quarter of its free memory holds. A
+            resumed run keeps what it began with, for with another number sums are rounded otherwise.
+        threads: Number of CPU threads of torch; None leaves it unchanged. Very large numbers end the process. Several
+            threads compute several clients at once, which changes no bit where there are clients enough for all.
+        engine: Where clients are: `"local"`, all in this process, or `"processes"`, some of them in each of those
+            that torchrun starts (`fedpriv train CONFIG --processes 2`), which must trust each other. With `"examples"`
+            all clients are in each of these, which share the examples of a batch: for few clients with large batches.
+        timeout: Seconds after which a process that waits for another one gives up.
+        state: Where what clients keep between rounds is kept: in `"memory"`, or on `"disk"`, of which a round reads and
+            writes the rows of its cohort only. The numbers are the same.
+
+    Raises:
+        ConfigError: an argument is none of these.
+    """
+
+    backend: BackendName = "auto"
+    device: str = "auto"
+    dtype: Literal["float32", "float64"] = "float32"
+    chunk: Count | None = None
+    threads: Threads | None = None
+    engine: EngineName = "local"
+    timeout: Positive = 600.0
+    state: StateName = "memory"
+    precision: PrecisionName = "full"
+
+    def __post_init__(self) -> None:
+        kind, colon, index = self.device.lower().partition(":")
+        if kind in _OTHER_NAMES:
+            fix = f"write {_OTHER_NAMES[kind] + colon + index!r}, or 'auto' for a GPU if there is one"
+            raise ConfigError("compute.device", self.device, fix)
+
+    @property
+    def numbers(self) -> str:
+        """The types of numbers that a run computes with, which a resumed one has too."""
+        if self.precision == "full":
+            return self.dtype
+        return f"{self.dtype} in {self.precision}"
+
+    def check_goes_on(self, begun_with: StateName) -> None:
+        """Refuse to go on from a checkpoint with state that was kept elsewhere.
+
+        Raises:
+            ConfigError: it was.
+        """
+        if self.state != begun_with:
+            raise ConfigError("compute.state", self.state, f"the run began with {begun_with}, and goes on with it only")
+
+    def start(self) -> torch.device:
+        """Set the number of threads and return the device, see `torch_device`."""
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        return self.torch_device()
+
+    def examples_at_once(self, device: torch.device, dim: int, begun_with: int | None = None) -> int:
+        """The chunk of a run: `chunk` if it is given, else what the run began with, else what suits the device.
+
+        Args:
+            device: Where gradients are computed.
+            dim: Number of trainable parameters.
+            begun_with: The chunk of a run that is resumed; None for a new one.
+        """
+        if found := self.chunk or begun_with:
+            return found
+        if device.type != "cuda":
+            return _EXAMPLES
+        free, _ = torch.cuda.mem_get_info(device)
+        holds = free // 4 // (_COPIES * dim * getattr(torch, self.dtype).itemsize)
+        power = max(holds.bit_length() - 1, 2)  # almost the same memory gives the same
+        return min(2**power, _EXAMPLES)
+
+    def torch_device(self) -> torch.device:
+        """The device as a `torch.device`.
+
+        Raises:
+            ConfigError: it cannot be used on this machine.
+        """
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            found = torch.ones(1, device=self.device)
+            found.item()  # a device may take tensors and never give a number
+        except Exception as error:  # each device raises its own
+            fix = f"cannot be used here ({in_short(error).split('. ')[0]}); say auto or cpu"
+            raise ConfigError("compute.device", self.device, fix) from error
+        return found.device

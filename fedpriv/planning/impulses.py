@@ -1,0 +1,77 @@
+"""What a strategy's models have of the noise of each round, followed through a run whose answers are unit vectors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedpriv.errors import FedprivError
+from fedpriv.network.graph import Graph
+from fedpriv.network.local import Everyone, Star
+from fedpriv.network.rounds import RoundNetwork, initial_state, run_rounds
+from fedpriv.oracle.dry_run import recording_oracle
+from fedpriv.oracle.synthetic import ImpulseAnswerer
+from fedpriv.privacy.pairwise import Pairwise
+from fedpriv.privacy.settings import FullBatch, Independent, Local, Privacy
+from fedpriv.randomness.streams import Randomness
+from fedpriv.strategies.base import Strategy
+
+Array = NDArray[np.float64]
+MOST_ROUNDS = 2000
+"""In which noise is followed."""
+_MOST_NUMBERS = 5_000_000  # of all nodes' models
+_LINEAR = 1e-6  # relative: twice the noise must leave twice as much
+
+
+def responses(
+    strategy: Strategy, privacy: Privacy, network: RoundNetwork, rounds: int, randomness: Randomness
+) -> Array | None:
+    """How much of a round's noise is in the model after each round, averaged over nodes.
+
+    Args:
+        strategy: The algorithm.
+        privacy: The promise, of which only what noise is added to matters.
+        network: Who hears whom; cohorts of a star are one client, since noise is the same whoever takes part.
+        rounds: Number of rounds.
+        randomness: The run's public streams, which draw links.
+
+    Returns:
+        `[rounds, rounds]`, row k after round k; zero right of the diagonal. None for more than `MOST_ROUNDS`, and for a
+        strategy that is not linear in the answers or does not stay within the range of numbers.
+    """
+    if isinstance(network, Graph):
+        nodes = network
+    else:
+        nodes = Star(1, Everyone())
+    if rounds > MOST_ROUNDS or nodes.n_clients * rounds > _MOST_NUMBERS:
+        return None
+    try:
+        once, twice = (_responses(strategy, privacy, nodes, rounds, randomness, size) for size in (1.0, 2.0))
+    except (FedprivError, ArithmeticError, RuntimeError):  # a strategy may be for models of one size
+        return None
+    if once.shape != (rounds, rounds) or not (np.isfinite(twice).all() and once[-1].any()):
+        return None
+    if np.allclose(twice, 2 * once, rtol=_LINEAR, atol=0):
+        return once
+    return None
+
+
+def _responses(
+    strategy: Strategy, privacy: Privacy, network: Star | Graph, rounds: int, randomness: Randomness, size: float
+) -> Array:
+    """The models, averaged over nodes, where the answer of round t is `size` times the t-th unit vector."""
+    # pairs are of the run's own clients
+    if isinstance(privacy.trust, Pairwise):
+        trust = Local()
+    else:
+        trust = privacy.trust
+    alone = replace(privacy, epsilon=None, noise_multiplier=1.0, sampling=FullBatch(), noise=Independent(), trust=trust)
+    oracle = recording_oracle(alone, [1] * network.n_clients, ImpulseAnswerer(size))
+    start = torch.zeros(1, rounds, dtype=torch.float64).expand(network.n_clients, -1)
+    found = list[Array]()
+    for done in run_rounds(strategy, oracle, network, initial_state(strategy, start), randomness, rounds=rounds):
+        found.append(done.progress.models.mean(0).numpy().copy())
+    return np.stack(found)

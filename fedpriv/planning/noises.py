@@ -1,0 +1,188 @@
+"""Which noise leaves least in the final model: independent, hidden by secret draws, or cancelling over rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpriv.errors import FedprivError
+from fedpriv.network.local import CyclicCohort, Star
+from fedpriv.planning.impulses import responses
+from fedpriv.planning.notebook_display import aligned
+from fedpriv.planning.plan import Plan, RunSketch
+from fedpriv.privacy.correlated import INDEPENDENT, CorrelatedNoise, inverse
+from fedpriv.privacy.matrices import BLT, BSR, Banded
+from fedpriv.privacy.settings import Central, Cyclic, FixedSize, FullBatch, Independent, Noise, Poisson, Privacy
+from fedpriv.randomness.streams import Randomness
+
+Array = NDArray[np.float64]
+_BUFFERS = 4
+
+
+@dataclass(frozen=True)
+class NoiseOption:
+    """Settings of noise, at the same epsilon and the same expected batch or cohort.
+
+    Attributes:
+        settings: What to write into the configuration.
+        left: Standard deviation of the noise in the final model, over that of the planned settings.
+        needs: What must be true beyond what the planned run assumes; None if nothing.
+    """
+
+    settings: str
+    left: float
+    needs: str | None = None
+
+
+@dataclass(frozen=True)
+class NoisesForecast:
+    """What other noise would leave in the final model.
+
+    Attributes:
+        choices: The least noise first; the planned settings have 1.
+        suggested: The settings with the least noise of those that need nothing else; None if they are the planned ones.
+    """
+
+    choices: tuple[NoiseOption, ...]
+    suggested: str | None
+
+    def lines(self) -> list[str]:
+        """The choices as a table: a heading, and a line for each setting."""
+        cells = [[f"{one.left:.3g}", one.settings, one.needs or ""] for one in self.choices]
+        heading = "noise in the final model, standard deviation over the planned one at the same epsilon"
+        found = [heading, *(f"  {text}" for text in aligned(cells))]
+        if self.suggested is not None:
+            found.append(f"  suggested: {self.suggested}")
+        return found
+
+
+def forecast_of_noises(draft: RunSketch, plan: Plan) -> NoisesForecast | None:
+    """Compare the noise of a planned run with that of other batches or cohorts and other matrices.
+
+    What is compared is what the strategy's linear part does with the noise: how often clipping cuts, and what a model
+    makes of it, no plan can know.
+
+    Args:
+        draft: The run.
+        plan: Its plan.
+
+    Returns:
+        None where there is nothing to choose: no Gaussian noise of equal size in one answer a round, everyone and
+        everything in every round, or a strategy that is not linear in the answers.
+    """
+    blocks = _blocks(draft)
+    asked = [record.round for record in plan.records]
+    if not plan.privacy.private or blocks < 2 or asked != list(range(draft.rounds)):
+        return None
+    found = responses(draft.strategy, plan.privacy, draft.network, draft.rounds, Randomness(draft.seed))
+    if found is None:
+        return None
+    passed = found[-1]
+    target = plan.spent().epsilon
+    planned = _left(passed, plan)
+    choices = [NoiseOption("as planned", 1.0)]
+    for words, needs, other in _others(draft, blocks):
+        noise = other.privacy.noise
+        if isinstance(noise, Banded):  # the strategy was followed already
+            noise = CorrelatedNoise(noise.factor(draft.rounds, blocks, lambda: found), blocks)
+        asking = replace(other, privacy=replace(other.privacy, epsilon=target, noise_multiplier=None, noise=noise))
+        if other.privacy == draft.privacy and other.network is draft.network:
+            continue
+        try:
+            left = _left(passed, asking.plan())
+        except FedprivError:  # these settings do not go together
+            continue
+        choices.append(NoiseOption(words, left / planned, needs))
+    if len(choices) == 1:
+        return None
+    choices.sort(key=lambda choice: choice.left)
+    best = next(choice for choice in choices if choice.needs is None)
+    return NoisesForecast(tuple(choices), best.settings if best.left < 1 else None)
+
+
+def _blocks(draft: RunSketch) -> int:
+    """In how many parts units would take turns, with batches or cohorts of the planned size; 1: it is no part."""
+    privacy, network = draft.privacy, draft.network
+    if privacy.unit == "client":
+        active = privacy.cohort_rate * (network.active_fraction if isinstance(network, Star) else 1.0)
+        if privacy.sampling == FullBatch():
+            return round(1 / active)
+        return 1
+    if not network.everyone:
+        return 1
+    match privacy.sampling:
+        case Cyclic(blocks, rate):
+            return round(blocks / rate)
+        case Poisson(rate):
+            return round(1 / rate)
+        case FixedSize(size):
+            return max(round(min(draft.outline.sizes) / size), 1)
+        case _:
+            return 1
+
+
+def _others(draft: RunSketch, blocks: int) -> Iterator[tuple[str, str | None, RunSketch]]:
+    """Settings in words, what they need, and the draft with them."""
+    band = min(blocks, draft.rounds)
+    matrices: Sequence[tuple[str, Noise]] = (
+        ("", Independent()),
+        (_words(band), BSR(band)),
+        (f", noise: {{time: {{banded: {{band: {band}}}}}}}", Banded(band)),
+        (f", noise: {{time: {{blt: {{buffers: {_BUFFERS}}}}}}}", BLT(_BUFFERS)),
+    )
+    cyclic, privacy = f"{{cyclic: {{blocks: {blocks}}}}}", replace(draft.privacy, noise=Independent())
+    if privacy.unit == "sample":
+        for words, noise in matrices:
+            yield (
+                f"sampling: {cyclic}{words}",
+                None,
+                _with(draft, replace(privacy, sampling=Cyclic(blocks), noise=noise)),
+            )
+        if isinstance(privacy.sampling, Poisson):
+            rate = privacy.sampling.rate
+        else:
+            rate = 1 / blocks
+        secret = "nobody but the client sees which examples are drawn"
+        words = f"sampling: {{poisson: {{rate: {rate:.4g}}}}}"
+        yield words, secret, _with(draft, replace(privacy, sampling=Poisson(rate)))
+        slots = round(blocks**0.5)  # a band of as many rounds, and as much of a slot drawn as makes the same batch
+        words = f"sampling: {{cyclic: {{blocks: {slots}, rate: {slots * rate:.4g}}}}}{_words(slots)}"
+        yield words, secret, _with(draft, replace(privacy, sampling=Cyclic(slots, slots * rate), noise=BSR(slots)))
+        return
+    if not isinstance(draft.network, Star):
+        return
+    n_clients, taking_turns = draft.network.n_clients, Star(draft.network.n_clients, CyclicCohort(blocks))
+    central = isinstance(privacy.trust, Central)
+    if central:
+        turns = replace(privacy, trust=Central())
+    else:
+        turns = privacy
+    for words, noise in matrices:
+        yield f"network.cohort: {cyclic}{words}", None, _with(draft, replace(turns, noise=noise), taking_turns)
+    if central:
+        words, secret = (
+            f"trust: {{central: {{cohort_rate: {1 / blocks:.4g}}}}}",
+            "nobody but the server sees who is drawn",
+        )
+        other = replace(privacy, trust=Central(cohort_rate=1 / blocks))
+        yield words, secret, _with(draft, other, Star(n_clients))
+
+
+def _words(band: int) -> str:
+    return f", noise: {{time: {{bsr: {{band: {band}}}}}}}"
+
+
+def _with(draft: RunSketch, privacy: Privacy, network: Star | None = None) -> RunSketch:
+    return replace(draft, privacy=privacy, network=network or draft.network)
+
+
+def _left(passed: Array, plan: Plan) -> float:
+    """Standard deviation in the final model, in units of an answer's sensitivity."""
+    noise = plan.privacy.over_time
+    factor, multiplier = (INDEPENDENT if noise is None else noise.factor), plan.privacy.noise_multiplier
+    assert multiplier is not None
+    turned = np.convolve(passed[::-1], inverse(factor.column(len(passed))))[: len(passed)]
+    return float(multiplier * np.linalg.norm(turned))

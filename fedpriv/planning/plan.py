@@ -1,0 +1,346 @@
+"""What a run will cost in epsilon, computed without data.
+
+The strategy runs against an oracle that answers zeros for a model of one parameter and lists what would be released.
+This works for any strategy, also a user's own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from fedpriv.clients.public_info import PublicDataInfo
+from fedpriv.data.augmentation import Augmentation
+from fedpriv.errors import ConfigError, LedgerError, counted, in_short
+from fedpriv.models.problem import Problem
+from fedpriv.network.graph import Graph
+from fedpriv.network.local import Star
+from fedpriv.network.rounds import RoundNetwork, initial_state, run_rounds, server_view
+from fedpriv.oracle.dry_run import RecordingAnswerer, recording_oracle
+from fedpriv.oracle.oracle import Oracle
+from fedpriv.planning import compatibility
+from fedpriv.planning.impulses import responses
+from fedpriv.planning.rounds_together import check_questions, with_matrix
+from fedpriv.privacy.accounting.accountant import account
+from fedpriv.privacy.accounting.calibration import calibrate, calibrate_rest, delta_warning
+from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
+from fedpriv.privacy.correlated import Factor
+from fedpriv.privacy.ledger_file import LedgerFile
+from fedpriv.privacy.pairwise import Links, Pairwise, Topology, in_order
+from fedpriv.privacy.record import Record
+from fedpriv.privacy.settings import Cyclic, Privacy
+from fedpriv.randomness.streams import Randomness
+from fedpriv.strategies.base import Ends, PeriodicQueries, Strategy
+
+_MOST_NOISE = 10.0  # times that of the first rounds: more would drown what the further rounds learn
+
+
+@dataclass(frozen=True)
+class FirstPart:
+    """The rounds of an earlier run, which a run extends.
+
+    Attributes:
+        rounds: Their number.
+        records: What they released, as on record.
+    """
+
+    rounds: int
+    records: tuple[Record, ...]
+
+    @staticmethod
+    def of(ledger: LedgerFile) -> FirstPart | None:
+        """That of the run of a ledger; None if it extends none.
+
+        Raises:
+            LedgerError: the ledger is damaged, or holds fewer records than the earlier run had.
+        """
+        extended = ledger.header.extended
+        if extended is None:
+            return None
+        if len(ledger.records) < extended.records:
+            fix = "part of the ledger is lost: restore the file from a copy"
+            raise LedgerError(f"{ledger.path} lacks records of the run that it extends; {fix}")
+        return FirstPart(extended.rounds, tuple(ledger.records[: extended.records]))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run's releases and the noise that they need.
+
+    Attributes:
+        privacy: The settings with their noise multiplier filled in.
+        records: The planned releases, in order.
+        n_clients: Number of clients.
+        evaluations: Expected number of per-example gradients in each round.
+        asked: Names of the questions that the strategy asks.
+        calibrated: Whether the noise was computed from the target epsilon, and so meets it.
+        first: The rounds of the earlier run that this one extends; their releases are the first of `records`.
+    """
+
+    privacy: Privacy
+    records: tuple[Record, ...]
+    n_clients: int
+    evaluations: tuple[float, ...] = ()
+    asked: frozenset[str] = frozenset()
+    calibrated: bool = False
+    first: FirstPart | None = None
+
+    def spent(self) -> PrivacySpent:
+        """Tight upper bound on what the whole run would spend."""
+        return account(self.records, self.n_clients, self.privacy.delta)
+
+    def warnings(self, sizes: Sequence[int]) -> list[str]:
+        """Warnings: a delta too large for clients of these public sizes, or too little noise for the target."""
+        privacy, found = self.privacy, list[str]()
+        if not privacy.private:
+            return found
+        if privacy.epsilon is not None and not self.calibrated and self.spent().epsilon > privacy.epsilon:
+            found.append(
+                f"noise_multiplier={privacy.noise_multiplier:g} is too little for epsilon={privacy.epsilon:g}: the run "
+                "will stop before it overspends; leave noise_multiplier out, and it is chosen for all rounds"
+            )
+        said = delta_warning(privacy.delta, sum(sizes) if privacy.unit == "sample" else len(sizes))
+        return [*found, *([said] if said else [])]
+
+
+def make_plan(
+    strategy: Strategy,
+    privacy: Privacy,
+    sizes: Sequence[int],
+    network: RoundNetwork,
+    *,
+    rounds: int,
+    randomness: Randomness | None = None,
+    begun: Factor | None = None,
+    first: FirstPart | None = None,
+) -> Plan:
+    """List a run's releases and calibrate their noise to the target.
+
+    Args:
+        strategy: The algorithm.
+        privacy: The privacy settings; with a target `epsilon` and no `noise_multiplier` the noise is computed.
+        sizes: Public number of examples of each client.
+        network: Decides who takes part in a round.
+        rounds: Number of rounds.
+        randomness: The run's random streams, so that the plan has the cohorts of the run.
+        begun: The matrix of the noise of a run that goes on, as its ledger has it.
+        first: The rounds of the earlier run that this one extends. Their releases count, and keep their noise.
+
+    Raises:
+        ConfigError: settings do not fit the strategy, or no noise reaches the target, or rounds whose noise belongs
+            together would be extended.
+    """
+    strategy = strategy.for_rounds(rounds)
+    privacy, randomness = with_secrets(privacy, network), randomness or Randomness(0)
+    run = strategy, privacy, network, rounds, randomness
+    privacy = with_matrix(privacy, network, rounds, lambda: responses(*run), begun)
+    compatibility.check(strategy, privacy, network, len(sizes))
+    compatibility.check_extended(privacy, rounds, None if first is None else first.rounds)
+    if privacy.private:
+        relative = replace(privacy, epsilon=None, noise_multiplier=1.0)
+    else:
+        relative = privacy
+    oracle = recording_oracle(relative, sizes)
+    _ask(strategy, oracle, network, randomness, rounds)
+    asked = oracle.answerer
+    check_questions(privacy, asked.records, rounds)
+    compatibility.check_shares(privacy, asked.records, len(sizes))
+    names = frozenset(asked.names)
+    if first is not None:
+        return _extended(first, privacy, asked, len(sizes))
+    if not privacy.private:
+        return Plan(privacy, tuple(asked.records), len(sizes), tuple(asked.evaluations), names)
+    factor = privacy.noise_multiplier
+    if factor is None:
+        assert privacy.epsilon is not None
+        factor = calibrate(asked.records, len(sizes), privacy.epsilon, privacy.delta)
+    records = tuple(_scaled(record, factor) for record in asked.records)
+    known = replace(privacy, noise_multiplier=factor)
+    chosen = privacy.noise_multiplier is None
+    return Plan(known, records, len(sizes), tuple(asked.evaluations), names, chosen)
+
+
+def _extended(first: FirstPart, privacy: Privacy, asked: RecordingAnswerer, n_clients: int) -> Plan:
+    """The plan of a run that extends another one: what was released, and the further rounds.
+
+    Args:
+        first: The rounds of the earlier run.
+        privacy: The privacy settings.
+        asked: What all rounds ask, with relative noise.
+        n_clients: Number of clients.
+
+    Raises:
+        ConfigError: the target leaves too little for the further rounds; says what they cost with the noise of the
+            first ones.
+    """
+    further = [record for record in asked.records if record.round >= first.rounds]
+    evaluations, names = tuple(asked.evaluations), frozenset(asked.names)
+    if not privacy.private:
+        return Plan(privacy, (*first.records, *further), n_clients, evaluations, names, first=first)
+    factor = privacy.noise_multiplier
+    if factor is None:
+        factor = _noise_of_further(first, privacy, asked.records, further, n_clients)
+    records = (*first.records, *(_scaled(record, factor) for record in further))
+    calibrated = privacy.noise_multiplier is None
+    known = replace(privacy, noise_multiplier=factor)
+    return Plan(known, records, n_clients, evaluations, names, calibrated, first)
+
+
+def _noise_of_further(
+    first: FirstPart, privacy: Privacy, asked: Sequence[Record], further: Sequence[Record], n_clients: int
+) -> float:
+    """The noise multiplier of further rounds, with which all rounds together meet the target."""
+    assert privacy.epsilon is not None
+    before, delta = _noise_multiplier_of(first, asked), privacy.delta
+    try:
+        factor = calibrate_rest(first.records, further, n_clients, privacy.epsilon, delta)
+    except ConfigError:
+        factor = math.inf
+    if factor <= before * _MOST_NOISE:
+        return factor
+    spent = round_up(account(first.records, n_clients, delta).epsilon)
+    longer = [*first.records, *(_scaled(record, before) for record in further)]
+    whole = round_up(account(longer, n_clients, delta).epsilon)
+    fix = (
+        f"the first {counted(first.rounds, 'round')} spent {spent}, which leaves too little for more. With the same "
+        f"noise, all rounds together cost {whole}: give privacy.epsilon={whole}, or a noise_multiplier for the "
+        "further rounds"
+    )
+    raise ConfigError("privacy.epsilon", privacy.epsilon, fix)
+
+
+def _noise_multiplier_of(first: FirstPart, asked: Sequence[Record]) -> float:
+    """The noise multiplier that an earlier run had."""
+    relative = {(record.round, record.query, record.index): record.noise_multiplier for record in asked}
+    found = list[float]()
+    for record in first.records:
+        of_plan = relative.get((record.round, record.query, record.index), 0.0)
+        multiplier = largest_multiplier(of_plan)
+        if multiplier > 0:
+            found.append(largest_multiplier(record.noise_multiplier) / multiplier)
+    return max(found, default=0.0)
+
+
+def largest_multiplier(multiplier: float | tuple[float, ...]) -> float:
+    """The largest of the noise multipliers of a record; 0 if nobody answered."""
+    if isinstance(multiplier, tuple):
+        return max(multiplier, default=0.0)
+    return multiplier
+
+
+def _ask(
+    strategy: Strategy,
+    oracle: Oracle[RecordingAnswerer],
+    network: RoundNetwork,
+    randomness: Randomness,
+    rounds: int,
+) -> None:
+    """Let a strategy ask what it asks in all rounds; if its questions repeat, in the first ones only.
+
+    Raises:
+        ConfigError: its options lead out of the range of numbers.
+    """
+    step, privacy = strategy.local_step, oracle.privacy
+    progress = initial_state(strategy, torch.zeros(1, 1).expand(oracle.n_clients, 1))
+    fixed = privacy.private and isinstance(network, Graph) and not isinstance(progress.server, Ends)
+    if fixed and isinstance(step, PeriodicQueries):
+        first = min(step.period, rounds)
+    else:
+        first = rounds
+    try:
+        seen = server_view(network, privacy)
+        for _ in run_rounds(strategy, oracle, network, progress, randomness, rounds=first, seen=seen):
+            pass
+    except ArithmeticError as error:
+        fix = f"its options lead out of the range of numbers ({in_short(error)}): choose others"
+        raise ConfigError("strategy", strategy.name, fix) from error
+    if first < rounds and isinstance(network, Graph):
+        oracle.answerer.repeat(first, rounds, lambda index: network.active(index, randomness))
+
+
+def with_neighbours(privacy: Privacy, problems: Sequence[Problem], *, sizes_declared: bool) -> Privacy:
+    """Fill in `Privacy.shared`: exact numbers about the data, such as sizes, that a run uses without noise.
+
+    Args:
+        privacy: The privacy settings.
+        problems: The clients' objectives and constraints.
+        sizes_declared: Whether each client has a declared `public_size` (then its true size stays private).
+    """
+    # of whole clients there are as many as there are: nobody declares another number
+    coming = privacy.relation == "add_remove" and (privacy.unit == "client" or not sizes_declared)
+    sizes = coming or (privacy.unit == "client" and not sizes_declared)
+    within = privacy.statistics.public_counts and any(problem.counts_are_public for problem in problems)
+    said = (["sizes public"] if sizes else []) + (["within group"] if within else [])
+    slots = privacy.unit == "sample" and isinstance(privacy.sampling, Cyclic)
+    return replace(privacy, shared=", ".join([*said, "same slots"] if slots else said))
+
+
+@dataclass(frozen=True)
+class RunSketch:
+    """A run that has no data yet.
+
+    Attributes:
+        strategy: The algorithm.
+        privacy: The promise.
+        network: Who hears whom.
+        rounds: Number of rounds.
+        outline: What is public of the data.
+        problems: The clients' objectives and constraints.
+        model: What is trained.
+        loss: What is minimised.
+        seed: Public seed of cohorts and links.
+        augmentation: Random views of examples, if there are any.
+        sizes_declared: Whether each client has a declared `public_size`.
+    """
+
+    strategy: Strategy
+    privacy: Privacy
+    network: Star | Graph
+    rounds: int
+    outline: PublicDataInfo
+    problems: Sequence[Problem]
+    model: nn.Module
+    loss: nn.Module
+    seed: int = 0
+    augmentation: Augmentation | None = None
+    sizes_declared: bool = False
+
+    def plan(self, privacy: Privacy | None = None, first: FirstPart | None = None) -> Plan:
+        """Its plan, or that under another promise, or of a run that extends another one; see `make_plan`."""
+        promise = with_neighbours(privacy or self.privacy, self.problems, sizes_declared=self.sizes_declared)
+        randomness = Randomness(self.seed)
+        sizes = self.outline.sizes
+        return make_plan(
+            self.strategy, promise, sizes, self.network, rounds=self.rounds, randomness=randomness, first=first
+        )
+
+
+def with_secrets(privacy: Privacy, network: RoundNetwork) -> Privacy:
+    """The promise with the pairs that share secrets, where neighbours in the network do.
+
+    Raises:
+        ConfigError: the network is no graph.
+    """
+    trust = privacy.trust
+    if not (isinstance(trust, Pairwise) and isinstance(trust.secrets, Topology)):
+        return privacy
+    if not isinstance(network, Graph):
+        fix = "the network is no graph: take complete or random_regular, or a graph for network.topology"
+        raise ConfigError("privacy.trust.pairwise.secrets", "topology", fix)
+    links = Links(in_order(network.graph.edges), str(trust.secrets))
+    return replace(privacy, trust=replace(trust, secrets=links))
+
+
+def _scaled(record: Record, factor: float) -> Record:
+    multiplier = record.noise_multiplier
+    if factor == 1:
+        return record
+    if isinstance(multiplier, tuple):
+        scaled = tuple(m * factor for m in multiplier)
+    else:
+        scaled = multiplier * factor
+    return replace(record, noise_multiplier=scaled)

@@ -1,0 +1,52 @@
+"""Python warnings about what weakens privacy; they point to the user's line, wherever in fedpriv they are raised."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Sequence
+
+from torch import nn
+
+from fedpriv import models
+from fedpriv.errors import PromiseWarning, counted
+from fedpriv.planning.plan import Plan
+
+_GAP = (
+    "optimum: the result tells the gap to it, computed on the training data without noise, which epsilon does not "
+    "cover; leave it out unless the data are public"
+)
+_EXTENDED = (
+    "of this run {rounds} were made by an earlier run: the epsilon of all rounds together holds if the answers of that "
+    "run did not decide how many rounds follow, and with how much noise"
+)
+_TOLD = "a secret_seed is given: whoever knows it can subtract the noise; leave it out for data that matter"
+
+
+def privacy_warnings(
+    plan: Plan, sizes: Sequence[int], model: nn.Module, *, optimum: float | None, secret_seed: int | None
+) -> list[str]:
+    """Warnings about what weakens a run's privacy.
+
+    Args:
+        plan: The run's plan.
+        sizes: Public number of examples of each client.
+        model: What is trained.
+        optimum: Smallest value of the objective, if it is given.
+        secret_seed: Seed of the noise, if it is given.
+    """
+    found = plan.warnings(sizes)
+    if plan.privacy.private:
+        found += [_EXTENDED.format(rounds=counted(plan.first.rounds, "round"))] if plan.first is not None else []
+        found += [_GAP] if optimum is not None else []
+        found += [_TOLD] if secret_seed is not None else []
+        found += models.shipped(model)
+    return found
+
+
+def warn(text: str) -> None:
+    """Raise a Python warning that points to the innermost line outside fedpriv."""
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "fedpriv":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, PromiseWarning, stacklevel=level)

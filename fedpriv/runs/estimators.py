@@ -1,0 +1,306 @@
+"""Private learning with scikit-learn's interface: `PrivateLogisticRegression(epsilon=1.0).fit(X, y)`."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from numbers import Integral
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import diags_array, hstack, issparse, sparray, spmatrix
+from scipy.special import expit, softmax
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import Tags
+from sklearn.utils.extmath import row_norms
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from fedpriv.clients.client import make_clients
+from fedpriv.errors import ConfigError, DataError
+from fedpriv.models import LogisticRegression, Loss, SoftmaxRegression
+from fedpriv.models.losses import PerExampleLoss, cross_entropy, logistic
+from fedpriv.planning.compute import Compute
+from fedpriv.privacy.accounting import gaussian
+from fedpriv.privacy.clipping import Clip
+from fedpriv.privacy.settings import Privacy
+from fedpriv.runs.train import train
+from fedpriv.strategies.erm import gradient_descent
+from fedpriv.strategies.proximal import L2, Zero
+
+Rows = ArrayLike | spmatrix | sparray
+_CONSTANT = 0.25  # beside rows of norm at most 1: a larger one slows the other columns down, and needs more noise
+_MOST_STEPS = 500
+_GUESSABLE = 2**64
+
+
+class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
+    """Logistic regression by private gradient descent with momentum (DP-GD; Wang, Ye, Xu, 2017).
+
+    Guarantee: the fitted coefficients are (epsilon, delta)-differentially private for neighbouring data sets that
+    differ in one row with its label and weight; the numbers of rows and columns and the set of classes are public.
+
+    This does not cover other uses of the data. Choose parameters on other data, scale columns by public constants
+    instead of their means and deviations, and give encoders public categories (`OneHotEncoder(categories=...)`).
+
+    Args:
+        epsilon: Privacy of the whole fit; `math.inf` fits without noise, and `spent_` says that it is not private.
+        delta: Failure probability; well below one over the number of rows.
+        data_norm: Public bound on the l2 norm of rows: rows are divided by it, and longer ones scaled down to norm 1.
+            None is the square root of the number of columns, for columns in [-1, 1]. The closer the bound, the better
+            the fit; the one-hot columns of one variable count as one column.
+        clip_norm: Bound on the l2 norm of one row's gradient, its weight included. Without clipping the norm is at most
+            1.03 (1.46 for 3 classes or more); a smaller bound needs less noise and weakens badly predicted rows.
+        lam: Weight of the l2 regulariser `lam/2 ||w||^2`, where rows have norm at most 1 and the constant feature is
+            1/4; 0 is none.
+        max_iter: Number of gradient steps; momentum is `1 - 6 / max_iter`. More steps need more noise each. None is
+            `sqrt(12 mu n)` for n rows, from 10 to 500, where mu is the ratio of sensitivity to noise of one Gaussian
+            mechanism that is (epsilon, delta)-private.
+        classes: The labels, sorted; None takes those in `y`, which reveals which labels occur: `spent_` says so.
+        class_weight: Public positive numbers by label, 1 for those left out. Only their ratios count: they are
+            divided by the largest. "balanced" would count private labels and is refused.
+        random_state: An int repeats the fit, but who knows it can remove the noise (`spent_` says so for ints below
+            2^64, which can be guessed); None draws a secret seed.
+
+    Attributes:
+        classes_: Labels, `[n_classes]`.
+        coef_: `[n_classes, n_features]`, or `[1, n_features]` for the second of two classes; for rows as given (of norm
+            at most `data_norm`).
+        intercept_: `[n_classes]`, or `[1]`.
+        n_features_in_: Number of columns.
+        n_iter_: Number of gradient steps.
+        spent_: What the fit spent: epsilon with its delta, unit, relation and accountant.
+
+    >>> from sklearn.datasets import make_blobs
+    >>> X, y = make_blobs(2000, centers=[[-2, 0], [2, 0]], random_state=0)
+    >>> model = PrivateLogisticRegression(epsilon=1.0, data_norm=5.0, random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.9)
+    True
+    """
+
+    n_features_in_: int
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        *,
+        data_norm: float | None = None,
+        clip_norm: float = 0.4,
+        lam: float = 0.0,
+        max_iter: int | None = None,
+        classes: ArrayLike | None = None,
+        class_weight: Mapping[Any, float] | None = None,
+        random_state: int | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.data_norm = data_norm
+        self.clip_norm = clip_norm
+        self.lam = lam
+        self.max_iter = max_iter
+        self.classes = classes
+        self.class_weight = class_weight
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Tags:
+        """Sparse rows are taken."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def fit(self, X: Rows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> PrivateLogisticRegression:
+        """Fit to rows `[n, n_features]` and labels `[n]`.
+
+        Args:
+            X: Dense array or scipy sparse matrix, which becomes dense here: about 16 bytes times n times n_features.
+            y: Labels.
+            sample_weight: Factors in [0, 1] of the rows' losses, `[n]`; private, as rows are. The mean loss divides by
+                n, not by their sum. Gradients are clipped with the weight included.
+
+        Raises:
+            ValueError: parameters or data cannot be used.
+        """
+        checked: Any = validate_data(self, cast(Any, X), cast(Any, y), accept_sparse="csr", dtype=np.float64)
+        rows, labels = checked
+        check_classification_targets(labels)
+        self._check_settings()
+        codes = self._codes(labels)
+        weights = self._class_weights()[codes] * _row_weights(sample_weight, len(codes))
+        inputs, targets = self._inputs(rows), np.stack([codes, weights], 1, dtype=np.float64)
+        model, loss, smoothness = self._model(inputs.shape[1])
+        privacy, steps = self._privacy(), self._steps(len(codes))
+        found = train(
+            make_clients(model, loss, [TensorDataset(torch.from_numpy(inputs), torch.from_numpy(targets))]),
+            gradient_descent(
+                1 / smoothness, L2(self.lam) if self.lam else Zero(), momentum=max(0.0, 1 - 6 / steps), average=4.0
+            ),
+            privacy,
+            rounds=steps,
+            secret_seed=self._seed(inputs, targets),
+            compute=Compute(backend="linear", device="cpu", dtype="float64"),
+        )
+        params = found.params.view(-1, inputs.shape[1]).numpy()
+        self.coef_, self.intercept_ = params[:, :-1] / self._bound(), params[:, -1] * _CONSTANT
+        self.n_iter_, self.spent_ = found.rounds, replace(found.spent, not_covered=self._not_covered())
+        return self
+
+    def decision_function(self, X: Rows) -> NDArray[np.float64]:
+        """Scores `[n, n_classes]`, or `[n]` for the second of two classes. Rows are scaled as in `fit`."""
+        check_is_fitted(self)
+        rows: Any = validate_data(self, cast(Any, X), accept_sparse="csr", dtype=np.float64, reset=False)
+        scores = _shortened(rows, self._bound()) @ self.coef_.T + self.intercept_
+        if len(self.classes_) == 2:
+            return scores[:, 0]
+        return scores
+
+    def predict(self, X: Rows) -> NDArray[Any]:
+        """Labels `[n]`."""
+        scores = self.decision_function(X)
+        return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(1)]
+
+    def predict_proba(self, X: Rows) -> NDArray[np.float64]:
+        """Probabilities `[n, n_classes]`."""
+        scores = self.decision_function(X)
+        if scores.ndim == 1:
+            return np.stack([expit(-scores), expit(scores)], 1)
+        return softmax(scores, axis=1)
+
+    def _not_covered(self) -> tuple[str, ...]:
+        """What else the fit tells of the data, and against whom its noise does not help."""
+        if self.classes is not None:
+            labels = ()
+        else:
+            labels = ("the set of labels, read from y",)
+        guessable = self.random_state is not None and abs(self.random_state) < _GUESSABLE
+        return (*labels, *(("whoever guesses random_state",) if guessable else ()))
+
+    def _check_settings(self) -> None:
+        """What the parts that are built from these settings would refuse under another name, or not at all."""
+        if not (self.lam >= 0 and math.isfinite(self.lam)):
+            raise ConfigError("lam", self.lam, "must be finite and not negative; 0 is no regulariser")
+        if self.max_iter is not None and not (isinstance(self.max_iter, Integral) and self.max_iter >= 1):
+            raise ConfigError("max_iter", self.max_iter, "a whole number of steps, at least 1, or None")
+        if not (self.random_state is None or isinstance(self.random_state, Integral)):
+            raise ConfigError("random_state", self.random_state, "an int, or None for a secret seed")
+
+    def _privacy(self) -> Privacy:
+        if self.epsilon == math.inf:
+            return Privacy(at="none", delta=self.delta)
+        return Privacy(epsilon=self.epsilon, delta=self.delta, clip=Clip(self.clip_norm))
+
+    def _steps(self, n: int) -> int:
+        """More where there is less noise on n rows."""
+        if self.max_iter is not None:
+            return int(self.max_iter)
+        # T steps with momentum go T^2 / 6 gradients far, and noise with them: with mu n their errors stay alike
+        if self.epsilon == math.inf:
+            ratio = math.inf
+        else:
+            ratio = gaussian.ratio_of(self.epsilon, self.delta)
+        return round(min(max(math.sqrt(12 * ratio * n), 10), _MOST_STEPS))
+
+    def _codes(self, labels: NDArray[Any]) -> NDArray[np.int64]:
+        """Each label's place in `classes_`, which is found here."""
+        if self.classes is None:
+            self.classes_ = np.unique(labels)
+        else:
+            self.classes_ = np.unique(np.asarray(self.classes))
+        if len(self.classes_) < 2:
+            raise ValueError("y holds one class only; give at least two classes, or name them with classes=")
+        codes = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
+        if (self.classes_[codes] != labels).any():
+            raise ConfigError("classes", self.classes, "y holds a label that is not among them")
+        return codes
+
+    def _class_weights(self) -> NDArray[np.float64]:
+        """Of each class, at most 1."""
+        if self.class_weight is None:
+            given: Any = {}
+        else:
+            given = self.class_weight
+        if not isinstance(given, Mapping):
+            fix = "would count private labels; give public numbers by label, e.g. {0: 0.1, 1: 1}"
+            raise ConfigError("class_weight", given, fix)
+        if unknown := set(given) - set(self.classes_.tolist()):
+            raise ConfigError("class_weight", given, f"{unknown} are no labels; there are {self.classes_.tolist()}")
+        weights = np.array([float(given.get(label, 1)) for label in self.classes_.tolist()])
+        if not (np.isfinite(weights).all() and (weights > 0).all()):
+            raise ConfigError("class_weight", given, "positive finite numbers; leave rows of weight 0 out of the data")
+        return weights / weights.max()
+
+    def _model(self, n_inputs: int) -> tuple[nn.Module, Loss, float]:
+        """A linear model, its loss of one row times the row's weight, and the largest smoothness of that."""
+        squared = 1 + _CONSTANT**2
+        if len(self.classes_) == 2:
+            return LogisticRegression(n_inputs), _weighted(logistic), squared / 4
+        return SoftmaxRegression(n_inputs, len(self.classes_)), _weighted(cross_entropy), squared / 2
+
+    def _seed(self, *data: NDArray[np.float64]) -> int | None:
+        """A seed of the parameters and the data: two fits that differ in either would share their noise.
+
+        The difference of two such answers has no noise at all, and cross-validation or a grid search asks for just
+        that.
+        """
+        if self.random_state is None:
+            return None
+        found = hashlib.blake2b(repr(sorted(self.get_params().items())).encode(), digest_size=16)
+        for values in data:
+            found.update(np.ascontiguousarray(values).tobytes())
+        return int.from_bytes(found.digest(), "little")
+
+    def _bound(self) -> float:
+        """`data_norm`, of settings and the number of columns alone."""
+        if self.data_norm is None:
+            return math.sqrt(self.n_features_in_)
+        if not (np.isfinite(self.data_norm) and self.data_norm > 0):
+            fix = "give a positive bound on the l2 norm of rows that does not come from the data, e.g. sqrt(n_columns)"
+            raise ConfigError("data_norm", self.data_norm, f"{fix} for columns in [-1, 1]")
+        return self.data_norm
+
+    def _inputs(self, rows: Rows) -> NDArray[np.float64]:
+        """Rows in the unit ball with the constant beside them, `[n, n_features + 1]`, dense."""
+        short = _shortened(rows, self._bound()) / self._bound()
+        parts: Any = [short, np.full((short.shape[0], 1), _CONSTANT)]
+        if issparse(rows):
+            return hstack(parts).toarray()
+        return np.hstack(parts)
+
+
+def _shortened(rows: Any, bound: float) -> Any:  # noqa: ANN401 - dense or sparse, as given
+    """Rows, dense or sparse, of norm at most `bound`: longer ones are scaled down."""
+    factors = bound / np.maximum(row_norms(rows), bound)
+    if issparse(rows):
+        return diags_array(factors) @ rows
+    return rows * factors[:, None]
+
+
+def _row_weights(given: ArrayLike | None, n: int) -> NDArray[np.float64]:
+    """Checked, `[n]`."""
+    if given is None:
+        weights = np.ones(n)
+    else:
+        weights = column_or_1d(given, dtype=np.float64)
+    if len(weights) != n:
+        raise DataError(f"sample_weight has {len(weights)} numbers for {n} rows: give one for each")
+    if not ((weights >= 0) & (weights <= 1)).all():
+        raise DataError(
+            "sample_weight has numbers outside [0, 1], so that a row could do more than its epsilon allows: divide "
+            "them by a public bound on the largest"
+        )
+    return weights
+
+
+def _weighted(per_example: PerExampleLoss) -> Loss:
+    """A row's loss times its weight; targets `[n, 2]` are a class number and a weight."""
+
+    def losses(outputs: Tensor, targets: Tensor) -> Tensor:
+        return targets[:, 1] * per_example(outputs, targets[:, 0].long())
+
+    return Loss(losses)

@@ -1,0 +1,429 @@
+"""Bounds of parameters, declared in their annotations and checked alike in Python and in YAML configurations.
+
+Examples are `learning_rate: Positive` and `local_steps: Count`. `checked` compares the arguments of a function or a
+dataclass with its annotations; configurations read the same annotations and raise the same errors. Types are strict:
+True is no number, text is no number, and 1.5 is no whole number. A call with an unknown or missing argument is a
+`ConfigError` too, which says what to write.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, is_dataclass
+from math import inf, isfinite
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import torch
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidatorFunctionWrapHandler
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from torch import Tensor
+
+from fedpriv.errors import ConfigError, DataError
+from fedpriv.settings.translations import KINDS, TORCH_OPTIMIZERS, WORDS_FOR_KINDS, example, nearest, suggestion
+
+T = TypeVar("T", bound=Callable[..., Any])
+Explain = Callable[[str, object, Mapping[str, object]], str | None]
+"""What to write for an unknown argument, from its name, its value and the others; None for the usual answer."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """An interval, as metadata of `Annotated[float, ...]` or `Annotated[int, ...]`. NaN is in none.
+
+    Args:
+        words: What an error says, e.g. "must be a positive, finite number".
+        low: Lower end.
+        high: Upper end.
+        ends: Brackets that say which ends are included, e.g. `"(]"`; an open end at infinity excludes infinity.
+    """
+
+    words: str
+    low: float = -inf
+    high: float = inf
+    ends: Literal["()", "[)", "(]", "[]"] = "()"
+
+    def complaint(self, kind: object, value: object) -> str | None:
+        """`words` unless `value` is a number of this kind (`int` or `float`) in the interval; else None."""
+        if complaint(kind, value) or not isinstance(value, Real):
+            return self.words
+        try:
+            number = float(value)
+        except OverflowError:
+            return self.words
+        if self.ends[0] == "[":
+            above = number >= self.low
+        else:
+            above = number > self.low
+        if self.ends[1] == "]":
+            below = number <= self.high
+        else:
+            below = number < self.high
+        if above and below:
+            return None
+        return self.words
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:  # noqa: ANN401
+        def look(value: object, inside: ValidatorFunctionWrapHandler) -> object:
+            return inside(_refused(self.complaint(source, value), value))
+
+        return core_schema.no_info_wrap_validator_function(look, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        if self.ends[0] == "[":
+            low = "minimum"
+        else:
+            low = "exclusiveMinimum"
+        if self.ends[1] == "]":
+            high = "maximum"
+        else:
+            high = "exclusiveMaximum"
+        return {
+            **handler(schema),
+            **{key: end for key, end in {low: self.low, high: self.high}.items() if isfinite(end)},
+        }
+
+
+Finite = Annotated[float, Bound("must be a finite number")]
+Positive = Annotated[float, Bound("must be a positive, finite number", 0)]
+PositiveOrInfinite = Annotated[float, Bound("must be a positive number, or inf", 0, inf, "(]")]
+NonNegative = Annotated[float, Bound("must be a finite number, at least 0", 0, inf, "[)")]
+Probability = Annotated[float, Bound("must be a number in (0, 1]", 0, 1, "(]")]
+Fraction = Annotated[float, Bound("must be a number in [0, 1)", 0, 1, "[)")]
+Ratio = Annotated[float, Bound("must be a number in (0, 1)", 0, 1)]
+Count = Annotated[int, Bound("must be a whole number, at least 1", 1, inf, "[)")]
+Whole = Annotated[int, Bound("must be a whole number, at least 0", 0, inf, "[)")]
+
+# pydantic's words, which YAML meets; bool is an int in Python, but not here
+PLAIN: dict[object, tuple[type, str]] = {
+    float: (Real, "must be a valid number"),
+    int: (Integral, "must be a valid integer"),
+    bool: (bool, "must be a valid boolean"),
+    str: (str, "must be a valid string"),
+}
+
+
+def complaint(kind: Any, value: object) -> str | None:  # noqa: ANN401 - any annotation
+    """What an error says of a value that does not fit its annotation; None if it fits or cannot be checked."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        bound = next((part for part in parts[1:] if isinstance(part, Bound)), None)
+        if bound is None:
+            return complaint(parts[0], value)
+        return bound.complaint(parts[0], value)
+    if origin in (Union, UnionType):
+        return _of_none(parts, value)
+    if origin is Literal:
+        if any(type(value) is type(part) and value == part for part in parts):
+            return None
+        return f"choose {either(parts)}{similar(value, map(str, parts))}"
+    if kind in PLAIN:
+        of, words = PLAIN[kind]
+        if kind is str and isinstance(value, torch.device | torch.dtype):
+            return f"write {str(value).removeprefix('torch.')!r}"
+        if isinstance(value, of) and isinstance(value, bool) == (kind is bool):
+            return None
+        return words
+    if getattr(origin, "_is_protocol", False):
+        return _of_class(origin, value)
+    if inspect.isclass(kind) and origin is None:
+        return _of_class(kind, value)
+    return None
+
+
+def similar(value: object, names: Iterable[str]) -> str:
+    """`; did you mean 'x'?` where the value is a name that is close to one of these; else nothing."""
+    if isinstance(value, str):
+        close = nearest(value, names)
+    else:
+        close = ""
+    if "did you mean" in close:
+        return close
+    return ""
+
+
+def either(words: tuple[object, ...]) -> str:
+    """`'a', 'b' or 'c'`."""
+    *others, last = map(repr, words)
+    if others:
+        return f"{', '.join(others)} or {last}"
+    return last
+
+
+def checked(field: str, explain: Explain | None = None) -> Callable[[T], T]:
+    """Decorator that checks the arguments of a function or class, or the fields of a dataclass, against annotations.
+
+    Args:
+        field: Prefix of the names in errors: `strategy` makes an error about `strategy.learning_rate`; empty for none.
+        explain: Says what to write for an unknown argument where that takes the other arguments.
+
+    Raises:
+        ConfigError: on a call, an argument is unknown, missing, given twice, or does not fit its annotation.
+
+    Example:
+        >>> @checked("strategy")
+        ... def descent(learning_rate: Positive) -> None: ...
+        >>> descent(-1.0)
+        Traceback (most recent call last):
+        fedpriv.errors.ConfigError: strategy.learning_rate = -1.0: must be a positive, finite number
+    """
+
+    def decorate(thing: T) -> T:
+        owner: Any = thing
+        is_class = inspect.isclass(thing)
+        if is_class:
+            call: Callable[..., Any] = owner.__init__
+        else:
+            call = owner
+        signature = inspect.signature(call)
+        whole: object = thing
+        noted = owner if is_dataclass(whole) else call
+        hints = functools.cache(lambda: get_type_hints(noted, include_extras=True))
+
+        @functools.wraps(call)
+        def looked_at(*args: object, **options: object) -> object:
+            try:
+                given = signature.bind(*args, **options).arguments
+            except TypeError:
+                positional = args[1:] if is_class else args
+                raise _call_error(thing, field, positional, options, explain) from None
+            for name, value in given.items():
+                if fix := complaint(hints().get(name), value):
+                    if isinstance(value, torch.optim.lr_scheduler.LRScheduler):
+                        fix = "is torch's: write fedpriv.Cosine(peak=0.1, rounds=100), or a function of the round"
+                    raise ConfigError(f"{field}.{name}" if field else name, value, fix)
+            return call(*args, **options)
+
+        if not is_class:
+            return looked_at  # pyright: ignore[reportReturnType] - of the same signature
+        owner.__init__ = looked_at
+        return owner
+
+    return decorate
+
+
+class _NotGiven:
+    """The value of an argument that is missing, as an error shows it."""
+
+    def __repr__(self) -> str:
+        return "(not given)"
+
+
+def _call_error(
+    thing: Callable[..., Any],
+    field: str,
+    args: tuple[object, ...],
+    options: Mapping[str, object],
+    explain: Explain | None,
+) -> ConfigError:
+    """The error of a call whose arguments do not fit the parameters."""
+    parameters = list(inspect.signature(thing).parameters.values())
+    by_place = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    known = [one.name for one in parameters if one.kind is not one.VAR_POSITIONAL]
+    given = {**dict(zip(by_place, args, strict=False)), **{name: options[name] for name in options if name in known}}
+
+    def error(name: str, value: object, fix: str) -> ConfigError:
+        return ConfigError(f"{field}.{name}" if field else name, value, fix)
+
+    for word, value in options.items():
+        if word not in known:
+            if explain:
+                explained = explain(word, value, given)
+            else:
+                explained = None
+            return error(word, value, explained or suggestion(word, value, known, "python"))
+    for name in by_place[: len(args)]:
+        if name in options:
+            return error(name, options[name], "is given twice, by its place and by its name: leave one out")
+    if len(args) > len(by_place):
+        named = [name for name in known if name not in by_place and name not in options]
+        value = args[len(by_place)]
+        if not named:
+            return error("arguments", value, f"is one too many: {call_of(thing)} takes {', '.join(by_place) or 'none'}")
+        fix = f"write its name, e.g. {named[0]}=...; by their places go {', '.join(by_place)} alone"
+        return error("arguments", value, fix)
+    missing = next(one.name for one in parameters if _is_required(one) and one.name not in given)
+    meaning = _meaning(thing, missing)
+    return error(missing, _NotGiven(), f"is needed{f': {meaning}' if meaning else ''}; e.g. {call_of(thing)}")
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    return parameter.default is parameter.empty and parameter.kind not in (
+        parameter.VAR_POSITIONAL,
+        parameter.VAR_KEYWORD,
+    )
+
+
+def _meaning(thing: Callable[..., Any], name: str) -> str:
+    """What an argument is, from the docstring: the first sentence under its name, else what the whole is."""
+    text = inspect.getdoc(thing) or ""
+    if text.startswith(f"{thing.__name__}("):  # a dataclass without one of its own has its signature there
+        return ""
+    described = re.search(rf"^ +{name}: (.*?)(?=\n\s*\n|\n {{,4}}\S|\Z)", text, re.DOTALL | re.MULTILINE)
+    if described is None and ("Args:" in text or "Arguments:" in text):
+        return ""
+    sentence = described[1] if described else text
+    return " ".join(re.split(r"(?<=[a-z0-9)`])\.(?:\s|$)", sentence, maxsplit=1)[0].split())
+
+
+def call_of(thing: Callable[..., Any], value: object = None) -> str:
+    """Text of a call with good values of what must be given; `value` is its first argument where that takes it."""
+    name = _public_name(thing)
+    try:
+        parameters = list(inspect.signature(thing).parameters.values())
+    except (TypeError, ValueError):  # some builtins have no signature
+        return f"{name}(...)"
+    arguments = {one.name: example(one.name, thing.__name__) for one in parameters if _is_required(one)}
+    takes_numbers = parameters and (_is_required(parameters[0]) or parameters[0].name == "epsilon")
+    if isinstance(value, Real) and takes_numbers and _takes(thing, parameters[0].name, value):
+        arguments[parameters[0].name] = repr(value)
+    return f"{name}({', '.join(f'{name}={text}' for name, text in arguments.items())})"
+
+
+def _takes(thing: Callable[..., Any], name: str, value: object) -> bool:
+    """Whether a parameter is a number, and this one."""
+    whole: object = thing
+    if is_dataclass(whole):
+        noted = thing
+    elif inspect.isclass(thing):
+        noted = getattr(thing, "__init__", thing)
+    else:
+        noted = thing
+    hint = get_type_hints(noted, include_extras=True).get(name)
+    return hint is not None and complaint(hint, value) is None and complaint(hint, "") is not None
+
+
+def _public_name(thing: Callable[..., Any]) -> str:
+    """Where a user finds it."""
+    name, module = thing.__name__, thing.__module__
+    if getattr(_public(name), "__module__", None) == module:
+        return f"fedpriv.{name}"
+    if module.startswith("fedpriv."):
+        return f"{module}.{name}"
+    return name
+
+
+def _public(name: str) -> Any:  # noqa: ANN401 - whatever fedpriv exports
+    """What fedpriv exports under a name; None if nothing."""
+    package = sys.modules["fedpriv"]
+    if name in package.__all__:
+        return getattr(package, name)
+    return None
+
+
+def check_finite(values: Tensor, what: str) -> None:
+    """Refuse values `[n, ...]`, one row for each client, with NaN or infinity.
+
+    Raises:
+        DataError: names the client.
+    """
+    flat = values.reshape(len(values), -1)
+    broken = ~torch.isfinite(flat).all(1)
+    if bool(broken.any()):
+        client = int(broken.nonzero()[0])
+        raise DataError(
+            f"client {client}: its {what} is {flat[client].detach().tolist()} at the point it received; "
+            "repair the function or the data, or start from other parameters"
+        )
+
+
+def _refused(fix: str | None, value: object) -> object:
+    if fix is not None:
+        raise PydanticCustomError("bound", "{fix}", {"fix": fix})
+    return value
+
+
+def _of_none(parts: tuple[Any, ...], value: object) -> str | None:
+    """Of a union: what is wrong where it is none of the parts."""
+    if value is None and NoneType in parts:
+        return None
+    found = [complaint(part, value) for part in parts if part is not NoneType]
+    if None in found:
+        return None
+    classes = [part for part in parts if inspect.isclass(part) and part is not NoneType and part not in PLAIN]
+    if len(classes) > 1:
+        return _make_it(classes, value)
+    return " or ".join(fix for fix in found if fix)
+
+
+def _of_class(kind: type, value: object) -> str | None:
+    """Of a class: an instance; of a protocol: anything with its methods and attributes."""
+    if not getattr(kind, "_is_protocol", False):
+        if isinstance(value, kind):
+            return None
+        return _make_it([kind], value)
+    if inspect.isclass(value):
+        return f"make it with {call_of(value)}"
+    members = vars(kind)
+    methods = {name: held for name, held in members.items() if inspect.isfunction(held) and not name.startswith("_")}
+    lacking = [name for name in methods if not callable(getattr(value, name, None))]
+    if not lacking:
+        return None
+    if kind.__name__ in KINDS and not callable(value) and not any(hasattr(value, name) for name in methods):
+        return _make_it([kind], value)
+    lines = " and ".join(f"def {name}{inspect.signature(methods[name])}".replace("'", "") for name in lacking)
+    return f"is no {kind.__name__}: it has no {' and no '.join(lacking)}; add {lines}"
+
+
+def _make_it(kinds: list[Any], value: object) -> str:
+    """What to write instead of a value of another kind."""
+    if inspect.isclass(value) and issubclass(value, tuple(kinds)):
+        return f"is a class: make one with {call_of(value)}"
+    if inspect.isfunction(value) and _public(value.__name__) is value:
+        return f"is a function: call it, e.g. {call_of(value)}"
+    if _is_torch_optimizer(value):
+        return _for_torch_optimizer(kinds, value)
+    if isinstance(value, str) and (named := _named(kinds, value)):
+        return f"make it with {named}"
+    usual = [KINDS.get(kind.__name__) or call_of(kind, value) for kind in kinds]
+    if len(kinds) == 1 and kinds[0].__name__ == "Privacy" and isinstance(value, Real):
+        usual = [call_of(kinds[0], value)]
+    return f"make it with {' or '.join(usual)}"
+
+
+def _named(kinds: list[Any], word: str) -> str | None:
+    """The call that a word means, where an object of one of the kinds is wanted: `"fixed_size"` for `FixedSize`."""
+    plain = re.sub(r"[^a-z0-9]", "", word.lower())
+    for kind in kinds:
+        if meant := WORDS_FOR_KINDS.get(kind.__name__, {}).get(plain):
+            return meant
+        if kind.__name__.lower() == plain:
+            return call_of(kind)
+    for name in sys.modules["fedpriv"].__all__:
+        if re.sub(r"[^a-z0-9]", "", name.lower()) == plain:
+            found = _public(name)
+            if any(_makes(found, kind) for kind in kinds):
+                return call_of(found)
+    return None
+
+
+def _makes(found: Any, kind: Any) -> bool:  # noqa: ANN401 - whatever fedpriv exports
+    """Whether a public class or function gives an object of a kind."""
+    if inspect.isfunction(found):
+        return get_type_hints(found).get("return") is kind
+    if not inspect.isclass(found):
+        return False
+    if getattr(kind, "_is_protocol", False):
+        names = [name for name, held in vars(kind).items() if inspect.isfunction(held) and not name.startswith("_")]
+        return all(callable(getattr(found, name, None)) for name in names)
+    return issubclass(found, kind)
+
+
+def _is_torch_optimizer(value: object) -> bool:
+    return isinstance(value, torch.optim.Optimizer)
+
+
+def _for_torch_optimizer(kinds: list[Any], value: Any) -> str:  # noqa: ANN401 - torch's own
+    """What to write for an optimizer of torch: it updates one model in place, from gradients that no one noised."""
+    options = value.defaults
+    ours = TORCH_OPTIMIZERS.get(type(value).__name__, "fedpriv.Sgd()")
+    if options.get("momentum"):
+        ours = f"fedpriv.Momentum({options['momentum']})"
+    if any(kind.__name__ == "Strategy" for kind in kinds):
+        ours = f"fedpriv.fedavg(learning_rate={options.get('lr', 0.1)}, optimizer={ours})"
+    return f"is torch's, which updates one model in place: write {ours}"

@@ -1,0 +1,306 @@
+"""Turn names in a configuration into objects: registered names, or `package.module:Name`.
+
+Registered names are those of fedpriv and of installed packages. `package.module:Name` imports and runs any code, so the
+user must allow it outside the configuration: `--allow-plugins`, `FEDPRIV_ALLOW_PLUGINS=1` or `allow_plugins()`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import os
+import pkgutil
+import types
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from fedpriv.errors import ConfigError, FedprivError, in_short
+from fedpriv.settings.translations import nearest, suggestion
+
+T = TypeVar("T")
+OPT_IN = "FEDPRIV_ALLOW_PLUGINS"
+
+_allowed: ContextVar[bool] = ContextVar("allowed", default=False)
+
+
+@contextmanager
+def allow_plugins() -> Generator[None]:
+    """A context in which configurations may name `package.module:Name`, which imports and runs that code."""
+    token = _allowed.set(True)
+    try:
+        yield
+    finally:
+        _allowed.reset(token)
+
+
+def are_allowed() -> bool:
+    """Whether `package.module:Name` may be imported: inside `allow_plugins()`, or where FEDPRIV_ALLOW_PLUGINS is 1."""
+    return _allowed.get() or os.environ.get(OPT_IN) == "1"
+
+
+@dataclass(frozen=True)
+class RegistryEntry(Generic[T]):
+    """One row of a registry.
+
+    Args:
+        build: Makes the object from keyword options of simple types.
+        description: One line for `--help`.
+    """
+
+    build: Callable[..., T]
+    description: str
+
+
+R = TypeVar("R", bound=RegistryEntry[Any])
+
+
+class Registry(Mapping[str, R]):
+    """The names that one section of a configuration may use: fedpriv's first, then those of installed packages.
+
+    Args:
+        rows: fedpriv's names.
+        makes: Types of the objects. A builder must be one of these classes (or a subclass), or a function annotated to
+            return one; this is checked before it is called.
+        group: Group of entry points in which installed packages register builders; None allows no other packages.
+        row: Makes an entry from a builder and its description.
+    """
+
+    def __init__(
+        self,
+        rows: Mapping[str, R],
+        makes: tuple[type, ...],
+        group: str | None = None,
+        row: Callable[[Callable[..., Any], str], R] = RegistryEntry,
+    ) -> None:
+        self.makes, self._rows, self._group, self._row = makes, dict(rows), group, row
+
+    def __getitem__(self, name: str) -> R:
+        if name in self._rows:
+            return self._rows[name]
+        return self._load(self._installed()[name])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows or name in self._installed()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._rows, **self._installed()})
+
+    def __len__(self) -> int:
+        return len({**self._rows, **self._installed()})
+
+    def _installed(self) -> dict[str, EntryPoint]:
+        if self._group is None:
+            return {}
+        return {found.name: found for found in entry_points(group=self._group)}
+
+    def _load(self, point: EntryPoint) -> R:
+        if point.dist:
+            package = point.dist.name
+        else:
+            package = "an installed package"
+        try:
+            found = point.load()
+        except Exception as error:  # whatever the package raises
+            fix = f"of {package}: {in_short(error)}; mend or uninstall that package"
+            raise ConfigError(f"entry point {self._group}", point.name, fix) from error
+        builder = checked(found, self.makes, point.value, f"entry point {self._group}")
+        first_line = (inspect.getdoc(builder) or "").split("\n")[0]
+        return self._row(builder, f"{first_line or 'no description'} (of {package})")
+
+
+def resolve_object(reference: str, *, field: str = "plugin") -> Any:  # noqa: ANN401 - the user's object may be anything
+    """The object that `package.module:Name` names, for the setting `field`.
+
+    Raises:
+        ConfigError: plug-ins are not allowed, the reference has another form, the module is missing or broken, or it
+            has no such attribute (names the nearest ones).
+    """
+    module_name, colon, attribute = reference.partition(":")
+    if not (colon and module_name and attribute):
+        raise ConfigError(field, reference, "write it as 'package.module:Name'")
+    if not are_allowed():
+        fix = (
+            "is code that fedpriv does not know, and naming it runs it; if you trust it, add --allow-plugins "
+            f"(or set {OPT_IN}=1; in Python: with fedpriv.allow_plugins())"
+        )
+        raise ConfigError(field, reference, fix)
+    module = _import(module_name, reference, field)
+    if not hasattr(module, attribute):
+        hint = nearest(attribute, (name for name in vars(module) if not name.startswith("_")))
+        raise ConfigError(field, reference, f"module {module_name!r} has no {attribute!r}{hint}")
+    return getattr(module, attribute)
+
+
+def checked(found: object, makes: tuple[type, ...], reference: str, field: str) -> Callable[..., Any]:
+    """Return `found` if it is one of the classes `makes`, or a function annotated to return one; it is not called.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    wanted = " or ".join(kind.__name__ for kind in makes)
+    if inspect.isclass(found):
+        if _is_one(found, makes):
+            return found
+        raise ConfigError(field, reference, f"is a class, but no {wanted}: give one, or a function that returns one")
+    if not inspect.isfunction(found):
+        raise ConfigError(field, reference, f"is a {type(found).__name__}, not a class or function")
+    gives = _returns(found)
+    if gives and all(_is_one(kind, makes) for kind in gives):
+        return found
+    said = " or ".join(kind.__name__ for kind in gives) or "nothing that can be read"
+    fix = f"its annotation says that it returns {said}: it must be def {found.__name__}(...) -> {wanted}"
+    raise ConfigError(field, reference, fix)
+
+
+def find(reference: str, registry: Registry[R], field: str) -> Callable[..., Any]:
+    """The builder for `reference`: a name in `registry`, or `package.module:Name`.
+
+    Raises:
+        ConfigError: it is neither registered nor importable, or builds another type than the registry's.
+    """
+    if reference in registry:
+        return registry[reference].build
+    if ":" not in reference:
+        fix = f"unknown{nearest(reference, registry)} (your own: 'package.module:Name')"
+        raise ConfigError(field, reference, fix)
+    return checked(resolve_object(reference, field=field), registry.makes, reference, field)
+
+
+def function_of_round(reference: str, gives: type, field: str) -> Callable[[int], Any]:
+    """The function of the round number that `package.module:name` names, annotated to return the type `gives`.
+
+    Raises:
+        ConfigError: see `resolve_object` and `checked`, or it cannot be called with one number.
+    """
+    function = checked(resolve_object(reference, field=field), (gives,), reference, field)
+    try:
+        inspect.signature(function).bind(0)
+    except (TypeError, ValueError):
+        raise ConfigError(field, reference, "must take one argument, the number of the round from 0") from None
+    return function
+
+
+def build(
+    reference: str,
+    registry: Registry[R],
+    options: Mapping[str, object],
+    *,
+    field: str,
+    context: Mapping[str, object] | None = None,
+) -> Any:  # noqa: ANN401 - what the registry makes
+    """Build the object that `reference` names, from options that must fit its signature; see `find` and `call`."""
+    return call(find(reference, registry, field), reference, options, field=field, context=context)
+
+
+def call(
+    builder: Callable[..., T],
+    reference: str,
+    options: Mapping[str, object],
+    *,
+    field: str,
+    context: Mapping[str, object] | None = None,
+) -> T:
+    """Call a builder with the user's options.
+
+    Args:
+        builder: A class or function.
+        reference: Its name in error messages.
+        options: The user's options; each must be a parameter of the builder.
+        field: Dotted path of the setting, for error messages.
+        context: Further values (such as the number of classes), passed if the builder has parameters of these names.
+
+    Raises:
+        ConfigError: an option is unknown or missing, or the builder fails.
+    """
+    arguments = _arguments(builder, reference, options, context or {}, field)
+    try:
+        return builder(**arguments)
+    except FedprivError:
+        raise
+    except Exception as error:  # whatever a user's builder raises, or torch where an option is absurd
+        fix = f"cannot be made of these options ({in_short(error)})"
+        raise ConfigError(field, reference, fix) from error
+
+
+def _is_one(found: type, makes: tuple[type, ...]) -> bool:
+    protocols = [kind for kind in makes if getattr(kind, "_is_protocol", False)]
+    others = tuple(kind for kind in makes if kind not in protocols)
+    return issubclass(found, others) or any(_has_methods(found, kind) for kind in protocols)
+
+
+def _has_methods(found: type, protocol: type) -> bool:
+    """The methods alone, for attributes may be set when an object is made."""
+    asked = [name for name, value in vars(protocol).items() if inspect.isfunction(value) and not name.startswith("_")]
+    return all(callable(getattr(found, name, None)) for name in asked)
+
+
+def _returns(function: types.FunctionType) -> list[type]:
+    """The classes of the return annotation; none if it has none, or one that cannot be read."""
+    try:
+        said = get_type_hints(function).get("return")
+    except Exception:  # annotations may hold any expression
+        return []
+    if get_origin(said) in (Union, types.UnionType):
+        parts = get_args(said)
+    else:
+        parts = (said,)
+    kinds = [get_origin(part) or part for part in parts]
+    classes = [kind for kind in kinds if inspect.isclass(kind)]
+    if len(classes) == len(kinds):
+        return classes
+    return []
+
+
+def _import(module_name: str, reference: str, field: str) -> object:
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or module_name
+        if not f"{module_name}.".startswith(f"{missing}."):
+            raise ConfigError(field, reference, f"module {module_name!r} imports {missing!r}: install it") from error
+        fix = f"no module {missing!r}{nearest(missing, _siblings(missing))} (is its folder on PYTHONPATH?)"
+        raise ConfigError(field, reference, fix) from error
+    except Exception as error:
+        fix = f"importing {module_name!r} failed with {in_short(error)}"
+        raise ConfigError(field, reference, fix) from error
+
+
+def _siblings(module_name: str) -> list[str]:
+    """Importable modules beside `module_name` that have nearly its name."""
+    parent, _, _ = module_name.rpartition(".")
+    if parent:
+        paths = getattr(importlib.import_module(parent), "__path__", [])
+    else:
+        paths = None
+    names = [f"{parent}.{found.name}" if parent else found.name for found in pkgutil.iter_modules(paths)]
+    return difflib.get_close_matches(module_name, names, n=3)
+
+
+def _arguments(
+    builder: Callable[..., object],
+    reference: str,
+    options: Mapping[str, object],
+    context: Mapping[str, object],
+    field: str,
+) -> dict[str, object]:
+    try:
+        parameters = inspect.signature(builder).parameters
+    except ValueError:  # a few builtins have no signature
+        return dict(options)
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return {**context, **options}
+    for name, value in options.items():
+        if name not in parameters:
+            known = [known for known in parameters if known not in (context or {})]
+            raise ConfigError(f"{field}.{name}", value, suggestion(name, value, known, "python"))
+    arguments = {**{name: context[name] for name in parameters if name in context}, **options}
+    for name, parameter in parameters.items():
+        required = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL
+        if required and name not in arguments:
+            raise ConfigError(f"{field}.{name}", None, f"{reference} needs this option")
+    return arguments
