@@ -51,6 +51,7 @@ from .runs.results import Result, RoundReport
 from .runs.total import total
 from .runs.train import train
 from .runs.training import Training
+from .settings.plugins import allow_plugins
 from .strategies.adaptive_clipping import adaptive_clipping
 from .strategies.admm import BallSet, BoxSet, OutputNoise, Prox, Trust, inexact_admm
 from .strategies.augmented_lagrangian import proximal_al
