@@ -20,6 +20,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from fedpriv.errors import ConfigError, FedprivError, in_short
+from fedpriv.settings import checks
 from fedpriv.settings.translations import nearest, suggestion
 
 T = TypeVar("T")
@@ -28,6 +29,7 @@ OPT_IN = "FEDPRIV_ALLOW_PLUGINS"
 _allowed: ContextVar[bool] = ContextVar("allowed", default=False)
 
 
+@checks.checked("")
 @contextmanager
 def allow_plugins() -> Generator[None]:
     """A context in which configurations may name `package.module:Name`, which imports and runs that code."""
