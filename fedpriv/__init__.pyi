@@ -34,6 +34,7 @@ from .privacy.mechanisms import Gaussian, Laplace
 from .privacy.pairwise import Pairwise
 from .privacy.schedules import Custom, Geometric, Uniform
 from .privacy.settings import (
+    Allocation,
     Central,
     Cyclic,
     FixedSize,
@@ -51,7 +52,6 @@ from .runs.results import Result, RoundReport
 from .runs.total import total
 from .runs.train import train
 from .runs.training import Training
-from .settings.plugins import allow_plugins
 from .strategies.adaptive_clipping import adaptive_clipping
 from .strategies.admm import BallSet, BoxSet, OutputNoise, Prox, Trust, inexact_admm
 from .strategies.augmented_lagrangian import proximal_al
@@ -77,6 +77,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "Affine",
+    "Allocation",
     "AnchorBudget",
     "Augmentation",
     "Averaged",

@@ -21,7 +21,12 @@ from fedpriv.settings import plugins
 from fedpriv.settings.checks import Fraction, PositiveOrInfinite
 
 SAMPLING = by_key(
-    "full", settings.FullBatch(), poisson=settings.Poisson, fixed_size=settings.FixedSize, cyclic=settings.Cyclic
+    "full",
+    settings.FullBatch(),
+    poisson=settings.Poisson,
+    allocation=settings.Allocation,
+    fixed_size=settings.FixedSize,
+    cyclic=settings.Cyclic,
 )
 
 _FOR = {"iterate": "for"}  # no name of Python's

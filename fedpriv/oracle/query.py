@@ -14,7 +14,7 @@ from torch import Tensor
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.release import ReleaseScheme, release_scheme
-from fedpriv.privacy.settings import Cyclic, FixedSize, Poisson, Privacy, Sampling
+from fedpriv.privacy.settings import Allocation, Cyclic, FixedSize, Poisson, Privacy, Sampling
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,8 @@ class QueryBuilder:
             return sizes * sampling.rate
         if isinstance(sampling, Cyclic):
             return sizes * sampling.rate / sampling.blocks
+        if isinstance(sampling, Allocation):
+            return sizes / sampling.batches
         if isinstance(sampling, FixedSize):
             return sizes.clamp_max(sampling.size)
         return sizes

@@ -7,13 +7,14 @@ from itertools import pairwise
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.index_batches import IndexBatches
 from fedpriv.clients.population import Population
-from fedpriv.privacy.settings import Cyclic, FixedSize, FullBatch, Poisson, Sampling
-from fedpriv.randomness.keystream import below, order_of
+from fedpriv.privacy.settings import Allocation, Cyclic, FixedSize, FullBatch, Poisson, Sampling
+from fedpriv.randomness.keystream import below, order_of, uniform_below
 from fedpriv.randomness.streams import Randomness
 
 
@@ -89,13 +90,15 @@ class BatchSampler:
         """Which slot of every client's examples is this round's batch."""
         return self._round % sampling.blocks
 
-    def _chosen(self, sampling: Poisson | FixedSize | Cyclic, index: int, rows: Tensor) -> IndexBatches:
+    def _chosen(self, sampling: Poisson | FixedSize | Cyclic | Allocation, index: int, rows: Tensor) -> IndexBatches:
         """Each client's draws have a random stream of their own."""
         sizes, clients = self._population.counts[rows].numpy(), self._population.part.ids[rows]
         if isinstance(sampling, Cyclic) and sampling.rate == 1:
             return IndexBatches.listed(
                 [np.arange(self.slot(sampling), size, sampling.blocks) for size in sizes.tolist()]
             )
+        if isinstance(sampling, Allocation):
+            return self._allocated(sampling.batches, index, clients.tolist(), sizes)
         words = self._randomness.first_words("batch", self._round, index, clients.tolist(), sizes.tolist())
         if isinstance(sampling, Poisson):
             return IndexBatches.marked(sizes, below(words, sampling.rate))
@@ -105,3 +108,13 @@ class BatchSampler:
             return IndexBatches.marked(sizes, in_slot & below(words, sampling.rate))
         ends = sizes.cumsum().tolist()
         return IndexBatches.listed([order_of(words[a:b])[: sampling.size] for a, b in pairwise([0, *ends])])
+
+    def _allocated(self, batches: int, index: int, clients: Sequence[int], sizes: NDArray[np.int64]) -> IndexBatches:
+        """The examples whose batch of the epoch is that of the round.
+
+        The stream has the name of the epoch, not of the round: each round of the epoch draws the same assignment again,
+        also after a resume. Every answer of a round, and every epoch, has an assignment of its own.
+        """
+        epoch, batch = divmod(self._round, batches)
+        words = self._randomness.first_words("allocation", epoch, index, clients, sizes.tolist())
+        return IndexBatches.marked(sizes, uniform_below(words, batches) == batch)

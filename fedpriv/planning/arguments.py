@@ -12,7 +12,7 @@ from fedpriv.clients.client import Client
 from fedpriv.clients.client_set import as_client_set
 from fedpriv.errors import ConfigError
 from fedpriv.network.local import Star
-from fedpriv.privacy.settings import Cyclic, FixedSize, Poisson, Privacy
+from fedpriv.privacy.settings import Allocation, Cyclic, FixedSize, Poisson, Privacy
 from fedpriv.settings.translations import TERMS
 from fedpriv.strategies.base import Strategy
 
@@ -51,6 +51,8 @@ def _for_epochs(epochs: float, size: float | None, given: Mapping[str, object]) 
     sampling, part = privacy.sampling, 1.0
     if isinstance(sampling, Poisson):
         part = sampling.rate
+    elif isinstance(sampling, Allocation):
+        part = 1 / sampling.batches
     elif isinstance(sampling, Cyclic):
         part = sampling.rate / sampling.blocks
     elif isinstance(sampling, FixedSize):

@@ -32,7 +32,7 @@ from fedpriv.privacy.mechanisms import Gaussian
 from fedpriv.privacy.pairwise import Pairwise
 from fedpriv.privacy.record import PerClient, SamplingName
 from fedpriv.privacy.schedules import Uniform
-from fedpriv.privacy.settings import Cyclic, FixedSize, Poisson, Privacy, Sampling
+from fedpriv.privacy.settings import Allocation, Cyclic, FixedSize, Poisson, Privacy, Sampling
 from fedpriv.randomness.streams import Randomness
 from fedpriv.settings.checks import Count, checked
 from fedpriv.strategies.base import Strategy
@@ -293,6 +293,8 @@ def _batches(sampling: Sampling, fewest: int) -> str:
         else:
             drawn = ""
         return f"{sampling.blocks} fixed slots of each client's examples, one a round in turn (cyclic){drawn}"
+    if isinstance(sampling, Allocation):
+        return f"each example in one of {sampling.batches} batches of an epoch, drawn in secret (random allocation)"
     if sampling == FixedSize(1):
         return "exactly one example, uniformly, as Liu, Johansson and Shi draw it; priced as without replacement"
     if isinstance(sampling, FixedSize):
@@ -331,6 +333,8 @@ def _if_hidden(plan: Plan, active_fraction: float) -> float | None:
     if active_fraction == 1 or not plan.privacy.private or units != {"sample"}:
         return None
     if isinstance(plan.privacy.trust, Pairwise):  # who takes part decides how well they hide each other
+        return None
+    if any(record.sampling == "allocation" for record in plan.records):  # no price is known for both together
         return None
     firsts = {(record.round, record.index): record for record in plan.records}
     # a round without anyone has no rates of its own

@@ -15,7 +15,17 @@ from fedpriv.planning.notebook_display import aligned
 from fedpriv.planning.plan import Plan, RunSketch
 from fedpriv.privacy.correlated import INDEPENDENT, CorrelatedNoise, inverse
 from fedpriv.privacy.matrices import BLT, BSR, Banded
-from fedpriv.privacy.settings import Central, Cyclic, FixedSize, FullBatch, Independent, Noise, Poisson, Privacy
+from fedpriv.privacy.settings import (
+    Allocation,
+    Central,
+    Cyclic,
+    FixedSize,
+    FullBatch,
+    Independent,
+    Noise,
+    Poisson,
+    Privacy,
+)
 from fedpriv.randomness.streams import Randomness
 
 Array = NDArray[np.float64]
@@ -118,6 +128,8 @@ def _blocks(draft: RunSketch) -> int:
             return round(blocks / rate)
         case Poisson(rate):
             return round(1 / rate)
+        case Allocation(batches):
+            return batches
         case FixedSize(size):
             return max(round(min(draft.outline.sizes) / size), 1)
         case _:

@@ -80,6 +80,8 @@ def amplification(records: Sequence[Record], n_clients: int) -> str:
         rate, what = max(rates, default=1.0), "clients" if record.unit == "client" else "examples"
         if record.sampling == "poisson":
             found[f"{what} drawn in secret, each with probability {rate:.3g}"] = None
+        elif record.sampling == "allocation":
+            found[f"each of the {what} in one of {record.batches} batches of an epoch, in secret"] = None
         elif record.sampling == "without_replacement":
             found[f"batches of fixed size drawn in secret, {rate:.3g} of a client's {what}"] = None
     if any(record.clients is not None and len(record.clients) < n_clients for record in records):

@@ -34,7 +34,7 @@ _RESTORE = "restore its newest copy"
 _STRICT = ConfigDict(extra="forbid", strict=True)
 _Text = Annotated[str, Field(max_length=1000)]
 _Law = Literal["gaussian", "laplace", "zcdp", "none"]
-_Selection = Literal["full", "poisson", "poisson_replace", "amplified"]
+_Selection = Literal["full", "poisson", "poisson_replace", "amplified", "allocation", "allocation_replace"]
 _Noise = Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
 _Rate = Annotated[float, Field(ge=0, le=1)]
 _Count = Annotated[int, Field(ge=1)]

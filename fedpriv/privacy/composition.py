@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.accounting import bounds
 from fedpriv.privacy.accounting.accountant import check_target
-from fedpriv.privacy.accounting.events import History, PrivacyCost, cost_of, histories
+from fedpriv.privacy.accounting.epochs import costs_of
+from fedpriv.privacy.accounting.events import History, PrivacyCost, histories
 from fedpriv.privacy.accounting.groups import of_group
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.record import PerClient, Record, Relation, Unit
@@ -183,9 +184,11 @@ def charges_of(
         group: Number of the run's own units that change together, or one number for each client.
     """
     counted: Counter[PrivacyCost] = Counter()
+    promised = list[Record]()
     for record in records:
         told = record if group == 1 else in_any_slot(record)
-        counted[cost_of(as_promised(told, promise), run.n_clients)] += 1
+        promised.append(as_promised(told, promise))
+    counted.update(costs_of(promised, run.n_clients))
     if group == 1:
         return counted
     alone = {(record.unit, record.trust.partition("+")[0]) for record in run.records} == {("client", "local")}

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from pydantic import TypeAdapter
 from pydantic_core import from_json, to_json
 
-from fedpriv.errors import check_choice
+from fedpriv.errors import ConfigError, check_choice
 from fedpriv.privacy import packing
 from fedpriv.privacy.clipping import NormName
 from fedpriv.privacy.correlated import CorrelatedNoise, Factor
@@ -18,7 +18,7 @@ from fedpriv.privacy.pairwise import Edges, Pairs, name_of
 
 NoiseDistributionName = Literal["gaussian", "laplace"]
 MechanismName = Literal[NoiseDistributionName, "none"]
-SamplingName = Literal["full", "poisson", "without_replacement"]
+SamplingName = Literal["full", "poisson", "without_replacement", "allocation"]
 Unit = Literal["sample", "client"]
 Relation = Literal["replace_one", "add_remove"]
 PerClient = float | tuple[float, ...]
@@ -33,7 +33,7 @@ _WORDS = {
 
 _PAIRS = {"ratio", "colluders", "secrets"}
 _TIME = {"factor", "separation", "slot"}
-_BRIEF = ("pairs", "time")  # written only where there is something to say
+_BRIEF = ("pairs", "time", "batches")  # written only where there is something to say
 Packing = Callable[[Any], object]
 _PACKED: dict[str, Packing] = {
     "clients": packing.packed_clients,
@@ -67,7 +67,8 @@ class Record:
             sensitivity is C (add_remove) or 2C (replace_one). One number, or one for each of `clients`. With `pairs`
             this is the noise of a client's own alone: its price also follows from `pairs` and who took part.
         sampling: How the units behind the answer were drawn.
-        rate: Probability (poisson) or fraction (without_replacement) with which a unit is drawn; 1 when full.
+        rate: Probability (poisson, allocation) or fraction (without_replacement) with which a unit is drawn; 1 when
+            full.
         unit: What is protected: one example (`"sample"`) or one client's data (`"client"`).
         relation: Which data sets count as neighbours.
         shared: Further exact numbers about the data that count as known, as printed.
@@ -78,6 +79,8 @@ class Record:
         pairs: Noise that cancels between pairs of those who answered; None without any.
         time: How the noise is correlated with that of the rounds before; None if it is not. The price then holds for
             all rounds so far together, and `noise_multiplier` is s over sensitivity (`fedpriv.privacy.correlated`).
+        batches: Batches of an epoch of random allocation; round r belongs to epoch `r // batches`. None for every other
+            sampling. The price is that of the whole epoch, charged once (`fedpriv.privacy.accounting.epochs`).
     """
 
     round: int
@@ -99,11 +102,15 @@ class Record:
     attempt: int = 0
     pairs: Pairs | None = None
     time: CorrelatedNoise | None = None
+    batches: int | None = None
 
     def __post_init__(self) -> None:
         # a word that nobody knows would be priced as if it were some other one
         for name, words in _WORDS.items():
             check_choice(f"record.{name}", getattr(self, name), *words)
+        if (self.sampling == "allocation") != (self.batches is not None) or (self.batches or 2) < 2:
+            fix = "random allocation has at least 2 batches, and no other sampling has any"
+            raise ConfigError("record.batches", self.batches, fix)
 
     def to_json(self) -> str:
         """One line of JSON, in which a digest stands for the pairs that share a secret, and one for the matrix."""
@@ -112,6 +119,8 @@ class Record:
             told["pairs"] = {name: getattr(self.pairs, name) for name in sorted(_PAIRS)}
         if self.time is not None:
             told["time"] = {**vars(self.time), "factor": self.time.factor.name}
+        if self.batches is not None:
+            told["batches"] = self.batches
         return json.dumps(told, separators=(",", ":"), allow_nan=False)
 
     @staticmethod

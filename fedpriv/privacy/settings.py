@@ -69,7 +69,28 @@ class Cyclic:
     rate: Probability = 1.0
 
 
-Sampling = FullBatch | Poisson | FixedSize | Cyclic
+@checked("privacy.sampling")
+@dataclass(frozen=True)
+class Allocation:
+    """Random allocation: in each epoch every example is in exactly one of `batches` batches, drawn uniformly,
+    independently of the others and in secret; batch `t mod batches` is that of round t.
+
+    It is what shuffled epochs mean, with a price: below that of `Poisson(1 / batches)` for as many rounds, since no
+    example is drawn twice in an epoch. Sizes of batches vary and are secret. A round with several answers has a batch
+    for each, from draws of their own. The whole price of an epoch is charged with its first answer; an epoch that ends
+    early costs no less. Needs Gaussian noise. For `unit="client"` it costs what full batches cost.
+
+    Args:
+        batches: Batches of an epoch, from 2 to 1 000 000.
+
+    Source: Chua, Ghazi, Harrison, Leeman, Kamath, Kumar, Manurangsi, Sinha, Zhang 2025 (balls and bins); Feldman,
+    Shenfeld 2025 (random allocation).
+    """
+
+    batches: Annotated[int, Bound("must be a whole number of batches from 2 to 1000000", 2, 1e6, "[]")]
+
+
+Sampling = FullBatch | Poisson | FixedSize | Cyclic | Allocation
 
 
 @checked("privacy.noise")
@@ -201,7 +222,8 @@ class Privacy:
             sends (needs `unit="client"`), or nowhere: `"none"` (no privacy).
         trust: Who is trusted: `Local()`, `SecureAggregation(min_honest)` or `Central(cohort_rate)`; or nobody, with
             noise that cancels between pairs of clients: `Pairwise(colluders, ratio)`.
-        sampling: How batches are drawn: `FullBatch()`, `Poisson(rate)` or `FixedSize(size)`.
+        sampling: How batches are drawn: `FullBatch()`, `Poisson(rate)`, `Allocation(batches)`, `FixedSize(size)` or
+            `Cyclic(blocks, rate)`.
         schedule: How the budget is shared over rounds.
         published: Use a paper's noise instead, to reproduce the paper. Not private.
         statistics: Bound and budget of constraint values, for strategies that ask for them.
@@ -250,6 +272,9 @@ class Privacy:
                 "fixed_size",
                 "has no sound add/remove price: no bound on its epsilon is known; use replace_one or poisson",
             )
+        if isinstance(self.sampling, Allocation) and self.private and self.mechanism.name != "gaussian":
+            fix = "no price is known for other noise than Gaussian; use mechanism: gaussian, or poisson batches"
+            raise ConfigError("privacy.sampling", "allocation", fix)
         self._check_cohort()
         if not self.private and not isinstance(self.noise, Independent):
             raise ConfigError("privacy.noise", str(self.noise), "the run adds no private noise; leave it out")
@@ -320,7 +345,10 @@ class Privacy:
     @property
     def hides_round_size(self) -> bool:
         """Whether the number of examples or clients in a round is secret, so that the time it takes must be too."""
-        drawn = isinstance(self.sampling, Poisson | Cyclic) and self.sampling.rate < 1
+        if isinstance(self.sampling, Allocation):
+            drawn = True
+        else:
+            drawn = isinstance(self.sampling, Poisson | Cyclic) and self.sampling.rate < 1
         return self.private and (drawn or self.cohort_rate < 1)
 
     @property

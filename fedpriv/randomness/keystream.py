@@ -96,6 +96,12 @@ def below(words: NDArray[np.int64], rate: float) -> NDArray[np.bool_]:
     return _upper(words) < np.uint64(math.ceil(rate * 2**53))
 
 
+def uniform_below(words: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+    """For each word, a whole number from 0 to `n - 1`, uniform up to a relative `n / 2**53`; `n` is at most `2**20`."""
+    high, low = np.divmod(_upper(words), np.uint64(2**26))  # 27 and 26 bits: no product overflows
+    return ((high * np.uint64(n) + low * np.uint64(n) // np.uint64(2**26)) >> np.uint64(27)).astype(np.int64)
+
+
 def order_of(words: NDArray[np.int64]) -> NDArray[np.int64]:
     """The random order of `0..x-1` that x words give."""
     return words.argsort(kind="stable")

@@ -22,7 +22,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.randomness.keystream import Keystream
 
 PublicPurpose = Literal["init", "cohort", "topology"]
-SecretPurpose = Literal["batch", "noise", "local", "secret_cohort", "digest", "spread", "views", "score"]
+SecretPurpose = Literal["batch", "allocation", "noise", "local", "secret_cohort", "digest", "spread", "views", "score"]
 _PUBLIC = ("init", "cohort", "topology")
 
 

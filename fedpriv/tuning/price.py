@@ -12,7 +12,8 @@ from fedpriv.config.building import planned
 from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError
 from fedpriv.planning.plan import Plan
 from fedpriv.privacy.accounting import search
-from fedpriv.privacy.accounting.events import PrivacyCost, cost_of, histories
+from fedpriv.privacy.accounting.epochs import costs_of
+from fedpriv.privacy.accounting.events import PrivacyCost, histories
 from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
 from fedpriv.privacy.composition import RunCost, compose
 from fedpriv.privacy.record import Record
@@ -101,7 +102,7 @@ def reservation(settings: SearchSettings, plans: Sequence[Plan], data: str | Non
 
 def charges_of(records: Sequence[Record], n_clients: int) -> Counter[PrivacyCost]:
     """What records cost, whatever their order."""
-    return Counter(cost_of(record, n_clients) for record in records)
+    return Counter(costs_of(records, n_clients))
 
 
 def check_alike(plan: Plan, first: Plan, chosen: Mapping[str, object]) -> None:

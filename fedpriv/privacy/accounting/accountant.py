@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -71,6 +71,10 @@ class Accountant:
                 correlated with that of rounds that are missing.
         """
         return self._composition.check(record)
+
+    def costs_of(self, coming: Iterable[Record]) -> list[PrivacyCost]:
+        """What each of several coming releases would add, which are not counted."""
+        return self._composition.costs_of(coming)
 
     def count(self, record: Record) -> None:
         """Count a release.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from fedpriv.privacy.accounting import gaussian, rdp
 from fedpriv.privacy.accounting.events import Event, History, covers
 
 BOUNDS = ("pure", "rdp", "gaussian", "pld")
 _SLOW = "pld"
+_FINE_NOISE = 2.0**16  # steps of the noise of random allocation in a factor of 2
 _GROUPS_TO, _FINITE = 200.0, 1e300  # beyond, a group's distribution is slow, and its epsilon of no use either way
 MOST_TIGHT = 64  # histories that get a privacy loss distribution; the others keep the quick bound, also an upper bound
 
@@ -25,14 +27,32 @@ def quick(history: History, delta: float) -> dict[str, float]:
     if all(event.composes_exactly for event in paid):
         mu2 = sum(count / event.noise**2 for event, count in paid.items())
         bounds["gaussian"] = gaussian.epsilon_of(math.sqrt(mu2), delta)
+    if len(paid) == 1 and delta > 0:
+        ((event, count),) = paid.items()
+        if event.is_epoch:
+            bounds[_SLOW] = _of_epochs(event, count, delta)
     return bounds
+
+
+@lru_cache(maxsize=1024)
+def _of_epochs(event: Event, count: int, delta: float) -> float:
+    """Epsilon of equal epochs of random allocation.
+
+    The noise is rounded down a little: in a bound that refines itself its last bits would show.
+    """
+    from fedpriv.privacy.accounting import allocation
+
+    noise = 2.0 ** (math.floor(math.log2(event.noise) * _FINE_NOISE) / _FINE_NOISE)
+    if event.selection == "allocation":
+        return allocation.epsilon_bounds(event.batches, noise, count, delta).upper
+    return allocation.replace_epsilon(event.batches, 2 * noise, count, delta)
 
 
 def tight(history: History, delta: float) -> dict[str, float]:
     """Epsilon by each bound that may be the smallest, by name, privacy loss distributions included."""
     bounds = quick(history, delta)
     hopeless = min(bounds.values()) > (_GROUPS_TO if any(event.group > 1 for event in history) else _FINITE)
-    if not hopeless and "gaussian" not in bounds:
+    if not hopeless and "gaussian" not in bounds and _SLOW not in bounds:
         from fedpriv.privacy.accounting import pld
 
         bounds["pld"] = pld.epsilon(history, delta)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.accounting import bounds, gaussian
 from fedpriv.privacy.accounting.accountant import check_target
-from fedpriv.privacy.accounting.events import Event, History, PrivacyCost, bucketed, cost_of, histories
+from fedpriv.privacy.accounting.epochs import costs_of
+from fedpriv.privacy.accounting.events import Event, History, PrivacyCost, bucketed, histories
 
 if TYPE_CHECKING:
     from fedpriv.privacy.record import Record
@@ -49,7 +50,7 @@ def calibrate(plan: Sequence[Record], n_clients: int, epsilon: float, delta: flo
     check_target(n_clients, delta, epsilon)
     if len({(record.unit, record.relation) for record in plan}) > 1:
         raise PrivacyError("the plan protects different units or relations: plan and account them separately")
-    paid = [_noisy(history) for _, history in histories(Counter(cost_of(r, n_clients) for r in plan), n_clients)]
+    paid = [_noisy(history) for _, history in histories(Counter(costs_of(plan, n_clients)), n_clients)]
     paid = [history for history in paid if history]
     _check_reachable(paid, delta)
     if not paid:
@@ -97,8 +98,8 @@ def calibrate_rest(
     check_target(n_clients, delta, epsilon)
     if len({(record.unit, record.relation) for record in (*spent, *plan)}) > 1:
         raise PrivacyError("what was released and what is planned protect different units or relations")
-    before = Counter(cost_of(record, n_clients) for record in spent)
-    coming = Counter(cost_of(record, n_clients) for record in plan)
+    before = Counter(costs_of(spent, n_clients))
+    coming = Counter(costs_of(plan, n_clients))
     goal = epsilon * (1 - _MARGIN)
 
     def together(factor: float) -> float:

@@ -14,6 +14,8 @@ poisson, Gaussian      ``(1-q) N(0) + q N(1)``       ``(1-q) N(0) + q N(1)`` aga
 poisson, Laplace       the same with Laplace         amplified: ``delta(log(1 + q (e^eps - 1))) = q delta_s(eps)``
 without_replacement    refused: no bound is known    amplified (Balle, Barthe, Gaboardi 2018, theorem 8 and joint
                        that ignores the set's size   convexity)
+allocation, Gaussian   a whole epoch: ``mean_i N(    a whole epoch: ``mean_i N(e_i)`` against ``mean_i N(-e_i)``,
+                       e_i)`` against ``N(0)``       deviation 2s (docs/design/0010-allocation.md)
 =====================  ============================  ==========================================================
 
 Where pairs of clients add noise that cancels, s is the effective one, computed from the record (`accounting.pairwise`).
@@ -39,17 +41,17 @@ if TYPE_CHECKING:
     from fedpriv.privacy.record import NoiseDistributionName, Record
 
     Law = Literal[NoiseDistributionName, "zcdp", "none"]
-Selection = Literal["full", "poisson", "poisson_replace", "amplified"]
+Selection = Literal["full", "poisson", "poisson_replace", "amplified", "allocation", "allocation_replace"]
 
 
 class Event(NamedTuple):
-    """One noisy answer, as it concerns one client.
+    """One noisy answer, as it concerns one client; with random allocation a whole epoch of answers.
 
     Attributes:
         law: Law of the noise; ``"zcdp"`` is Laplace under an l2 clip, ``"none"`` an exact answer.
         noise: Noise scale over sensitivity.
         selection: How the client's examples (or the client) were sampled; see the table of this module.
-        rate: Sampling rate in (0, 1]; 1 when ``selection`` is full.
+        rate: Sampling rate in (0, 1]; 1 when ``selection`` is full. Of random allocation, 1 over the batches.
         group: How many units are protected together, each drawn by itself with ``rate``; see `accounting.groups`.
     """
 
@@ -65,6 +67,16 @@ class Event(NamedTuple):
         return self.law == "gaussian" and self.selection == "full"
 
     @property
+    def is_epoch(self) -> bool:
+        """Whether the event is a whole epoch of random allocation."""
+        return self.selection in ("allocation", "allocation_replace")
+
+    @property
+    def batches(self) -> int:
+        """Number of batches of an epoch of random allocation."""
+        return round(1 / self.rate)
+
+    @property
     def shift(self) -> float:
         """Largest change of the answer over its noise scale."""
         return self.group / self.noise
@@ -78,6 +90,7 @@ class Event(NamedTuple):
 
 
 EXACT = Event("none", 0.0)
+FREE = Event("gaussian", math.inf)
 History = Mapping[Event, int]
 MOST_LEVELS = 250
 _WIDEST_CELL = 1.0  # in the logarithm of the noise
@@ -99,6 +112,8 @@ class PrivacyCost:
 def cost_of(record: Record, n_clients: int) -> PrivacyCost:
     """Reduce a record to whom it concerns and what it costs them.
 
+    A record of random allocation costs its whole epoch here, and concerns all clients; `epochs` charges an epoch once.
+
     Raises:
         ConfigError: a field is out of range, names a client that does not exist, or is a kind of sampling for which no
             sound bound is known.
@@ -116,7 +131,14 @@ def cost_of(record: Record, n_clients: int) -> PrivacyCost:
     rates = _each(record.rate, "record.rate", count)
     pairs = zip(noises * (len(rates) // len(noises) or 1), rates * (len(noises) // len(rates) or 1), strict=True)
     events = tuple(_event(record, noise, rate) for noise, rate in pairs)
-    return PrivacyCost(clients, events[:1] if len(set(events)) == 1 else events)
+    if len(set(events)) == 1:
+        events = events[:1]
+    if record.batches is not None and clients is not None:
+        if len(events) > 1:
+            fix = "with random allocation and noise of several sizes all clients take part in every round"
+            raise ConfigError("record.clients", clients, fix)
+        clients = None  # whoever takes part later in the epoch is charged with its first answer
+    return PrivacyCost(clients, events)
 
 
 def _effective(record: Record, noises: tuple[float, ...], n_clients: int) -> tuple[float, ...]:
@@ -162,8 +184,13 @@ def _event(record: Record, noise: float, rate: float) -> Event:
         raise ConfigError("record.noise_multiplier", noise, "noise over sensitivity must be 0 or more")
     if not 0 <= rate <= 1:
         raise ConfigError("record.rate", rate, "a sampling rate lies between 0 and 1")
+    if record.batches is not None and rate != 1 / record.batches:
+        raise ConfigError("record.rate", rate, f"the rate of {record.batches} batches is {1 / record.batches}")
     if noise == 0:
         return EXACT
+    if record.sampling == "allocation" and record.mechanism != "gaussian":
+        fix = "random allocation has a price for Gaussian noise only"
+        raise ConfigError("record.mechanism", record.mechanism, fix)
     if record.mechanism == "laplace" and record.norm == "l2":
         law: Law = "zcdp"
     else:
@@ -182,6 +209,10 @@ def _selection(record: Record, law: Law) -> Selection:
             record.sampling,
             "a batch of fixed size has no sound bound under add_remove: account it as replace_one, or sample poisson",
         )
+    if record.sampling == "allocation":
+        if record.relation == "add_remove":
+            return "allocation"
+        return "allocation_replace"
     if record.sampling == "without_replacement" or law == "zcdp":
         return "amplified"
     if record.relation == "add_remove":

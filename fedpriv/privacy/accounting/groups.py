@@ -7,6 +7,8 @@ not sampled                 k times the shift, exactly
 Poisson-sampled, Gaussian   the number of drawn units is binomial (`accounting.mixtures`), exactly
 Poisson-sampled, Laplace,   k times the shift, drawn with the probability that any unit is: at most that, by joint
 ``add_remove``              convexity, and because a smaller shift costs less
+an epoch of random          k times the shift of one unsampled answer: all k in one batch, with all batches known
+allocation
 all others                  k times the shift, drawn with probability ``min(1, k q)``, for the same reasons
 ==========================  ============================================================================================
 
@@ -32,6 +34,8 @@ def of_group(event: Event, k: int) -> Event:
         return event
     if event.selection == "full":
         return event._replace(noise=event.noise / k)
+    if event.is_epoch:  # with all batches known: members of one batch move its answer by k, those of several by less
+        return Event(event.law, event.noise / k)
     if event.selection != "amplified" and event.law == "gaussian":
         return event._replace(group=k)
     any_drawn = min(1.0, k * event.rate)

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fedpriv.privacy.accounting import bounds
-from fedpriv.privacy.accounting.events import PrivacyCost, cost_of, histories
+from fedpriv.privacy.accounting.epochs import costs_of
+from fedpriv.privacy.accounting.events import PrivacyCost, histories
 
 if TYPE_CHECKING:
     from fedpriv.privacy.record import Record
@@ -32,8 +33,9 @@ class Milestones:
     def __init__(self, plan: Iterable[Record], n_clients: int, delta: float) -> None:
         self._n_clients, self._delta = n_clients, delta
         self._by_round = dict[int, Counter[PrivacyCost]]()
-        for record in plan:
-            self._by_round.setdefault(record.round, Counter())[cost_of(record, n_clients)] += 1
+        records = list(plan)
+        for record, cost in zip(records, costs_of(records, n_clients), strict=True):
+            self._by_round.setdefault(record.round, Counter())[cost] += 1
         self._rounds = max(self._by_round, default=-1) + 1
         levels = {event for costs in self._by_round.values() for cost in costs for event in cost.events}
         count = max(_FEWEST_MARKS, min(_MARKS, _LEVELS_AT_ALL_MARKS // max(1, len(levels))))

@@ -37,7 +37,10 @@ class UnplannedRelease(PrivacyError):
 
 @dataclass(frozen=True, eq=False)
 class _Slot:
-    """One release of a plan: its position in the plan, its record and its cost."""
+    """One release of a plan: its position in the plan, its record and its cost by itself.
+
+    With random allocation that is the cost of its whole epoch, whichever of the epoch's releases comes first.
+    """
 
     position: int
     record: Record
@@ -80,6 +83,7 @@ class PlanFilter:
         self._slots: dict[tuple[int, str, int], list[_Slot]] = {}
         self._unused: dict[int, _Slot] = {}
         for position, record in enumerate(plan):
+            record = replace(record, attempt=attempt)
             slot = _Slot(position, record, cost_of(record, accountant.n_clients))
             self._slots.setdefault(_key(record), []).append(slot)
             self._unused[position] = slot
@@ -97,7 +101,7 @@ class PlanFilter:
                 correlated with that of rounds that are missing.
         """
         cost = self.accountant.check(record)
-        slot = self._slot_of(record, cost)
+        slot = self._slot_of(record, cost_of(record, self.accountant.n_clients))
         if slot is None:
             raise UnplannedRelease(
                 f"round {record.round}, {record.query}: the plan has no such answer at this price, or it was given "
@@ -155,7 +159,7 @@ class PlanFilter:
         whole_plan = self.accountant.n_records == 0
         if self._limit is None or (self._fits and whole_plan):
             return range(first, last + 1)
-        n_allowed = count_that_fit(self.accountant, [slot.cost for slot in coming], self._limit)
+        n_allowed = n_within(self.accountant, [slot.record for slot in coming], self._limit)
         if n_allowed == 0:
             return range(0)
         return range(first, coming[n_allowed - 1].position + 1)
@@ -176,7 +180,7 @@ class PlanFilter:
 
 def n_within(accountant: Accountant, coming: Sequence[Record], limit: float) -> int:
     """How many of the coming releases, the first ones, stay within a limit; see `count_that_fit`."""
-    return count_that_fit(accountant, [cost_of(record, accountant.n_clients) for record in coming], limit)
+    return count_that_fit(accountant, accountant.costs_of(coming), limit)
 
 
 def count_that_fit(accountant: Accountant, coming: Sequence[PrivacyCost], limit: float) -> int:

@@ -17,7 +17,7 @@ from dp_accounting.pld import privacy_loss_distribution as dpa
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
-from fedpriv.privacy.accounting import convolution, mixtures, rdp
+from fedpriv.privacy.accounting import allocation, allocation_replace, convolution, mixtures, rdp
 from fedpriv.privacy.accounting.events import Event, History, bucketed
 from fedpriv.privacy.accounting.profiles import log_profile, log_profile_back
 
@@ -94,7 +94,7 @@ def _interval(history: Mapping[Event, int]) -> float:
     13 times off for 20 000 rounds of epsilon 1e-5.
     """
     counts = np.array(list(history.values()), dtype=float)
-    curves = np.array([rdp.renyi(event)[0] for event in history])
+    curves = np.array([_divergence(event) for event in history])
     widths = np.sqrt(2 * curves / rdp.ORDERS[0])
     variance = float(counts @ widths**2)
     reaches = np.array([_reach(event) for event in history])
@@ -106,6 +106,13 @@ def _interval(history: Mapping[Event, int]) -> float:
     while interval < coarsest:
         interval *= 2
     return interval
+
+
+def _divergence(event: Event) -> float:
+    """Rényi divergence of the smallest order, which decides how fine losses are; of an epoch about what it is."""
+    if event.is_epoch and event.shift < 10:
+        return float(rdp.ORDERS[0] * math.log1p(math.expm1(event.shift**2) * event.rate) / 2)
+    return float(rdp.renyi(event)[0])
 
 
 def _inflation(counts: Array, widths: Array, interval: float) -> float:
@@ -121,6 +128,8 @@ def _reach(event: Event) -> float:
 def _distribution(event: Event, interval: float) -> dpa.PrivacyLossDistribution:
     if event.selection == "full":
         return _PLAIN[event.law](event.noise, value_discretization_interval=interval)
+    if event.is_epoch:
+        return _epoch(event, interval)
     t: Array = np.arange(math.ceil(_reach(event) / interval) + 1, dtype=np.float64) * interval
     if event.selection == "poisson_replace":
         curve = _replaced(event, t)
@@ -129,6 +138,16 @@ def _distribution(event: Event, interval: float) -> dpa.PrivacyLossDistribution:
     if event.selection == "amplified":
         return dpa.PrivacyLossDistribution(_pmf(forward, forward, interval))
     return dpa.PrivacyLossDistribution(_pmf(forward, backward, interval), _pmf(backward, forward, interval))
+
+
+def _epoch(event: Event, interval: float) -> dpa.PrivacyLossDistribution:
+    """An epoch of random allocation. With hardly any noise likelihood ratios are no numbers: then without amplification."""
+    try:
+        if event.selection == "allocation":
+            return allocation.privacy_loss(event.batches, event.noise, interval)
+        return allocation_replace.privacy_loss(event.batches, 2 * event.noise, interval)
+    except OverflowError:
+        return _distribution(Event(event.law, event.noise), interval)
 
 
 # The curves of sampled events in closed form, for all losses at once: dp-accounting inverts them point by point.

@@ -87,7 +87,9 @@ def curves(events: Sequence[Event]) -> Array:
 def renyi(event: Event) -> Array:
     """Rényi divergences of one event ``[orders]``, read-only and remembered."""
     result = unsampled(event)
-    if event.selection != "full" and event.law in _AMPLIFIED and _LEAST_NOISE < event.noise < 1 / _LEAST_NOISE:
+    # the bound of an epoch of random allocation is that of one answer: nobody is in two of its batches
+    is_sampled = event.selection != "full" and not event.is_epoch
+    if is_sampled and event.law in _AMPLIFIED and _LEAST_NOISE < event.noise < 1 / _LEAST_NOISE:
         # by joint quasi-convexity sampling never costs more than answering with all the data
         result = np.minimum(result, _replaced(event) if event.selection == "poisson_replace" else _sampled(event))
     result.flags.writeable = False

@@ -15,7 +15,7 @@ from fedpriv.privacy.ledger import Release
 from fedpriv.privacy.noise_history import NoiseHistory
 from fedpriv.privacy.record import PerClient, Record
 from fedpriv.privacy.schedules import LEAST_SHARE
-from fedpriv.privacy.settings import Cyclic, FixedSize, FullBatch, Poisson, Privacy, Sampling
+from fedpriv.privacy.settings import Allocation, Cyclic, FixedSize, FullBatch, Poisson, Privacy, Sampling
 from fedpriv.randomness.streams import PairSecrets, Randomness
 
 # answers that use all of a client's examples, however batches are drawn
@@ -161,7 +161,7 @@ class ReleaseScheme(ABC):
         else:
             reason = published.why_not
         record = self._record(answer, 0.0)
-        return replace(record, mechanism="none", sampling="full", rate=1.0, non_private=reason)
+        return replace(record, mechanism="none", sampling="full", rate=1.0, batches=None, non_private=reason)
 
     def relative_noise(self, answer: Answer) -> float:
         """Returns noise scale over sensitivity of an answer: the noise multiplier over its share of the budget.
@@ -170,10 +170,12 @@ class ReleaseScheme(ABC):
             ConfigError: there is no noise multiplier yet, a share is out of range, or noise that is correlated between
                 rounds does not cover the query.
         """
-        privacy = self.privacy
+        privacy, round_index = self.privacy, answer.round
         if privacy.noise_multiplier is None:
             raise ConfigError("privacy.noise_multiplier", None, "calibrate the run first (fedpriv.train does)")
-        share = answer.budget_share * privacy.schedule.share(answer.round)
+        if isinstance(privacy.sampling, Allocation):
+            round_index -= round_index % privacy.sampling.batches  # one price an epoch, so one noise an epoch
+        share = answer.budget_share * privacy.schedule.share(round_index)
         if not LEAST_SHARE <= share <= 1 / LEAST_SHARE:
             least, most = LEAST_SHARE, 1 / LEAST_SHARE
             fix = f"round {answer.round} needs a share from {least:g} to {most:g}; only ratios matter"
@@ -202,8 +204,10 @@ class ReleaseScheme(ABC):
 
     def _record(self, answer: Answer, noise_multiplier: float) -> Record:
         privacy, clients, sampling = self.privacy, answer.answering, self.sampling_of(answer.query)
-        kind, rate = "full", 1.0
-        if privacy.unit == "sample" and isinstance(sampling, Poisson | Cyclic) and sampling.rate < 1:
+        kind, rate, batches = "full", 1.0, None
+        if privacy.unit == "sample" and isinstance(sampling, Allocation):
+            kind, rate, batches = "allocation", 1 / sampling.batches, sampling.batches
+        elif privacy.unit == "sample" and isinstance(sampling, Poisson | Cyclic) and sampling.rate < 1:
             kind, rate = "poisson", sampling.rate
         elif privacy.unit == "sample" and isinstance(sampling, FixedSize):
             kind = "without_replacement"
@@ -229,6 +233,7 @@ class ReleaseScheme(ABC):
             rate=rate,
             trust=privacy.trusted,
             time=None if over_time is None else over_time.at(answer.round),
+            batches=batches,
         )
 
 

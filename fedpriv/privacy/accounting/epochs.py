@@ -1,0 +1,105 @@
+"""Charges each epoch of random allocation once.
+
+An epoch has one price for all its answers (`allocation`), which is charged with the first of them. The later ones are
+free, as long as their noise is at least that of the first. An epoch that ends early, or of which some rounds are left
+out, costs at most a whole one (docs/design/0010-allocation.md), so that it does not matter which answers follow.
+
+What belongs together is one epoch, one answer of each of its rounds, and one attempt: answers of a round, and attempts
+with fresh noise, have assignments of their own, and so a price of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from fedpriv.errors import PrivacyError
+from fedpriv.privacy.accounting.events import FREE, PrivacyCost, cost_of, covers
+
+if TYPE_CHECKING:
+    from fedpriv.privacy.record import Record
+
+_LAST_BITS = 1e-12  # by which the noise of two answers of an epoch may differ
+_Key = tuple[int, int, int, int]
+
+
+class EpochCharges:
+    """Which epochs of random allocation were charged."""
+
+    def __init__(self) -> None:
+        self._charged: dict[_Key, PrivacyCost] = {}
+
+    def copy(self) -> EpochCharges:
+        """Another one, for which the same epochs were charged."""
+        other = EpochCharges()
+        other._charged = dict(self._charged)
+        return other
+
+    def due(self, record: Record, cost: PrivacyCost) -> PrivacyCost:
+        """What a record adds to what was charged so far.
+
+        Args:
+            record: The record.
+            cost: Its cost by itself, as `cost_of` has it: with random allocation that of its whole epoch.
+
+        Returns:
+            The cost; nothing if the record belongs to an epoch that was charged.
+
+        Raises:
+            PrivacyError: the record belongs to an epoch that was charged with more noise than it has.
+        """
+        if record.batches is None:
+            return cost
+        charged = self._charged.get(_key(record, record.batches))
+        if charged is None:
+            return cost
+        if not _covers(charged, cost):
+            raise PrivacyError(
+                f"round {record.round}, {record.query}: has less noise than the epoch of random allocation that it "
+                f"belongs to, of {record.batches} rounds, was charged for. All rounds of an epoch need the same query, "
+                "with the same noise; use poisson batches for strategies whose queries change"
+            )
+        return PrivacyCost(None, (FREE,))
+
+    def take(self, record: Record, cost: PrivacyCost) -> None:
+        """Note that the epoch of a record is charged; `cost` is its cost by itself."""
+        if record.batches is not None:
+            self._charged.setdefault(_key(record, record.batches), cost)
+
+
+def costs_of(records: Iterable[Record], n_clients: int, charged: EpochCharges | None = None) -> list[PrivacyCost]:
+    """Returns what each of several records costs, every epoch of random allocation charged with its first record.
+
+    Args:
+        records: The records.
+        n_clients: Number of clients.
+        charged: The epochs that were charged before; none by default. Not changed.
+
+    Raises:
+        ConfigError: see `cost_of`.
+        PrivacyError: the noise of an epoch changes.
+    """
+    if charged is None:
+        epochs = EpochCharges()
+    else:
+        epochs = charged.copy()
+    costs = list[PrivacyCost]()
+    for record in records:
+        cost = cost_of(record, n_clients)
+        costs.append(epochs.due(record, cost))
+        epochs.take(record, cost)
+    return costs
+
+
+def _key(record: Record, batches: int) -> _Key:
+    return record.attempt, batches, record.round // batches, record.index
+
+
+def _covers(charged: PrivacyCost, cost: PrivacyCost) -> bool:
+    """Whether each client's event costs at most what was charged; both costs are of all clients."""
+    if len(charged.events) == 1:
+        return all(covers(charged.events[0], event, _LAST_BITS) for event in cost.events)
+    if len(cost.events) == 1:
+        return all(covers(event, cost.events[0], _LAST_BITS) for event in charged.events)
+    pairs = zip(charged.events, cost.events, strict=True)
+    return all(covers(first, later, _LAST_BITS) for first, later in pairs)
