@@ -1,0 +1,313 @@
+"""Runs whose batches are drawn by random allocation: who is in which batch, what is charged, and when."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import fedpriv as fp
+from fedpriv.errors import ConfigError, PrivacyError, PromiseWarning
+from fedpriv.models import SoftmaxRegression
+from fedpriv.privacy.accounting import allocation
+from fedpriv.privacy.accounting.accountant import Accountant, account
+from fedpriv.privacy.accounting.epochs import costs_of
+from fedpriv.privacy.accounting.events import FREE, Event
+from fedpriv.privacy.accounting.groups import of_group
+from fedpriv.privacy.record import Record
+from fedpriv.randomness.keystream import uniform_below
+
+SIZES, BATCHES, ROUNDS = (400, 37), 10, 20
+PRIVACY = fp.Privacy(noise_multiplier=1.0, relation="add_remove", sampling=fp.Allocation(BATCHES))
+
+
+def training_of(
+    privacy: fp.Privacy = PRIVACY, strategy: fp.Strategy | None = None, rounds: int = ROUNDS, **options: Any
+) -> fp.Training:
+    draw = torch.Generator().manual_seed(0)
+    data = [TensorDataset(torch.randn(m, 3, generator=draw), torch.arange(m) % 2) for m in SIZES]
+    clients = fp.make_clients(SoftmaxRegression(3, 2), nn.CrossEntropyLoss(), data)
+    seeds = {"seed": 1, "secret_seed": 1} | options
+    return fp.Training(clients, strategy or fp.fedavg(0.5), privacy, rounds=rounds, **seeds)
+
+
+def batches_of(training: fp.Training, rounds: range, index: int = 0) -> list[list[set[int]]]:
+    """The examples of each client in each round."""
+    draws, found = training.oracle.answerer._draws, list[list[set[int]]]()
+    for t in rounds:
+        draws.begin_round(t, torch.arange(len(SIZES)))
+        chosen = draws._chosen(training.plan.privacy.sampling, index, torch.arange(len(SIZES)))
+        parts = np.split(chosen.places, chosen.counts.cumsum()[:-1])
+        found.append([set(part.tolist()) for part in parts])
+    return found
+
+
+def record(round_index: int, **other: Any) -> Record:
+    known: dict[str, Any] = {
+        "query": "gradient",
+        "index": 0,
+        "mechanism": "gaussian",
+        "noise_multiplier": 1.0,
+        "unit": "sample",
+        "relation": "add_remove",
+        "sampling": "allocation",
+        "rate": 1 / BATCHES,
+        "batches": BATCHES,
+    }
+    return Record(round=round_index, **known | other)
+
+
+# --- who is in which batch
+
+
+def test_every_example_is_in_exactly_one_batch_of_an_epoch():
+    training = training_of()
+    for epoch in range(3):
+        batches = batches_of(training, range(epoch * BATCHES, (epoch + 1) * BATCHES))
+        for client, size in enumerate(SIZES):
+            assert sorted(example for batch in batches for example in batch[client]) == list(range(size))
+
+
+def test_assignments_are_uniform_and_independent_of_each_other():
+    training, epochs = training_of(), 200
+    first = np.zeros((epochs, SIZES[0]), dtype=int)
+    for epoch in range(epochs):
+        for t, batch in enumerate(batches_of(training, range(epoch * BATCHES, (epoch + 1) * BATCHES))):
+            first[epoch, list(batch[0])] = t
+    counts = np.bincount(first.ravel(), minlength=BATCHES)
+    expected = first.size / BATCHES
+    assert ((counts - expected) ** 2 / expected).sum() < 35  # chi-square with 9 degrees of freedom: 6e-5
+    # two examples share a batch, and one example stays in its batch, as often as chance has it
+    deviation = (0.1 * 0.9 / (epochs * (SIZES[0] - 1))) ** 0.5
+    assert abs((first[:, 1:] == first[:, :-1]).mean() - 1 / BATCHES) < 5 * deviation
+    assert abs((first[1:] == first[:-1]).mean() - 1 / BATCHES) < 5 * deviation
+
+
+def test_each_answer_of_a_round_and_each_attempt_has_its_own_assignment():
+    training = training_of()
+    rounds = range(BATCHES)
+    one, other = batches_of(training, rounds), batches_of(training, rounds, index=1)
+    assert one != other
+    training.oracle.answerer._draws._randomness = replace(training.oracle.answerer._randomness, attempt=7)
+    assert batches_of(training, rounds) not in (one, other)
+    assert batches_of(training_of(secret_seed=2), rounds) != one
+    assert batches_of(training_of(seed=2), rounds) != one  # settings key the streams, too
+    assert batches_of(training_of(), rounds) == one
+
+
+def test_a_whole_number_below_n_is_the_one_of_exact_arithmetic():
+    words = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 2000, dtype=np.int64)
+    words = np.concatenate([words, np.array([-1, 0, 2**63 - 1, -(2**63)])])
+    for n in (2, 3, 10, 1000, 2**20):
+        exact = [((int(word) % 2**64) >> 11) * n >> 53 for word in words]
+        assert uniform_below(words, n).tolist() == exact
+    assert uniform_below(np.array([-1]), 7).tolist() == [6]
+
+
+# --- what is charged
+
+
+def test_the_price_is_that_of_whole_epochs():
+    training = training_of()
+    list(training)
+    spent = training.result().spent
+    bounds = allocation.epsilon_bounds(BATCHES, 1.0, ROUNDS // BATCHES, 1e-5)
+    assert bounds.lower <= spent.epsilon <= bounds.upper * 1.001
+    poisson = training_of(replace(PRIVACY, sampling=fp.Poisson(1 / BATCHES))).plan.spent()
+    cyclic = training_of(replace(PRIVACY, sampling=fp.Cyclic(BATCHES))).plan.spent()
+    assert spent.epsilon < poisson.epsilon < cyclic.epsilon
+    records = training.ledger.records
+    assert all(record.sampling == "allocation" and record.batches == BATCHES for record in records)
+    assert len(records) == ROUNDS
+
+
+def test_an_epoch_is_charged_with_its_first_answer_and_once():
+    records = [record(t) for t in range(2 * BATCHES)]
+    costs = costs_of(records, n_clients=2)
+    paid = [t for t, cost in enumerate(costs) if cost.events != (FREE,)]
+    assert paid == [0, BATCHES]
+    one = account(records[:1], 2, 1e-5).epsilon
+    assert account(records[:BATCHES], 2, 1e-5).epsilon == one == account(records[3:5], 2, 1e-5).epsilon
+    assert account(records[: BATCHES + 1], 2, 1e-5).epsilon == account(records, 2, 1e-5).epsilon > one
+
+
+@pytest.mark.parametrize("change", [{"index": 1}, {"attempt": 1}])
+def test_another_assignment_is_another_epoch(change: dict[str, int]):
+    twice = [record(0), record(1, **change)]
+    two_epochs = [record(0), record(BATCHES)]
+    assert account(twice, 2, 1e-5).epsilon == account(two_epochs, 2, 1e-5).epsilon
+
+
+def test_less_noise_within_an_epoch_is_refused_and_more_is_not():
+    accountant = Accountant(2, 1e-5)
+    accountant.count(record(0))
+    accountant.count(record(1, noise_multiplier=1.1))
+    with pytest.raises(PrivacyError, match="less noise than the epoch"):
+        accountant.count(record(2, noise_multiplier=0.9))
+    assert accountant.n_records == 2
+    accountant.count(record(BATCHES, noise_multiplier=0.9))
+
+
+def test_a_client_that_comes_later_in_an_epoch_was_charged_at_its_beginning():
+    cost_first = costs_of([record(0, clients=(0,)), record(1, clients=(1,))], n_clients=3)
+    assert cost_first[0].clients is None
+    assert cost_first[1].events == (FREE,)
+    with pytest.raises(ConfigError, match="all clients take part"):
+        costs_of([record(0, clients=(0, 1), noise_multiplier=(1.0, 2.0))], n_clients=3)
+
+
+def test_a_schedule_has_one_share_for_each_epoch():
+    training = training_of(replace(PRIVACY, schedule=fp.Geometric(0.9)))
+    multipliers = [record.noise_multiplier for record in training.plan.records]
+    assert len(set(multipliers[:BATCHES])) == len(set(multipliers[BATCHES:])) == 1
+    assert multipliers[BATCHES] == pytest.approx(multipliers[0] / 0.9**BATCHES)
+
+
+def test_a_target_is_met_and_kept():
+    training = training_of(fp.Privacy(epsilon=1.5, sampling=fp.Allocation(BATCHES), relation="add_remove"))
+    list(training)
+    assert 1.48 < training.result().spent.epsilon <= 1.5
+
+
+def test_a_limit_with_given_noise_stops_before_an_epoch():
+    limit = training_of(rounds=3 * BATCHES).plan.spent().epsilon * 0.99
+    with pytest.warns(PromiseWarning, match="stop before it overspends"):
+        training = training_of(replace(PRIVACY, epsilon=limit), rounds=3 * BATCHES)
+    assert len(list(training)) == 2 * BATCHES
+    assert training.result().ended == "budget"
+    assert training.result().spent.epsilon < limit
+
+
+def test_a_group_of_examples_costs_what_one_costs_that_is_not_amplified():
+    event = Event("gaussian", 4.0, "allocation", 1 / BATCHES)
+    assert of_group(event, 2) == Event("gaussian", 2.0)
+
+
+def test_a_fixed_size_of_batches_would_be_priced_otherwise():
+    """`rate` alone does not make a record one of random allocation."""
+    with pytest.raises(ConfigError, match="batches"):
+        record(0, batches=None)
+    with pytest.raises(ConfigError, match="batches"):
+        record(0, sampling="poisson")
+    with pytest.raises(ConfigError, match=r"record\.rate"):
+        account([record(0, rate=0.05)], 2, 1e-5)
+    with pytest.raises(ConfigError, match="Gaussian"):
+        account([record(0, mechanism="laplace", norm="l1")], 2, 1e-5)
+
+
+def test_a_record_is_read_back_and_others_do_not_have_the_field():
+    line = record(3).to_json()
+    assert json.loads(line)["batches"] == BATCHES
+    assert Record.from_json(line) == record(3)
+    assert "batches" not in json.loads(record(3, sampling="poisson", batches=None).to_json())
+    with pytest.raises(ValueError, match="batches"):
+        Record.from_json(line.replace(f'"batches":{BATCHES}', '"batches":1'))
+
+
+# --- strategies, trusts, clients
+
+
+STRATEGIES: dict[str, Callable[[], fp.Strategy]] = {
+    "local steps": lambda: fp.fedavg(0.1, local_steps=3),
+    "svrg": lambda: fp.svrg(0.1, epoch_length=5),
+    "admm": fp.inexact_admm,
+    "scaffold": lambda: fp.scaffold(0.1, local_steps=2),
+}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_strategies_draw_batches_by_allocation(name: str):
+    privacy = replace(PRIVACY, epsilon=4.0, noise_multiplier=None)
+    training = training_of(privacy, STRATEGIES[name]())
+    list(training)
+    result = training.result()
+    assert result.spent.epsilon <= 4.0
+    assert result.rounds == ROUNDS
+    fine = training_of(replace(privacy, sampling=fp.Poisson(1 / BATCHES)), STRATEGIES[name]())
+    assert len(training.ledger.records) == len(fine.plan.records)
+
+
+TRUSTS: dict[str, Any] = {
+    "local": fp.Local(),
+    "pairwise": fp.Pairwise(colluders=0, ratio=1.0),
+    "secure aggregation": fp.SecureAggregation(min_honest=2),
+    "central": fp.Central(),
+}
+
+
+@pytest.mark.parametrize("trust", TRUSTS)
+def test_sizes_of_batches_are_seen_nowhere(trust: str):
+    """All that runs with other secret seeds show is the same, but for values that noise covers, and digests."""
+    seen = list[Any]()
+    for secret in (1, 2):
+        training = training_of(replace(PRIVACY, trust=TRUSTS[trust]), secret_seed=secret)
+        list(training)
+        records = [replace(record, digest=None) for record in training.ledger.records]
+        result = training.result()
+        seen.append((records, result.spent, result.gradient_evaluations, result.releases, result.measures["backend"]))
+        assert result.seconds == float(f"{result.seconds:.0e}")
+    assert seen[0] == seen[1]
+    sizes = [{len(batch[0]) for batch in batches_of(training_of(secret_seed=s), range(BATCHES))} for s in (1, 2)]
+    assert sizes[0] != sizes[1]
+
+
+def test_means_are_divided_by_the_expected_size():
+    oracle = training_of().oracle
+    expected = oracle.queries.expected_batch_size(PRIVACY.sampling, torch.tensor([400.0, 370.0]))
+    assert expected.tolist() == [40.0, 37.0]
+
+
+def test_whole_clients_cost_what_full_batches_cost():
+    both = [
+        training_of(replace(PRIVACY, unit="client", sampling=sampling)).plan.spent().epsilon
+        for sampling in (fp.Allocation(BATCHES), fp.FullBatch())
+    ]
+    assert both[0] == both[1]
+
+
+def test_a_run_resumes_in_the_middle_of_an_epoch(tmp_path: Path):
+    whole = training_of(folder=tmp_path / "whole")
+    list(whole)
+    stopped = training_of(folder=tmp_path / "stopped", checkpoint_every=2)
+    rounds = iter(stopped)
+    for _ in range(7):
+        next(rounds)
+    rounds.close()
+    stopped.folder.close()  # pyright: ignore
+    again = training_of(folder=tmp_path / "stopped", checkpoint_every=2, resume=True)
+    list(again)
+    assert torch.equal(again.progress.models, whole.progress.models)
+    assert again.result().spent.epsilon == whole.result().spent.epsilon
+
+
+def test_a_resume_with_fresh_noise_pays_for_the_rest_of_the_epoch_again(tmp_path: Path):
+    stopped = training_of(folder=tmp_path, checkpoint_every=2)
+    rounds = iter(stopped)
+    for _ in range(7):
+        next(rounds)
+    rounds.close()
+    stopped.folder.close()  # pyright: ignore
+    again = training_of(folder=tmp_path, checkpoint_every=2, resume=True, fresh_noise=True)
+    list(again)
+    three_epochs = allocation.epsilon_bounds(BATCHES, 1.0, 3, 1e-5)
+    assert three_epochs.lower <= again.spent().epsilon <= three_epochs.upper * 1.001
+
+
+# --- what is refused
+
+
+def test_what_has_no_price_is_refused():
+    with pytest.raises(ConfigError, match="Gaussian"):
+        fp.Privacy(epsilon=1, delta=0, mechanism=fp.Laplace(), clip=fp.Clip(1, "l1"), sampling=fp.Allocation(10))
+    with pytest.raises(ConfigError, match=r"privacy\.sampling\.batches"):
+        fp.Allocation(1)
+    with pytest.raises(ConfigError, match="noise over time"):
+        training_of(replace(PRIVACY, noise=fp.BSR(4)))
