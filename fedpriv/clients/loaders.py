@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -43,9 +44,19 @@ def _settings_note(clients: Sequence[tuple[int, Client]]) -> list[str]:
     if not settings:
         return []
     return [
-        f"not used of the clients' loaders: {', '.join(settings)}. fedpriv draws its own batches: Privacy(sampling="
-        "Poisson(rate)) takes each example with that probability, FullBatch() takes all"
+        f"not used of the clients' loaders: {', '.join(settings)}. fedpriv draws its own batches, in secret: Privacy("
+        f"sampling={_shuffled(clients)}) has every example in one batch of an epoch, as shuffling has, Poisson(rate) "
+        "takes each with that probability, FullBatch() takes all"
     ]
+
+
+def _shuffled(clients: Sequence[tuple[int, Client]]) -> str:
+    """The sampling with about as many batches an epoch as the loaders have."""
+    for _, client in clients:
+        size = client.loader.batch_size
+        if size not in (None, 1) and len(client) > size:
+            return f"Allocation(batches={math.ceil(len(client) / size)})"
+    return "Allocation(batches)"
 
 
 def _unused(loader: DataLoader[Any]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from fedpriv.strategies.base import Strategy
 
 _EPOCHS = next(term for term in TERMS if term.name == "rounds" and term.is_called("epochs"))
 _BATCH_SIZE = next(term for term in TERMS if term.is_called("batch_size"))
-_BATCHES = next(term for term in TERMS if term.is_called("batches"))
+_POISSON = "each example joins a batch with this probability, in secret, which makes epsilon small"
 
 
 def explain(word: str, value: object, given: Mapping[str, object]) -> str | None:
@@ -37,7 +37,7 @@ def explain(word: str, value: object, given: Mapping[str, object]) -> str | None
     if _BATCH_SIZE.is_called(word) and size is not None:
         rate = min(value / size, 1.0)
         fix = f"write privacy=fedpriv.Privacy(..., sampling=fedpriv.Poisson(rate={rate:.4g}))"
-        return f"{fix}, for the {size:g} examples of a client; {_BATCHES.note}"
+        return f"{fix}, for the {size:g} examples of a client; {_POISSON}"
     return None
 
 

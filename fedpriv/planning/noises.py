@@ -102,7 +102,7 @@ def forecast_of_noises(draft: RunSketch, plan: Plan) -> NoisesForecast | None:
         if other.privacy == draft.privacy and other.network is draft.network:
             continue
         try:
-            left = _left(passed, asking.plan())
+            left = _left(passed, asking.plan()) * _share(draft) / _share(other)
         except FedprivError:  # these settings do not go together
             continue
         choices.append(NoiseOption(words, left / planned, needs))
@@ -136,6 +136,21 @@ def _blocks(draft: RunSketch) -> int:
             return 1
 
 
+def _share(draft: RunSketch) -> float:
+    """Expected part of a client's examples in one batch. Noise is divided by the number of examples in a batch."""
+    match draft.privacy.sampling:
+        case Cyclic(blocks, rate):
+            return rate / blocks
+        case Poisson(rate):
+            return rate
+        case Allocation(batches):
+            return 1 / batches
+        case FixedSize(size):
+            return min(size / min(draft.outline.sizes), 1.0)
+        case _:
+            return 1.0
+
+
 def _others(draft: RunSketch, blocks: int) -> Iterator[tuple[str, str | None, RunSketch]]:
     """Settings in words, what they need, and the draft with them."""
     band = min(blocks, draft.rounds)
@@ -160,6 +175,10 @@ def _others(draft: RunSketch, blocks: int) -> Iterator[tuple[str, str | None, Ru
         secret = "nobody but the client sees which examples are drawn"
         words = f"sampling: {{poisson: {{rate: {rate:.4g}}}}}"
         yield words, secret, _with(draft, replace(privacy, sampling=Poisson(rate)))
+        words = f"sampling: {{allocation: {{batches: {blocks}}}}}"
+        yield words, secret, _with(draft, replace(privacy, sampling=Allocation(blocks)))
+        work = f"a round computes on all examples, {blocks} times as many"
+        yield "sampling: full", work, _with(draft, replace(privacy, sampling=FullBatch()))
         slots = round(blocks**0.5)  # a band of as many rounds, and as much of a slot drawn as makes the same batch
         words = f"sampling: {{cyclic: {{blocks: {slots}, rate: {slots * rate:.4g}}}}}{_words(slots)}"
         yield words, secret, _with(draft, replace(privacy, sampling=Cyclic(slots, slots * rate), noise=BSR(slots)))

@@ -70,6 +70,7 @@ def _option(owner: str, section: str, name: str, words: str = "", *also: str) ->
 
 
 _BATCHES = "each example joins a batch with this probability, in secret, which makes epsilon small"
+_EPOCHS = "each example is in one batch of an epoch, drawn in secret, and one round is one batch"
 _BATCH_SIZE = f"n is the number of examples of a client: {_BATCHES}"
 _OPTIMIZERS = "there are Sgd, Momentum, Adam and AdamW; fedavg, fedprox, fedopt and decentralized_sgd take one"
 _ONE_PASS = (
@@ -117,15 +118,23 @@ TERMS: tuple[Term, ...] = (
     Term(
         "sampling",
         "batches n_batches num_batches batches_per_epoch steps_per_epoch",
-        "sampling=fedpriv.Poisson(rate=1 / {value})",
+        "sampling=fedpriv.Allocation(batches={value})",
         _MORE_PRIVACY,
-        "privacy.sampling: {poisson: {rate: R}}, R being 1 over {value}",
-        ("blocks",),
-        _BATCHES,
+        "privacy.sampling: {allocation: {batches: {value}}}",
+        ("batches", "blocks"),
+        _EPOCHS,
     ),
     Term(
         "sampling",
-        "poisson_sampling poisson shuffle drop_last sampler batch_sampler subsampling amplification",
+        "shuffle shuffled random_allocation allocation balls_and_bins balls_in_bins",
+        "sampling=fedpriv.Allocation(batches=100)",
+        _MORE_PRIVACY,
+        "privacy.sampling: {allocation: {batches: 100}}",
+        note=_EPOCHS,
+    ),
+    Term(
+        "sampling",
+        "poisson_sampling poisson drop_last sampler batch_sampler subsampling amplification",
         "sampling=fedpriv.Poisson(rate=0.01)",
         _MORE_PRIVACY,
         "privacy.sampling: {poisson: {rate: 0.01}}",
@@ -604,6 +613,7 @@ EXAMPLES = {
     "aggregator": "Aggregate()",
     "at_most": "0.1",
     "band": "8",
+    "batches": "100",
     "blocks": "10",
     "bound": "1.0",
     "buffers": "4",
@@ -688,6 +698,8 @@ WORDS_FOR_KINDS = {
         "gaussian": _WITH_EPSILON.format("mechanism=fedpriv.Gaussian()"),
         "laplace": _WITH_EPSILON.format('mechanism=fedpriv.Laplace(), clip=fedpriv.Clip(1.0, norm="l1")'),
         "poisson": _WITH_EPSILON.format("sampling=fedpriv.Poisson(rate=0.01)"),
+        "shuffle": _WITH_EPSILON.format("sampling=fedpriv.Allocation(batches=100)"),
+        "allocation": _WITH_EPSILON.format("sampling=fedpriv.Allocation(batches=100)"),
         "local": _WITH_EPSILON.format("trust=fedpriv.Local()"),
         "ldp": _WITH_EPSILON.format("trust=fedpriv.Local()"),
         "central": _WITH_EPSILON.format("trust=fedpriv.Central()"),

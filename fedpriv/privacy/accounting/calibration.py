@@ -23,6 +23,7 @@ _TOLERANCE = 5e-4
 _WIDEST = 1e12
 _LEAST_FOR_REST, _MOST_FOR_REST = 1e-6, 1e6  # between these the noise of the rest of a run is looked for
 _NOTHING = 1e-300  # stands for 0 in logarithms
+_STRIDE, _SHORT_STRIDE = 2.0, 0.4  # of the logarithm of the noise; bounds of epochs are slow far from the target
 _STEEPEST = 5.0  # power of the noise that is believed: a smaller one makes a larger step
 _STRAIGHT = 12  # secant steps before halving
 _ROUGH = 60, 0.08  # more noise levels than these are rounded to a dozen, to begin with
@@ -67,8 +68,10 @@ def calibrate(plan: Sequence[Record], n_clients: int, epsilon: float, delta: flo
     if delta == 0:
         return _quick_factor(_quickly(paid, delta), goal)
     rough = [bucketed(history, *_ROUGH) for history in paid]
-    quick = _quickly(rough, delta)
-    start = _quick_factor(quick, goal)
+    quick, stride = _quickly(rough, delta), _STRIDE
+    if any(event.is_epoch for history in paid for event in history):
+        stride = _SHORT_STRIDE
+    start = _quick_factor(quick, goal, stride)
     slope = _slope(quick, start)
     if rough != paid:  # too much noise, found in a fraction of the time
         start = _tight_factor(_tightly(rough, delta), start, goal, slope)
@@ -205,7 +208,7 @@ def _slope(epsilon: Epsilon, factor: float) -> float:
     return 1.0
 
 
-def _quick_factor(epsilon: Epsilon, goal: float) -> float:
+def _quick_factor(epsilon: Epsilon, goal: float, stride: float = _STRIDE) -> float:
     """The factor by the quick bound: it falls smoothly with the noise, so a root finder is at home."""
 
     def gap(log_factor: float) -> float:
@@ -213,11 +216,11 @@ def _quick_factor(epsilon: Epsilon, goal: float) -> float:
 
     low = high = 0.0
     while gap(high) > 0:
-        low, high = high, high + 2.0
+        low, high = high, high + stride
         if high > math.log(_WIDEST):
             raise _out_of_reach(goal)
     while gap(low) <= 0:
-        low, high = low - 2.0, low
+        low, high = low - stride, low
     found = gaussian.root(gap, low, high, 1e-4)
     while gap(found) > 0:
         found += 1e-4

@@ -141,7 +141,7 @@ def _distribution(event: Event, interval: float) -> dpa.PrivacyLossDistribution:
 
 
 def _epoch(event: Event, interval: float) -> dpa.PrivacyLossDistribution:
-    """An epoch of random allocation. With hardly any noise likelihood ratios are no numbers: then without amplification."""
+    """An epoch of random allocation; without amplification where likelihood ratios are too large for numbers."""
     try:
         if event.selection == "allocation":
             return allocation.privacy_loss(event.batches, event.noise, interval)
