@@ -3,7 +3,8 @@
 A canary is one unit whose gradient is as long as the clip allows, along a coordinate of its own; by a secret coin it
 points there or away (relation replace_one), or is there or not (add_remove). A toy run of canaries alone goes through
 the same strategy, oracle, clip, noise and ledger as the real one. The statistic is the likelihood ratio of all that was
-released, whitened where rounds or pairs share noise.
+released, whitened where rounds or pairs share noise. Under random allocation it is that of whole epochs: the mean of
+the ratios of the batches in which the canary may have been.
 """
 
 from __future__ import annotations
@@ -178,13 +179,58 @@ def _scores(transcript: Trace, count: int, each: int, reached: Mapping[str, floa
     for heard in transcript.heard:
         if heard.exact.shape[1] == count * each:  # constraint values are no gradients
             answers.append(replace(heard, exact=torch.full_like(heard.exact, reached[heard.record.query])))
+    epochs: dict[tuple[int, int, int], list[_BatchRatios]] = {}
     for heard in uncorrelated(answers):
-        whose = heard.whose(count)
+        whose, record = heard.whose(count), heard.record
         for row, client in enumerate(whose):
             for owner in range(count) if client < 0 else [client]:
                 own = slice(owner * each, (owner + 1) * each)
-                scores[owner] += _ratio(heard, whose, row, own)
+                if record.batches is None:
+                    scores[owner] += _ratio(heard, whose, row, own)
+                else:
+                    key = owner, record.index, record.round // record.batches
+                    epochs.setdefault(key, []).append(_ratios_of_batch(heard, whose, row, own))
+    for (owner, _, _), ratios in epochs.items():
+        scores[owner] += _ratio_of_epoch(ratios)
     return scores
+
+
+@dataclass(frozen=True)
+class _BatchRatios:
+    """What one batch of random allocation tells of canaries, if they were in it.
+
+    Attributes:
+        here: Log of the likelihood of the answer with a canary that takes part, over that without any, `[each]`.
+        away: The same with a canary that does not: its replacement, or nothing.
+        batches: Batches of the epoch.
+    """
+
+    here: Array
+    away: Array
+    batches: int
+
+
+def _ratios_of_batch(heard: ObservedRelease, whose: Sequence[int], row: int, own: slice) -> _BatchRatios:
+    """What one batch tells of its owner's canaries."""
+    size, batches = float(heard.exact[row, 0]), heard.record.batches or 1
+    rows, weights = heard.released[:, own].double().cpu(), _precision(heard, whose, row)
+    linear = ((weights[:, None] * rows).sum(0) * size).numpy()
+    half_square = size**2 * float(weights[row]) / 2
+    if heard.record.relation == "add_remove":
+        away = np.zeros_like(linear)
+    else:
+        away = -linear - half_square
+    return _BatchRatios(linear - half_square, away, batches)
+
+
+def _ratio_of_epoch(ratios: Sequence[_BatchRatios]) -> Array:
+    """Log of the likelihood ratio of an epoch: whoever guesses does not know the batch, which was any of all."""
+    unseen = max(ratios[0].batches - len(ratios), 0)  # batches that the toy run does not reach tell nothing
+    whole = list[Array]()
+    for parts in ([one.here for one in ratios], [one.away for one in ratios]):
+        silent = np.full_like(parts[0], math.log(unseen) if unseen else -math.inf)
+        whole.append(np.logaddexp.reduce([*parts, silent]))
+    return whole[0] - whole[1]
 
 
 def _ratio(heard: ObservedRelease, whose: Sequence[int], row: int, own: slice) -> Array:
@@ -197,10 +243,16 @@ def _ratio(heard: ObservedRelease, whose: Sequence[int], row: int, own: slice) -
     if heard.record.mechanism == "laplace":
         seen = heard.released[row, own]
         return ((seen - away).abs() - (seen - size).abs()).div(scale).cpu().numpy()
-    rows: Tensor = heard.released[:, own]
+    rows: Tensor = heard.released[:, own].double().cpu()
+    seen = (_precision(heard, whose, row)[:, None] * rows).sum(0)
+    return (seen * (size - away)).numpy()
+
+
+def _precision(heard: ObservedRelease, whose: Sequence[int], row: int) -> Tensor:
+    """The row's part in the inverse covariance of the noise in all rows, `[rows]`."""
+    scale = float(heard.level[row].median())
     if heard.record.pairs is not None and len(whose) > 1:
         weights = torch.from_numpy(np.linalg.inv(covariance(heard.record.pairs, whose)))[row]
     else:
-        weights = torch.eye(len(rows), dtype=torch.float64)[row]
-    seen = (weights[:, None] * rows.double().cpu()).sum(0) / scale**2
-    return (seen * (size - away)).numpy()
+        weights = torch.eye(len(heard.released), dtype=torch.float64)[row]
+    return weights / scale**2

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 
 from fedpriv.audit.arithmetic import NAME as ARITHMETIC
 from fedpriv.audit.arithmetic import arithmetic
+from fedpriv.audit.batches import NAME as BATCHES
+from fedpriv.audit.batches import batches
 from fedpriv.audit.canaries import NAME as CANARIES
 from fedpriv.audit.canaries import canaries
 from fedpriv.audit.canary_rows import NAME as DATA
@@ -38,6 +40,7 @@ CHECKS: Mapping[str, Check] = {
     BOOKS: books,
     OTHER_RUNS: other_runs,
     CANARIES: canaries,
+    BATCHES: batches,
 }
 """Each looks at a run and its data, and says what it found."""
 

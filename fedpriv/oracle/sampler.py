@@ -81,6 +81,10 @@ class BatchSampler:
 
         return self._population.drawn_batches(rows, self._examples(sampling, index, rows), numbers)
 
+    def positions(self, sampling: Sampling, index: int) -> IndexBatches:
+        """Positions, in the data of each client of the round, of the examples behind answer number `index`."""
+        return self._examples(sampling, index, self.rows)
+
     def _examples(self, sampling: Sampling, index: int, rows: Tensor) -> IndexBatches:
         if isinstance(sampling, FullBatch):
             return IndexBatches.everything(self._population.counts[rows].numpy())

@@ -1,0 +1,174 @@
+"""Check 10: batches are drawn as they are priced: in secret, anew, and with sizes that chance decides.
+
+The draws are repeated with other secret seeds, for several rounds or epochs. What the accountant relies on is compared
+with what is drawn:
+
+* Poisson: every example joins a batch by itself, so that sizes are binomial;
+* random allocation: every example is in exactly one batch of an epoch, uniformly, so that sizes are multinomial. Other
+  epochs, and other answers of a round, have other assignments;
+* both: who knows the public seed alone does not know the draws.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedpriv.audit.check_result import CheckResult, summarize
+from fedpriv.audit.target import AuditTarget, Data
+from fedpriv.clients.population import Population
+from fedpriv.oracle.sampler import BatchSampler
+from fedpriv.privacy.settings import Allocation, Poisson, Sampling
+from fedpriv.randomness.streams import Randomness
+
+NAME = "batches"
+_SEEDS = 60  # secret seeds
+_EPOCHS = 2
+_ROUNDS = 40  # of Poisson batches, for each seed
+_MOST_WORK = 20_000_000  # examples that are looked at
+_SURE = 6.0  # deviations
+Membership = NDArray[np.int64]
+"""The batch of each example in an epoch `[examples]`, or whether it is in the batch of a round."""
+
+
+def batches(subject: AuditTarget, data: Data) -> CheckResult:
+    """Draw the batches of some rounds or epochs again and again, and compare them with what is priced."""
+    privacy, sampling = subject.privacy, subject.privacy.sampling
+    if privacy.unit == "client" or not isinstance(sampling, Allocation | Poisson):
+        return CheckResult(NAME, "held", "no secret draw of examples lowers the price")
+    population = subject.population(data)
+    if isinstance(sampling, Allocation):
+        broken, draws = _of_epochs(population, sampling)
+    else:
+        broken, draws = _of_rounds(population, sampling)
+    return summarize(NAME, broken, f"{draws} batches are drawn as they are priced", _power(draws), draws=draws)
+
+
+def _power(draws: int) -> str:
+    return f"sizes of batches whose variance is off by more than {_SURE * math.sqrt(2 / draws):.0%} would be found"
+
+
+def _of_epochs(population: Population, sampling: Allocation) -> tuple[list[str], int]:
+    """What is wrong with the epochs of random allocation, and how many batches were drawn."""
+    k, examples = sampling.batches, int(population.counts.sum())
+    n_seeds = max(2, min(_SEEDS, _MOST_WORK // (examples * k * _EPOCHS)))
+    epochs = [_epochs_of(population, sampling, Randomness(0), _EPOCHS) for _ in range(n_seeds)]
+    if any(assigned is None for of_seed in epochs for assigned in of_seed):
+        return ["an example is in several batches of an epoch, or in none: once is priced"], n_seeds * _EPOCHS * k
+    whole = [[assigned for assigned in of_seed if assigned is not None] for of_seed in epochs]
+    broken = list(_repeated(whole, "epochs"))
+    other_answer = _epochs_of(population, sampling, Randomness(0, secret_seed=1), 1, index=1)[0]
+    first_answer = _epochs_of(population, sampling, Randomness(0, secret_seed=1), 1)[0]
+    if other_answer is not None and first_answer is not None and _is_same(first_answer, other_answer):
+        broken.append("answers of one round share an assignment, which is priced for one of them")
+
+    statistic, variance = 0.0, 0.0  # Pearson's statistic of the sizes of batches; its mean is k - 1
+    for of_seed in whole:
+        for assigned in of_seed:
+            for owned in _by_client(assigned, population):
+                sizes = np.bincount(owned, minlength=k)
+                statistic += float(((sizes - len(owned) / k) ** 2).sum() / (len(owned) / k)) - (k - 1)
+                variance += 2 * (k - 1) * (len(owned) - 1) / len(owned)
+    broken += _sizes(statistic, variance)
+    return broken, n_seeds * _EPOCHS * k
+
+
+def _of_rounds(population: Population, sampling: Poisson) -> tuple[list[str], int]:
+    """What is wrong with Poisson batches, and how many were drawn."""
+    examples, rate = int(population.counts.sum()), sampling.rate
+    if rate == 1:
+        return [], 1
+    n_seeds = max(2, min(_SEEDS, _MOST_WORK // (examples * _ROUNDS)))
+    whole = [_rounds_of(population, sampling, Randomness(0)) for _ in range(n_seeds)]
+    broken, statistic, variance, total = list(_repeated(whole, "rounds")), 0.0, 0.0, 0.0
+    for of_seed in whole:
+        for marks in of_seed:
+            for owned in _by_client(marks, population):
+                spread = len(owned) * rate * (1 - rate)
+                surplus = float(owned.sum()) - len(owned) * rate
+                total += surplus
+                statistic += surplus**2 / spread - 1
+                variance += 2 + (1 - 6 * rate * (1 - rate)) / spread
+    draws = n_seeds * _ROUNDS
+    deviation = math.sqrt(draws * examples * rate * (1 - rate))
+    if abs(total) > _SURE * deviation:
+        seen = rate + total / (draws * examples)
+        broken.append(f"an example is drawn with probability {seen:.4g}, and {rate:.4g} is priced")
+    return [*broken, *_sizes(statistic, variance)], draws
+
+
+def _epochs_of(
+    population: Population, sampling: Allocation, randomness: Randomness, epochs: int, index: int = 0
+) -> list[Membership | None]:
+    """The batch of each example in each epoch; None for an epoch that has an example twice, or not at all."""
+    assigned = list[Membership | None]()
+    for epoch in range(epochs):
+        batch_of = np.full(int(population.counts.sum()), -1)
+        times = np.zeros(len(batch_of), dtype=np.int64)
+        for batch in range(sampling.batches):
+            drawn = _drawn(population, sampling, randomness, epoch * sampling.batches + batch, index)
+            batch_of[drawn] = batch
+            times[drawn] += 1
+        if (times == 1).all():
+            assigned.append(batch_of)
+        else:
+            assigned.append(None)
+    return assigned
+
+
+def _rounds_of(population: Population, sampling: Poisson, randomness: Randomness) -> list[Membership]:
+    """Which examples are in the batch of each round."""
+    marks = list[Membership]()
+    for round_index in range(_ROUNDS):
+        mark = np.zeros(int(population.counts.sum()), dtype=np.int64)
+        mark[_drawn(population, sampling, randomness, round_index, 0)] = 1
+        marks.append(mark)
+    return marks
+
+
+def _drawn(
+    population: Population, sampling: Sampling, randomness: Randomness, round_index: int, index: int
+) -> NDArray[np.int64]:
+    """Numbers of the drawn examples, those of one client after those of another."""
+    sampler = BatchSampler(population, randomness, 1.0)
+    sampler.begin_round(round_index, torch.arange(len(population)))
+    chosen = sampler.positions(sampling, index)
+    sizes = population.counts.numpy()
+    return chosen.places + (sizes.cumsum() - sizes).repeat(chosen.counts)
+
+
+def _by_client(of_examples: Membership, population: Population) -> Iterator[Membership]:
+    """The part of each client that has two examples or more."""
+    for owned in np.split(of_examples, population.counts.numpy().cumsum()[:-1]):
+        if len(owned) > 1:
+            yield owned
+
+
+def _is_same(one: Membership, other: Membership) -> bool:
+    """Whether two draws are equal where chance would hardly make them so."""
+    return len(one) > 30 and bool((one == other).all())
+
+
+def _repeated(of_seeds: Sequence[Sequence[Membership]], what: str) -> Iterator[str]:
+    """Draws that do not depend on the secret seed, or that are used again."""
+    if _is_same(of_seeds[0][0], of_seeds[1][0]):
+        yield "the draws are those of the public seed: whoever knows it knows who is in which batch"
+    if any(_is_same(before, after) for of_seed in of_seeds for before, after in pairwise(of_seed)):
+        yield f"the draws are the same in several {what}, whose prices assume new ones"
+
+
+def _sizes(statistic: float, variance: float) -> Iterator[str]:
+    """Sizes of batches that vary less or more than by independent draws."""
+    deviations = statistic / math.sqrt(variance) if variance else 0.0
+    if deviations < -_SURE:
+        yield (
+            f"sizes of batches vary less than by independent draws ({-deviations:.0f} deviations): batches of a fixed "
+            "size tell of one example by the others, and have another price"
+        )
+    if deviations > _SURE:
+        yield f"sizes of batches vary more than by independent draws ({deviations:.0f} deviations): some go together"
