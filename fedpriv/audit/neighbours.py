@@ -110,7 +110,7 @@ def _drawing(subject: AuditTarget, population: Population, privacy: Privacy, cli
         randomness, draws = Randomness(), None
         cohort = subject.network.participants(0, randomness)
         if client in cohort.tolist():
-            draws = BatchSampler(population, randomness, privacy.cohort_rate)
+            draws = BatchSampler(population, randomness, privacy.cohort_rate, privacy.cohort_rounds)
             draws.begin_round(0, cohort)
             found = draws.batches(privacy.sampling, 0)
             if any(bool((batch.examples[batch.mask] == last).any()) for batch in found if batch.examples is not None):

@@ -101,7 +101,7 @@ class DataAnswerer:
         self._queries, self._privacy = queries, privacy
         self._scheme = queries.scheme.with_noise_from(NoiseStreams(randomness, history, pair_secrets))
         self._randomness = randomness
-        self._draws = BatchSampler(population, randomness, privacy.cohort_rate)
+        self._draws = BatchSampler(population, randomness, privacy.cohort_rate, privacy.cohort_rounds)
         self._constraints: ConstraintSums | None = None
         self._newest_price: Price | None = None
         self._newest_rows = 0  # of the newest answer

@@ -25,13 +25,17 @@ class BatchSampler:
         population: The clients.
         randomness: The run's random streams.
         cohort_rate: Probability with which each client of a round is drawn; 1 draws all.
+        cohort_rounds: Rounds in exactly one of which each client is drawn; None if each round draws by itself.
 
     Attributes:
         rows: Rows of the population that answers are about, `[j]`.
     """
 
-    def __init__(self, population: Population, randomness: Randomness, cohort_rate: float) -> None:
-        self._population, self._randomness, self._cohort_rate = population, randomness, cohort_rate
+    def __init__(
+        self, population: Population, randomness: Randomness, cohort_rate: float, cohort_rounds: int | None = None
+    ) -> None:
+        self._population, self._randomness = population, randomness
+        self._cohort_rate, self._cohort_rounds = cohort_rate, cohort_rounds
         self._known = dict[int, Tensor]()  # who is drawn in secret, this round and the next
 
     def begin_round(self, round_index: int, cohort: Tensor) -> Tensor | None:
@@ -55,12 +59,20 @@ class BatchSampler:
         """Which of the round's rows are those of clients that are drawn, `[k]`."""
         part = self._population.part
         if round_index not in self._known:
-            stream = self._randomness.stream("secret_cohort", round_index)
-            self._known[round_index] = torch.from_numpy(stream.below(self._cohort_rate, part.n_clients))
+            self._known[round_index] = torch.from_numpy(self._secret_cohort(round_index, part.n_clients))
         drawn = self._known[round_index]
         if len(self.rows) == len(drawn):
             return drawn
         return drawn[part.ids[self.rows]]
+
+    def _secret_cohort(self, round_index: int, n_clients: int) -> NDArray[np.bool_]:
+        """Which of all clients are drawn in a round, `[n_clients]`."""
+        if self._cohort_rounds is None:
+            return self._randomness.stream("secret_cohort", round_index).below(self._cohort_rate, n_clients)
+        # all rounds of an epoch draw the same numbers: each client's round
+        epoch, turn = divmod(round_index, self._cohort_rounds)
+        words = self._randomness.stream("secret_cohort", epoch).words(n_clients)
+        return uniform_below(words, self._cohort_rounds) == turn
 
     def batches(self, sampling: Sampling, index: int, some: slice = slice(None)) -> Iterator[Batch]:
         """The examples of `some` of the clients behind answer number `index` of the round."""

@@ -59,6 +59,9 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
     if isinstance(privacy.trust, Central) and not network.everyone and not in_turns:
         fix = "with trust: central cohorts are drawn in secret; write privacy.trust: {central: {cohort_rate: 0.1}}"
         raise ConfigError("network.cohort", "not everyone", fix)
+    if privacy.cohort_rounds is not None and not network.everyone:
+        fix = "cohort_rounds draws the clients of each round in secret; leave network.cohort out"
+        raise ConfigError("network.cohort", "not everyone", fix)
     if not strategy.aggregator.is_sum:
         raise ConfigError("privacy.trust", trust, f"{type(strategy.aggregator).__name__} needs single messages")
     if privacy.at == "gradient" and not step.linear:
@@ -218,6 +221,13 @@ def check_extended(privacy: Privacy, rounds: int, before: int | None) -> None:
         fix = (
             "noise that is correlated between rounds, and batches or cohorts that take turns, were made and priced for "
             f"the planned {before} rounds: begin a new run"
+        )
+        raise ConfigError("extend", before, fix)
+    epoch = privacy.allocation_rounds
+    if epoch is not None and before % epoch:
+        fix = (
+            f"the run ended within an epoch of random allocation, which has {epoch} rounds and is charged whole: "
+            "extend runs of whole epochs, or begin a new run"
         )
         raise ConfigError("extend", before, fix)
 

@@ -200,6 +200,9 @@ def _others(draft: RunSketch, blocks: int) -> Iterator[tuple[str, str | None, Ru
         )
         other = replace(privacy, trust=Central(cohort_rate=1 / blocks))
         yield words, secret, _with(draft, other, Star(n_clients))
+        other = replace(privacy, trust=Central(cohort_rounds=blocks))
+        words = f"trust: {{central: {{cohort_rounds: {blocks}}}}}"
+        yield words, secret, _with(draft, other, Star(n_clients))
 
 
 def _words(band: int) -> str:

@@ -32,7 +32,7 @@ from fedpriv.privacy.correlated import Factor
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.pairwise import Links, Pairwise, Topology, in_order
 from fedpriv.privacy.record import Record
-from fedpriv.privacy.settings import Allocation, Cyclic, Privacy
+from fedpriv.privacy.settings import Cyclic, Privacy
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Ends, PeriodicQueries, Strategy
 
@@ -103,18 +103,18 @@ class Plan:
                 f"noise_multiplier={privacy.noise_multiplier:g} is too little for epsilon={privacy.epsilon:g}: the run "
                 "will stop before it overspends; leave noise_multiplier out, and it is chosen for all rounds"
             )
-        sampling, rounds = privacy.sampling, len(self.evaluations)
-        if isinstance(sampling, Allocation) and privacy.unit == "sample" and rounds % sampling.batches:
-            found.append(_cut_epoch(sampling.batches, rounds))
+        epoch, rounds = privacy.allocation_rounds, len(self.evaluations)
+        if epoch is not None and rounds % epoch:
+            found.append(_cut_epoch(epoch, rounds))
         said = delta_warning(privacy.delta, sum(sizes) if privacy.unit == "sample" else len(sizes))
         return [*found, *([said] if said else [])]
 
 
-def _cut_epoch(batches: int, rounds: int) -> str:
-    done = rounds % batches
+def _cut_epoch(length: int, rounds: int) -> str:
+    done = rounds % length
     return (
-        f"the last epoch of random allocation ends after {done} of {batches} rounds and costs what a whole one "
-        f"costs: rounds={rounds - done + batches} costs the same epsilon"
+        f"the last epoch of random allocation ends after {done} of {length} rounds and costs what a whole one "
+        f"costs: rounds={rounds - done + length} costs the same epsilon"
     )
 
 

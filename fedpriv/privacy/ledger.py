@@ -30,7 +30,7 @@ def _noise_of(record: Record) -> set[Noise]:
 
     A sum has the same noise for every cohort, and a secret cohort serves one answer a round.
     """
-    cohort_is_secret = record.unit == "client" and record.sampling == "poisson"
+    cohort_is_secret = record.unit == "client" and record.sampling in ("poisson", "allocation")
     index = -1 if cohort_is_secret else record.index
     if record.mechanism == "none":
         return set()

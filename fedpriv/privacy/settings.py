@@ -20,6 +20,7 @@ from fedpriv.settings.checks import Bound, Count, Fraction, Positive, Probabilit
 from fedpriv.storage.identity import ASIDE
 
 At = Literal["gradient", "message", "none"]
+Batches = Annotated[int, Bound("must be a whole number from 2 to 1000000", 2, 1e6, "[]")]
 Amount = Annotated[float, Bound("must be positive and finite; use at: none for no noise", 0)]
 
 
@@ -87,7 +88,7 @@ class Allocation:
     Shenfeld 2025 (random allocation).
     """
 
-    batches: Annotated[int, Bound("must be a whole number of batches from 2 to 1000000", 2, 1e6, "[]")]
+    batches: Batches
 
 
 Sampling = FullBatch | Poisson | FixedSize | Cyclic | Allocation
@@ -125,18 +126,23 @@ class SecureAggregation:
     Args:
         min_honest: How many participants are assumed to add their noise. Each adds so much that the noise of this
             many is enough; a round with fewer participants raises PrivacyError.
+        cohort_rounds: As for `Central`. All clients send their noise in every round, so that nobody sees who takes
+            part; only the one round in which a client adds its contribution is secret.
     """
 
     sums_only: ClassVar[bool] = True
 
     min_honest: Count
+    cohort_rounds: Batches | None = None
 
     def shares(self, n_clients: int) -> int:
         """Number of clients whose noise together is enough: `min_honest`."""
         return self.min_honest
 
     def __str__(self) -> str:
-        return f"secure_aggregation(min_honest={self.min_honest}, simulated)"
+        if self.cohort_rounds is None:
+            return f"secure_aggregation(min_honest={self.min_honest}, simulated)"
+        return f"secure_aggregation(min_honest={self.min_honest}, cohort_rounds={self.cohort_rounds}, simulated)"
 
 
 @checked("privacy.trust")
@@ -148,17 +154,28 @@ class Central:
         cohort_rate: Probability with which each client takes part in a round, independently and in secret. Sums are
             divided by the expected number of participants. Below 1 a round costs less epsilon (amplification by
             subsampling of clients), and `unit="client"` is needed.
+        cohort_rounds: Instead of a rate: each client takes part in exactly one of so many rounds, which is drawn
+            uniformly, independently and in secret, anew for each such epoch (random allocation). Costs less than a
+            rate of `1 / cohort_rounds`. Needs Gaussian noise and `unit="client"`.
     """
 
     sums_only: ClassVar[bool] = True
 
     cohort_rate: Probability = 1.0
+    cohort_rounds: Batches | None = None
+
+    def __post_init__(self) -> None:
+        if self.cohort_rounds is not None and self.cohort_rate != 1:
+            fix = "a client takes part with a probability or once in so many rounds: give one of cohort_rate and it"
+            raise ConfigError("privacy.trust.cohort_rounds", self.cohort_rounds, fix)
 
     def shares(self, n_clients: int) -> int:
         """All clients, drawn or not: the noise on a sum does not depend on the cohort."""
         return n_clients
 
     def __str__(self) -> str:
+        if self.cohort_rounds is not None:
+            return f"central(cohort_rounds={self.cohort_rounds}, secret)"
         if self.cohort_rate == 1:
             return "central"
         return f"central(cohort_rate={self.cohort_rate:g}, secret)"
@@ -282,12 +299,18 @@ class Privacy:
     def _check_cohort(self) -> None:
         if self.cohort_rate == 1:
             return
+        if self.cohort_rounds is None:
+            name, value = "privacy.trust.cohort_rate", self.cohort_rate
+        else:
+            name, value = "privacy.trust.cohort_rounds", float(self.cohort_rounds)
         if not self.private:
-            fix = "a secret cohort belongs to private runs; use network.cohort"
-            raise ConfigError("privacy.trust.cohort_rate", self.cohort_rate, fix)
+            raise ConfigError(name, value, "a secret cohort belongs to private runs; use network.cohort")
         if self.unit != "client":
             fix = "drawing whole clients does not lower the epsilon of single examples; use unit: client"
-            raise ConfigError("privacy.trust.cohort_rate", self.cohort_rate, fix)
+            raise ConfigError(name, value, fix)
+        if self.cohort_rounds is not None and self.mechanism.name != "gaussian":
+            fix = "no price is known for other noise than Gaussian; use mechanism: gaussian, or cohort_rate"
+            raise ConfigError(name, value, fix)
 
     def _check_amount(self) -> None:
         if self.epsilon is None and self.noise_multiplier is None:
@@ -332,10 +355,28 @@ class Privacy:
 
     @property
     def cohort_rate(self) -> float:
-        """Probability with which a client is drawn in secret; 1 where cohorts are not secret."""
+        """Probability with which a client is in a round's secret cohort; 1 where cohorts are not secret."""
+        if self.cohort_rounds is not None:
+            return 1 / self.cohort_rounds
         if isinstance(self.trust, Central):
             return self.trust.cohort_rate
         return 1.0
+
+    @property
+    def cohort_rounds(self) -> int | None:
+        """Rounds in exactly one of which each client takes part, in secret; None where cohorts are drawn otherwise."""
+        if isinstance(self.trust, Central | SecureAggregation):
+            return self.trust.cohort_rounds
+        return None
+
+    @property
+    def allocation_rounds(self) -> int | None:
+        """Rounds of an epoch of random allocation, of examples or of clients; None where nothing is drawn so."""
+        if self.cohort_rounds is not None:
+            return self.cohort_rounds
+        if isinstance(self.sampling, Allocation) and self.unit == "sample":
+            return self.sampling.batches
+        return None
 
     @property
     def samples_clients_before_compute(self) -> bool:

@@ -17,6 +17,7 @@ from torch.utils.data import TensorDataset
 import fedpriv as fp
 from fedpriv.errors import ConfigError, PrivacyError, PromiseWarning
 from fedpriv.models import SoftmaxRegression
+from fedpriv.planning.compatibility import check_extended
 from fedpriv.privacy.accounting import allocation
 from fedpriv.privacy.accounting.accountant import Accountant, account
 from fedpriv.privacy.accounting.epochs import costs_of
@@ -301,7 +302,82 @@ def test_a_resume_with_fresh_noise_pays_for_the_rest_of_the_epoch_again(tmp_path
     assert three_epochs.lower <= again.spent().epsilon <= three_epochs.upper * 1.001
 
 
+# --- whole clients
+
+
+CLIENT_TRUSTS = (fp.Central(cohort_rounds=5), fp.SecureAggregation(20, cohort_rounds=5))
+
+
+def clients_in_turn(trust: Any, at: str = "message", **options: Any) -> fp.Training:
+    data = [TensorDataset(torch.randn(3, 2), torch.arange(3) % 2) for _ in range(30)]
+    clients = fp.make_clients(SoftmaxRegression(2, 2), nn.CrossEntropyLoss(), data)
+    known = {"noise_multiplier": 1.0, "unit": "client", "relation": "add_remove"} | options
+    return fp.Training(clients, fp.fedavg(0.5), fp.Privacy(trust=trust, at=at, **known), rounds=10, secret_seed=1)
+
+
+@pytest.mark.parametrize("at", ["message", "gradient"])
+@pytest.mark.parametrize("trust", CLIENT_TRUSTS, ids=["central", "secure aggregation"])
+def test_each_client_takes_part_in_exactly_one_round_of_an_epoch(trust: Any, at: str):
+    training = clients_in_turn(trust, at)
+    draws, cohorts = training.oracle.answerer._draws, list[list[int]]()
+    for t in range(10):
+        drawn = draws.begin_round(t, torch.arange(30))
+        assert drawn is not None
+        cohorts.append(drawn.tolist())
+    for epoch in (cohorts[:5], cohorts[5:]):
+        assert sorted(client for cohort in epoch for client in cohort) == list(range(30))
+    assert cohorts[:5] != cohorts[5:]
+    list(training)
+    bounds = allocation.epsilon_bounds(5, 1.0, 2, 1e-5)
+    assert bounds.lower <= training.result().spent.epsilon <= bounds.upper * 1.001
+    by_rate = clients_in_turn(fp.Central(cohort_rate=0.2), at).plan.spent()
+    assert training.result().spent.epsilon < by_rate.epsilon
+    assert "cohort_rounds=5" in str(training.plan.spent())
+
+
+def test_who_takes_part_shows_in_no_record():
+    records = [[replace(r, digest=None) for r in run(secret).ledger.records] for secret in (1, 2)]
+    assert records[0] == records[1]
+    assert all(record.clients is None for record in records[0])
+
+
+def run(secret: int) -> fp.Training:
+    training = clients_in_turn(fp.Central(cohort_rounds=5))
+    training.oracle.answerer._draws._randomness = replace(training._identity.randomness, secret_seed=secret)
+    list(training)
+    return training
+
+
+def test_cohorts_are_drawn_in_one_way():
+    with pytest.raises(ConfigError, match="one of cohort_rate and it"):
+        fp.Central(cohort_rate=0.1, cohort_rounds=10)
+    with pytest.raises(ConfigError, match="unit: client"):
+        fp.Privacy(epsilon=1, trust=fp.Central(cohort_rounds=10))
+    with pytest.raises(ConfigError, match="Gaussian"):
+        fp.Privacy(
+            epsilon=1,
+            delta=0,
+            mechanism=fp.Laplace(),
+            clip=fp.Clip(1, "l1"),
+            unit="client",
+            trust=fp.Central(cohort_rounds=10),
+        )
+
+
 # --- what is refused
+
+
+def test_a_run_is_extended_at_the_end_of_an_epoch():
+    check_extended(PRIVACY, 30, before=20)
+    with pytest.raises(ConfigError, match="within an epoch of random allocation"):
+        check_extended(PRIVACY, 30, before=15)
+
+
+def test_a_plan_says_that_an_epoch_is_cut():
+    (warning,) = training_of(rounds=13).plan.warnings([1000])
+    assert "ends after 3 of 10 rounds" in warning
+    assert "rounds=20 costs the same" in warning
+    assert not training_of().plan.warnings([1000])
 
 
 def test_what_has_no_price_is_refused():

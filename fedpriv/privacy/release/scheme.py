@@ -173,8 +173,8 @@ class ReleaseScheme(ABC):
         privacy, round_index = self.privacy, answer.round
         if privacy.noise_multiplier is None:
             raise ConfigError("privacy.noise_multiplier", None, "calibrate the run first (fedpriv.train does)")
-        if isinstance(privacy.sampling, Allocation):
-            round_index -= round_index % privacy.sampling.batches  # one price an epoch, so one noise an epoch
+        if privacy.allocation_rounds is not None:
+            round_index -= round_index % privacy.allocation_rounds  # one price an epoch, so one noise an epoch
         share = answer.budget_share * privacy.schedule.share(round_index)
         if not LEAST_SHARE <= share <= 1 / LEAST_SHARE:
             least, most = LEAST_SHARE, 1 / LEAST_SHARE
@@ -212,6 +212,8 @@ class ReleaseScheme(ABC):
         elif privacy.unit == "sample" and isinstance(sampling, FixedSize):
             kind = "without_replacement"
             rate = compact([min(1.0, sampling.size / self.sizes[client]) for client in clients])
+        elif privacy.cohort_rounds is not None:
+            kind, rate, batches = "allocation", privacy.cohort_rate, privacy.cohort_rounds
         elif privacy.cohort_rate < 1:
             kind, rate = "poisson", privacy.cohort_rate
         over_time = privacy.over_time
