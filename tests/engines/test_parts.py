@@ -105,7 +105,7 @@ def test_a_part_has_numbers_of_the_run_in_order() -> None:
     part = ClientShard((1, 3), SIZES, 5)
     cohort = torch.tensor([0, 3, 4])
     assert part.rows(cohort).tolist() == [1]
-    assert part.places(cohort).tolist() == [1]
+    assert part.positions(cohort).tolist() == [1]
     assert part.sizes.tolist() == [4, 6]
 
 
