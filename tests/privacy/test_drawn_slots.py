@@ -37,8 +37,8 @@ def test_examples_are_drawn_from_the_slot_of_the_round_alone_each_with_the_rate(
     for t in range(BLOCKS * turns):
         draws.begin_round(t, torch.arange(2))
         chosen = draws._chosen(PRIVACY.sampling, 0, torch.arange(2))
-        assert (chosen.places % BLOCKS == t % BLOCKS).all()
-        drawn[chosen.places[: chosen.counts[0]]] += 1
+        assert (chosen.positions % BLOCKS == t % BLOCKS).all()
+        drawn[chosen.positions[: chosen.counts[0]]] += 1
     expected, deviation = turns * RATE, (turns * RATE * (1 - RATE)) ** 0.5
     assert abs(drawn.mean() - expected) < 5 * deviation / SIZES[0] ** 0.5
     assert np.abs(drawn - expected).max() < 5 * deviation

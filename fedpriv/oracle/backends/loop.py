@@ -79,5 +79,5 @@ class LoopBackend:
         return torch.autograd.grad(loss, row)[0]
 
 
-def _cell(both: Pair, client: int, example: int) -> Pair:
-    return each(lambda values: values[client, example], both)
+def _cell(pair: Pair, client: int, example: int) -> Pair:
+    return each(lambda values: values[client, example], pair)
