@@ -29,7 +29,7 @@ class Client(nn.Module):
         model: Maps a batch of inputs `[b, ...]` to outputs `[b, ...]`; inputs that are a dict are passed by name,
             `model(**inputs)`, those of a tuple by position. The output for an example must not depend on the others.
         loss: Maps (outputs, targets) of a batch to a scalar; gradients are computed one example at a time. Outputs are
-            what the model gives, also a dict or an object with fields, of which the loss picks what it needs.
+            what the model returns, possibly a dict or an object with fields, from which the loss takes what it needs.
         loader: The client's training data, as (input, target) pairs of tensors, or of dicts and tuples of tensors.
             Each example is read alone, through the loader's data set and `collate_fn`: once or, if reading draws random
             numbers from torch, NumPy or Python as random transforms do, whenever it is drawn. fedpriv draws its own

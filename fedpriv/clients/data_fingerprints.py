@@ -59,7 +59,7 @@ class DataFingerprints:
         if not population.is_in_memory:
             population.examples.on_read = self.check
             return
-        for row, client in enumerate(population.part.ids.tolist()):
+        for row, client in enumerate(population.shard.ids.tolist()):
             self.check(client, examples_of(population, row))
 
     def check(self, client: int, examples: Pair) -> None:

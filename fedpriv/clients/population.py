@@ -30,20 +30,20 @@ from fedpriv.models.problem import Problem
 
 
 class Population:
-    """The clients of a run that are in this process: all of them, unless `part` says otherwise.
+    """The clients of a run that are in this process: all of them, unless `shard` says otherwise.
 
-    Rows are numbered from 0 in each process; `part.ids` holds the clients' numbers in the run.
+    Rows are numbered from 0 in each process; `shard.ids` holds the clients' numbers in the run.
 
     Args:
-        clients: At least one client, even if `part` has none: its model is then the template. All models must have the
+        clients: At least one client, even if `shard` has none: its model is then the template. All models must have the
             same trainable parameters by name and shape, and the same frozen parameters and buffers by value.
         device: The device of parameters and data.
         dtype: Floating point type of parameters and inputs.
         chunk: Largest number of examples (padding included) in one batch; bounds the memory of a step.
-        part: Which clients of the run these are, and the public facts of all clients; None if these are all.
+        shard: Which clients of the run these are, and the public facts of all clients; None if these are all.
 
     Attributes:
-        part: See above.
+        shard: See above.
         model: A copy of the first client's model, to compute with; it shares frozen parameters and buffers with all.
         params: Trainable parameters of all clients' models, `[n_clients, dim]`; of `lazy_clients`, one row for all.
         layout: Positions of the parameters in a row.
@@ -61,15 +61,15 @@ class Population:
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
         chunk: int = 8192,
-        part: ClientShard | None = None,
+        shard: ClientShard | None = None,
     ) -> None:
         if not clients:
             raise ConfigError("clients", [], "a population needs at least one client")
         self.clients = clients
-        self.part = part or ClientShard.whole(clients)
-        self._roster = as_client_set(clients, self.part.numbers or range(1))
-        if len(self.part.numbers) not in (len(clients), 0):
-            raise ConfigError("part.numbers", self.part.numbers, f"give one for each of the {len(clients)} clients")
+        self.shard = shard or ClientShard.whole(clients)
+        self._roster = as_client_set(clients, self.shard.numbers or range(1))
+        if len(self.shard.numbers) not in (len(clients), 0):
+            raise ConfigError("part.numbers", self.shard.numbers, f"give one for each of the {len(clients)} clients")
         self._check_fresh()
         self.chunk = chunk
         self.device = torch.device(device)
@@ -87,7 +87,7 @@ class Population:
 
     @property
     def counts(self) -> Tensor:
-        """True number of examples of each client, `[n_clients]`; private if it differs from `part.sizes`."""
+        """True number of examples of each client, `[n_clients]`; private if it differs from `shard.sizes`."""
         return self.examples.counts
 
     @cached_property
@@ -97,7 +97,7 @@ class Population:
 
     def __len__(self) -> int:
         """Number of clients in this process."""
-        return len(self.part.numbers)
+        return len(self.shard.numbers)
 
     @property
     def dim(self) -> int:
@@ -142,7 +142,7 @@ class Population:
     def equality(self) -> Tensor:
         """Flags of the constraint values that must be zero, `[n_clients, largest number of values]` boolean."""
         # the first row only makes all rows as wide as the run's widest
-        widest = torch.zeros(self.part.widths[1], dtype=torch.bool)
+        widest = torch.zeros(self.shard.widths[1], dtype=torch.bool)
         flags = [torch.tensor(problem.equality, dtype=torch.bool) for problem in self.problems]
         return nn.utils.rnn.pad_sequence([widest, *flags], batch_first=True)[1:].to(self.device)
 
@@ -173,7 +173,7 @@ class Population:
         for index, price in enumerate(self._roster.released_prices()):
             if price is not None:
                 raise ConfigError(
-                    f"clients[{self.part.numbers[index]}]",
+                    f"clients[{self.shard.numbers[index]}]",
                     price,
                     "holds the result of an earlier run, whose epsilon this run would not count; make fresh clients. "
                     "To go on from a released model on purpose, copy its parameters and add up the prices",

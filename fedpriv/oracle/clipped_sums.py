@@ -34,7 +34,8 @@ class ClippedSums:
         device: torch.device,
         processes: Communicator | None = None,
     ) -> None:
-        self._backend, self._processes = backend, processes or SingleProcess()
+        self._backend = backend
+        self._processes = processes or SingleProcess()
         self._broken = torch.zeros(n_clients, dtype=torch.long, device=device)
         self._uncounted: list[tuple[Tensor, Tensor]] = []
         """Cohorts and their numbers of broken examples, which are not yet added to `_broken`."""
@@ -96,7 +97,7 @@ class ClippedSums:
         return self._processes.all_reduce(total)
 
     def _count(self, cohort: Tensor, broken: Tensor) -> None:
-        """Adds up broken examples; those of a part of the clients are collected, since to copy indices takes time."""
+        """Adds up broken examples; those of smaller cohorts are collected, since copies of indices take time."""
         if len(cohort) == len(self._broken):
             self._broken += broken
             return
@@ -160,7 +161,8 @@ def check_depth(sizes: Sequence[int], chunk: int) -> None:
     Raises:
         ConfigError: the chunk is too large.
     """
-    largest, total = max(sizes), sum(sizes)
+    largest = max(sizes)
+    total = sum(sizes)
     depth = min(chunk, largest) + largest // chunk + len(sizes) + 2
     if depth * total * 2.0**-53 > ROUNDING / 8:
         fix = f"sums of {total} examples are exact enough in smaller pieces only: lower it, e.g. to 16384"

@@ -31,7 +31,7 @@ def tables(population: Population) -> list[LossTable | None]:
         try:
             loss_tables.append(problem.table(*population.examples_of(row)))
         except DataError as error:
-            raise DataError(f"client {population.part.numbers[row]}: {error}") from error
+            raise DataError(f"client {population.shard.numbers[row]}: {error}") from error
     return loss_tables
 
 
@@ -48,7 +48,7 @@ class ConstraintSums:
     """
 
     def __init__(self, population: Population, privacy: Privacy, total: Callable[[Tensor], Tensor]) -> None:
-        shard = population.part
+        shard = population.shard
         self._privacy = privacy
         self._sizes = shard.sizes
         self._functional = Functional(population.model, population.loss)

@@ -98,7 +98,7 @@ class DataAnswerer:
         self.ledger = ledger
         self.excluded: frozenset[int] = frozenset()
         self._population = population
-        self._shard = population.part
+        self._shard = population.shard
         self._sums = sums
         self._sum_clients = sum_clients
         self._max_clients = max_clients
@@ -433,6 +433,6 @@ def data_oracle(
     pair_secrets: PairSecrets | None = None,
 ) -> Oracle[DataAnswerer]:
     """Returns the oracle of a run; arguments as of `DataAnswerer`, with the privacy settings."""
-    queries = QueryBuilder(privacy, population.part.all_sizes)
+    queries = QueryBuilder(privacy, population.shard.all_sizes)
     answerer = DataAnswerer(population, sums, queries, ledger, randomness, sum_clients, max_clients, pair_secrets)
     return Oracle(queries, answerer, population.params)

@@ -29,7 +29,7 @@ class RecordingAnswerer:
     Attributes:
         records: What would be released, in order.
         evaluations: Expected number of per-example gradients in each round; the true number is as secret as batches.
-        names: Names of the queries that were asked.
+        names: Names of all queries.
         queries: The queries of each round, by round.
     """
 
@@ -40,7 +40,8 @@ class RecordingAnswerer:
         self.evaluations: list[float] = []
         self.names: set[str] = set()
         self.queries: dict[int, list[Query]] = {}
-        self._builder, self._answers = queries, answers
+        self._builder = queries
+        self._answers = answers
 
     def begin_round(self, context: RoundContext) -> tuple[RoundContext, Tensor | None]:
         """See `Answerer`; one client stands for all that a real run draws in secret."""
@@ -98,7 +99,9 @@ class RecordingAnswerer:
             self.records.append(self._record(query, context))
 
     def _record(self, query: Query, context: RoundContext) -> Record:
-        privacy, scheme, answer = self._builder.privacy, self._builder.scheme, context.answer(query)
+        privacy = self._builder.privacy
+        scheme = self._builder.scheme
+        answer = context.answer(query)
         if not privacy.private:
             return scheme.unprotected(answer)
         factors = [1.0] * len(context.clients)

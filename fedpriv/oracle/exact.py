@@ -36,9 +36,9 @@ class ProblemValues:
     def __init__(self, population: Population) -> None:
         self.equality = population.equality
         self.width = self.equality.shape[1]
-        self._n_objectives = population.part.n_objectives
+        self._n_objectives = population.shard.n_objectives
         loss_tables = tables(population)
-        # clients with the same problem and number of examples are one block; a user's function takes them in turn
+        # clients with the same problem and number of examples are one block; a user's function has a block per client
         row_groups: dict[tuple[int, int, bool], list[int]] = {}
         for row, (problem, table) in enumerate(zip(population.problems, loss_tables, strict=True)):
             if table is None:
@@ -141,7 +141,9 @@ class _FunctionBlock:
 
     def __call__(self, params: Tensor) -> tuple[Tensor, Tensor]:
         model = BoundModel(self.functional, params[0])
-        problem, x, y = self.problem, self.inputs, self.targets
+        problem = self.problem
+        x = self.inputs
+        y = self.targets
         if problem.objective is None:
             objective = params.new_zeros(1)
         else:

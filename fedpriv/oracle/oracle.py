@@ -1,8 +1,7 @@
 """The oracle of a strategy: it builds queries, and an answerer answers them.
 
 Answerers are interchangeable: `DataAnswerer` (data_answerer.py) answers from data with noise and a ledger; zeros,
-random numbers and unit impulses (synthetic.py) stand in for data; `RecordingAnswerer` (dry_run.py) notes what is
-asked.
+random numbers and unit impulses (synthetic.py) replace data; `RecordingAnswerer` (dry_run.py) records the queries.
 """
 
 from __future__ import annotations
@@ -62,7 +61,8 @@ class RoundContext:
 
     def answer(self, query: Query, excluded: frozenset[int] = frozenset()) -> Answer:
         """Returns the identity of the next answer: its round, its index and its clients fix its price and noise."""
-        clip, share = query.clip, query.budget_share
+        clip = query.clip
+        share = query.budget_share
         return Answer(self.round, self.index, query.name, self.clients, clip, share, excluded)
 
 

@@ -1,6 +1,6 @@
 """The queries that a strategy may ask: how each is clipped and sampled, and what is public about its answer.
 
-The plan of a run and the run itself build their queries here, so that what is planned is what is asked.
+The plan of a run and the run itself build their queries here, so that a run asks what was planned.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class BatchSampler:
             Positions of the drawn clients among the cohort's clients in this process, `[j]`; None if all are drawn.
         """
         self._round = round_index
-        self.rows = self._population.part.rows(cohort)
+        self.rows = self._population.shard.rows(cohort)
         if self._cohort_rate == 1:
             self._population.examples.expect(self.rows)
             return None
@@ -57,7 +57,7 @@ class BatchSampler:
 
     def _drawn_in_secret(self, round_index: int) -> Tensor:
         """Returns flags of the round's rows whose clients are drawn, `[k]`."""
-        shard = self._population.part
+        shard = self._population.shard
         if round_index not in self._secret_draws:
             stream = self._randomness.stream("secret_cohort", round_index)
             self._secret_draws[round_index] = torch.from_numpy(stream.below(self._cohort_rate, shard.n_clients))
@@ -81,7 +81,7 @@ class BatchSampler:
         round_index = self._round
 
         def numbers(clients: Sequence[int], positions: Sequence[int], size: int) -> Tensor:
-            examples = zip(self._population.part.ids[list(clients)].tolist(), positions, strict=True)
+            examples = zip(self._population.shard.ids[list(clients)].tolist(), positions, strict=True)
             return torch.from_numpy(self._randomness.of_examples("views", round_index, index, examples, size))
 
         return self._population.drawn_batches(rows, self._examples(sampling, index, rows), numbers)
@@ -98,7 +98,7 @@ class BatchSampler:
     def _draw_batches(self, sampling: Poisson | FixedSize | Cyclic, index: int, rows: Tensor) -> IndexBatches:
         """Draws the batches of some rows, each client's with a random stream of its own."""
         sizes = self._population.counts[rows].numpy()
-        clients = self._population.part.ids[rows]
+        clients = self._population.shard.ids[rows]
         if isinstance(sampling, Cyclic) and sampling.rate == 1:
             return IndexBatches.listed(
                 [np.arange(self.slot(sampling), size, sampling.blocks) for size in sizes.tolist()]

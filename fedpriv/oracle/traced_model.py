@@ -89,7 +89,8 @@ class TracedModel:
         return any(not torch.equal(a, b) for a, b in zip(after, before, strict=True))
 
     def _outputs(self, row: Tensor, x: Nested) -> Any:  # noqa: ANN401
-        self._events, self._running = [], []
+        self._events = []
+        self._running = []
         start_draws_anew(first(x).device)
         outputs = self.functional.outputs(self.functional.unflatten(row), x)
         if isinstance(outputs, Tensor) and outputs.shape[:1] != first(x).shape[:1]:

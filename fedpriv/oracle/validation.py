@@ -77,34 +77,36 @@ def _find_usable_point(population: Population) -> Point:
                 return row, x, y
         except Exception:  # whatever a user's model or loss raises for synthetic numbers
             continue
+    # only the real examples are left: without a usable point a run could not train, and the error tells why
+    row, inputs, targets = last
     try:
-        TracedModel(population, last[0]).gradient(*last[1:])
+        TracedModel(population, row).gradient(inputs, targets)
     except FedprivError:
         raise
-    except Exception as error:  # the same for real ones
-        shape, model = _shapes(last[1]), type(population.model).__name__
-        y = first(last[2])
-        if y.dtype != torch.long and _is_computed(population, last[0], last[1], each(Tensor.long, last[2])):
-            problem = f"client 0 has targets of type {y.dtype}, such as {cut(str(y[0].tolist()))}"
+    except Exception as error:  # whatever a user's model or loss raises for real examples
+        labels = first(targets)
+        if labels.dtype != torch.long and _is_computed(population, row, inputs, each(Tensor.long, targets)):
+            problem = f"client 0 has targets of type {labels.dtype}, such as {cut(str(labels[0].tolist()))}"
             raise DataError(f"{problem}, and the loss takes class numbers: give whole ones (.long())") from error
-        fix = f"it and the loss cannot be computed on examples of shape {shape} ({in_short(error)}); change"
-        several = (
-            " (of more than two tensors all but the last are arguments of the model: where one is none, leave it out "
-            "in a collate_fn that returns (inputs, target))"
-        )
-        if isinstance(last[1], tuple) and isinstance(error, TypeError):
-            hint = several
-        else:
-            hint = ""
-        raise ConfigError("model", model, f"{fix} them, or the data{hint}") from error
+        hint = ""
+        if isinstance(inputs, tuple) and isinstance(error, TypeError):
+            hint = (
+                " (of more than two tensors all but the last are arguments of the model: where one is none, leave it "
+                "out in a collate_fn that returns (inputs, target))"
+            )
+        problem = f"it and the loss cannot be computed on examples of shape {_shapes(inputs)} ({in_short(error)})"
+        fix = f"{problem}; change them, or the data{hint}"
+        raise ConfigError("model", type(population.model).__name__, fix) from error
     return last
 
 
 def _shapes(x: Nested) -> str:
+    """Returns the shapes of an example's tensors, for errors."""
     return ", ".join(str(tuple(values.shape[1:])) for values in leaves(x))
 
 
 def _is_computed(population: Population, row: Tensor, x: Nested, y: Nested) -> bool:
+    """Returns whether the loss and its gradient can be computed on these examples."""
     try:
         TracedModel(population, row).gradient(x, y)
     except Exception:  # whatever a user's model or loss raises
@@ -180,14 +182,14 @@ def _suggest_batch_first(trial: TracedModel, x: Nested) -> str | None:
     if not trial.put_examples_first():
         return None
     try:
-        one, other, *alone = (
-            trial.events(select_examples(x, rows))[-1] for rows in (_FIRST_BATCH, _SECOND_BATCH, [0], [1], [2])
-        )
+        first_batch = trial.events(select_examples(x, _FIRST_BATCH))[-1]
+        second_batch = trial.events(select_examples(x, _SECOND_BATCH))[-1]
+        alone = [trial.events(select_examples(x, [i]))[-1] for i in _FIRST_BATCH]
     except Exception:  # whatever a user's model raises
         return None
-    if _differ_in(one, other, 0, 0, _SAME_KERNEL) or any(
-        _differ_in(one, single, i, 0, _OTHER_KERNEL) for i, single in enumerate(alone)
-    ):
+    if _differ_in(first_batch, second_batch, 0, 0, _SAME_KERNEL):
+        return None
+    if any(_differ_in(first_batch, single, i, 0, _OTHER_KERNEL) for i, single in enumerate(alone)):
         return None
     return "with batch_first=True that is not so: this was tried. Weights stay, and outputs become other ones"
 
@@ -233,7 +235,7 @@ def _check_labels(trial: TracedModel, population: Population) -> None:
     A label that is no class would fail in the middle of a run, or be ignored by the loss.
     """
     clients = population.validated_clients
-    numbers = population.part.numbers
+    numbers = population.shard.numbers
     _, sample = population.first_examples(1)
     if not isinstance(sample, Tensor) or sample.is_floating_point() or sample.dim() != 1:
         return
@@ -358,7 +360,8 @@ def _check_loss_of_batch(trial: TracedModel, x: Nested, y: Nested) -> list[str]:
     Gradients are those of single examples. So a loss whose value for a batch is not the mean or the sum of its values
     for single examples, as with a penalty on a batch's mean, would train something else here than its author wrote.
     """
-    loss, form = trial.functional.loss, trial.functional.form
+    loss = trial.functional.loss
+    form = trial.functional.form
     if form is not None:
         if form.warning:
             return [form.warning]
@@ -534,6 +537,7 @@ def _differ_in(first_event: Event, second_event: Event, i: int, j: int, toleranc
 
 
 def _differ(a: Tensor, b: Tensor, tolerance: float) -> bool:
+    """Returns whether two tensors differ in shape, or by more than `tolerance` times the larger norm."""
     if a.shape != b.shape:
         return True
     a = a.detach().double().nan_to_num()

@@ -155,7 +155,9 @@ class OuterProducts(Gradients):
 
     def settled(self, norm: NormName) -> Gradients:
         """See `Gradients`."""
-        positions, outputs, inputs = self.left.shape[2], self.left.shape[3], self.right.shape[3]
+        positions = self.left.shape[2]
+        outputs = self.left.shape[3]
+        inputs = self.right.shape[3]
         if positions == 1 or _short(positions, outputs, inputs, norm):
             return self
         return Dense(self.whole())
@@ -286,7 +288,8 @@ class FewRows(Gradients):
 
     def add_to(self, sums: Tensor, weights: Tensor) -> None:
         """See `Gradients`."""
-        clients, width = len(self.values), self.values.shape[3]
+        clients = len(self.values)
+        width = self.values.shape[3]
         table = weights.new_zeros(clients * self.n_rows, width)
         first = torch.arange(clients, device=self.rows.device).view(-1, 1, 1) * self.n_rows
         added = self._added.double() * weights[:, :, None, None]

@@ -65,7 +65,8 @@ class GhostBackend(PerExample):
         if one_row:
             shared = params[0]
             copies = shared.expand(math.prod(cells), -1)
-            x, y_batch = flat_x, flat_y
+            x = flat_x
+            y_batch = flat_y
         else:
             shared = params
             copies = shared.unsqueeze(1).expand(*cells, -1)

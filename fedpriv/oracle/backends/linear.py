@@ -105,7 +105,8 @@ class LinearBackend:
 
         An example of weight 0 adds nothing, even if its gradient is not finite.
         """
-        x, weights = _inputs(batch), weights.unsqueeze(2)
+        x = _inputs(batch)
+        weights = weights.unsqueeze(2)
         weighted = deltas * weights
         return without_nan(
             lambda: self._products(weighted, x),

@@ -147,7 +147,8 @@ class Recording(TorchFunctionMode):
         size = tuple(weight.shape[2:])
 
         def terms(x: Tensor, out: Tensor, cells: Cells) -> list[Gradients]:
-            left, right = _images(out, cells, dims), _images(x, cells, dims)
+            left = _images(out, cells, dims)
+            right = _images(x, cells, dims)
             return [Convolved(left, right, size, options, groups), Dense(left.flatten(4).sum((2, 4)))]
 
         if dims == 1:
