@@ -49,7 +49,7 @@ class LocalBlock:
         dual: lambda_i, `[n, dim]`.
         anchor: w^k, `[n, dim]`.
         multipliers: mu_i, `[n, m]`.
-        prepared: What the solver computed in advance for this inner loop, one row for each client.
+        prepared: What the solver computed in advance for this inner loop, `[n, ...]`.
     """
 
     u: Tensor
