@@ -251,7 +251,7 @@ class ReadWhenDrawn:
         for client, pair in pairs.items():
             check_same_kind(client, pair, self._first)
             self.on_read(client, pair)
-        return {client: with_types(*pair, self._dtype) for client, pair in pairs.items()}
+        return {client: with_types(x, y, self._dtype) for client, (x, y) in pairs.items()}
 
 
 def _accept_all(_: int, __: Dataset[Any]) -> None:

@@ -134,12 +134,12 @@ def _conv_net(shape: tuple[int, ...], n_classes: int, channels: tuple[int, ...],
     if not channels or min(channels) < 1:
         raise ConfigError("model.channels", channels, "give a positive number for each block, e.g. (16, 32)")
     blocks: list[nn.Module] = []
-    before, height, width = shape
-    for after in channels:
-        convolution = nn.Conv2d(before, after, kernel, padding=kernel // 2)
+    in_channels, height, width = shape
+    for out_channels in channels:
+        convolution = nn.Conv2d(in_channels, out_channels, kernel, padding=kernel // 2)
         # not in place, so that per-example gradients can be taken with vmap
-        blocks += [convolution, nn.GroupNorm(gcd(8, after), after), nn.ReLU(), nn.MaxPool2d(2)]
-        before = after
+        blocks += [convolution, nn.GroupNorm(gcd(8, out_channels), out_channels), nn.ReLU(), nn.MaxPool2d(2)]
+        in_channels = out_channels
         height //= 2
         width //= 2
-    return nn.Sequential(*blocks, nn.Flatten(), nn.Linear(before * height * width, n_classes))
+    return nn.Sequential(*blocks, nn.Flatten(), nn.Linear(in_channels * height * width, n_classes))

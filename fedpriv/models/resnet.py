@@ -72,24 +72,24 @@ class ResNet18(nn.Module):
 class _Block(nn.Module):
     """Two 3x3 convolutions beside a shortcut."""
 
-    def __init__(self, before: int, after: int, stride: int) -> None:
+    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
-        self.bn1 = _norm(after)
+        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride, padding=1, bias=False)
+        self.bn1 = _norm(out_channels)
         self.relu = nn.ReLU()  # not in place, so that per-example gradients can be taken with vmap
-        self.conv2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
-        self.bn2 = _norm(after)
+        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
+        self.bn2 = _norm(out_channels)
         self.downsample = nn.Sequential()  # empty, it is the identity
-        if stride > 1 or before != after:
-            self.downsample.extend([nn.Conv2d(before, after, 1, stride, bias=False), _norm(after)])
+        if stride > 1 or in_channels != out_channels:
+            self.downsample.extend([nn.Conv2d(in_channels, out_channels, 1, stride, bias=False), _norm(out_channels)])
 
     def forward(self, x: Tensor) -> Tensor:
         inside = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
         return self.relu(inside + self.downsample(x))
 
 
-def _stage(before: int, after: int, stride: int) -> nn.Sequential:
-    return nn.Sequential(_Block(before, after, stride), _Block(after, after, 1))
+def _stage(in_channels: int, out_channels: int, stride: int) -> nn.Sequential:
+    return nn.Sequential(_Block(in_channels, out_channels, stride), _Block(out_channels, out_channels, 1))
 
 
 def _norm(channels: int) -> nn.GroupNorm:

@@ -246,14 +246,19 @@ class Convolved(Gradients):
         """Returns the input under the kernel at each position, `[k, b, n, c * size, positions]`."""
         # `unfold` takes images of two dimensions: signals of one get a dimension of length 1 in front
         flat = (1,) * (2 - len(self.size))
-        wider = (0,) * (2 - len(self.size))
+        no_padding = (0,) * (2 - len(self.size))
         stride, padding, dilation = self.options
         if flat:
             images = self.right.flatten(0, 2).unflatten(2, (*flat, -1))
         else:
             images = self.right.flatten(0, 2)
-        options = (*flat, *dilation), (*wider, *padding), (*flat, *stride)
-        windows = functional.unfold(images, (*flat, *self.size), *options)
+        windows = functional.unfold(
+            images,
+            (*flat, *self.size),
+            dilation=(*flat, *dilation),
+            padding=(*no_padding, *padding),
+            stride=(*flat, *stride),
+        )
         return windows.unflatten(0, self.right.shape[:3])
 
 

@@ -71,7 +71,7 @@ class LoopBackend:
         if views == 1:
             return self._gradient(row, x, y)
         pairs = [each(lambda values, view=view: values[view], (x, y)) for view in range(views)]
-        return torch.stack([self._gradient(row, *pair) for pair in pairs]).mean(0)
+        return torch.stack([self._gradient(row, view_x, view_y) for view_x, view_y in pairs]).mean(0)
 
     def _gradient(self, row: Tensor, x: Nested, y: Nested) -> Tensor:
         row = row.detach().clone().requires_grad_()
