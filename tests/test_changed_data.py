@@ -145,7 +145,7 @@ def lazily(data: Sequence[Dataset[Any]], folder: Path, *, resume: bool = False) 
 
 def stopped_lazily(folder: Path, data: Sequence[Dataset[Any]]) -> None:
     run = lazily(data, folder)
-    assert not run.population.is_held
+    assert not run.population.is_in_memory
     reports = iter(run)
     next(reports)
     next(reports)  # the checkpoint of the first round is written

@@ -46,8 +46,8 @@ def test_a_cpu_takes_no_more_than_its_cache_holds_and_another_device_what_it_is_
         Batch(torch.arange(1), torch.zeros(1, 1, 2), torch.zeros(1, 1, 2), torch.ones(1, 1)),
     )
     for chunk, found in ((None, 512), (3, 3), (4096, 512)):
-        assert BACKENDS[name](model, nn.MSELoss(), chunk)._at_once(row, batch, Clip(1.0)) == found
-    assert BACKENDS[name](model, nn.MSELoss(), 500)._at_once(row.to("meta"), batch, Clip(1.0)) == 500
+        assert BACKENDS[name](model, nn.MSELoss(), chunk)._max_clipped(row, batch, Clip(1.0)) == found
+    assert BACKENDS[name](model, nn.MSELoss(), 500)._max_clipped(row.to("meta"), batch, Clip(1.0)) == 500
 
 
 def test_a_gpu_computes_as_many_examples_as_a_quarter_of_its_free_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:

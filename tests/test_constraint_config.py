@@ -84,7 +84,7 @@ def test_the_suggested_share_has_the_least_noise_in_a_step(tmp_path: Path):
         found = config(tmp_path, f"privacy.statistics.share={share}", "rounds=40")
         run = build(found)
         values, gradient = run.plan.records[:2]
-        dim, clip, fewest = run.population.dim, run.plan.privacy.clip.bound, int(run.population.part.sizes.min())
+        dim, clip, fewest = run.population.dim, run.plan.privacy.clip.bound, int(run.population.shard.sizes.min())
         sensitivity = 2 * clip / fewest
         of_values = 2 * float(run.oracle.answerer.statistic_deviation(0).max()) * clip
         noise[share] = dim * (gradient.noise_multiplier * sensitivity) ** 2 + of_values**2

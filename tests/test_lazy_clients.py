@@ -118,7 +118,10 @@ def test_a_client_is_read_once_in_a_round_that_draws_it_and_few_are_before() -> 
     clients = lazy(reads, [SIZES[i % N] for i in range(n)])
     privacy = replace(CENTRAL, trust=fp.Central(0.01))
     training = fp.Training(clients, fp.fedavg(0.5, local_steps=3), privacy, rounds=4, seed=1, secret_seed=2)
-    streams, looked_at = training._identity.randomness, {1, *training.population.looked_at}  # 1: for five examples
+    streams, looked_at = (
+        training._identity.randomness,
+        {1, *training.population.validated_clients},
+    )  # 1: for five examples
     assert len(looked_at) <= 17
     list(training)
     training.population.examples._pool.shutdown()

@@ -139,7 +139,7 @@ def _drawn(
     sampler.begin_round(round_index, torch.arange(len(population)))
     chosen = sampler.positions(sampling, index)
     sizes = population.counts.numpy()
-    return chosen.places + (sizes.cumsum() - sizes).repeat(chosen.counts)
+    return chosen.positions + (sizes.cumsum() - sizes).repeat(chosen.counts)
 
 
 def _by_client(of_examples: Membership, population: Population) -> Iterator[Membership]:

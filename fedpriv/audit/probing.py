@@ -173,7 +173,7 @@ def listen(
     """
     short = subject.shortened(rounds)
     plan, population = short.plan(), short.population(data)
-    start = population.start_alike()
+    start = population.reset_models()
     backend = select_backend(short.compute.backend, population, population.chunk, short.compute.precision).backend
     randomness, privacy = randomness or Randomness(), plan.privacy
 

@@ -1,6 +1,6 @@
-"""Checks of what users pass as clients, models, losses and data: the usual other forms are answered with what to write.
+"""Checks what users pass as clients, models, losses and data; for the usual mistakes an error says what to write.
 
-Nothing is read here, so a check takes no time and learns nothing about examples.
+No examples are read, so a check takes no time and learns nothing about them.
 """
 
 from __future__ import annotations
@@ -14,41 +14,41 @@ from torch.utils.data import DataLoader, Dataset
 
 from fedpriv.errors import ConfigError
 
-_ONE = "fedpriv.Client(model, loss, loader)"
-_MANY = "fedpriv.make_clients(model, loss, datasets)"
+_CLIENT = "fedpriv.Client(model, loss, loader)"
+_CLIENTS = "fedpriv.make_clients(model, loss, datasets)"
 _PAIRS = "torch.utils.data.TensorDataset(inputs, targets)"
 
 
 def check_clients(clients: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Refuse what is no sequence of clients.
+    """Refuses an object that is no sequence of clients.
 
     Raises:
-        ConfigError: says how to make one of what was given.
+        ConfigError: says how to make a sequence of clients from it.
     """
-    from fedpriv.clients.client import Client  # which uses the other checks
+    from fedpriv.clients.client import Client  # here, because client.py imports this file
 
     if isinstance(clients, Client):
         raise ConfigError("clients", _short(clients), "is one client: give a list of them, [client]")
     if isinstance(clients, nn.Module | DataLoader | Dataset) and not isinstance(clients, nn.ModuleList):
-        raise ConfigError("clients", _short(clients), f"give a list of clients: {_fix_of_one(clients)}")
+        raise ConfigError("clients", _short(clients), f"give a list of clients: {_advice(clients)}")
     if isinstance(clients, Mapping):
         raise ConfigError("clients", _short(clients), "give a list: list(clients.values())")
     if isinstance(clients, Iterator):
         raise ConfigError("clients", _short(clients), "can be read only once: give a list, list(clients)")
     if isinstance(clients, str) or not hasattr(clients, "__len__") or not hasattr(clients, "__getitem__"):
-        raise ConfigError("clients", _short(clients), f"give a list of clients: {_MANY}")
-    # lazy ones are made by fedpriv
+        raise ConfigError("clients", _short(clients), f"give a list of clients: {_CLIENTS}")
+    # other sequences, such as lazy clients, are made by fedpriv
     if isinstance(clients, list | tuple):
         listed: list[Any] = list(clients)
     else:
         listed = []
     for index, client in enumerate(listed):
         if not isinstance(client, Client):
-            raise ConfigError(f"clients[{index}]", _short(client), f"is no client: {_fix_of_one(client)}")
+            raise ConfigError(f"clients[{index}]", _short(client), f"is no client: {_advice(client)}")
 
 
 def check_loss(field: str, loss: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Refuse a loss that cannot be called with outputs and targets.
+    """Refuses a loss that cannot be called with outputs and targets.
 
     Raises:
         ConfigError: it is a class, a name, or no function.
@@ -64,10 +64,10 @@ def check_loss(field: str, loss: Any) -> None:  # noqa: ANN401 - whatever a user
 
 
 def check_loader(field: str, loader: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Refuse training data of a client that are no loader.
+    """Refuses training data of a client that are no loader.
 
     Raises:
-        ConfigError: says how to make a loader of them.
+        ConfigError: says how to make a loader from them.
     """
     if all(hasattr(loader, name) for name in ("dataset", "collate_fn", "sampler")):
         return
@@ -78,7 +78,7 @@ def check_loader(field: str, loader: Any) -> None:  # noqa: ANN401 - whatever a 
 
 
 def check_datasets(field: str, datasets: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Refuse what is no sequence of data sets, one for each client.
+    """Refuses an object that is no sequence of data sets, one for each client.
 
     Raises:
         ConfigError: it is one data set, or has loaders or tensors in it.
@@ -97,33 +97,33 @@ def check_datasets(field: str, datasets: Any) -> None:  # noqa: ANN401 - whateve
 
 
 def check_dataset(field: str, dataset: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Refuse a loader or bare tensors where a data set is wanted.
+    """Refuses a loader or bare tensors instead of a data set.
 
     Raises:
-        ConfigError: says how to make a data set of them.
+        ConfigError: says how to make a data set from them.
     """
     if isinstance(dataset, DataLoader):
         raise ConfigError(field, _short(dataset), "is a loader: give its data set, loader.dataset")
-    is_pair = isinstance(dataset, tuple) and any(isinstance(part, Tensor) for part in dataset)
+    is_pair = isinstance(dataset, tuple) and any(isinstance(value, Tensor) for value in dataset)
     if isinstance(dataset, Tensor) or is_pair:
         raise ConfigError(field, _short(dataset), f"is no data set: write {_PAIRS}")
     if isinstance(dataset, str):
         raise ConfigError(field, dataset, f"is a name: load it, e.g. fedpriv.data.load({dataset!r}).test")
 
 
-def _fix_of_one(given: object) -> str:
-    """What to write for one object that is no client."""
-    if isinstance(given, DataLoader):
-        return f"write {_ONE}, with a model and a loss"
-    if isinstance(given, Dataset):
-        return f"write {_MANY}"
-    if isinstance(given, nn.Module):
-        return f"a client has a model, a loss and data: write {_ONE}, or {_MANY}"
-    return f"write {_ONE}"
+def _advice(value: object) -> str:
+    """Returns what to write instead of an object that is no client."""
+    if isinstance(value, DataLoader):
+        return f"write {_CLIENT}, with a model and a loss"
+    if isinstance(value, Dataset):
+        return f"write {_CLIENTS}"
+    if isinstance(value, nn.Module):
+        return f"a client has a model, a loss and data: write {_CLIENT}, or {_CLIENTS}"
+    return f"write {_CLIENT}"
 
 
-def _short(given: object) -> str:
-    """What an error shows of an object: its class, since modules and data sets print at length."""
-    if given is None or isinstance(given, bool | int | float | str):
-        return repr(given)
-    return f"a {type(given).__name__}"
+def _short(value: object) -> str:
+    """Returns a short text for an object in errors: its class, since modules and data sets print at length."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return repr(value)
+    return f"a {type(value).__name__}"

@@ -17,12 +17,12 @@ class Batch:
 
     Attributes:
         rows: Position of each client in the round's cohort, `[k]`.
-        inputs: `[k, b, ...]`, or dicts and tuples of such tensors; `[k, b, views, ...]` where there are several views.
-        targets: The same.
+        inputs: `[k, b, ...]`, or dicts and tuples of such tensors; `[k, b, views, ...]` with several views.
+        targets: Like `inputs`.
         mask: `[k, b]`, False where padded.
         examples: Position of each example among all of the population, `[k, b]`.
         weights: Factor of each example's loss, `[k, b]`; None means 1.
-        views: How many random views there are of each example, whose gradient is the mean of theirs.
+        views: Number of random views of each example; its gradient is the mean of the views' gradients.
     """
 
     rows: Tensor
@@ -33,29 +33,39 @@ class Batch:
     weights: Tensor | None = None
     views: int = 1
 
-    def of(self, rows: slice) -> Batch:
-        """The examples of some of these clients."""
+    def select(self, rows: slice) -> Batch:
+        """Returns the examples of some of these clients."""
         return self._cut(lambda values: values[rows])
 
     def every(self, first: int, step: int) -> Batch:
-        """Some of each client's examples: the one at place `first`, and each `step` further."""
+        """Returns every `step`-th of each client's examples, from the one at position `first` on."""
         return self._cut(lambda values: values if values is self.rows else values[:, first::step])
 
     def _cut(self, cut: Callable[[Tensor], Tensor]) -> Batch:
-        held = [field.name for field in fields(self) if field.name != "views"]
-        names = [name for name in held if getattr(self, name) is not None]
+        """Applies `cut` to every tensor of the batch."""
+        tensors = [field.name for field in fields(self) if field.name != "views"]
+        names = [name for name in tensors if getattr(self, name) is not None]
         return replace(self, **{name: each(cut, getattr(self, name)) for name in names})
 
-    def weighted(self, of_examples: Tensor) -> Batch:
-        """The same examples with these loss factors, `[n_examples]` in the order of the population's data."""
+    def weighted(self, weights: Tensor) -> Batch:
+        """Returns the same examples with these loss factors, `[n_examples]` in the order of the population's data."""
         assert self.examples is not None
-        return replace(self, weights=of_examples[self.examples])
+        return replace(self, weights=weights[self.examples])
 
-    def apart(self, dtype: torch.dtype) -> Batch:
-        """Each view as an example of its own, `[k, b * views]`, that counts as its part of the example, in `dtype`."""
+    def split_views(self, dtype: torch.dtype) -> Batch:
+        """Returns each view as an example, `[k, b * views]`, with its share of the example's weight, in `dtype`."""
         if self.views == 1:
             return self
         inputs, targets = each(lambda values: values.flatten(1, 2), (self.inputs, self.targets))
-        weights = (self.mask if self.weights is None else self.weights).to(dtype) / self.views
-        mask, shares = (cells.repeat_interleave(self.views, 1) for cells in (self.mask, weights))
-        return Batch(self.rows, inputs, targets, mask, weights=shares)
+        if self.weights is None:
+            weights = self.mask
+        else:
+            weights = self.weights
+        shares = weights.to(dtype) / self.views
+        return Batch(
+            self.rows,
+            inputs,
+            targets,
+            mask=self.mask.repeat_interleave(self.views, 1),
+            weights=shares.repeat_interleave(self.views, 1),
+        )

@@ -23,20 +23,20 @@ Loss = Callable[[Any, Any], Tensor]
 
 @checked("client")
 class Client(nn.Module):
-    """One data owner.
+    """One data owner: a model, a loss and a data loader.
 
     Args:
         model: Maps a batch of inputs `[b, ...]` to outputs `[b, ...]`; inputs that are a dict are passed by name,
             `model(**inputs)`, those of a tuple by position. The output for an example must not depend on the others.
         loss: Maps (outputs, targets) of a batch to a scalar; gradients are computed one example at a time. Outputs are
-            what the model gives, also a dict or an object with fields, of which the loss picks what it needs.
+            what the model returns, possibly a dict or an object with fields, from which the loss takes what it needs.
         loader: The client's training data, as (input, target) pairs of tensors, or of dicts and tuples of tensors.
-            Each example is read alone, through the loader's data set and `collate_fn`: once, or whenever it is drawn
-            where reading draws random numbers from torch, NumPy or Python, as random transforms do. fedpriv draws its
-            own batches, since epsilon depends on how they are drawn: the loader's batch size, order and sampler are not
-            used, of which a run warns.
-        public_size: The number of examples that others are told and that sums are divided by; by default the true
-            number. To keep the true number private (relation `add_remove`), give one that does not depend on it.
+            Each example is read alone, through the loader's data set and `collate_fn`: once or, if reading draws random
+            numbers from torch, NumPy or Python as random transforms do, whenever it is drawn. fedpriv draws its own
+            batches, since epsilon depends on how they are drawn: a run warns that the loader's batch size, order and
+            sampler are not used.
+        public_size: The number of examples that is public and that sums are divided by; by default the true number. To
+            keep the true number private (relation `add_remove`), give one that does not depend on it.
         problem: Objective and constraints, for strategies that take constraints; by default the mean loss.
         augmentation: Random views of the examples, the same for all clients of a run; by default there are none.
 
@@ -71,8 +71,8 @@ class Client(nn.Module):
         self.loader = loader
         self.problem = problem or Problem()
         self.augmentation = augmentation or Augmentation()
-        # what the parameters have cost so far, once a run has written its result into them
-        self.outcome_of: str | None = None
+        # privacy spent on the parameters, once a run has written its result into them
+        self.released_price: str | None = None
         if public_size is not None and public_size < 1:
             raise ConfigError("client.public_size", public_size, "declare at least one example")
         self.size_declared = public_size is not None
@@ -89,16 +89,16 @@ class Client(nn.Module):
             raise DataError("a client has no examples: leave it out, or give it at least one")
 
     def __len__(self) -> int:
-        """The true number of examples; others are told `public_size`."""
+        """The true number of examples; only `public_size` is public."""
         return length_of(self.loader.dataset)
 
     def forward(self, inputs: Nested, targets: Nested) -> Tensor:
-        """Loss of a batch: `[b, ...], [b, ...] -> []`."""
+        """Returns the loss of a batch: `[b, ...], [b, ...] -> []`."""
         args, named = arguments(inputs)
         return self.loss(self.model(*args, **named), targets)
 
     def examples(self) -> Pair:
-        """Read all examples in order: inputs `[m, ...]` and targets `[m, ...]`.
+        """Reads all examples in order: inputs `[m, ...]` and targets `[m, ...]`.
 
         Raises:
             DataError: an example is no (input, target) pair, is not finite, or cannot be read.
@@ -114,9 +114,9 @@ def make_clients(
     problem: Problem | None = None,
     augmentation: Augmentation | None = None,
 ) -> list[Client]:
-    """Make one client for each data set, each with its own copy of what `model` trains.
+    """Makes one client for each data set, each with its own copy of the model's trainable parameters.
 
-    What is frozen, and buffers, are copied once and shared by all: they are constants of a run.
+    Frozen parameters and buffers are copied once and shared by all clients: they are constants of a run.
 
     Args:
         model: Maps inputs `[b, ...]` to outputs `[b, ...]`, see `Client`.
@@ -132,7 +132,8 @@ def make_clients(
     """
     check_loss("make_clients.loss", loss)
     check_datasets("make_clients.datasets", datasets)
-    one = copy_model(model)  # the user's own model is left alone
+    template = copy_model(model)  # the user's model does not change
     return [
-        Client(copy_trainable(one), loss, DataLoader(d), problem=problem, augmentation=augmentation) for d in datasets
+        Client(copy_trainable(template), loss, DataLoader(d), problem=problem, augmentation=augmentation)
+        for d in datasets
     ]

@@ -1,4 +1,4 @@
-"""The data owners of a run: what is public of them, and the way to their examples."""
+"""The data owners of a run: public facts about them, and access to their examples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedpriv.privacy.settings import FixedSize, Privacy
 
 
 class ClientSet(Protocol):
-    """What a run needs of its clients, without asking each."""
+    """All clients of a run, as one object: what a run needs of them without a loop over clients."""
 
     @property
     def problems(self) -> Sequence[Problem]:
@@ -35,51 +35,51 @@ class ClientSet(Protocol):
 
     @property
     def sizes(self) -> Sequence[int]:
-        """Number of examples of each client that others are told."""
+        """Public number of examples of each client."""
         ...
 
     @property
     def sizes_declared(self) -> bool:
-        """Whether these do not depend on the true numbers, of any client."""
+        """Whether all clients declared their sizes, so that these do not depend on the true numbers."""
         ...
 
     def declared(self) -> Iterator[tuple[int, int]]:
-        """Clients that declared a size, with it: their true sizes may be others."""
+        """Yields the clients that declared a size, and that size, which may differ from the true one."""
         ...
 
     @property
-    def looked_at(self) -> Sequence[int]:
-        """Clients whose data are checked before a run."""
+    def validated_clients(self) -> Sequence[int]:
+        """Indices of the clients whose data are validated before training; others are when they are first drawn."""
         ...
 
     def dataset(self, client: int) -> Dataset[Any]:
-        """The data set of a client."""
+        """Returns the data set of a client."""
         ...
 
     def examine_with(self, examine: Examine) -> None:
-        """Have each client's data set examined when it is read, if that is later."""
+        """Sets a function that checks each client's data set when it is read, if that is later."""
         ...
 
     def examples(self, device: torch.device, dtype: torch.dtype) -> Examples:
-        """Access to all examples."""
+        """Returns access to all examples."""
         ...
 
     def rows(self, layout: Layout, device: torch.device, dtype: torch.dtype) -> Tensor:
-        """Parameters of each client's model, `[n, dim]`; the models' own are views of them."""
+        """Returns parameters of each client's model, `[n, dim]`; the models' parameters become views of them."""
         ...
 
-    def outcomes(self) -> Iterator[str | None]:
-        """What each model has cost so far; None if it is no run's result."""
+    def released_prices(self) -> Iterator[str | None]:
+        """Yields the privacy spent on each model; None if it is no run's result."""
         ...
 
     def adopt(self, rows: Tensor, models: Tensor, price: str) -> None:
-        """Write reported models `[n, dim]` or `[1, dim]` into `rows`, which `rows()` gave, with what they cost."""
+        """Writes reported models `[n, dim]` or `[1, dim]` into `rows`, the result of `rows()`, with their price."""
         ...
 
 
 @dataclass(frozen=True)
 class EagerClientSet:
-    """Clients that are there, each with a model and data of its own, and their numbers in the run."""
+    """Clients in memory, each with its own model and data, and their numbers in the run."""
 
     clients: Sequence[Client]
     numbers: Sequence[int]
@@ -96,11 +96,11 @@ class EagerClientSet:
         Raises:
             ConfigError: clients have different ones.
         """
-        found = self.clients[0].augmentation
+        augmentation = self.clients[0].augmentation
         for index, client in enumerate(self.clients):
-            if client.augmentation != found:
+            if client.augmentation != augmentation:
                 raise ConfigError(f"clients[{index}].augmentation", client.augmentation, "give all clients the same")
-        return found
+        return augmentation
 
     @property
     def sizes(self) -> Sequence[int]:
@@ -117,8 +117,8 @@ class EagerClientSet:
         return ((index, client.public_size) for index, client in enumerate(self.clients) if client.size_declared)
 
     @property
-    def looked_at(self) -> Sequence[int]:
-        """All."""
+    def validated_clients(self) -> Sequence[int]:
+        """See `ClientSet`: all clients."""
         return range(len(self.clients))
 
     def dataset(self, client: int) -> Dataset[Any]:
@@ -126,14 +126,14 @@ class EagerClientSet:
         return self.clients[client].loader.dataset
 
     def examine_with(self, examine: Examine) -> None:
-        """Nothing is read later."""
+        """Does nothing: no data are read later."""
 
     def examples(self, device: torch.device, dtype: torch.dtype) -> Examples:
-        """All examples, in memory."""
+        """Reads all examples into memory."""
         return InMemory(self.clients, device, dtype, self.numbers)
 
     def rows(self, layout: Layout, device: torch.device, dtype: torch.dtype) -> Tensor:
-        """See `ClientSet`. What is frozen, and buffers, are one for all from here on.
+        """See `ClientSet`. All models share frozen parameters and buffers afterwards.
 
         Raises:
             ConfigError: models differ.
@@ -150,47 +150,52 @@ class EagerClientSet:
             layout.bind(rows[index], client.model)
         return rows
 
-    def outcomes(self) -> Iterator[str | None]:
+    def released_prices(self) -> Iterator[str | None]:
         """See `ClientSet`."""
-        return (client.outcome_of for client in self.clients)
+        return (client.released_price for client in self.clients)
 
     def adopt(self, rows: Tensor, models: Tensor, price: str) -> None:
         """See `ClientSet`."""
         rows.copy_(models.expand_as(rows))
         for client in self.clients:
-            client.outcome_of = price
+            client.released_price = price
 
 
 def as_client_set(clients: Sequence[Client], numbers: Sequence[int] | None = None) -> ClientSet:
-    """What a run needs of these clients, whose numbers in the run are from 0 on unless they are given."""
+    """Wraps clients, whose `numbers` in the run are by default from 0 on."""
     if isinstance(clients, LazyClients):
         return clients
-    return EagerClientSet(clients, range(len(clients)) if numbers is None else numbers)
+    if numbers is None:
+        numbers = range(len(clients))
+    return EagerClientSet(clients, numbers)
 
 
 def public_sizes(clients: Sequence[Client], privacy: Privacy) -> list[int]:
-    """Number of examples of each client that others are told.
+    """Returns the public number of examples of each client.
 
     Raises:
         ConfigError: with batches of fixed size, a client's `public_size` is not its true size.
     """
     roster = as_client_set(clients)
-    for index, size in roster.declared() if isinstance(privacy.sampling, FixedSize) else ():
-        if size != (true := len(clients[index])):
-            fix = f"batches of fixed size need the true size, {true}; use Poisson batches"
-            raise ConfigError(f"clients[{index}].public_size", size, fix)
+    if isinstance(privacy.sampling, FixedSize):
+        for index, size in roster.declared():
+            true_size = len(clients[index])
+            if size != true_size:
+                fix = f"batches of fixed size need the true size, {true_size}; use Poisson batches"
+                raise ConfigError(f"clients[{index}].public_size", size, fix)
     return list(roster.sizes)
 
 
-def _check_same(client: int, own: dict[str, Tensor], shared: dict[str, Tensor]) -> None:
-    """One model serves all clients, so what is frozen must be the same in each."""
-    for name in {**shared, **own}:
-        if name not in own or name not in shared or not _equal(own[name], shared[name]):
+def _check_same(client: int, local: dict[str, Tensor], shared: dict[str, Tensor]) -> None:
+    """Refuses a model whose frozen parameters and buffers differ: one model computes for all clients."""
+    for name in {**shared, **local}:
+        if name not in local or name not in shared or not _equal(local[name], shared[name]):
             fix = "is frozen (or a buffer) and not the same as client 0's; copy it from one model, or let it be trained"
             raise ConfigError(f"clients[{client}].model", name, fix)
 
 
-def _equal(own: Tensor, shared: Tensor) -> bool:
-    if own.data_ptr() == shared.data_ptr() and own.stride() == shared.stride() and own.shape == shared.shape:
-        return True  # a hundred comparisons of a large body take as long as a round
-    return torch.equal(own, shared)
+def _equal(local: Tensor, shared: Tensor) -> bool:
+    if local.data_ptr() == shared.data_ptr() and local.stride() == shared.stride() and local.shape == shared.shape:
+        # the same memory: to compare a large model's parameters for each of many clients takes as long as a round
+        return True
+    return torch.equal(local, shared)

@@ -1,4 +1,4 @@
-"""Counting, once, how many examples each of many clients has."""
+"""Counts, once, how many examples each of many clients has."""
 
 from __future__ import annotations
 
@@ -14,53 +14,56 @@ from fedpriv.clients.reading import length_of
 from fedpriv.errors import DataError, in_short
 from fedpriv.settings.checks import Count, checked
 
-_AT_ONCE = 64  # clients that a worker counts in a row
+_CLIENTS_PER_TASK = 64  # clients that a worker counts in a row
 
 
 @checked("count_examples")
 def count_examples(load: Callable[[int], Dataset[Any]], n_clients: Count, *, workers: Count = 2) -> list[int]:
-    """Count the examples of each client, for `lazy_clients`; keep the list, for each count opens every data set.
+    """Counts the examples of each client, for `lazy_clients`; keep the list, since a count opens every data set.
 
     Guarantee: none. The numbers count as public: epsilon does not cover them, and models, records and reports follow
-    from them. Where how much somebody has is itself a secret, cut each client to one size in `load`.
+    from them. If the amount of data is itself a secret, cut each client to one size in `load`.
 
     Args:
-        load: `load(i)` gives client i's map-style data set. It is called from several threads at once; only `len` of
-            what it gives is asked for.
-        n_clients: How many clients there are; client i is 0 <= i < `n_clients`.
+        load: `load(i)` returns client i's map-style data set. It is called from several threads at once; only `len` of
+            the data set is used.
+        n_clients: Number of clients; client i is 0 <= i < `n_clients`.
         workers: Number of threads.
 
     Returns:
-        Number of examples of each client, `[n_clients]`. A terminal shows how far it is.
+        Number of examples of each client, `[n_clients]`. In a terminal a progress bar is shown.
 
     Raises:
         DataError: a client cannot be loaded, streams, or has no examples; it is named.
     """
 
-    def sizes_of(clients: Iterable[int]) -> list[int]:
-        return [_size_of(load, client) for client in clients]
+    def count_chunk(clients: Iterable[int]) -> list[int]:
+        return [_count(load, client) for client in clients]
 
     console = Console(stderr=True)
-    parts = [range(first, min(first + _AT_ONCE, n_clients)) for first in range(0, n_clients, _AT_ONCE)]
-    pool, found = ThreadPoolExecutor(workers, "fedpriv-counter"), list[int]()
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as shown:
-        bar = shown.add_task("examples of each client, which count as public", total=n_clients)
+    chunks = [
+        range(first, min(first + _CLIENTS_PER_TASK, n_clients)) for first in range(0, n_clients, _CLIENTS_PER_TASK)
+    ]
+    pool = ThreadPoolExecutor(workers, "fedpriv-counter")
+    counts: list[int] = []
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("examples of each client, which count as public", total=n_clients)
         try:
-            for sizes in pool.map(sizes_of, parts):
-                found += sizes
-                shown.update(bar, completed=len(found))
+            for sizes in pool.map(count_chunk, chunks):
+                counts += sizes
+                progress.update(bar, completed=len(counts))
         finally:
-            pool.shutdown(cancel_futures=True)  # after an error nobody else is read
-    return found
+            pool.shutdown(cancel_futures=True)  # after an error no further client is read
+    return counts
 
 
-def _size_of(load: Callable[[int], Dataset[Any]], client: int) -> int:
+def _count(load: Callable[[int], Dataset[Any]], client: int) -> int:
     try:
-        found = load(client)
+        dataset = load(client)
     except Exception as error:  # whatever a user's function raises
         raise DataError(f"client {client}: load({client}) fails ({in_short(error)})") from error
     try:
-        size = length_of(found)
+        size = length_of(dataset)
     except DataError as error:
         raise DataError(f"client {client}: {error}") from error
     if size < 1:

@@ -1,4 +1,4 @@
-"""Keyed digests of clients' examples, by which a resumed run knows that its data are those that it began with.
+"""Keyed digests of clients' examples, by which a resumed run checks that its data have not changed.
 
 A resumed run draws the noise that it would have drawn without the stop. If its data had changed since, the answers of
 two resumptions (of a folder and of a copy of it) would differ by the change alone, without any noise: no epsilon would
@@ -26,56 +26,56 @@ from fedpriv.errors import DataError
 from fedpriv.randomness.borrowed import global_generators
 
 _DIGEST_BYTES = 16
-READ_SEED = 0  # for examples that are other ones whenever they are read: any seed does, if it is always the same
+READ_SEED = 0  # for examples that differ each time they are read: any seed does, if it is always the same
 
 
 class DataFingerprints:
-    """The digest of each client's examples, when they are first read and whenever they are read again.
+    """Stores a digest of each client's examples, and compares it whenever they are read again.
 
     The digests are keyed with the run's secret: without it they reveal nothing of the examples. They are kept in the
     checkpoint, which holds that secret and is as private as the data.
 
-    Of clients whose examples are read when they are drawn, those that were never drawn are unknown: a copy of the
-    folder that goes on with other data of theirs is not noticed. Never go on with a run's folder and with its copy.
+    Of lazy clients, those that were never drawn have no digest yet: nobody notices if a copy of the folder goes on with
+    other data of theirs. Never go on with a run's folder and with its copy.
 
     Args:
         key: Secret key, the same for all attempts of a run (`Randomness.data_key`).
-        known: What `stored` gave when the run was saved.
+        known: The value of `stored()` when the run was saved.
     """
 
-    def __init__(self, key: bytes, known: Mapping[str, Tensor] | None = None) -> None:
+    def __init__(self, key: bytes, stored: Mapping[str, Tensor] | None = None) -> None:
         self._key = key
         self._lock = threading.Lock()
         self._digests: dict[int, bytes] = {}
-        if known:
-            self.merge([known])
+        if stored:
+            self.merge([stored])
 
     def watch(self, population: Population) -> None:
         """Checks the examples of a population: those in memory now, others whenever they are read.
 
         Raises:
-            DataError: a client's examples are not those that were known.
+            DataError: a client's examples have changed.
         """
-        if not population.is_held:
+        if not population.is_in_memory:
             population.examples.on_read = self.check
             return
-        for row, client in enumerate(population.part.ids.tolist()):
+        for row, client in enumerate(population.shard.ids.tolist()):
             self.check(client, examples_of(population, row))
 
     def check(self, client: int, examples: Pair) -> None:
-        """Compares a client's examples with those that are known, or takes note of them.
+        """Compares a client's examples with their stored digest, or stores it if there is none.
 
         Args:
             client: Number of the client in the run.
             examples: All its inputs `[m, ...]` and targets `[m, ...]`.
 
         Raises:
-            DataError: they are other ones.
+            DataError: the examples have changed.
         """
         digest = digest_of(examples, self._key)
         with self._lock:
-            known = self._digests.setdefault(client, digest)
-        if known != digest:
+            first_digest = self._digests.setdefault(client, digest)
+        if first_digest != digest:
             raise DataError(
                 f"client {client}: its examples are not those that this run began with, and noise that has hidden one "
                 "data set may not hide another: the difference of their answers would have none. Bring back the data "
@@ -85,30 +85,29 @@ class DataFingerprints:
             )
 
     def merge(self, others: Sequence[Mapping[str, Tensor]]) -> None:
-        """Takes note of what other processes, or an earlier one, have read: values of `stored`."""
-        for known in others:
-            clients = known["clients"].tolist()
-            digests = known["digests"].cpu().numpy()
+        """Adds the digests of other processes, or of an earlier one: values of `stored()`."""
+        for stored in others:
+            clients = stored["clients"].tolist()
+            digests = stored["digests"].cpu().numpy()
             self._digests |= {client: row.tobytes() for client, row in zip(clients, digests, strict=True)}
 
     def stored(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps: `clients [m]` and `digests [m, 16]`."""
+        """Returns the digests for a checkpoint: `clients [m]` and `digests [m, 16]`."""
         with self._lock:
-            known = dict(sorted(self._digests.items()))
-        clients = torch.tensor(list(known), dtype=torch.int64)
-        digests = np.frombuffer(b"".join(known.values()), dtype=np.uint8).reshape(-1, _DIGEST_BYTES)
+            by_client = dict(sorted(self._digests.items()))
+        clients = torch.tensor(list(by_client), dtype=torch.int64)
+        digests = np.frombuffer(b"".join(by_client.values()), dtype=np.uint8).reshape(-1, _DIGEST_BYTES)
         return {"clients": clients, "digests": torch.from_numpy(digests.copy())}
 
 
 def examples_of(population: Population, row: int) -> Pair:
-    """All examples of a client that is held in memory: the same ones whenever they are compared.
+    """Returns all examples of a client in memory, the same in every call.
 
-    Where random transforms make other ones of them at each reading they are read once more, from global generators in
-    a known state.
+    If random transforms change examples at each reading, they are read once more with seeded global generators.
 
     Args:
-        population: Clients.
-        row: Which of the clients that are here.
+        population: The clients.
+        row: Row of the client in this process.
     """
     source = population.examples.source(row)
     if source is None:

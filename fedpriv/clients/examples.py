@@ -17,10 +17,10 @@ OnRead = Callable[[int, Pair], None]
 
 
 class Examples(Protocol):
-    """All clients' examples as they were read first. They have one shape and type.
+    """All clients' examples as they were read first; all have the same shape and type.
 
     Attributes:
-        on_read: Called with each client and its examples whenever they are read later; it raises to refuse them.
+        on_read: Called with a client and its examples whenever they are read later; it raises to refuse them.
     """
 
     on_read: OnRead
@@ -30,13 +30,14 @@ class Examples(Protocol):
         """Number of examples of each client, `[n_clients]`."""
         ...
 
-    def take(self, clients: Tensor, places: Tensor, at: Tensor | None = None) -> Pair:
-        """Some examples of some clients.
+    def take(self, clients: Tensor, positions: Tensor, device_positions: Tensor | None = None) -> Pair:
+        """Returns some examples of some clients.
 
         Args:
             clients: Indices of the clients, `[k]`.
-            places: Positions in the data of each, from 0 to its count less one, `[k, b]`; one may occur more than once.
-            at: The same positions among all clients' examples, if they are on the run's device already.
+            positions: Positions in the data of each, from 0 to its count less one, `[k, b]`; may repeat.
+            device_positions: The same positions, counted among all clients' examples, if they are already on the run's
+                device.
 
         Returns:
             Inputs `[k, b, ...]` and targets `[k, b, ...]`, on the run's device and in its types; read only.
@@ -45,30 +46,30 @@ class Examples(Protocol):
 
     @property
     def random(self) -> bool:
-        """Whether some are other ones whenever they are read, as random transforms make them."""
+        """Whether some examples differ each time they are read, as with random transforms."""
         ...
 
     def source(self, client: int) -> Source | None:
-        """Where to read a client's examples anew whenever they are drawn; None if they stay the same."""
+        """Returns where to read a client's examples anew whenever they are drawn; None if they never change."""
         ...
 
     def expect(self, *cohorts: Tensor) -> None:
-        """Told of the clients `[k]` of this round and, where they are known, of the next."""
+        """Announces the clients `[k]` of this round and, if they are known, of the next, to be read ahead."""
         ...
 
 
 def accept_all(_: int, __: Pair) -> None:
-    """Refuses no examples."""
+    """Accepts any examples."""
 
 
 class InMemory:
     """All examples in one tensor of inputs and one of targets, or in dicts and tuples of such tensors.
 
     Args:
-        clients: The clients; each one's loader is read once.
-        device: Where the tensors go.
-        dtype: Floating-point inputs and targets are converted to it.
-        numbers: Of the clients, for errors; from 0 on by default.
+        clients: The clients; each loader is read once.
+        device: The device of the tensors.
+        dtype: Type to which floating-point inputs and targets are converted.
+        numbers: The clients' numbers, for error messages; by default from 0 on.
 
     Attributes:
         inputs: All clients' inputs, one client after another, `[n_examples, ...]`.
@@ -88,21 +89,21 @@ class InMemory:
         self.on_read: OnRead = accept_all  # nothing is read later
         if numbers is None:
             numbers = range(len(clients))
-        else:
-            numbers = numbers
-        found = [_read(number, client) for number, client in zip(numbers, clients, strict=True)]
-        data = [read.pair for read in found]
-        self._random = {row: client.loader for row, client in enumerate(clients) if found[row].random}
+        reads = [_read(number, client) for number, client in zip(numbers, clients, strict=True)]
+        data = [read.pair for read in reads]
+        self._random = {row: client.loader for row, client in enumerate(clients) if reads[row].random}
         for number, pair in zip(numbers, data, strict=True):
-            check_alike(number, pair, data[0], numbers[0])
+            check_same_kind(number, pair, data[0], numbers[0])
         self.counts = torch.tensor([len(first(targets)) for _, targets in data])
         self._starts = torch.cat([torch.zeros(1, dtype=torch.long), self.counts.cumsum(0)])[:-1]
-        both = each(lambda values: values.to(device), joined(data))
-        self.inputs, self.targets = with_types(*both, dtype)
+        inputs, targets = each(lambda values: values.to(device), joined(data))
+        self.inputs, self.targets = with_types(inputs, targets, dtype)
 
-    def take(self, clients: Tensor, places: Tensor, at: Tensor | None = None) -> Pair:
+    def take(self, clients: Tensor, positions: Tensor, device_positions: Tensor | None = None) -> Pair:
         """See `Examples.take`; consecutive examples are returned as a view, without copying."""
-        return at_places(self.inputs, self.targets, places + self._starts[clients].unsqueeze(1), at)
+        return gather_examples(
+            self.inputs, self.targets, positions + self._starts[clients].unsqueeze(1), device_positions
+        )
 
     @property
     def random(self) -> bool:
@@ -114,7 +115,7 @@ class InMemory:
         return self._random.get(client)
 
     def expect(self, *cohorts: Tensor) -> None:
-        """Nothing to do: all is there."""
+        """Does nothing: all examples are in memory."""
 
 
 class NoExamples:
@@ -124,8 +125,8 @@ class NoExamples:
         self.on_read: OnRead = accept_all
         self.counts = torch.zeros(0, dtype=torch.long)
 
-    def take(self, clients: Tensor, places: Tensor, at: Tensor | None = None) -> Pair:
-        """There is nothing to take.
+    def take(self, clients: Tensor, positions: Tensor, device_positions: Tensor | None = None) -> Pair:
+        """Refuses to return examples.
 
         Raises:
             DataError: always.
@@ -134,51 +135,51 @@ class NoExamples:
 
     @property
     def random(self) -> bool:
-        """None is."""
+        """See `Examples`."""
         return False
 
     def source(self, client: int) -> Source | None:
-        """There is none."""
+        """See `Examples`."""
 
     def expect(self, *cohorts: Tensor) -> None:
-        """Nothing to do."""
+        """Does nothing."""
 
 
-def at_places(inputs: Nested, targets: Nested, at: Tensor, there: Tensor | None = None) -> Pair:
-    """The examples at these positions `[k, b]`: `[k, b, ...]` each; a view, where they lie in a row.
+def gather_examples(inputs: Nested, targets: Nested, positions: Tensor, device_positions: Tensor | None = None) -> Pair:
+    """Returns the examples at `positions [k, b]`, `[k, b, ...]` each; a view if the positions are consecutive.
 
     Args:
         inputs: All inputs.
         targets: All targets.
-        at: The positions, on the processor.
-        there: The same on the device of the examples; copied unless given.
+        positions: The positions, on the CPU.
+        device_positions: The same on the device of the examples; copied there unless given.
     """
-    index = at.flatten()
+    index = positions.flatten()
     span = slice(int(index[0]), int(index[-1]) + 1)
     if span.stop - span.start == len(index) and torch.equal(index, torch.arange(span.start, span.stop)):
-        return each(lambda rows: rows[span].unflatten(0, at.shape), (inputs, targets))
-    if there is None:
-        found = index.to(first(inputs).device)
+        return each(lambda rows: rows[span].unflatten(0, positions.shape), (inputs, targets))
+    if device_positions is None:
+        device_index = index.to(first(inputs).device)
     else:
-        found = there.flatten()
-    # twice as fast as rows[found]
-    return each(lambda rows: rows.index_select(0, found).unflatten(0, at.shape), (inputs, targets))
+        device_index = device_positions.flatten()
+    # `index_select` is twice as fast as rows[found]
+    return each(lambda rows: rows.index_select(0, device_index).unflatten(0, positions.shape), (inputs, targets))
 
 
 def with_types(inputs: Nested, targets: Nested, dtype: torch.dtype) -> Pair:
-    """Inputs and targets in the types of a run: floating-point ones in `dtype`, class numbers as torch takes them."""
+    """Converts inputs and targets to the types of a run: floating-point ones to `dtype`, class numbers to int64."""
 
-    def of_input(values: Tensor) -> Tensor:
+    def convert_input(values: Tensor) -> Tensor:
         if values.is_floating_point():
             return values.to(dtype)
         return values
 
-    def of_target(values: Tensor) -> Tensor:
+    def convert_target(values: Tensor) -> Tensor:
         if values.is_floating_point() or values.dtype == torch.bool:
-            return of_input(values)
+            return convert_input(values)
         return values.long()
 
-    return each(of_input, inputs), each(of_target, targets)
+    return each(convert_input, inputs), each(convert_target, targets)
 
 
 def _read(index: int, client: Client) -> Read:
@@ -189,8 +190,8 @@ def _read(index: int, client: Client) -> Read:
 
 
 def kind_of(pair: Pair) -> str:
-    """How a client's inputs and targets are nested, and the shape of an example."""
-    return repr([(str(structure(part)), [_fact(tensor) for tensor in leaves(part)]) for part in pair])
+    """Returns a text with the nesting of inputs and targets and the shapes of an example."""
+    return repr([(str(structure(tree)), [_fact(tensor) for tensor in leaves(tree)]) for tree in pair])
 
 
 def _fact(tensor: Tensor) -> tuple[tuple[int, ...], bool]:
@@ -198,33 +199,35 @@ def _fact(tensor: Tensor) -> tuple[tuple[int, ...], bool]:
 
 
 def check_kinds(kinds: Sequence[str | None]) -> None:
-    """Refuse clients of several processes whose examples are not nested and shaped alike.
+    """Refuses clients of several processes whose examples are not nested and shaped alike.
 
     Args:
-        kinds: What `kind_of` says of each process's first client; None where there is none.
+        kinds: The `kind_of` each process's first client; None for a process without clients.
 
     Raises:
-        DataError: they are not.
+        DataError: the kinds differ.
     """
     for process, kind in enumerate(kinds):
         if kind not in (None, kinds[0]):
-            told = f"examples in process {process} are of another kind than in process 0 ({kind}, and {kinds[0]})"
-            raise DataError(f"{told}: bring all to one shape and type")
+            problem = f"examples in process {process} are of another kind than in process 0 ({kind}, and {kinds[0]})"
+            raise DataError(f"{problem}: bring all to one shape and type")
 
 
-def check_alike(client: int, pair: Pair, of_first: Pair, first_client: int = 0) -> None:
-    """Refuse a client whose inputs or targets are of another shape or kind than the first client's.
+def check_same_kind(client: int, pair: Pair, first_pair: Pair, first_client: int = 0) -> None:
+    """Refuses a client whose inputs or targets have another nesting, shape or type than the first client's.
 
     Raises:
-        DataError: they are; names the client.
+        DataError: names the client.
     """
-    for what, own, other in zip(("inputs", "targets"), pair, of_first, strict=True):
-        if structure(own) != structure(other):
-            told = f"{what} of client {client} are not nested as client {first_client}'s"
-            raise DataError(f"{told}: give each example the same names and places")
-        for mine, first_ones in zip(leaves(own), leaves(other), strict=True):
-            facts = [_fact(mine), _fact(first_ones)]
+    for name, tree, first_tree in zip(("inputs", "targets"), pair, first_pair, strict=True):
+        if structure(tree) != structure(first_tree):
+            problem = f"{name} of client {client} are not nested as client {first_client}'s"
+            raise DataError(f"{problem}: give each example the same names and positions")
+        for tensor, first_tensor in zip(leaves(tree), leaves(first_tree), strict=True):
+            facts = [_fact(tensor), _fact(first_tensor)]
             if facts[0] != facts[1]:
-                told = f"{what} of shape {facts[0][0]} and type {mine.dtype}"
-                told = f"client {client} has {told}, and client {first_client} has {facts[1][0]} and {first_ones.dtype}"
-                raise DataError(f"{told}: bring all to one shape and type")
+                problem = (
+                    f"client {client} has {name} of shape {facts[0][0]} and type {tensor.dtype}, and client "
+                    f"{first_client} has {facts[1][0]} and {first_tensor.dtype}"
+                )
+                raise DataError(f"{problem}: bring all to one shape and type")

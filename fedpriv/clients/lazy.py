@@ -1,4 +1,4 @@
-"""Clients whose examples are read when they are drawn: as many as one likes, in the memory of a few."""
+"""Clients whose examples are read when they are drawn: any number of clients in the memory of a few."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from fedpriv.clients.client import Client, Loss
-from fedpriv.clients.examples import Examples, OnRead, accept_all, at_places, check_alike, with_types
+from fedpriv.clients.examples import Examples, OnRead, accept_all, check_same_kind, gather_examples, with_types
 from fedpriv.clients.layout import Layout, copy_model
 from fedpriv.clients.reading import Pair, Read, Source, Unbatched, length_of, read_all
 from fedpriv.data.augmentation import Augmentation
@@ -27,10 +27,10 @@ from fedpriv.settings.checks import Count, checked
 
 Load = Callable[[int], Dataset[Any]]
 Examine = Callable[[int, Dataset[Any]], None]
-"""Told a client's number and data set; raises if they cannot be used."""
-_AT_ONCE = 16  # clients that a worker reads in a row
-_AHEAD = 2**17  # examples that are read before they are asked for
-_LOOKED_AT = 16  # clients that are read before a run, to find mistakes
+"""Gets a client's number and data set; raises if the data set cannot be used."""
+_CLIENTS_PER_TASK = 16  # clients that a worker reads in a row
+_MAX_READ_AHEAD = 2**17  # examples that are read ahead
+_VALIDATED = 16  # clients that are read before a run, to find mistakes
 
 
 class LazyClients(Sequence[Client]):
@@ -53,11 +53,15 @@ class LazyClients(Sequence[Client]):
         workers: int,
         augmentation: Augmentation | None = None,
     ) -> None:
-        self.model, self.loss, self.sizes, self._load, self._workers = model, loss, sizes, load, workers
+        self.model = model
+        self.loss = loss
+        self.sizes = sizes
+        self._load = load
+        self._workers = workers
         self.augmentation = augmentation or Augmentation()
         self._problem = Problem()
-        self._outcome_of: str | None = None
-        self._examine: Examine = _usable
+        self._released_price: str | None = None
+        self._examine: Examine = _accept_all
 
     def __len__(self) -> int:
         """Number of clients."""
@@ -68,53 +72,54 @@ class LazyClients(Sequence[Client]):
     @overload
     def __getitem__(self, index: slice) -> list[Client]: ...
     def __getitem__(self, index: int | slice) -> Client | list[Client]:
-        """A client; its examples are read when they are asked for."""
+        """Returns a client, whose examples are read on access."""
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         index = range(len(self))[index]
-        loader = DataLoader(_Later(self, index))
-        found = Client(self.model, self.loss, loader, problem=self._problem, augmentation=self.augmentation)
-        found.outcome_of = self._outcome_of
-        return found
+        loader = DataLoader(_DeferredDataset(self, index))
+        client = Client(self.model, self.loss, loader, problem=self._problem, augmentation=self.augmentation)
+        client.released_price = self._released_price
+        return client
 
     @property
     def problems(self) -> Sequence[Problem]:
-        """The mean loss, for each client."""
+        """The problem of each client, the mean loss."""
         return [self._problem] * len(self)
 
     def declared(self) -> Iterator[tuple[int, int]]:
-        """None: the sizes are the true ones."""
+        """Yields nothing: the sizes are the true ones."""
         yield from ()
 
     @property
-    def looked_at(self) -> Sequence[int]:
-        """Clients whose data are checked before a run: a few, evenly."""
-        return range(0, len(self), -(-len(self) // _LOOKED_AT))
+    def validated_clients(self) -> Sequence[int]:
+        """See `ClientSet`: a few clients, evenly spaced."""
+        return range(0, len(self), -(-len(self) // _VALIDATED))
 
     def dataset(self, client: int) -> Dataset[Any]:
-        """The data set of a client, read now.
+        """Loads the data set of a client.
 
         Raises:
-            DataError: it cannot be loaded, streams, or has not the public size.
+            DataError: it cannot be loaded, streams, or does not have the public size.
         """
         try:
-            found = self._load(client)
+            dataset = self._load(client)
         except Exception as error:  # whatever a user's function raises
             raise DataError(f"client {client}: load({client}) fails ({in_short(error)})") from error
-        if length_of(found) != self.sizes[client]:  # what it is instead is nobody's business
+        if length_of(dataset) != self.sizes[client]:
+            # the true size is private, so the message does not contain it
             raise DataError(
                 f"client {client}: sizes says {self.sizes[client]} examples, and load({client}) gives another number. "
                 "Sums are divided by the sizes and the promise holds for these: correct sizes, or what load gives"
             )
-        self._examine(client, found)
-        return found
+        self._examine(client, dataset)
+        return dataset
 
     def examine_with(self, examine: Examine) -> None:
-        """Have each client's data set examined when it is read."""
+        """Sets the function that checks each client's data set when it is read."""
         self._examine = examine
 
     def read(self, client: int) -> Read:
-        """All examples of a client.
+        """Reads all examples of a client.
 
         Raises:
             DataError: they cannot be used.
@@ -126,30 +131,33 @@ class LazyClients(Sequence[Client]):
             raise DataError(f"client {client}: {error}") from error
 
     def examples(self, device: torch.device, dtype: torch.dtype) -> Examples:
-        """Access to all examples, which reads those that are asked for."""
+        """Returns access to all examples, which reads them when they are drawn."""
         return ReadWhenDrawn(self, self._workers, device, dtype)
 
     def rows(self, layout: Layout, device: torch.device, dtype: torch.dtype) -> Tensor:
-        """The model's parameters, one row for all, `[n, dim]`."""
+        """Returns the model's parameters, one row expanded for all clients, `[n, dim]`."""
         self.model.to(device, dtype)
         row = torch.empty(1, layout.dim, device=device, dtype=dtype)
         layout.bind(row[0], self.model)
         return row.expand(len(self), -1)
 
-    def outcomes(self) -> Iterator[str | None]:
-        """What the model has cost so far."""
-        yield self._outcome_of
+    def released_prices(self) -> Iterator[str | None]:
+        """Yields the privacy spent on the model, if it is a run's result."""
+        yield self._released_price
 
     def adopt(self, rows: Tensor, models: Tensor, price: str) -> None:
-        """Write the mean of the reported models `[n, dim]` or `[1, dim]` into the one row of all."""
-        alike = len(models) == 1 or models.stride(0) == 0
-        rows[0].copy_(models[0] if alike else models.mean(0))
-        self._outcome_of = price
+        """Writes the mean of the reported models `[n, dim]` or `[1, dim]` into the one row of all clients."""
+        is_one_row = len(models) == 1 or models.stride(0) == 0
+        if is_one_row:
+            rows[0].copy_(models[0])
+        else:
+            rows[0].copy_(models.mean(0))
+        self._released_price = price
 
 
 @dataclass
-class _Later(Dataset[Any]):
-    """A client's data set, loaded when an example is asked for."""
+class _DeferredDataset(Dataset[Any]):
+    """A client's data set, loaded at the first access to an example."""
 
     clients: LazyClients
     client: int
@@ -166,13 +174,13 @@ class _Later(Dataset[Any]):
 
 
 class ReadWhenDrawn:
-    """Examples of lazy clients. Worker threads read those of known cohorts, which are held until others are known.
+    """Examples of lazy clients. Worker threads read those of announced cohorts and keep them until the next ones.
 
     Args:
         clients: The clients.
         workers: Number of threads.
-        device: Where tensors go.
-        dtype: Floating-point inputs and targets are converted to it.
+        device: The device of the tensors.
+        dtype: Type to which floating-point inputs and targets are converted.
 
     Attributes:
         random: Whether reading client 0's examples draws random numbers.
@@ -181,65 +189,73 @@ class ReadWhenDrawn:
 
     def __init__(self, clients: LazyClients, workers: int, device: torch.device, dtype: torch.dtype) -> None:
         self.counts = torch.tensor(np.asarray(clients.sizes, dtype=np.int64))
-        self._clients, self._device, self._dtype = clients, device, dtype
+        self._clients = clients
+        self._device = device
+        self._dtype = dtype
         self._pool = ThreadPoolExecutor(workers, "fedpriv-reader")
         self._first, self.random = clients.read(0)
-        self._held: dict[int, Future[dict[int, Pair]]] = {}
+        self._futures: dict[int, Future[dict[int, Pair]]] = {}
         self.on_read: OnRead = accept_all
 
     def expect(self, *cohorts: Tensor) -> None:
-        """Read these clients' examples, in this order, and forget all others."""
-        if self.random:  # the global generators are one for all threads
+        """Starts to read these clients' examples, in this order, and drops all others."""
+        if self.random:
+            # threads share the global generators, so that draws would depend on their order
             return
-        wanted = torch.cat(cohorts)
-        near = wanted[self.counts[wanted].cumsum(0) <= _AHEAD].tolist()
-        self._held = {client: held for client in near if (held := self._held.get(client)) is not None}
-        missing = [client for client in dict.fromkeys(near) if client not in self._held]
-        for start in range(0, len(missing), _AT_ONCE):
-            part = missing[start : start + _AT_ONCE]
-            self._held |= dict.fromkeys(part, self._pool.submit(self._read, part))
+        clients = torch.cat(cohorts)
+        near = clients[self.counts[clients].cumsum(0) <= _MAX_READ_AHEAD].tolist()
+        self._futures = {client: self._futures[client] for client in near if client in self._futures}
+        missing = [client for client in dict.fromkeys(near) if client not in self._futures]
+        for start in range(0, len(missing), _CLIENTS_PER_TASK):
+            task = missing[start : start + _CLIENTS_PER_TASK]
+            self._futures |= dict.fromkeys(task, self._pool.submit(self._read, task))
 
     def source(self, client: int) -> Source | None:
-        """See `Examples`; where client 0's examples stay the same, so do all."""
+        """See `Examples`; if client 0's examples never change, all clients' are taken not to change."""
         if self.random:
             return Unbatched(self._clients.dataset(client))
         return None
 
-    def take(self, clients: Tensor, places: Tensor, at: Tensor | None = None) -> Pair:
+    def take(self, clients: Tensor, positions: Tensor, device_positions: Tensor | None = None) -> Pair:
         """See `Examples.take`.
 
         Raises:
             DataError: a client's data cannot be used; it is named.
         """
-        found = [self._of(client) for client in clients.tolist()]
-        ends = torch.tensor([len(first(targets)) for _, targets in found]).cumsum(0)
+        pairs = [self._pair_of(client) for client in clients.tolist()]
+        ends = torch.tensor([len(first(targets)) for _, targets in pairs]).cumsum(0)
         starts = torch.cat([torch.zeros(1, dtype=torch.long), ends[:-1]])
-        both = at_places(*joined(found), places + starts.unsqueeze(1))
-        there = iter(moved(self._device, *leaves(both)))
-        return each(lambda _: next(there), both)
+        pair = gather_examples(*joined(pairs), positions + starts.unsqueeze(1))
+        # all tensors are moved together, then put back into the same nesting
+        device_leaves = iter(moved(self._device, *leaves(pair)))
+        return each(lambda _: next(device_leaves), pair)
 
-    def _of(self, client: int) -> Pair:
-        held = self._held.get(client)
-        return (self._read([client]) if held is None else held.result())[client]
+    def _pair_of(self, client: int) -> Pair:
+        """Returns a client's examples; reads them now unless a worker has."""
+        future = self._futures.get(client)
+        if future is None:
+            return self._read([client])[client]
+        return future.result()[client]
 
     def _read(self, clients: Sequence[int]) -> dict[int, Pair]:
-        found: dict[int, Pair] = {}
+        """Reads and checks the examples of some clients, by client."""
+        pairs: dict[int, Pair] = {}
         for client in clients:
             if self.random:
-                # views are read anew from numbers of their own; what is read here is only compared
+                # each view is read anew, from its own random numbers; what is read here is only checked
                 with global_generators() as seed:
                     seed(0)
-                    found[client] = self._clients.read(client).pair
+                    pairs[client] = self._clients.read(client).pair
             else:
-                found[client] = self._clients.read(client).pair
-        for client, pair in found.items():
-            check_alike(client, pair, self._first)
+                pairs[client] = self._clients.read(client).pair
+        for client, pair in pairs.items():
+            check_same_kind(client, pair, self._first)
             self.on_read(client, pair)
-        return {client: with_types(*pair, self._dtype) for client, pair in found.items()}
+        return {client: with_types(x, y, self._dtype) for client, (x, y) in pairs.items()}
 
 
-def _usable(_: int, __: Dataset[Any]) -> None:
-    """Nothing more is checked."""
+def _accept_all(_: int, __: Dataset[Any]) -> None:
+    """Accepts any data set."""
 
 
 @checked("lazy_clients")
@@ -252,15 +268,15 @@ def lazy_clients(
     workers: Count = 2,
     augmentation: Augmentation | None = None,
 ) -> LazyClients:
-    """Clients whose examples are read when they are drawn, for populations that do not fit into memory.
+    """Makes clients whose examples are read when they are drawn, for populations that do not fit into memory.
 
     Args:
         model: Maps inputs `[b, ...]` to outputs `[b, ...]`, see `Client`. All clients start from a copy of it.
         loss: Maps (outputs, targets) of a batch to a scalar.
-        load: `load(i)` gives client i's map-style data set of (input, target) pairs, the same each time. It is called
-            from several threads at once. Whoever sees its reads learns who takes part: where cohorts are secret, the
-            store belongs to the trusted server.
-        sizes: Number of examples of each client, `[n_clients]`, at least 1 each: public, and the true ones;
+        load: `load(i)` returns client i's map-style data set of (input, target) pairs, the same each time. It is called
+            from several threads at once. Whoever sees its reads learns who takes part: with secret cohorts the store
+            must belong to the trusted server.
+        sizes: True number of examples of each client, `[n_clients]`, at least 1 each; it is public.
             `count_examples(load, n_clients)` counts them once.
         workers: Threads that read the next cohort while a round is computed.
         augmentation: Random views of the examples, new ones in each answer; by default there are none.
@@ -268,12 +284,14 @@ def lazy_clients(
     Returns:
         A sequence of clients, for `train` and `Training`. Runs are those of `make_clients` with the same data, bit for
         bit, but only 16 clients are read before a run to find mistakes. Examples at two clients, or in the test data,
-        are found among these alone: that no person's data are at two clients is for `load` to make sure of.
+        are found among these alone: `load` must make sure that no person's data are at two clients.
 
     Raises:
         ConfigError: there is no client, or a size is below 1.
     """
-    numbers = [int(size) for size in (sizes.tolist() if isinstance(sizes, Tensor) else sizes)]
+    if isinstance(sizes, Tensor):
+        sizes = sizes.tolist()
+    numbers = [int(size) for size in sizes]
     if not numbers or min(numbers) < 1:
         raise ConfigError("lazy_clients.sizes", min(numbers, default=[]), "give each client's size, at least 1")
     return LazyClients(copy_model(model), loss, load, numbers, workers, augmentation)

@@ -1,4 +1,4 @@
-"""Warn about settings of a client's loader that a run does not use."""
+"""Warns about settings of a client's loader that a run does not use."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ T = TypeVar("T")
 
 _FROZEN = "its random transform has run once for every example, when the data were read, and is frozen"
 _CONSTRAINED = f"{_FROZEN}, for constraints are about examples as they are. Use a fixed transform"
-_OWN = (
+_LOCAL_GENERATOR = (
     f"{_FROZEN}, for it draws from a generator of its own. Draw from torch's, NumPy's or Python's global generator, "
     "which are seeded for each example whenever it is drawn, or give the clients an Augmentation"
 )
 
-_TRIED = 16  # examples that are read twice: a coin that is tossed for each shows itself in all but 2^-16 of runs
+_MAX_TRIED = 16
+"""Number of examples that are read twice: a random transform by a fair coin goes unnoticed in 2^-16 of runs."""
 
 
 def ignored(clients: Sequence[Client]) -> list[str]:
-    """Warnings about loader settings that are not used, random transforms, and `collate_fn`s that mix examples.
+    """Returns warnings about unused loader settings, random transforms, and `collate_fn`s that mix examples.
 
     Reads at most 48 examples twice; those of a `TensorDataset` are not read.
     """
     roster = as_client_set(clients)
-    looked_at = [(index, clients[index]) for index in roster.looked_at]
+    validated = [(index, clients[index]) for index in roster.validated_clients]
     constrained = any(not problem.is_mean_loss for problem in roster.problems)
-    return [*_settings_note(looked_at), *_reading_note(looked_at, constrained=constrained)]
+    return [*_settings_note(validated), *_reading_note(validated, constrained=constrained)]
 
 
 def _settings_note(clients: Sequence[tuple[int, Client]]) -> list[str]:
@@ -75,21 +76,27 @@ def _unused(loader: DataLoader[Any]) -> Iterator[str]:
 
 
 def _reading_note(clients: Sequence[tuple[int, Client]], *, constrained: bool) -> list[str]:
-    drawn = _spread([(i, client) for i, client in clients if not is_plain(client.loader)], _TRIED)
+    tried = _spread([(i, client) for i, client in clients if not is_plain(client.loader)], _MAX_TRIED)
     if constrained:
-        seeds, why = ((0, 1), _CONSTRAINED)
+        # any random transform gets a warning: another seed gives another example
+        seeds = (0, 1)
+        reason = _CONSTRAINED
     else:
-        seeds, why = ((0, 0), _OWN)
-    for index, client in drawn:
-        for at in _spread(range(len(client)), _TRIED // len(drawn)):
-            one, other = (_collated(client.loader, at, seed=seed) for seed in seeds)
-            if not _equal(one.tensors, other.tensors):
-                return [f"an example of client {index} is another one when it is read again: {why}"]
-    for index, client in drawn:
-        ends = 0, len(client) - 1
-        *alone, both = (_collated(client.loader, *at) for at in ((ends[0],), (ends[1],), ends))
-        each_alone = [torch.cat(pair) for pair in zip(*(one.tensors for one in alone), strict=True)]
-        if not both.random and not _equal(both.tensors, each_alone):
+        # draws from the global generators are repeated: an example that still differs has another generator
+        seeds = (0, 0)
+        reason = _LOCAL_GENERATOR
+    for index, client in tried:
+        for example in _spread(range(len(client)), _MAX_TRIED // len(tried)):
+            first, second = (_collated(client.loader, example, seed=seed) for seed in seeds)
+            if not _equal(first.tensors, second.tensors):
+                return [f"an example of client {index} is another one when it is read again: {reason}"]
+    for index, client in tried:
+        last = len(client) - 1
+        first_alone = _collated(client.loader, 0)
+        last_alone = _collated(client.loader, last)
+        together = _collated(client.loader, 0, last)
+        joined = [torch.cat(pair) for pair in zip(first_alone.tensors, last_alone.tensors, strict=True)]
+        if not together.random and not _equal(together.tensors, joined):
             return [
                 f"the collate_fn of client {index} makes something else of two examples together than of each alone. "
                 "fedpriv collates each alone, so that no example changes another"
@@ -102,19 +109,19 @@ class _Collated(NamedTuple):
     random: bool  # whether the global generators were drawn from
 
 
-def _collated(loader: DataLoader[Any], *at: int, seed: int = 0) -> _Collated:
-    """All tensors of the examples, collated together, with the global generators at this seed."""
+def _collated(loader: DataLoader[Any], *indices: int, seed: int = 0) -> _Collated:
+    """Returns all tensors of the examples, collated together, with the global generators at this seed."""
     with global_generators() as begin:
         begin(seed)
         before = States.now()
-        found = leaves(plain(loader.collate_fn([loader.dataset[index] for index in at])) or ())
-        return _Collated(found, before.left)
+        tensors = leaves(plain(loader.collate_fn([loader.dataset[index] for index in indices])) or ())
+        return _Collated(tensors, before.left)
 
 
-def _equal(these: Sequence[Tensor], those: Sequence[Tensor]) -> bool:
-    return len(these) == len(those) and all(map(torch.equal, these, those))
+def _equal(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
+    return len(first) == len(second) and all(map(torch.equal, first, second))
 
 
-def _spread(items: Sequence[T], most: int) -> Sequence[T]:
-    """At most so many of the items, evenly."""
-    return items[:: max(1, -(-len(items) // most))]
+def _spread(items: Sequence[T], count: int) -> Sequence[T]:
+    """Returns at most `count` of the items, evenly spaced."""
+    return items[:: max(1, -(-len(items) // count))]

@@ -1,4 +1,4 @@
-"""Check that each example is at one client, once, and not in the test data: epsilon is for one occurrence."""
+"""Checks that each example is at one client, once, and not in the test data: epsilon is for one occurrence."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from fedpriv.data.nested import Nested, each, leaves
 from fedpriv.errors import PrivacyError
 from fedpriv.privacy.settings import Privacy
 
-Places = NDArray[np.int64]
+Integers = NDArray[np.int64]
 _TEST = -1
 
 
 @dataclass(frozen=True)
 class DuplicateCounts:
-    """Numbers of examples with equal content, which may be two people or one person twice. Exact, so not private.
+    """Numbers of examples with equal content, of two persons or twice of one. Exact counts, so not private.
 
     Attributes:
         examples: Training examples that equal another one.
@@ -44,7 +44,7 @@ class DuplicateCounts:
 
 
 def check_clients(clients: Sequence[Client], test: Dataset[Any] | None, privacy: Privacy) -> None:
-    """`check_datasets` for the clients' data sets; those that are read when they are drawn are then checked one by one.
+    """Runs `check_datasets` on the clients' data sets; lazy clients' are checked one by one when they are read.
 
     A client without an objective is the server, whose data are public and may be the test data.
     """
@@ -52,11 +52,11 @@ def check_clients(clients: Sequence[Client], test: Dataset[Any] | None, privacy:
     roster.examine_with(lambda client, dataset: _check_alone(client, dataset, privacy))
     if privacy.private:
         public = [i for i, problem in enumerate(roster.problems) if problem.objective is None]
-        _check_owners({client: roster.dataset(client) for client in roster.looked_at}, test, privacy, public)
+        _check_owners({client: roster.dataset(client) for client in roster.validated_clients}, test, privacy, public)
 
 
 def _check_alone(client: int, dataset: Dataset[Any], privacy: Privacy) -> None:
-    # the rows of a TensorDataset are different ones
+    # the rows of a TensorDataset are different examples
     if privacy.private and type(dataset) is not TensorDataset:
         _check_owners({client: dataset}, None, privacy, ())
 
@@ -64,10 +64,10 @@ def _check_alone(client: int, dataset: Dataset[Any], privacy: Privacy) -> None:
 def check_datasets(
     datasets: Sequence[Dataset[Any]], test: Dataset[Any] | None, privacy: Privacy, *, public: Sequence[int] = ()
 ) -> None:
-    """Refuse a private run in which an example occurs more than once, or also in the test data.
+    """Refuses a private run in which an example occurs more than once, or also in the test data.
 
-    Examples are told apart by data set and index, also through `Subset` and `ConcatDataset`, or by their place in
-    memory in a `TensorDataset`; contents are not compared, see `count_duplicates`.
+    Examples are identified by data set and index, also through `Subset` and `ConcatDataset`, or in a `TensorDataset`
+    by their memory address; contents are not compared, see `count_duplicates`.
 
     Args:
         datasets: The clients' data.
@@ -86,22 +86,25 @@ def check_datasets(
 def _check_owners(
     datasets: Mapping[int, Dataset[Any]], test: Dataset[Any] | None, privacy: Privacy, public: Sequence[int]
 ) -> None:
-    found: dict[Hashable, list[tuple[int, Places]]] = {}
-    for owner, dataset in [*datasets.items(), *([] if test is None else [(_TEST, test)])]:
-        for source, places in _places(dataset, np.arange(size(dataset)), owner):
-            found.setdefault(source, []).append((owner, places))
-    for parts in found.values():
-        owners = np.concatenate([np.full(len(places), owner) for owner, places in parts])
-        _check_source(owners, np.concatenate([places for _, places in parts]), privacy, public)
+    sources: dict[Hashable, list[tuple[int, Integers]]] = {}
+    owned_datasets = [*datasets.items()]
+    if test is not None:
+        owned_datasets.append((_TEST, test))
+    for owner, dataset in owned_datasets:
+        for source, positions in _locate(dataset, np.arange(size(dataset)), owner):
+            sources.setdefault(source, []).append((owner, positions))
+    for occurrences in sources.values():
+        owners = np.concatenate([np.full(len(positions), owner) for owner, positions in occurrences])
+        _check_source(owners, np.concatenate([positions for _, positions in occurrences]), privacy, public)
 
 
 def example_fingerprints(population: Population) -> list[list[bytes]]:
-    """A fingerprint of each example of each client here: equal contents have equal ones."""
+    """Returns a fingerprint of each example of each client in this process; equal contents have equal fingerprints."""
     return [_digests(*population.examples_of(client)) for client in range(len(population))]
 
 
 def check_test(population: Population, test: Dataset[Any], examples: Sequence[list[bytes]]) -> None:
-    """Refuse a private run that is tested on a copy of its own training data.
+    """Refuses a private run whose test data are a copy of its training data.
 
     Args:
         population: Clients of the run, for the formats of numbers.
@@ -111,7 +114,7 @@ def check_test(population: Population, test: Dataset[Any], examples: Sequence[li
     Raises:
         PrivacyError: the test examples have the same contents as the training examples.
     """
-    if Counter(_digests_of_test(population, test)) == Counter(chain.from_iterable(examples)):
+    if Counter(_test_digests(population, test)) == Counter(chain.from_iterable(examples)):
         raise PrivacyError(
             f"the {size(test)} test examples are copies of the training examples, so every metric is an answer about "
             "them without noise: hold a part of the data out, or leave test data out"
@@ -121,13 +124,13 @@ def check_test(population: Population, test: Dataset[Any], examples: Sequence[li
 def count_duplicates(
     population: Population, test: Dataset[Any] | None, examples: Sequence[list[bytes]]
 ) -> DuplicateCounts:
-    """Count training examples with equal input and target; reads the test data once. Arguments: see `check_test`."""
+    """Counts training examples with equal input and target; reads the test data once. Arguments: see `check_test`."""
     digests = list(chain.from_iterable(examples))
-    counts, holders = Counter(digests), Counter(digest for own in examples for digest in {*own})
+    counts = Counter(digests)
+    holders = Counter(digest for client_digests in examples for digest in {*client_digests})
+    tested: set[bytes] = set()
     if test is not None:
-        tested = set(_digests_of_test(population, test))
-    else:
-        tested = set[bytes]()
+        tested = set(_test_digests(population, test))
     return DuplicateCounts(
         examples=sum(counts[digest] > 1 for digest in digests),
         apart=sum(holders[digest] > 1 for digest in digests),
@@ -135,8 +138,8 @@ def count_duplicates(
     )
 
 
-def _places(dataset: Dataset[Any], index: Places, owner: int) -> Iterator[tuple[Hashable, Places]]:
-    """Where these examples lie: a source and places in it, equal for the same example however it is reached."""
+def _locate(dataset: Dataset[Any], index: Integers, owner: int) -> Iterator[tuple[Hashable, Integers]]:
+    """Yields where these examples are stored: a source, and positions in it, which are equal for the same example."""
     if isinstance(dataset, ExactOnly) and owner != _TEST:
         raise PrivacyError(
             f"the data of client {owner} are for exact runs alone: they were prepared by looking at all of them, or "
@@ -144,10 +147,10 @@ def _places(dataset: Dataset[Any], index: Places, owner: int) -> Iterator[tuple[
         )
     index = np.where(index < 0, index + size(dataset), index)
     if isinstance(dataset, Subset):
-        yield from _places(dataset.dataset, np.asarray(dataset.indices, dtype=np.int64)[index], owner)
+        yield from _locate(dataset.dataset, np.asarray(dataset.indices, dtype=np.int64)[index], owner)
     elif isinstance(dataset, ConcatDataset):
-        for part, (low, high) in zip(dataset.datasets, pairwise([0, *dataset.cumulative_sizes]), strict=True):
-            yield from _places(part, index[(index >= low) & (index < high)] - low, owner)
+        for component, (low, high) in zip(dataset.datasets, pairwise([0, *dataset.cumulative_sizes]), strict=True):
+            yield from _locate(component, index[(index >= low) & (index < high)] - low, owner)
     elif isinstance(dataset, TensorDataset) and _has_rows(dataset.tensors[0]):
         rows = dataset.tensors[0]
         yield ("memory", str(rows.device)), rows.data_ptr() + index * rows.stride(0) * rows.element_size()
@@ -156,15 +159,19 @@ def _places(dataset: Dataset[Any], index: Places, owner: int) -> Iterator[tuple[
 
 
 def _has_rows(tensor: Tensor) -> bool:
-    """Each row has a place in memory of its own."""
+    """Returns whether each row has its own memory address."""
     return tensor.layout == torch.strided and tensor.numel() > 0 and (len(tensor) == 1 or tensor.stride(0) != 0)
 
 
-def _check_source(owners: Places, places: Places, privacy: Privacy, public: Sequence[int]) -> None:
-    order = np.lexsort((owners, places))
-    owners, places = owners[order], places[order]
-    same = places[1:] == places[:-1]
-    before, after = owners[:-1][same], owners[1:][same]  # the test data come first
+def _check_source(owners: Integers, positions: Integers, privacy: Privacy, public: Sequence[int]) -> None:
+    """Refuses a source with an example at two owners, or twice at one; `owners` and `positions` are of occurrences."""
+    order = np.lexsort((owners, positions))
+    owners = owners[order]
+    positions = positions[order]
+    # pairs of occurrences of the same example, by owner; test data have the smallest number and come first
+    same = positions[1:] == positions[:-1]
+    before = owners[:-1][same]
+    after = owners[1:][same]
     tested = (before == _TEST) & (after != _TEST) & ~np.isin(after, public)
     if tested.any():
         raise PrivacyError(
@@ -172,10 +179,11 @@ def _check_source(owners: Places, places: Places, privacy: Privacy, public: Sequ
             "every metric is an answer about them without noise: hold them out, or leave test data out"
         )
     train = before != _TEST
-    apart, twice = train & (before != after), train & (before == after)
-    if apart.any():
+    split = train & (before != after)
+    twice = train & (before == after)
+    if split.any():
         raise PrivacyError(
-            f"{int(apart.sum())} examples are at two clients (the first at {before[apart][0]} and {after[apart][0]}), "
+            f"{int(split.sum())} examples are at two clients (the first at {before[split][0]} and {after[split][0]}), "
             "and an epsilon is for one: give each example, known by its data set and index, to one client"
         )
     if twice.any() and privacy.unit == "sample":
@@ -185,18 +193,18 @@ def _check_source(owners: Places, places: Places, privacy: Privacy, public: Sequ
         )
 
 
-def _digests_of_test(population: Population, test: Dataset[Any]) -> list[bytes]:
-    """In the number formats that the clients' examples have."""
-    found: list[bytes] = []
+def _test_digests(population: Population, test: Dataset[Any]) -> list[bytes]:
+    """Returns the digests of test examples, converted to the types of the clients' examples."""
+    digests: list[bytes] = []
     x, y = population.first_examples(1)
     for inputs, targets in map(pair_of, DataLoader(test, batch_size=1000)):
-        found += _digests(*each(lambda own, like: own.to(like.dtype), (inputs, targets), (x, y)))
-    return found
+        digests += _digests(*each(lambda values, like: values.to(like.dtype), (inputs, targets), (x, y)))
+    return digests
 
 
 def _digests(inputs: Nested, targets: Nested) -> list[bytes]:
-    """A fingerprint of each example."""
+    """Returns a digest of each example."""
     tensors = leaves((inputs, targets))
-    parts = [tensor.detach().cpu().contiguous().numpy().reshape(len(tensor), -1) for tensor in tensors]
-    rows = np.concatenate([np.ascontiguousarray(part).view(np.uint8) for part in parts], 1)
+    arrays = [tensor.detach().cpu().contiguous().numpy().reshape(len(tensor), -1) for tensor in tensors]
+    rows = np.concatenate([np.ascontiguousarray(array).view(np.uint8) for array in arrays], 1)
     return [hashlib.blake2b(row, digest_size=16).digest() for row in rows]

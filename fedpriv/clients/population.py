@@ -30,25 +30,25 @@ from fedpriv.models.problem import Problem
 
 
 class Population:
-    """The clients of a run that are in this process: all of them, unless `part` says otherwise.
+    """The clients of a run that are in this process: all of them, unless `shard` says otherwise.
 
-    Rows are numbered from 0 here; `part.ids` has the clients' numbers in the run.
+    Rows are numbered from 0 in each process; `shard.ids` holds the clients' numbers in the run.
 
     Args:
-        clients: At least one client, also where `part` has none: its model then stands for all. All models must have
-            the same trainable parameters by name and shape, and the same frozen parameters and buffers by value.
-        device: Where parameters and data live.
+        clients: At least one client, even if `shard` has none: its model is then the template. All models must have the
+            same trainable parameters by name and shape, and the same frozen parameters and buffers by value.
+        device: The device of parameters and data.
         dtype: Floating point type of parameters and inputs.
         chunk: Largest number of examples (padding included) in one batch; bounds the memory of a step.
-        part: Which clients of the run these are, and the public facts of all; None: they are all.
+        shard: Which clients of the run these are, and the public facts of all clients; None if these are all.
 
     Attributes:
-        part: See above.
-        model: A copy of the first client's, to compute with; frozen parameters and buffers are those of all clients.
-        params: All clients' models, `[n_clients, dim]`; of `lazy_clients`, one row for all.
-        layout: Of the rows.
+        shard: See above.
+        model: A copy of the first client's model, to compute with; it shares frozen parameters and buffers with all.
+        params: Trainable parameters of all clients' models, `[n_clients, dim]`; of `lazy_clients`, one row for all.
+        layout: Positions of the parameters in a row.
         examples: All examples of these clients.
-        views: Random views of them for gradients; None if there are none.
+        views: Random views of the examples for gradients; None without augmentation or random reading.
 
     Raises:
         ConfigError: no client, or models that differ.
@@ -61,33 +61,33 @@ class Population:
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
         chunk: int = 8192,
-        part: ClientShard | None = None,
+        shard: ClientShard | None = None,
     ) -> None:
         if not clients:
             raise ConfigError("clients", [], "a population needs at least one client")
-        self.clients, self.part = clients, part or ClientShard.whole(clients)
-        self._roster = as_client_set(clients, self.part.numbers or range(1))
-        if len(self.part.numbers) not in (len(clients), 0):
-            raise ConfigError("part.numbers", self.part.numbers, f"give one for each of the {len(clients)} clients")
+        self.clients = clients
+        self.shard = shard or ClientShard.whole(clients)
+        self._roster = as_client_set(clients, self.shard.numbers or range(1))
+        if len(self.shard.numbers) not in (len(clients), 0):
+            raise ConfigError("part.numbers", self.shard.numbers, f"give one for each of the {len(clients)} clients")
         self._check_fresh()
         self.chunk = chunk
         self.device = torch.device(device)
         self.loss: Loss = clients[0].loss
         self.layout = Layout.of(clients[0].model)
         self.params = self._roster.rows(self.layout, self.device, dtype)
-        # what a forward pass leaves in its module stays out of the clients' own, which are handed out
+        # a forward pass may change its module: clients' own modules, which users get back, are not computed with
         self.model: nn.Module = copy_trainable(clients[0].model)
         if len(self):
-            here: Examples = self._roster.examples(self.device, dtype)
-        else:
-            here = NoExamples()
-        self.examples, self.views = here, None
-        if len(self):
+            self.examples: Examples = self._roster.examples(self.device, dtype)
             self.views = self._views()
+        else:
+            self.examples = NoExamples()
+            self.views = None
 
     @property
     def counts(self) -> Tensor:
-        """Number of examples that each client holds, `[n_clients]`; private where it differs from `part.sizes`."""
+        """True number of examples of each client, `[n_clients]`; private if it differs from `shard.sizes`."""
         return self.examples.counts
 
     @cached_property
@@ -96,8 +96,8 @@ class Population:
         return torch.cat([torch.zeros(1, dtype=torch.long), self.counts.cumsum(0)])[:-1]
 
     def __len__(self) -> int:
-        """Number of clients that are here."""
-        return len(self.part.numbers)
+        """Number of clients in this process."""
+        return len(self.shard.numbers)
 
     @property
     def dim(self) -> int:
@@ -112,17 +112,20 @@ class Population:
         return ()
 
     @property
-    def looked_at(self) -> Sequence[int]:
-        """Clients whose data are checked before a run: all, or some of those that are read when they are drawn."""
-        return self._roster.looked_at
+    def validated_clients(self) -> Sequence[int]:
+        """Indices of the clients whose data are validated before training.
+
+        Of lazy clients these are a few; the others are validated when they are first drawn.
+        """
+        return self._roster.validated_clients
 
     @property
-    def is_held(self) -> bool:
+    def is_in_memory(self) -> bool:
         """Whether all examples stay in memory."""
-        return len(self.looked_at) == len(self)
+        return len(self.validated_clients) == len(self)
 
-    def start_alike(self, start: Tensor | None = None) -> Tensor:
-        """Give all models these parameters `[dim]`, or the first client's, which are returned."""
+    def reset_models(self, start: Tensor | None = None) -> Tensor:
+        """Sets all models to the parameters `start [dim]`, by default the first client's, and returns them."""
         if start is None:
             start = self.params[0].clone()
         else:
@@ -132,25 +135,28 @@ class Population:
         return start
 
     def adopt(self, models: Tensor, price: str) -> None:
-        """Write reported models `[n, dim]` or `[1, dim]`, and what they cost, into the clients' modules."""
+        """Writes reported models `[n, dim]` or `[1, dim]`, and the epsilon spent, into the clients' modules."""
         self._roster.adopt(self.params, models, price)
 
     @cached_property
     def equality(self) -> Tensor:
-        """Which of a client's constraint values must be zero, `[n_clients, most values of a client]` boolean."""
-        most = torch.zeros(self.part.widths[1], dtype=torch.bool)
+        """Flags of the constraint values that must be zero, `[n_clients, largest number of values]` boolean."""
+        # the first row only makes all rows as wide as the run's widest
+        widest = torch.zeros(self.shard.widths[1], dtype=torch.bool)
         flags = [torch.tensor(problem.equality, dtype=torch.bool) for problem in self.problems]
-        return nn.utils.rnn.pad_sequence([most, *flags], batch_first=True)[1:].to(self.device)
+        return nn.utils.rnn.pad_sequence([widest, *flags], batch_first=True)[1:].to(self.device)
 
     @property
     def multiplicity(self) -> int:
-        """How many views of an example there are."""
+        """Number of views of an example."""
         if self.views is None:
             return 1
         return self.views.augmentation.multiplicity
 
     def _views(self) -> Views | None:
-        augmentation, problems = self._roster.augmentation, {id(problem): problem for problem in self.problems}
+        """Returns the random views of the examples, or None if all gradients use the examples as they are."""
+        augmentation = self._roster.augmentation
+        problems = {id(problem): problem for problem in self.problems}
         plain = all(problem.is_mean_loss for problem in problems.values())
         if augmentation == Augmentation():
             if plain and self.examples.random:
@@ -163,40 +169,41 @@ class Population:
         return Views(self.examples, augmentation)
 
     def _check_fresh(self) -> None:
-        for index, price in enumerate(self._roster.outcomes()):
+        """Refuses clients that hold the result of an earlier run."""
+        for index, price in enumerate(self._roster.released_prices()):
             if price is not None:
                 raise ConfigError(
-                    f"clients[{self.part.numbers[index]}]",
+                    f"clients[{self.shard.numbers[index]}]",
                     price,
                     "holds the result of an earlier run, whose epsilon this run would not count; make fresh clients. "
                     "To go on from a released model on purpose, copy its parameters and add up the prices",
                 )
 
     def examples_of(self, client: int) -> Pair:
-        """All inputs and targets of a client, `[m, ...]` each."""
-        found = self.examples.take(torch.tensor([client]), torch.arange(int(self.counts[client])).unsqueeze(0))
-        return each(lambda rows: rows[0], found)
+        """Returns all inputs and targets of a client, `[m, ...]` each."""
+        pair = self.examples.take(torch.tensor([client]), torch.arange(int(self.counts[client])).unsqueeze(0))
+        return each(lambda rows: rows[0], pair)
 
     def first_examples(self, count: int) -> Pair:
-        """Inputs and targets of the first examples of all, `[count, ...]`; the same again where there are fewer."""
-        at = torch.arange(count) % int(self.counts.sum())
-        owners = torch.searchsorted(self.starts, at, right=True) - 1
-        found = self.examples.take(owners, (at - self.starts[owners]).unsqueeze(1))
-        return each(lambda rows: rows.squeeze(1), found)
+        """Returns inputs and targets of the population's first `count` examples, `[count, ...]`, repeated if fewer."""
+        positions = torch.arange(count) % int(self.counts.sum())
+        owners = torch.searchsorted(self.starts, positions, right=True) - 1
+        pair = self.examples.take(owners, (positions - self.starts[owners]).unsqueeze(1))
+        return each(lambda rows: rows.squeeze(1), pair)
 
     @property
     def kind(self) -> str | None:
-        """How an example is nested and shaped; None where there is none."""
+        """How an example is nested and shaped; None without examples."""
         if len(self):
             return kind_of(self.first_examples(1))
         return None
 
     def full_batches(self, cohort: Tensor) -> Iterator[Batch]:
-        """All examples of the clients in `cohort [k]`, in batches of at most `chunk` examples.
+        """Yields all examples of the clients in `cohort [k]`, in batches of at most `chunk` examples.
 
-        The batches of the whole population are kept: a full-batch run reads them every round.
+        The batches of the whole population are cached: a full-batch run reads them every round.
         """
-        if len(cohort) == len(self) and self.is_held:
+        if len(cohort) == len(self) and self.is_in_memory:
             yield from self._all_batches
         else:
             yield from self.drawn_batches(cohort, IndexBatches.everything(self.counts[cohort].numpy()))
@@ -206,24 +213,30 @@ class Population:
         return list(self.drawn_batches(torch.arange(len(self)), IndexBatches.everything(self.counts.numpy())))
 
     def drawn_batches(self, cohort: Tensor, chosen: IndexBatches, numbers: Numbers | None = None) -> Iterator[Batch]:
-        """The chosen examples of the clients in `cohort [k]`.
+        """Yields the chosen examples of the clients in `cohort [k]`, in batches of at most `chunk` examples.
 
         Args:
-            cohort: The clients.
-            chosen: Which examples.
-            numbers: Random numbers for `views` of them; None gives the examples as they are.
+            cohort: Rows of the clients, `[k]`.
+            chosen: Which examples of each.
+            numbers: Computes random numbers for views of the examples; None yields the examples as they are.
         """
-        many = 1 if numbers is None else self.multiplicity
-        # on other devices than a processor fewer pieces are worth more padding
-        alike = 0.75 if self.device.type == "cpu" else 0.5
-        blocks = chosen.blocks(max(self.chunk // many, 1), alike)
-        here = [[torch.from_numpy(part) for part in block] for block in blocks]
-        lists = [(rows, places + self.starts[cohort[rows]].unsqueeze(1), mask) for rows, places, mask in here]
-        there = moved(self.device, *chain.from_iterable(lists))
-        for number, (clients, places, kept) in enumerate(here):
-            rows, at, mask = there[3 * number : 3 * number + 3]
+        if numbers is None:
+            n_views = 1
+        else:
+            n_views = self.multiplicity
+        # on accelerators fewer batches are worth more padding
+        min_fill = 0.75 if self.device.type == "cpu" else 0.5
+        blocks = chosen.blocks(max(self.chunk // n_views, 1), min_fill)
+        cpu_blocks = [[torch.from_numpy(array) for array in block] for block in blocks]
+        # positions among all clients' examples; all blocks' tensors are copied to the device together
+        global_blocks = [
+            (rows, positions + self.starts[cohort[rows]].unsqueeze(1), mask) for rows, positions, mask in cpu_blocks
+        ]
+        device_tensors = moved(self.device, *chain.from_iterable(global_blocks))
+        for number, (clients, positions, cpu_mask) in enumerate(cpu_blocks):
+            rows, global_positions, mask = device_tensors[3 * number : 3 * number + 3]
             if numbers is None or self.views is None:
-                inputs, targets = self.examples.take(cohort[clients], places, at)
+                inputs, targets = self.examples.take(cohort[clients], positions, global_positions)
             else:
-                inputs, targets = self.views.take(cohort[clients], places, kept, at, numbers)
-            yield Batch(rows, inputs, targets, mask, at, views=many)
+                inputs, targets = self.views.take(cohort[clients], positions, cpu_mask, global_positions, numbers)
+            yield Batch(rows, inputs, targets, mask, global_positions, views=n_views)

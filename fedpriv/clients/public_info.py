@@ -20,9 +20,9 @@ class PublicDataInfo:
     Attributes:
         sizes: Number of examples of each client.
         input_shape: Shape of one example's input.
-        n_classes: Labels are whole numbers in `[0, n_classes)`; None for regression.
-        dtype: Type of the inputs, as models get them.
-        tests_have_owners: Whether each test example is known to be one client's or another's.
+        n_classes: Number of classes, labelled from 0; None for regression.
+        dtype: Type of a model's inputs.
+        tests_have_owners: Whether each test example is assigned to one of the clients.
     """
 
     sizes: tuple[int, ...]
@@ -33,7 +33,7 @@ class PublicDataInfo:
 
     @classmethod
     def of(cls, datasets: Sequence[Dataset[Any]], n_classes: int | None) -> Self:
-        """Read off data sets, one for each client."""
+        """Returns the sizes and shapes of data sets, one for each client."""
         example: Tensor = datasets[0][0][0]
         if example.is_floating_point():
             dtype = torch.float32
@@ -41,8 +41,8 @@ class PublicDataInfo:
             dtype = example.dtype
         return cls(tuple(size(dataset) for dataset in datasets), tuple(example.shape), n_classes, dtype)
 
-    def made_up(self) -> list[TensorDataset]:
-        """Random data sets of these sizes and shapes, one for each client, to measure how long a round takes."""
+    def synthetic_datasets(self) -> list[TensorDataset]:
+        """Returns random data sets of these sizes and shapes, one for each client, to measure the time of a round."""
         return [TensorDataset(torch.rand(m, *self.input_shape), self._targets(m)) for m in self.sizes]
 
     def _targets(self, m: int) -> Tensor:

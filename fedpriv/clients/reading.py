@@ -1,4 +1,4 @@
-"""Reading the examples of a data set, each alone, into tensors."""
+"""Reads the examples of a data set, each alone, into tensors."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from fedpriv.data.nested import Nested, first, joined, leaves, plain, structure
 from fedpriv.errors import DataError, in_short
 from fedpriv.randomness.borrowed import States
 
-_MOST = 2**31  # examples; more fit into no memory
+_MAX_EXAMPLES = 2**31  # examples; more fit into no memory
 _PIECE = 256  # examples that are read in a row
 Pair = tuple[Nested, Nested]
 
 
 class Source(Protocol):
-    """Where examples come from: a loader, or as much of one as is used."""
+    """The part of a `DataLoader` that is used to read examples."""
 
     @property
     def dataset(self) -> Dataset[Any]:
-        """The examples."""
+        """The data set."""
         ...
 
     @property
     def collate_fn(self) -> Callable[[list[Any]], Any]:
-        """Makes tensors of them."""
+        """Collates a list of examples to tensors."""
         ...
 
     @property
     def num_workers(self) -> int:
-        """Processes that read them."""
+        """Number of processes that read examples; 0 reads in this one."""
         ...
 
 
@@ -52,8 +52,8 @@ class Read(NamedTuple):
 
     Attributes:
         pair: Inputs `[m, ...]` and targets `[m, ...]`.
-        random: Whether reading them drew from torch's, NumPy's or Python's global generator: then they are other ones
-            when they are read again.
+        random: Whether reading them drew from torch's, NumPy's or Python's global generator: then they differ when they
+            are read again.
     """
 
     pair: Pair
@@ -61,23 +61,23 @@ class Read(NamedTuple):
 
 
 def length_of(dataset: Dataset[Any]) -> int:
-    """Number of examples of a map-style data set.
+    """Returns the number of examples of a map-style data set.
 
     Raises:
-        DataError: it has no length, as one that streams has none.
+        DataError: it has no length, like a data set that streams.
     """
     try:
-        found = len(cast("TensorDataset", dataset))
+        length = len(cast("TensorDataset", dataset))
     except Exception as error:  # whatever a user's data set raises
         fix = "give a data set with a length, the number of its examples"
         raise DataError(f"len() of a client's data set fails ({in_short(error)}): {fix}") from error
-    if found > _MOST:
-        raise DataError(f"a client's data set says that it has {found} examples: give at most {_MOST}")
-    return found
+    if length > _MAX_EXAMPLES:
+        raise DataError(f"a client's data set says that it has {length} examples: give at most {_MAX_EXAMPLES}")
+    return length
 
 
 def read_all(source: Source, length: int) -> Read:
-    """Read all examples in order; there must be `length` of them.
+    """Reads all examples in order; there must be `length` of them.
 
     Raises:
         DataError: an example is no (input, target) pair, is not finite, or cannot be read.
@@ -91,63 +91,63 @@ def read_all(source: Source, length: int) -> Read:
         raise DataError(f"its examples cannot be read ({in_short(error)}): {fix}") from error
     counts = len(first(inputs)), len(first(targets))
     if counts != (length, length):
-        told = f"its data set says {length} examples, and gives {counts[0]} inputs and {counts[1]} targets"
-        raise DataError(f"{told}: make its length the number of examples, since sums are divided by it")
-    for what, tree in (("inputs", inputs), ("targets", targets)):
+        problem = f"its data set says {length} examples, and gives {counts[0]} inputs and {counts[1]} targets"
+        raise DataError(f"{problem}: make its length the number of examples, since sums are divided by it")
+    for name, tree in (("inputs", inputs), ("targets", targets)):
         for tensor in leaves(tree):
             if tensor.layout != torch.strided or tensor.is_meta or tensor.is_complex():
                 kind = f"{tensor.dtype} tensors of layout {tensor.layout} on {tensor.device}"
-                raise DataError(f"a client's {what} are {kind}: give dense real tensors that hold their numbers")
+                raise DataError(f"a client's {name} are {kind}: give dense real tensors that hold their numbers")
     check_finite(inputs, targets)
     return Read((inputs, targets), random)
 
 
-def read_one(source: Source, place: int, like: Pair) -> Pair:
-    """Read the example at a place again: input `[1, ...]` and target `[1, ...]`.
+def read_one(source: Source, position: int, like: Pair) -> Pair:
+    """Reads the example at a position again: input `[1, ...]` and target `[1, ...]`.
 
     Args:
-        source: Where it is.
-        place: Which one.
+        source: Where to read it.
+        position: Its index in the data set.
         like: Inputs and targets of other examples, whose nesting and shapes it must have.
 
     Raises:
-        DataError: it has not, or cannot be read.
+        DataError: its nesting or shapes differ, or it cannot be read.
     """
     try:
-        found = pair_of(source.collate_fn([source.dataset[place]]), 1)
+        pair = pair_of(source.collate_fn([source.dataset[position]]), 1)
     except DataError:
         raise
     except Exception as error:  # whatever a user's data set or collate_fn raises
         fix = "random transforms must work whenever they are drawn"
         raise DataError(f"an example cannot be read again ({in_short(error)}): {fix}") from error
-    shapes = [[tuple(part.shape[1:]) for part in leaves(pair)] for pair in (found, like)]
-    if structure(found) != structure(like) or shapes[0] != shapes[1]:
-        told = f"an example that is read again has shapes {shapes[0]} instead of {shapes[1]}"
-        raise DataError(f"{told}: let random transforms give one public shape")
-    return found
+    shapes = [[tuple(tensor.shape[1:]) for tensor in leaves(some_pair)] for some_pair in (pair, like)]
+    if structure(pair) != structure(like) or shapes[0] != shapes[1]:
+        problem = f"an example that is read again has shapes {shapes[0]} instead of {shapes[1]}"
+        raise DataError(f"{problem}: let random transforms give one public shape")
+    return pair
 
 
 def check_finite(inputs: Nested, targets: Nested) -> None:
-    """Refuse examples with NaN or infinity.
+    """Refuses examples with NaN or infinity.
 
     Raises:
         DataError: names the example.
     """
-    for what, tree in (("input", inputs), ("target", targets)):
+    for name, tree in (("input", inputs), ("target", targets)):
         broken = [row for row in map(first_broken, leaves(tree)) if row is not None]
         if broken:
-            raise DataError(f"{what} {broken[0]} is not finite (NaN or infinity): clean or drop that example")
+            raise DataError(f"{name} {broken[0]} is not finite (NaN or infinity): clean or drop that example")
 
 
 def first_broken(rows: Tensor) -> int | None:
-    """The first row with a number that is not finite, if there is one."""
+    """Returns the index of the first row with a number that is not finite; None if there is none."""
     if not rows.is_floating_point() or torch.isfinite(rows).all():
         return None
     return int(torch.isfinite(rows.reshape(len(rows), -1)).all(1).logical_not().nonzero()[0])
 
 
 def is_plain(loader: Source) -> bool:
-    """Whether the loader gives out rows of tensors unchanged, without a class or `collate_fn` of the user's own."""
+    """Returns whether the loader's examples are rows of tensors, unchanged by a user's class or `collate_fn`."""
     dataset = loader.dataset
     while isinstance(dataset, Subset) and type(dataset).__getitem__ is Subset.__getitem__:
         dataset = dataset.dataset
@@ -160,21 +160,21 @@ def _read(loader: Source) -> Read:
     if is_plain(loader):
         return Read(_tensors(loader.dataset), random=False)
     pieces = _Pieces(loader.dataset, len(cast("TensorDataset", loader.dataset)), loader.collate_fn)
-    once = list(DataLoader(pieces, batch_size=None, num_workers=loader.num_workers, collate_fn=_as_it_is))
-    pairs = [pair for piece, _ in once for pair in piece]
+    pieces_read = list(DataLoader(pieces, batch_size=None, num_workers=loader.num_workers, collate_fn=_identity))
+    pairs = [pair for piece, _ in pieces_read for pair in piece]
     _check_one_shape("inputs", [inputs for inputs, _ in pairs])
     _check_one_shape("targets", [targets for _, targets in pairs])
-    return Read(joined(pairs), random=any(drawn for _, drawn in once))
+    return Read(joined(pairs), random=any(random for _, random in pieces_read))
 
 
-def _check_one_shape(what: str, column: Sequence[Nested]) -> None:
-    if len({structure(part) for part in column}) > 1:
-        raise DataError(f"{what} of a client are not nested alike: give each example the same names and places")
-    for parts in zip(*map(leaves, column), strict=True):
-        shapes = {tuple(part.shape[1:]) for part in parts}
+def _check_one_shape(name: str, column: Sequence[Nested]) -> None:
+    if len({structure(value) for value in column}) > 1:
+        raise DataError(f"{name} of a client are not nested alike: give each example the same names and places")
+    for tensors in zip(*map(leaves, column), strict=True):
+        shapes = {tuple(value.shape[1:]) for value in tensors}
         if len(shapes) > 1:
             raise DataError(
-                f"{what} of a client have shapes {sorted(shapes)[:3]}: bring all to one public shape. Where lengths "
+                f"{name} of a client have shapes {sorted(shapes)[:3]}: bring all to one public shape. Where lengths "
                 "differ, pad each to a length that you choose, in the data set or in a collate_fn (it gets one example "
                 "at a time, so that the longest of a batch changes no other), and give the model a mask"
             )
@@ -182,9 +182,9 @@ def _check_one_shape(what: str, column: Sequence[Nested]) -> None:
 
 @dataclass(frozen=True)
 class _Pieces(Dataset[tuple[list[Pair], bool]]):
-    """Some examples after others, each read and collated alone, and whether that drew random numbers.
+    """A data set of pieces of another one: examples, each read and collated alone, and whether that drew at random.
 
-    Read or collated together, one could change another, and no clipping would bound it.
+    If examples were read or collated together, one could change another, and no clipping would bound its influence.
     """
 
     dataset: Dataset[Any]
@@ -195,61 +195,65 @@ class _Pieces(Dataset[tuple[list[Pair], bool]]):
         return -(-self.length // _PIECE)
 
     def __getitem__(self, index: int) -> tuple[list[Pair], bool]:
-        before, places = States.now(), range(index * _PIECE, min((index + 1) * _PIECE, self.length))
-        examples = [self.dataset[place] for place in places]
-        if self.collate is default_collate:  # which treats them alone
+        before = States.now()
+        positions = range(index * _PIECE, min((index + 1) * _PIECE, self.length))
+        examples = [self.dataset[position] for position in positions]
+        if self.collate is default_collate:  # it treats each example alone
             return _stacked(examples), before.left
         return [pair_of(self.collate([example]), 1) for example in examples], before.left
 
 
-def _as_it_is(piece: Any) -> Any:  # noqa: ANN401 - torch types it as a list
+def _identity(piece: Any) -> Any:  # noqa: ANN401 - torch types it as a list
     return piece
 
 
 def _stacked(examples: list[Any]) -> list[Pair]:
     try:
         return [pair_of(default_collate(examples), len(examples))]
-    except RuntimeError:  # shapes that differ; where each alone can be read, they are named later
+    except RuntimeError:  # shapes that differ; `_check_one_shape` names them if each example alone can be collated
         return [pair_of(default_collate([example]), 1) for example in examples]
 
 
 def pair_of(batch: object, count: int | None = None) -> Pair:
-    """Inputs and targets of a batch of so many examples; None: as many as there are.
+    """Splits a batch into inputs and targets.
 
     Of more than two tensors the last one is the target, and the model gets the others as arguments:
-    `(x1, x2, y)` is `((x1, x2), y)`.
+    `(x1, x2, y)` becomes `((x1, x2), y)`.
+
+    Args:
+        batch: What a loader returned.
+        count: Number of examples that it must have; by default as many as its first tensor has rows.
 
     Raises:
         DataError: it is no pair of tensors, or of dicts and tuples of tensors, with a row for each example.
     """
-    found = plain(batch)
-    if isinstance(found, tuple) and len(found) > 2:
-        found = found[:-1], found[-1]
-    if isinstance(found, Tensor) or (isinstance(found, tuple) and len(found) == 1):
+    pair = plain(batch)
+    if isinstance(pair, tuple) and len(pair) > 2:
+        pair = pair[:-1], pair[-1]
+    if isinstance(pair, Tensor) or (isinstance(pair, tuple) and len(pair) == 1):
         raise DataError(
             "a loader gave inputs without targets: give pairs (input, target), e.g. TensorDataset(inputs, targets); "
             "for a model that learns from inputs alone TensorDataset(inputs, inputs)"
         )
-    if not isinstance(found, tuple) or len(found) != 2:
+    if not isinstance(pair, tuple) or len(pair) != 2:
         raise DataError(
             f"a loader gave a {type(batch).__name__}; fedpriv needs batches (inputs, targets) of tensors, or of dicts "
             "and tuples of tensors: use a collate_fn that returns such a pair, e.g. (batch, batch['labels'])"
         )
-    shapes = [tuple(tensor.shape) for tensor in leaves(found)]
+    shapes = [tuple(tensor.shape) for tensor in leaves(pair)]
     if count is None and shapes[0]:
         count = shapes[0][0]
-    else:
-        count = count
     if any(shape[:1] != (count,) for shape in shapes):
-        told = f"a loader gave tensors of shapes {' and '.join(map(str, shapes))} for {count} of its examples"
-        raise DataError(f"{told}: give one row for each, for what an example may change is bounded row by row")
-    return found
+        problem = f"a loader gave tensors of shapes {' and '.join(map(str, shapes))} for {count} of its examples"
+        raise DataError(f"{problem}: give one row for each, for what an example may change is bounded row by row")
+    return pair
 
 
 def _tensors(dataset: Dataset[Any]) -> tuple[Tensor, Tensor]:
-    """The tensors of a (subset of a) TensorDataset, without reading it item by item."""
+    """Returns the tensors of a (subset of a) TensorDataset, without reading it item by item."""
     if isinstance(dataset, Subset):
-        whole, index = _tensors(dataset.dataset), torch.as_tensor(dataset.indices)
-        return whole[0][index], whole[1][index]
+        inputs, targets = _tensors(dataset.dataset)
+        index = torch.as_tensor(dataset.indices)
+        return inputs[index], targets[index]
     inputs, targets = cast("TensorDataset", dataset).tensors
     return inputs, targets

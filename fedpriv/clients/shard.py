@@ -1,4 +1,4 @@
-"""Which clients of a run are in this process, and what everybody knows of all of them."""
+"""Which clients of a run are in this process, and the public facts of all clients."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from fedpriv.errors import ConfigError
 
 @dataclass(frozen=True)
 class ClientShard:
-    """The clients of a run whose examples and rows are here, and the public facts of all.
+    """The clients of a run whose examples and rows are in this process, and the public facts of all clients.
 
-    How much noise an answer gets, and what the ledger says of it, follows from the facts of all: from those of the
-    clients here alone it would be too little noise.
+    The noise of an answer, and its record in the ledger, follow from the facts of all clients: the facts of this
+    process's clients alone would give too little noise.
 
     Args:
-        numbers: Numbers of the clients here among all clients of the run, ascending.
+        numbers: Numbers of this process's clients among all clients of the run, ascending.
         all_sizes: Public number of examples of every client of the run.
         n_objectives: How many of all clients have an objective, at least 1.
-        widths: Constraints, and constraint values, of the client that has most of them; so rows are equally wide
-            wherever clients are.
+        widths: Largest number of constraints, and of constraint values, of a client of the run, so that rows are
+            equally wide in all processes.
 
     Raises:
-        ConfigError: the numbers are none of that many clients, or not in order.
+        ConfigError: a number is out of range, or the numbers are not in order.
     """
 
     numbers: Sequence[int]
@@ -47,11 +47,13 @@ class ClientShard:
 
     @classmethod
     def whole(cls, clients: Sequence[Client]) -> Self:
-        """All clients are here."""
+        """Returns the shard of a process that has all clients."""
         roster = as_client_set(clients)
         objectives = sum(problem.objective is not None for problem in roster.problems)
         problems = {id(problem): problem for problem in roster.problems}.values()
-        widths = max(len(p.constraints) for p in problems), max(len(p.equality) for p in problems)
+        most_constraints = max(len(problem.constraints) for problem in problems)
+        most_values = max(len(problem.equality) for problem in problems)
+        widths = most_constraints, most_values
         return cls(range(len(clients)), roster.sizes, max(objectives, 1), widths)
 
     @property
@@ -61,37 +63,37 @@ class ClientShard:
 
     @cached_property
     def ids(self) -> Tensor:
-        """`numbers`, `[n_here]`."""
+        """`numbers` as a tensor, `[n_local]`."""
         return torch.tensor(np.asarray(self.numbers, dtype=np.int64))
 
     @cached_property
     def sizes(self) -> Tensor:
-        """Public sizes of the clients here, `[n_here]`."""
+        """Public sizes of this process's clients, `[n_local]`."""
         return torch.tensor(np.asarray(self.all_sizes, dtype=np.int64))[self.ids]
 
-    def of(self, clients: Sequence[Client]) -> Sequence[Client]:
-        """Those of all clients that are here; the first one, for its model alone, where there are none."""
+    def select(self, clients: Sequence[Client]) -> Sequence[Client]:
+        """Returns this process's clients out of all; if it has none, the first client, as a template of the model."""
         if len(self.numbers) == len(clients):
             return clients
         return [clients[number] for number in self.numbers] or clients[:1]
 
     def rows(self, cohort: Tensor) -> Tensor:
-        """Which of the rows here are those of clients of an ascending cohort `[k]`, ascending."""
+        """Returns this process's rows, ascending, that belong to clients of an ascending cohort `[k]`."""
         if len(self.ids) == self.n_clients:
             return cohort
-        return self._found(cohort)[0]
+        return self._rows_and_positions(cohort)[0]
 
-    def places(self, cohort: Tensor) -> Tensor:
-        """Which clients of an ascending cohort `[k]`, by their place in it, are here, ascending."""
+    def positions(self, cohort: Tensor) -> Tensor:
+        """Returns the positions in an ascending cohort `[k]` of the clients that are in this process, ascending."""
         if len(self.ids) == self.n_clients:
             return torch.arange(len(cohort))
-        return self._found(cohort)[1]
+        return self._rows_and_positions(cohort)[1]
 
-    def _found(self, cohort: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows and places of those who are here, at the cost of the cohort, not of all."""
+    def _rows_and_positions(self, cohort: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns rows and positions of the cohort's clients in this process; takes time by the cohort's size only."""
         rows = torch.searchsorted(self.ids, cohort).clamp_max(max(len(self.ids) - 1, 0))
         if len(self.ids):
-            places = (self.ids[rows] == cohort).nonzero()[:, 0]
+            positions = (self.ids[rows] == cohort).nonzero()[:, 0]
         else:
-            places = rows[:0]
-        return rows[places], places
+            positions = rows[:0]
+        return rows[positions], positions

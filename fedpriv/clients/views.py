@@ -1,4 +1,4 @@
-"""Random views of the examples that are drawn, each from random numbers of its own."""
+"""Random views of drawn examples, each from its own random numbers."""
 
 from __future__ import annotations
 
@@ -15,66 +15,83 @@ from fedpriv.data.nested import each, first, joined
 from fedpriv.randomness.borrowed import global_generators
 
 Numbers = Callable[[Sequence[int], Sequence[int], int], Tensor]
-"""Uniform numbers `[n, size]` in float64 of n examples, from their clients (rows here), their places in the data of
-these, and the size. Those of an example follow from its own client and place alone."""
+"""Returns uniform numbers `[n, size]` in float64 for n examples, given their clients (rows of this process), their
+positions in their clients' data, and the size. An example's numbers depend on its client and position alone."""
 
 
 @dataclass(frozen=True)
 class Views:
-    """Views of a population's examples.
+    """Random views of a population's examples.
 
-    Where reading a client's examples draws random numbers, each view is read anew, before it is augmented.
+    If reading a client's examples draws random numbers, each view is read anew before it is augmented.
 
     Args:
         examples: The examples.
-        augmentation: What is made of them.
+        augmentation: The random transformation.
     """
 
     examples: Examples
     augmentation: Augmentation
 
-    def take(self, clients: Tensor, places: Tensor, mask: Tensor, at: Tensor, numbers: Numbers) -> Pair:
-        """Views of some examples of some clients.
+    def take(
+        self, clients: Tensor, positions: Tensor, mask: Tensor, device_positions: Tensor, numbers: Numbers
+    ) -> Pair:
+        """Returns views of some examples of some clients.
 
         Args:
             clients: Rows of the clients, `[k]`.
-            places: Positions in the data of each, `[k, b]`, on the processor.
-            mask: False where padded, `[k, b]`, on the processor.
-            at: See `Examples.take`.
-            numbers: The random numbers.
+            positions: Positions in the data of each, `[k, b]`, on the CPU.
+            mask: False where padded, `[k, b]`, on the CPU.
+            device_positions: See `Examples.take`.
+            numbers: Computes the random numbers.
 
         Returns:
-            Inputs and targets, `[k, b, ...]`, or `[k, b, views, ...]` where there are several of each.
+            Inputs and targets, `[k, b, ...]`, or `[k, b, views, ...]` with several views of each example.
         """
-        count, (owner, cell) = self.augmentation.multiplicity, mask.nonzero().unbind(1)
-        whose, where = clients[owner].tolist(), places[owner, cell].tolist()
+        count = self.augmentation.multiplicity
+        # of the cells that hold an example, in order
+        owner, cell = mask.nonzero().unbind(1)
+        clients_of_cells = clients[owner].tolist()
+        positions_of_cells = positions[owner, cell].tolist()
+        # the first number of each view is a seed for reading it, the others are for the augmentation
         uniform = torch.zeros(*mask.shape, count, 1 + self.augmentation.draws, dtype=torch.float64)
-        uniform[mask] = numbers(whose, where, uniform[0, 0].numel()).unflatten(1, uniform.shape[2:])
-        found = self.examples.take(clients, places, at)
-        both = each(lambda rows: rows.unsqueeze(2).repeat_interleave(count, 2).flatten(0, 2), found)
-        self._read_anew(both, whose, where, mask, (uniform[mask][:, :, 0] * 2**53).long().tolist())
-        inputs = self.augmentation.views(both[0], uniform[..., 1:].flatten(0, 2).to(first(both).device))
+        uniform[mask] = numbers(clients_of_cells, positions_of_cells, uniform[0, 0].numel()).unflatten(
+            1, uniform.shape[2:]
+        )
+        pair = self.examples.take(clients, positions, device_positions)
+        repeated = each(lambda rows: rows.unsqueeze(2).repeat_interleave(count, 2).flatten(0, 2), pair)
+        seeds = (uniform[mask][:, :, 0] * 2**53).long().tolist()
+        self._read_anew(repeated, clients_of_cells, positions_of_cells, mask, seeds)
+        inputs = self.augmentation.views(repeated[0], uniform[..., 1:].flatten(0, 2).to(first(repeated).device))
         if count > 1:
             shape = (*mask.shape, count)
         else:
             shape = tuple(mask.shape)
-        return each(lambda rows: rows.unflatten(0, shape), (inputs, both[1]))
+        return each(lambda rows: rows.unflatten(0, shape), (inputs, repeated[1]))
 
     def _read_anew(
-        self, both: Pair, clients: Sequence[int], places: Sequence[int], mask: Tensor, seeds: Sequence[Sequence[int]]
+        self,
+        repeated: Pair,
+        clients: Sequence[int],
+        positions: Sequence[int],
+        mask: Tensor,
+        seeds: Sequence[Sequence[int]],
     ) -> None:
-        """Overwrite the views of clients whose examples are other ones whenever they are read."""
+        """Overwrites the views of clients whose examples differ each time they are read."""
         sources = {client: self.examples.source(client) for client in dict.fromkeys(clients)}
         cells = mask.flatten().nonzero()[:, 0].tolist()
-        rows, read, count = list[int](), list[Pair](), self.augmentation.multiplicity
+        count = self.augmentation.multiplicity
+        rows: list[int] = []
+        read: list[Pair] = []
         with global_generators() as seed:
-            for cell, client, place, own in zip(cells, clients, places, seeds, strict=True):
-                if (source := sources[client]) is None:
+            for cell, client, position, view_seeds in zip(cells, clients, positions, seeds, strict=True):
+                source = sources[client]
+                if source is None:
                     continue
-                for view, number in enumerate(own):
-                    seed(number)
-                    read.append(read_one(source, place, like=both))
+                for view, view_seed in enumerate(view_seeds):
+                    seed(view_seed)
+                    read.append(read_one(source, position, like=repeated))
                     rows.append(cell * count + view)
         if rows:
-            at = torch.tensor(rows, device=first(both).device)
-            each(lambda every, new: every.index_copy_(0, at, new.to(every)), both, joined(read))
+            index = torch.tensor(rows, device=first(repeated).device)
+            each(lambda tensor, new: tensor.index_copy_(0, index, new.to(tensor)), repeated, joined(read))

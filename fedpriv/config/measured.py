@@ -67,7 +67,7 @@ def check_measured(config: Config, seen: PublicDataInfo, model: nn.Module, loss:
         own = MetricSet(metrics_of(config, seen.n_classes))
         if config.log.stop is None:
             return
-        (example,) = replace(seen, sizes=(1,)).made_up()
+        (example,) = replace(seen, sizes=(1,)).synthetic_datasets()
         names = Evaluator(model, loss, example, own=own).names(Layout.of(model).row_of(model))
         config.log.stop.begin(known_of(names, {0: example} if config.log.client_tests else {}))
 

@@ -30,11 +30,11 @@ class Model(Protocol):
         ...
 
     def __call__(self, inputs: Nested) -> Any:  # noqa: ANN401 - whatever a model gives
-        """Outputs, `[b, ...] -> [b, ...]`."""
+        """Returns the outputs, `[b, ...] -> [b, ...]`."""
         ...
 
     def losses(self, inputs: Nested, targets: Nested) -> Tensor:
-        """The client's loss of each example, `[b]`."""
+        """Returns the client's loss of each example, `[b]`."""
         ...
 
 
@@ -47,11 +47,11 @@ class Constraint(Protocol):
         ...
 
     def values(self, model: Model, inputs: Nested, targets: Nested) -> Tensor:
-        """The values `[m]` on a client's examples, differentiable."""
+        """Returns the values `[m]` on a client's examples, differentiable in the model's parameters."""
         ...
 
     def sums(self) -> LossSum | None:
-        """The values as a sum of losses; None if they are none, and have no private answer."""
+        """Returns the values as a sum of losses; None if they are no such sum, and have no private answer."""
         ...
 
 
@@ -61,9 +61,10 @@ class Group:
 
     Args:
         name: For error messages; completes "no example with".
-        members: Maps a client's inputs and targets to a boolean `[b]`: whether each example, by itself, belongs to it.
-        fraction: Public fraction of examples in the group; None counts a client's own, and the count becomes public.
-        sign: Factor of its mean loss, 1 or -1.
+        members: Maps a client's inputs and targets to flags `[b]`: whether each example belongs to the group. A flag
+            must depend on its own example only.
+        fraction: Public fraction of examples in the group; None counts each client's, and the count becomes public.
+        sign: Factor of the group's mean loss, 1 or -1.
     """
 
     name: str
@@ -72,7 +73,7 @@ class Group:
     sign: float = 1.0
 
     def size(self, members: Tensor) -> float:
-        """Number of a client's examples in the group, from `members [b]`; by the public fraction if there is one.
+        """Returns the number of a client's examples in the group, by the public fraction or, without, by `members [b]`.
 
         Raises:
             DataError: the group is empty and no fraction is given.
@@ -97,7 +98,7 @@ class LossSum:
     Args:
         groups: Disjoint groups of examples.
         bound: Bound of the values.
-        signs: One for each value. All values come from one private answer.
+        signs: Sign of each value. All values come from one private answer.
     """
 
     groups: tuple[Group, ...]
@@ -106,7 +107,7 @@ class LossSum:
 
     @property
     def counts_are_public(self) -> bool:
-        """Whether it counts a client's examples in a group, so that the count becomes public."""
+        """Whether a client's number of examples in a group is used, and so becomes public."""
         return any(group.fraction is None for group in self.groups)
 
     @property
@@ -115,11 +116,15 @@ class LossSum:
         return sum(group.sign for group in self.groups)
 
     def coefficients(self, inputs: Nested, targets: Nested) -> tuple[Tensor, float]:
-        """Coefficients of all of a client's examples, `[b]`, and the largest that any example could have (public)."""
-        members = [group.members(inputs, targets) for group in self.groups]
-        sizes = [group.size(of) for group, of in zip(self.groups, members, strict=True)]
-        parts = zip(self.groups, members, sizes, strict=True)
-        return torch.stack([group.sign * of.double() / size for group, of, size in parts]).sum(0), 1 / min(sizes)
+        """Returns the coefficients of a client's examples, `[b]`, and the largest possible one (public)."""
+        coefficients: list[Tensor] = []
+        sizes: list[float] = []
+        for group in self.groups:
+            members = group.members(inputs, targets)
+            size = group.size(members)
+            coefficients.append(group.sign * members.double() / size)
+            sizes.append(size)
+        return torch.stack(coefficients).sum(0), 1 / min(sizes)
 
 
 class OfLosses(ABC):
@@ -127,23 +132,25 @@ class OfLosses(ABC):
 
     @property
     def equality(self) -> tuple[bool, ...]:
-        """No value must be zero."""
+        """False for each value: they must not be positive."""
         return (False,) * len(self.sums().signs)
 
     def values(self, model: Model, inputs: Nested, targets: Nested) -> Tensor:
         """See `Constraint.values`."""
-        term, losses = self.sums(), model.losses(inputs, targets)
+        term = self.sums()
+        losses = model.losses(inputs, targets)
         total = term.coefficients(inputs, targets)[0].unsqueeze(1).to(losses).T @ losses
         return losses.new_tensor(term.signs) * total - term.bound
 
     @abstractmethod
     def sums(self) -> LossSum:
-        """The sum."""
+        """Returns the sum."""
 
 
 def _everyone(inputs: Nested, targets: Nested) -> Tensor:
-    one = first(targets)
-    return torch.ones(len(one), dtype=torch.bool, device=one.device)
+    """Returns True for each example."""
+    first_target = first(targets)
+    return torch.ones(len(first_target), dtype=torch.bool, device=first_target.device)
 
 
 @checked("problem.constraints")
@@ -154,7 +161,7 @@ class LossAtMost(OfLosses):
     bound: Finite
 
     def sums(self) -> LossSum:
-        """One group: all examples, whose number is public anyway."""
+        """Returns a sum with one group, all examples, whose number is public anyway."""
         return LossSum((Group("any label", _everyone, 1.0),), self.bound)
 
 
@@ -175,7 +182,7 @@ class ClassLossAtMost(OfLosses):
     fraction: Probability | None = None
 
     def sums(self) -> LossSum:
-        """One group: the class."""
+        """Returns a sum with one group, the examples of the class."""
         return LossSum((Group(f"label {self.label}", lambda _, y: y == self.label, self.fraction),), self.bound)
 
 
@@ -198,14 +205,14 @@ class GroupLossGap(OfLosses):
     fraction: Ratio | None = None
 
     def sums(self) -> LossSum:
-        """Two groups and two values: `gap - at_most <= 0` and `-gap - at_most <= 0`."""
+        """Returns a sum with two groups and two values: `gap - at_most <= 0` and `-gap - at_most <= 0`."""
         if self.fraction is None:
-            rest = None
+            other_fraction = None
         else:
-            rest = 1 - self.fraction
+            other_fraction = 1 - self.fraction
         where = f"feature {self.feature}"
         ones = Group(f"{where} > {self.threshold}", lambda x, _: self._above(x), self.fraction)
-        zeros = Group(f"{where} <= {self.threshold}", lambda x, _: ~self._above(x), rest, -1.0)
+        zeros = Group(f"{where} <= {self.threshold}", lambda x, _: ~self._above(x), other_fraction, -1.0)
         return LossSum((ones, zeros), self.at_most, (1.0, -1.0))
 
     def _above(self, inputs: Tensor) -> Tensor:
@@ -225,7 +232,7 @@ class LinearEquality:
 
     @property
     def equality(self) -> tuple[bool, ...]:
-        """All values must be zero."""
+        """True for each value: they must be zero."""
         return (True,) * len(self.offset)
 
     def values(self, model: Model, inputs: Nested, targets: Nested) -> Tensor:
@@ -234,23 +241,23 @@ class LinearEquality:
         Raises:
             ConfigError: the shapes do not fit each other, or the model's parameters.
         """
-        wanted = (len(self.offset), len(model.params))
-        if self.coefficients.shape != wanted:
-            fix = f"must be {wanted}: a row for each entry of offset, a column for each parameter of the model"
+        expected = (len(self.offset), len(model.params))
+        if self.coefficients.shape != expected:
+            fix = f"must be {expected}: a row for each entry of offset, a column for each parameter of the model"
             raise ConfigError("constraints.LinearEquality", f"coefficients of shape {(*self.coefficients.shape,)}", fix)
         return self.coefficients.to(model.params) @ model.params + self.offset.to(model.params)
 
     def sums(self) -> LossSum | None:
-        """None: it is no sum of losses."""
+        """Returns None: the values are no sum of losses."""
         return None
 
 
 @checked("problem.constraints")
 @dataclass(frozen=True)
 class Function:
-    """A constraint (or, with one value, objective) of your own: `function(model, inputs, targets) -> [m]`.
+    """A custom constraint (or, with one value, objective): `function(model, inputs, targets) -> [m]`.
 
-    `model` is a `Model`: `model(inputs)` gives outputs, `model.losses(inputs, targets)` losses `[b]`. Only for runs
+    `model` is a `Model`: `model(inputs)` returns outputs, `model.losses(inputs, targets)` losses `[b]`. Only for runs
     without privacy.
     """
 
@@ -263,36 +270,37 @@ class Function:
         Raises:
             ConfigError: the function does not return one number for each entry of `equality`, or they have no gradient.
         """
-        found = self.function(model, inputs, targets)
-        name, count = getattr(self.function, "__name__", "function"), len(self.equality)
-        if torch.is_tensor(found):
-            shape = tuple(found.shape)
+        values = self.function(model, inputs, targets)
+        name = getattr(self.function, "__name__", "function")
+        count = len(self.equality)
+        if torch.is_tensor(values):
+            shape = tuple(values.shape)
         else:
-            shape = type(found).__name__
+            shape = type(values).__name__
         if shape != (count,):
             fix = f"must be a tensor of shape ({count},): return one value for each entry of equality"
             raise ConfigError(f"constraints.{name}", f"shape {shape}", fix)
-        if torch.is_grad_enabled() and model.params.requires_grad and not found.requires_grad:
+        if torch.is_grad_enabled() and model.params.requires_grad and not values.requires_grad:
             fix = (
                 "its values have no gradient, so nothing could make them hold: compute them from the model by "
                 "differentiable operations (no detach, item, argmax or comparison)"
             )
             raise ConfigError(f"constraints.{name}", "no gradient", fix)
-        return found
+        return values
 
     def sums(self) -> LossSum | None:
-        """None: nothing bounds what one example adds to it."""
+        """Returns None: nothing bounds an example's contribution."""
         return None
 
 
 @checked("problem.objective")
 def class_loss(label: Whole, fraction: Probability | None = None) -> ClassLossAtMost:
-    """An objective for Neyman-Pearson classification: the mean loss of the examples with this label."""
+    """Makes an objective for Neyman-Pearson classification: the mean loss of the examples with this label."""
     return ClassLossAtMost(label, 0.0, fraction)
 
 
 def mean_loss() -> Constraint:
-    """The default objective: the mean loss of a client's examples."""
+    """Returns the default objective: the mean loss of a client's examples."""
     return LossAtMost(0.0)
 
 

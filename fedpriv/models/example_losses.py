@@ -1,8 +1,8 @@
 """The loss of each example, from a loss that is written for batches.
 
 A private gradient is a sum of clipped gradients of single examples: the objective is the mean of their losses. A loss
-whose value for a batch is that mean has one meaning here and in torch. Of the others some have a natural form for
-single examples, given here; the rest is refused before a run (`fedpriv.oracle.validation`).
+whose value for a batch is that mean is the same in fedpriv and in torch. Some other losses have a natural form for
+single examples, which is given here; all others are refused before a run (`fedpriv.oracle.validation`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.nn import functional
 from fedpriv.data.nested import Nested, each, first
 
 BatchLoss = Callable[[Any, Any], Tensor]
-"""From outputs and targets of a batch to a number, or to one for each example."""
+"""Maps outputs and targets of a batch to a number, or to one number for each example."""
 _WEIGHTED = (nn.CrossEntropyLoss, nn.NLLLoss)
 _FUNCTIONS: dict[object, type[nn.Module]] = {
     functional.cross_entropy: nn.CrossEntropyLoss,
@@ -31,12 +31,12 @@ _FUNCTIONS: dict[object, type[nn.Module]] = {
 
 @dataclass(frozen=True)
 class ExampleForm:
-    """A loss as a function of a batch that gives each example's own.
+    """A loss as a function that returns each example's loss.
 
     Attributes:
         losses: `(outputs [b, ...], targets [b, ...]) -> [b]`.
-        differs: True if the mean of these is not what the loss itself gives for a batch.
-        warning: What to tell the user of that; empty if there is nothing to tell.
+        differs: True if the mean of these losses differs from the original loss of a batch.
+        warning: Warning for the user about this difference; empty if there is none.
     """
 
     losses: BatchLoss
@@ -45,14 +45,14 @@ class ExampleForm:
 
 
 def example_form(loss: BatchLoss) -> ExampleForm | None:
-    """Returns the form for single examples of losses that are known to have one; None for others.
+    """Returns the form of a loss for single examples; None if no form is known.
 
-    These are `fedpriv.models.Loss` and others with a method `per_example`, and of torch's `CrossEntropyLoss`, `NLLLoss`
-    (and `functools.partial` of their functions) and `MultiMarginLoss`.
+    Known are losses with a method `per_example`, such as `fedpriv.models.Loss`, and torch's `CrossEntropyLoss`,
+    `NLLLoss` (and `functools.partial` of their functions) and `MultiMarginLoss`.
     """
-    own: BatchLoss | None = getattr(loss, "per_example", None)
-    if own is not None:
-        return ExampleForm(own)
+    per_example: BatchLoss | None = getattr(loss, "per_example", None)
+    if per_example is not None:
+        return ExampleForm(per_example)
     if isinstance(loss, functools.partial) and loss.func in _FUNCTIONS and not loss.args:
         loss = cast("BatchLoss", _FUNCTIONS[loss.func](**loss.keywords))
     if type(loss) is nn.MultiMarginLoss:
@@ -65,7 +65,7 @@ def example_form(loss: BatchLoss) -> ExampleForm | None:
 def example_losses(loss: BatchLoss, outputs: Tensor, targets: Nested) -> Tensor:
     """Returns the loss of each example: `[b, ...], [b, ...] -> [b]`.
 
-    What `loss` gives for a batch is not looked at: it may be a sum, or torch may broadcast `[b, 1]` against `[b]`.
+    The value of `loss` for a batch is not used: it may be a sum, or torch may broadcast `[b, 1]` against `[b]`.
     """
     if len(outputs) == 0:
         return outputs.flatten()
@@ -84,7 +84,7 @@ def example_losses(loss: BatchLoss, outputs: Tensor, targets: Nested) -> Tensor:
 
 
 def _reduced(loss: nn.MultiMarginLoss) -> BatchLoss:
-    """The mean of this loss over a batch does not depend on its weights: each example has its own value."""
+    """Returns the per-example form of MultiMarginLoss, whose mean over a batch does not divide by weights."""
     plain = copy.copy(loss)
     if loss.reduction == "sum":
         reduce = torch.sum
@@ -95,11 +95,11 @@ def _reduced(loss: nn.MultiMarginLoss) -> BatchLoss:
 
 
 def _weighted(loss: nn.CrossEntropyLoss) -> ExampleForm:
-    """Cross entropy of class numbers or probabilities, with weights of classes, of one or several targets an example.
+    """Returns the per-example form of cross entropy, with class weights, for one or several targets an example.
 
-    Torch divides a batch's sum by the sum of its weights: alone, an example would not feel the weight of its class, and
-    in a batch its gradient would depend on the others. Here an example's loss is the mean of `weight[target] * loss`
-    over its targets that are not ignored.
+    Torch divides a batch's sum by the sum of its weights: alone, the weight of an example's class would cancel, and in
+    a batch an example's gradient would depend on the others. Here an example's loss is the mean of
+    `weight[target] * loss` over its targets that are not ignored. Targets are class numbers or probabilities.
     """
     plain = copy.copy(loss)
     plain.reduction = "none"
@@ -108,28 +108,24 @@ def _weighted(loss: nn.CrossEntropyLoss) -> ExampleForm:
 
     def losses(outputs: Tensor, targets: Tensor) -> Tensor:
         values = plain(outputs, targets).reshape(len(outputs), -1)
-        if reduction == "sum" or targets.is_floating_point():
-            if reduction == "sum":
-                return values.sum(1)
+        if reduction == "sum":
+            return values.sum(1)
+        if targets.is_floating_point():
             return values.mean(1)
         counted = (targets != ignored).reshape(len(outputs), -1).sum(1)
         return values.sum(1) / counted.clamp_min(1)
 
-    if loss.weight is None:
+    # with a sum torch does not divide by weights
+    if loss.weight is None or reduction == "sum":
         return ExampleForm(losses)
     name = type(loss).__name__
     if getattr(loss, "label_smoothing", 0.0) > 0:
         smoothed = " and label_smoothing"
     else:
         smoothed = ""
-    return ExampleForm(
-        losses,
-        differs=reduction != "sum",
-        warning=(
-            f"{name}(weight=...){smoothed}: an example's loss is weight[target] times its own, and their mean divides "
-            "by the number of examples; torch's divides by the sum of the weights in a batch, which no loss of single "
-            "examples does. With weights whose mean over the examples is 1 both are of one size"
-        )
-        if reduction != "sum"
-        else "",
+    warning = (
+        f"{name}(weight=...){smoothed}: an example's loss is weight[target] times its own, and their mean divides "
+        "by the number of examples; torch's divides by the sum of the weights in a batch, which no loss of single "
+        "examples does. With weights whose mean over the examples is 1 both are of one size"
     )
+    return ExampleForm(losses, differs=True, warning=warning)

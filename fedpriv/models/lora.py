@@ -20,12 +20,12 @@ _FIELD = "model.lora.layers"
 @checked("model.lora")
 @dataclass(frozen=True)
 class Lora:
-    """Which layers of a model get adapters, and how large these are.
+    """Settings of low-rank adapters: the layers that get one, and their size.
 
     Args:
         layers: Patterns of the names of linear layers, such as `blocks.*.query`.
         rank: Width between the two factors of an adapter.
-        alpha: The adapter's output is multiplied by alpha / rank; None: by 1.
+        alpha: The adapter's output is multiplied by alpha / rank; None multiplies by 1.
 
     Raises:
         ConfigError: rank or alpha is not positive.
@@ -39,24 +39,25 @@ class Lora:
 class LoraLinear(nn.Module):
     """A frozen linear layer plus a trained product of two thin ones: `x -> W x + b + (alpha / rank) B A x`.
 
-    At the start B is zero, and the layer does what it did.
+    B starts at zero, so that the layer's outputs do not change at first.
 
     Args:
         base: The layer.
         rank: Rows of A, columns of B.
-        alpha: See above.
+        alpha: See `Lora`.
     """
 
     def __init__(self, base: nn.Linear, rank: int, alpha: float) -> None:
         super().__init__()
-        self.base, self.scale = base.requires_grad_(False), alpha / rank
+        self.base = base.requires_grad_(False)
+        self.scale = alpha / rank
         where = {"device": base.weight.device, "dtype": base.weight.dtype}
         self.lora_A = nn.Linear(base.in_features, rank, bias=False, **where)
         self.lora_B = nn.Linear(rank, base.out_features, bias=False, **where)
         nn.init.zeros_(self.lora_B.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[..., in_features] -> [..., out_features]`."""
+        """Returns the layer's output plus the adapter's: `[..., in_features] -> [..., out_features]`."""
         return self.base(x) + self.scale * self.lora_B(self.lora_A(x))
 
 
@@ -69,37 +70,39 @@ def add_lora(
     alpha: Positive | None = None,
     train: Sequence[str] = (),
 ) -> nn.Module:
-    """Put adapters beside linear layers and train them alone, in place.
+    """Adds adapters to linear layers and freezes all other parameters, in place.
 
     Args:
         model: Any module.
         layers: Patterns of the names of linear layers, see `Lora`.
         rank: See `Lora`.
         alpha: See `Lora`.
-        train: Patterns of parameters to train besides, such as `head.*`; all others are frozen.
+        train: Patterns of further parameters to train, such as `head.*`.
 
     Returns:
         The model.
 
     Raises:
-        ConfigError: a pattern fits nothing, or a layer that is not plainly linear.
+        ConfigError: a pattern matches no layer, or a layer that is no plain `torch.nn.Linear`.
     """
-    wanted = Lora(tuple(layers), rank, alpha)
+    settings = Lora(tuple(layers), rank, alpha)
     inner = dict(model.named_modules())
-    chosen = {name for pattern in wanted.layers for name in matching(pattern, [*filter(None, inner)], _FIELD)}
+    chosen = {name for pattern in settings.layers for name in matching(pattern, [*filter(None, inner)], _FIELD)}
     for name in chosen:
         _check_plain(name, inner)
     train_only(model, train)
     for name in sorted(chosen):
-        owner, _, own = name.rpartition(".")
+        owner, _, attribute = name.rpartition(".")
         layer = inner[name]
         assert isinstance(layer, nn.Linear)
-        setattr(inner[owner], own, LoraLinear(layer, rank, alpha or rank))
+        setattr(inner[owner], attribute, LoraLinear(layer, rank, alpha or rank))
     return model
 
 
 def _check_plain(name: str, inner: dict[str, nn.Module]) -> None:
-    layer, owner = inner[name], inner[name.rpartition(".")[0]]
+    """Refuses a layer to which no adapter can be added."""
+    layer = inner[name]
+    owner = inner[name.rpartition(".")[0]]
     if type(layer) is not nn.Linear:
         fix = "choose layers that are torch.nn.Linear: an adapter stands beside one"
         raise ConfigError(_FIELD, name, f"is a {type(layer).__name__}: {fix}")

@@ -21,21 +21,22 @@ class Loss(nn.Module):
     """A loss module made of a function `(outputs [n, k], targets [n]) -> [n]` that gives each example's loss.
 
     Args:
-        per_example: That function.
+        per_example: The function.
         reduction: `"mean"` (default), `"sum"` or `"none"`.
 
     Raises:
-        ConfigError: the reduction is another word.
+        ConfigError: the reduction is unknown.
     """
 
     def __init__(self, per_example: PerExampleLoss, reduction: Reduction = "mean") -> None:
         super().__init__()
-        self.per_example, self.reduction = per_example, reduction
+        self.per_example = per_example
+        self.reduction = reduction
         if reduction not in ("mean", "sum", "none"):
             raise ConfigError("loss.reduction", reduction, "choose 'mean', 'sum' or 'none'")
 
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss of the batch: a scalar, or `[n]` for `reduction="none"`."""
+        """Returns the loss of the batch: a scalar, or `[n]` for `reduction="none"`."""
         losses = self.per_example(outputs, targets)
         if self.reduction == "none":
             return losses
@@ -45,13 +46,13 @@ class Loss(nn.Module):
 
 
 def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
-    """`-log softmax(outputs)[label]` of each example: `[n, k], [n] -> [n]`."""
+    """Returns `-log softmax(outputs)[label]` of each example: `[n, k], [n] -> [n]`."""
     # classes first: along a short last dimension the softmax takes twice as long
     return functional.cross_entropy(outputs.mT.unsqueeze(0), labels.unsqueeze(0), reduction="none").squeeze(0)
 
 
 def hinge(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Hinge loss of each example: `[n, k], [n] -> [n]`.
+    """Returns the hinge loss of each example: `[n, k], [n] -> [n]`.
 
     For k = 1 score: `max(0, 1 - s score)`, with s = -1 for label 0 and 1 for label 1. For more:
     `sum_{j != label} max(0, 1 + score_j - score_label) / k` (Weston and Watkins, 1999), as `torch.nn.MultiMarginLoss`.
@@ -64,7 +65,7 @@ def hinge(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def logistic(outputs: Tensor, labels: Tensor) -> Tensor:
-    """`log(1 + exp(-s score))` of each example, s = -1 for label 0 and 1 for label 1: `[n, 1], [n] -> [n]`."""
+    """Returns `log(1 + exp(-s score))` of each example, s = -1 for label 0 and 1 for label 1: `[n, 1], [n] -> [n]`."""
     if outputs.shape[-1] != 1:
         fix = "needs a model with one score, such as logistic_regression; else use cross_entropy"
         raise ConfigError("loss", "logistic", f"{fix} (found {outputs.shape[-1]} scores)")
@@ -72,7 +73,7 @@ def logistic(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Mean square of `outputs - targets` of each example; with k > 1 outputs, class numbers become one-hot targets."""
+    """Returns each example's mean square of `outputs - targets`; for k > 1 outputs class numbers become one-hot."""
     if targets.dim() < outputs.dim() and outputs.shape[-1] > 1:
         targets = _one_hot(targets, outputs.shape[-1])
     errors = outputs - targets.reshape(outputs.shape).to(outputs.dtype)  # [n] -> [n, 1] where there is one output
@@ -80,7 +81,7 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def predict(outputs: Tensor) -> Tensor:
-    """Class numbers `[n]` from scores `[n, k]`: the largest; of `[n, 1]` and `[n]` 1 where the score is positive."""
+    """Returns class numbers `[n]` from scores: the largest of `[n, k]`; for `[n, 1]` and `[n]`, 1 if it is positive."""
     if outputs.ndim == 1 or outputs.shape[-1] == 1:
         return (outputs.reshape(len(outputs)) > 0).long()
     return outputs.argmax(-1)
@@ -91,5 +92,5 @@ def _signs(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def _one_hot(labels: Tensor, n_classes: int) -> Tensor:
-    """Boolean `[n, n_classes]`; torch's own reads the labels' values, which vmap forbids."""
+    """Returns flags `[n, n_classes]`; torch's `one_hot` reads the labels' values, which vmap forbids."""
     return labels[:, None] == torch.arange(n_classes, device=labels.device)

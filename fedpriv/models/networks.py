@@ -25,7 +25,7 @@ class SoftmaxRegression(nn.Module):
         self.linear = _zero_linear(n_features, n_classes, bias)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Scores of `inputs [n, ...]`."""
+        """Returns scores of `inputs [n, ...]`."""
         return self.linear(inputs.flatten(1))  # [n, ...] -> [n, n_features]
 
 
@@ -38,7 +38,7 @@ class LinearRegression(nn.Module):
         self.linear = _zero_linear(n_features, 1, bias)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Predictions for `inputs [n, ...]`."""
+        """Returns predictions for `inputs [n, ...]`."""
         return self.linear(inputs.flatten(1))  # [n, ...] -> [n, n_features]
 
 
@@ -48,10 +48,14 @@ class LinearSVM(nn.Module):
 
     def __init__(self, n_features: int, n_classes: int = 2, bias: bool = False) -> None:
         super().__init__()
-        self.linear = _zero_linear(n_features, 1 if n_classes == 2 else n_classes, bias)
+        if n_classes == 2:
+            n_scores = 1
+        else:
+            n_scores = n_classes
+        self.linear = _zero_linear(n_features, n_scores, bias)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Scores of `inputs [n, ...]`."""
+        """Returns scores of `inputs [n, ...]`."""
         return self.linear(inputs.flatten(1))  # [n, ...] -> [n, n_features]
 
 
@@ -66,7 +70,7 @@ class LogisticRegression(nn.Module):
         self.linear = _zero_linear(n_features, 1, bias)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Scores of `inputs [n, ...]`."""
+        """Returns scores of `inputs [n, ...]`."""
         return self.linear(inputs.flatten(1))  # [n, ...] -> [n, n_features]
 
 
@@ -75,7 +79,7 @@ class MnistCNN(nn.Module):
     """Blocks of (5x5 convolution, GroupNorm, ReLU, 2x2 max-pool), then a linear layer: `[n, c, h, w]` to scores.
 
     Args:
-        input_shape: `(c, h, w)`; flat inputs are brought to this shape.
+        input_shape: `(c, h, w)`; flat inputs are reshaped.
         n_classes: Scores per example.
         channels: Output channels of each block; two blocks by default.
 
@@ -90,7 +94,7 @@ class MnistCNN(nn.Module):
         self.layers = _conv_net(self.input_shape, n_classes, channels, kernel=5)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Scores of `images [n, c, h, w]` or `[n, c * h * w]`."""
+        """Returns scores of `images [n, c, h, w]` or `[n, c * h * w]`."""
         return self.layers(images.reshape(len(images), *self.input_shape))  # -> [n, c, h, w]
 
 
@@ -112,7 +116,7 @@ class FemnistCNN(nn.Module):
         self.layers = _conv_net(self.input_shape, n_classes, channels, kernel=3)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Scores of `images [n, c, h, w]` or `[n, c * h * w]`."""
+        """Returns scores of `images [n, c, h, w]` or `[n, c * h * w]`."""
         return self.layers(images.reshape(len(images), *self.input_shape))  # -> [n, c, h, w]
 
 
@@ -130,10 +134,12 @@ def _conv_net(shape: tuple[int, ...], n_classes: int, channels: tuple[int, ...],
     if not channels or min(channels) < 1:
         raise ConfigError("model.channels", channels, "give a positive number for each block, e.g. (16, 32)")
     blocks: list[nn.Module] = []
-    before, height, width = shape
-    for after in channels:
-        convolution = nn.Conv2d(before, after, kernel, padding=kernel // 2)
+    in_channels, height, width = shape
+    for out_channels in channels:
+        convolution = nn.Conv2d(in_channels, out_channels, kernel, padding=kernel // 2)
         # not in place, so that per-example gradients can be taken with vmap
-        blocks += [convolution, nn.GroupNorm(gcd(8, after), after), nn.ReLU(), nn.MaxPool2d(2)]
-        before, height, width = after, height // 2, width // 2
-    return nn.Sequential(*blocks, nn.Flatten(), nn.Linear(before * height * width, n_classes))
+        blocks += [convolution, nn.GroupNorm(gcd(8, out_channels), out_channels), nn.ReLU(), nn.MaxPool2d(2)]
+        in_channels = out_channels
+        height //= 2
+        width //= 2
+    return nn.Sequential(*blocks, nn.Flatten(), nn.Linear(in_channels * height * width, n_classes))

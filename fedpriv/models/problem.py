@@ -28,17 +28,19 @@ class Problem:
     constraints: tuple[Constraint, ...] = ()
 
     def __post_init__(self) -> None:
-        lone = not hasattr(self.constraints, "__len__")
-        if lone or not all(hasattr(term, "equality") for term in self.constraints):
+        is_sequence = hasattr(self.constraints, "__len__")
+        if not is_sequence or not all(hasattr(term, "equality") for term in self.constraints):
             fix = "give a tuple of constraints; wrap a function of your own: fedpriv.Function(f)"
             raise ConfigError("problem.constraints", self.constraints, fix)
         if self.objective is not None and len(self.objective.equality) != 1:
             raise ConfigError("problem.objective", self.objective, "must have one value")
 
     @property
-    def parts(self) -> tuple[Constraint, ...]:
+    def terms(self) -> tuple[Constraint, ...]:
         """The objective, if there is one, and the constraints."""
-        return (*(() if self.objective is None else (self.objective,)), *self.constraints)
+        if self.objective is None:
+            return self.constraints
+        return (self.objective, *self.constraints)
 
     @property
     def equality(self) -> tuple[bool, ...]:
@@ -53,29 +55,36 @@ class Problem:
     @property
     def counts_are_public(self) -> bool:
         """Whether private answers use a client's exact numbers of examples in groups, which then count as public."""
-        sums = _sums(self.parts)
+        sums = _sums(self.terms)
         return sums is not None and any(term.counts_are_public for term in sums)
 
     def table(self, inputs: Nested, targets: Nested) -> LossTable | None:
-        """Objective and constraints on a client's examples; None if one of them is no sum of losses.
+        """Returns objective and constraints on a client's examples; None if one of them is no sum of losses.
 
         Raises:
             DataError: a group has no example, and no public fraction.
         """
-        sums = _sums(self.parts)
+        sums = _sums(self.terms)
         if sums is None:
             return None
-        ahead = len(self.parts) - len(self.constraints)  # the objective stands before the constraints
-        found, terms = [term.coefficients(inputs, targets) for term in sums], sums[ahead:]
-        one = first(targets)
-        nothing = torch.zeros(len(one), dtype=torch.float64, device=one.device)
+        first_target = first(targets)
+        zeros = torch.zeros(len(first_target), dtype=torch.float64, device=first_target.device)
+        # coefficients of each term, and the largest that any example could have; the objective comes first
+        coefficients = [term.coefficients(inputs, targets) for term in sums]
+        if self.objective is None:
+            objective = zeros
+        else:
+            objective = coefficients[0][0]
+            coefficients = coefficients[1:]
+            sums = sums[1:]
         return LossTable(
-            objective=found[0][0] if ahead else nothing,
-            weights=torch.stack([nothing, *(own for own, _ in found[ahead:])], 1)[:, 1:],
-            largest=torch.tensor([largest for _, largest in found[ahead:]]),
-            total=torch.tensor([term.total for term in terms]),
-            matrix=torch.block_diag(torch.zeros(0, 0), *(torch.tensor(term.signs).unsqueeze(1) for term in terms)),
-            offset=torch.tensor([term.bound for term in terms for _ in term.signs], dtype=torch.float64),
+            objective=objective,
+            # the first column makes the stack work without constraints, too
+            weights=torch.stack([zeros, *(weights for weights, _ in coefficients)], 1)[:, 1:],
+            largest=torch.tensor([largest for _, largest in coefficients]),
+            total=torch.tensor([term.total for term in sums]),
+            matrix=torch.block_diag(torch.zeros(0, 0), *(torch.tensor(term.signs).unsqueeze(1) for term in sums)),
+            offset=torch.tensor([term.bound for term in sums for _ in term.signs], dtype=torch.float64),
         )
 
 
@@ -100,10 +109,12 @@ class LossTable:
     offset: Tensor
 
 
-def _sums(parts: tuple[Constraint, ...]) -> list[LossSum] | None:
-    """The parts as sums of losses; None if one is none."""
-    found = [part.sums() for part in parts]
-    known = [term for term in found if term is not None]
-    if len(known) == len(found):
-        return known
-    return None
+def _sums(terms: tuple[Constraint, ...]) -> list[LossSum] | None:
+    """Returns the terms as sums of losses; None if one of them is no such sum."""
+    sums: list[LossSum] = []
+    for term in terms:
+        losses = term.sums()
+        if losses is None:
+            return None
+        sums.append(losses)
+    return sums

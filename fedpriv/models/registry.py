@@ -34,13 +34,13 @@ from fedpriv.settings.checks import checked
 
 @checked("model")
 def resolve(name: str, *, input_shape: tuple[int, ...], n_classes: int | None, **options: object) -> nn.Module:
-    """Build a model.
+    """Builds a model.
 
     Args:
         name: A key of `MODELS`, or `package.module:Name`.
-        input_shape: Shape of one example. The model gets it, `n_features` (its product) and `n_classes` where it has
+        input_shape: Shape of one example. The model gets it, `n_features` (its product) and `n_classes` if it has
             parameters with these names.
-        n_classes: Number of classes; None for regression, where models with a parameter `n_classes` are refused.
+        n_classes: Number of classes; None for regression, for which models with a parameter `n_classes` are refused.
         **options: The model's own options.
 
     Raises:
@@ -54,7 +54,7 @@ def resolve(name: str, *, input_shape: tuple[int, ...], n_classes: int | None, *
 
 @checked("loss")
 def resolve_loss(name: str, **options: object) -> nn.Module:
-    """Build a loss `(outputs, targets) -> scalar`: a key of `LOSSES`, or `package.module:Name`.
+    """Builds a loss `(outputs, targets) -> scalar`: a key of `LOSSES`, or `package.module:Name`.
 
     Raises:
         ConfigError: unknown name or option, or not a `torch.nn.Module`.
@@ -75,46 +75,49 @@ def make(
     train: Sequence[str] | None = None,
     seed: int = 0,
 ) -> tuple[nn.Module, nn.Module]:
-    """A model and a loss by name, tried out on one made-up example.
+    """Builds a model and a loss by name, and tries them on one synthetic example.
 
     Args:
-        model: What `resolve` takes: a name, and options.
-        loss: What `resolve_loss` takes.
-        example: A made-up input `[1, ...]`.
-        n_classes: Number of classes; None where targets are numbers.
-        fix: Replace layers that mix examples, see `fix_model`.
-        weights: What it starts from, see `load_weights`; None: drawn by the seed.
-        lora: Adapters, which are trained, see `add_lora`; None: no layer has one.
-        train: The parameters to train, see `train_only`; None leaves it to the model.
-        seed: Of the initial parameters, which are public.
+        model: Name and options, see `resolve`.
+        loss: Name and options, see `resolve_loss`.
+        example: A synthetic input `[1, ...]`.
+        n_classes: Number of classes; None if targets are numbers.
+        fix: Whether to replace layers that mix examples, see `fix_model`.
+        weights: Initial weights, see `load_weights`; None draws them by the seed.
+        lora: Adapters, which are trained, see `add_lora`; None adds none.
+        train: The parameters to train, see `train_only`; None leaves the model's choice.
+        seed: Seed of the initial parameters, which are public.
 
     Raises:
-        ConfigError: unknown names or options, a layer that mixes examples, or parts that do not fit each other.
+        ConfigError: unknown names or options, a layer that mixes examples, or a loss that does not fit the model.
     """
-    # torch draws them from 32 bits of a seed: a larger one takes part through its hash
-    torch.manual_seed(seed if abs(seed) < 2**32 else Randomness(seed).torch_seed("init"))
-    made = resolve(model[0], input_shape=tuple(example.shape[1:]), n_classes=n_classes, **model[1])
-    if weights is None:
-        made = made
+    if abs(seed) < 2**32:
+        torch.manual_seed(seed)
     else:
-        made = load_weights(made, weights.file, without=weights.without)
-    made = fix_model(made) if fix else made
+        # torch uses 32 bits of a seed: a larger one is hashed
+        torch.manual_seed(Randomness(seed).torch_seed("init"))
+    module = resolve(model[0], input_shape=tuple(example.shape[1:]), n_classes=n_classes, **model[1])
+    if weights is not None:
+        module = load_weights(module, weights.file, without=weights.without)
+    if fix:
+        module = fix_model(module)
     if lora is not None:
-        made = add_lora(made, lora.layers, rank=lora.rank, alpha=lora.alpha, train=train or ())
+        module = add_lora(module, lora.layers, rank=lora.rank, alpha=lora.alpha, train=train or ())
     elif train is not None:
-        made = train_only(made, train)
-    validate_model(made)
+        module = train_only(module, train)
+    validate_model(module)
     criterion = resolve_loss(loss[0], **loss[1])
-    _try_out(made, criterion, example, n_classes, names=(model[0], loss[0]))
-    return made, criterion
+    _try_out(module, criterion, example, n_classes, names=(model[0], loss[0]))
+    return module, criterion
 
 
 @torch.no_grad()
 def _try_out(
     model: nn.Module, loss: nn.Module, example: Tensor, n_classes: int | None, *, names: tuple[str, str]
 ) -> None:
-    """Refuse a model and a loss that do not fit each other or the data; `names` is what the user calls them."""
-    target, kind = torch.zeros(1), "a target that is a number"
+    """Refuses a model and a loss that do not fit each other or the data; `names` are theirs in the configuration."""
+    target = torch.zeros(1)
+    kind = "a target that is a number"
     if n_classes is not None:
         target = torch.full((1,), n_classes - 1)
         kind = f"label {int(target)}, the last of {n_classes} classes"
@@ -125,14 +128,16 @@ def _try_out(
             outputs: Tensor = model(example)
             shape = tuple(outputs.shape[1:])
         except Exception as error:  # whatever a user's model raises
-            said, given = _first_line(error), tuple(example.shape[1:])
-            fix = f"cannot take inputs of shape {given} ({said}); change it, or the inputs"
+            input_shape = tuple(example.shape[1:])
+            fix = f"cannot take inputs of shape {input_shape} ({_first_line(error)}); change it, or the inputs"
             raise ConfigError("model", names[0], fix) from error
         try:
             loss(outputs, target)
         except Exception as error:  # whatever a user's loss raises
-            what = f"outputs of shape {shape} with {kind}"
-            fix = f"cannot compare {what} ({_first_line(error)}); change the model, the loss or the number of classes"
+            operands = f"outputs of shape {shape} with {kind}"
+            fix = (
+                f"cannot compare {operands} ({_first_line(error)}); change the model, the loss or the number of classes"
+            )
             raise ConfigError("loss", names[1], fix) from error
 
 
@@ -158,11 +163,11 @@ ModelEntry = plugins.RegistryEntry[nn.Module]
 
 @dataclass(frozen=True)
 class LossEntry(plugins.RegistryEntry[nn.Module]):
-    """A row of the table of losses.
+    """An entry of the registry of losses.
 
     Args:
-        build: Makes it.
-        description: One line.
+        build: Builds the loss.
+        description: A description in one line.
         of_numbers: Whether targets may be numbers instead of classes.
     """
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedpriv.errors import ConfigError
 from fedpriv.settings.checks import Count, checked
 
-_GROUPS = 32  # as Wu and He have them
+_GROUPS = 32  # as in Wu and He
 Stem = Literal["imagenet", "cifar"]
 
 
@@ -25,11 +25,11 @@ class ResNet18(nn.Module):
     and shapes of torchvision's `resnet18(norm_layer=...)`, so weights of such a model can be loaded.
 
     Args:
-        input_shape: `(c, h, w)`; flat inputs are brought to this shape.
+        input_shape: `(c, h, w)`; flat inputs are reshaped.
         n_classes: Scores per example.
         width: Channels of the first of the four stages; each further one has twice as many.
-        stem: `"imagenet"` starts with a 7x7 convolution and a pooling that leave a sixteenth of the places; `"cifar"`
-            starts with a 3x3 convolution that leaves all, for small images.
+        stem: `"imagenet"` starts with a 7x7 convolution and a pooling, which keep a sixteenth of the positions;
+            `"cifar"` starts with a 3x3 convolution that keeps all, for small images.
     """
 
     def __init__(
@@ -44,7 +44,10 @@ class ResNet18(nn.Module):
             raise ConfigError("model.input_shape", input_shape, "give images (channels, height, width) (data.flat off)")
         self.input_shape = tuple(input_shape)
         small = stem == "cifar"
-        kernel, stride = (3, 1) if small else (7, 2)
+        if small:
+            kernel, stride = 3, 1
+        else:
+            kernel, stride = 7, 2
         self.conv1 = nn.Conv2d(input_shape[0], width, kernel, stride, padding=kernel // 2, bias=False)
         self.bn1 = _norm(width)  # a GroupNorm under the name that public weights have
         self.relu = nn.ReLU()
@@ -59,7 +62,7 @@ class ResNet18(nn.Module):
         self.fc = nn.Linear(8 * width, n_classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Scores of `images [n, c, h, w]` or `[n, c * h * w]`."""
+        """Returns scores of `images [n, c, h, w]` or `[n, c * h * w]`."""
         x = images.reshape(len(images), *self.input_shape)  # -> [n, c, h, w]
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
@@ -69,26 +72,26 @@ class ResNet18(nn.Module):
 class _Block(nn.Module):
     """Two 3x3 convolutions beside a shortcut."""
 
-    def __init__(self, before: int, after: int, stride: int) -> None:
+    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
-        self.bn1 = _norm(after)
+        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride, padding=1, bias=False)
+        self.bn1 = _norm(out_channels)
         self.relu = nn.ReLU()  # not in place, so that per-example gradients can be taken with vmap
-        self.conv2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
-        self.bn2 = _norm(after)
+        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
+        self.bn2 = _norm(out_channels)
         self.downsample = nn.Sequential()  # empty, it is the identity
-        if stride > 1 or before != after:
-            self.downsample.extend([nn.Conv2d(before, after, 1, stride, bias=False), _norm(after)])
+        if stride > 1 or in_channels != out_channels:
+            self.downsample.extend([nn.Conv2d(in_channels, out_channels, 1, stride, bias=False), _norm(out_channels)])
 
     def forward(self, x: Tensor) -> Tensor:
         inside = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
         return self.relu(inside + self.downsample(x))
 
 
-def _stage(before: int, after: int, stride: int) -> nn.Sequential:
-    return nn.Sequential(_Block(before, after, stride), _Block(after, after, 1))
+def _stage(in_channels: int, out_channels: int, stride: int) -> nn.Sequential:
+    return nn.Sequential(_Block(in_channels, out_channels, stride), _Block(out_channels, out_channels, 1))
 
 
 def _norm(channels: int) -> nn.GroupNorm:
-    # two channels a group at least: the last stage of a small image has one place, and one number alone is always zero
+    # at least two channels a group: the last stage of a small image has one position, and one number normalises to zero
     return nn.GroupNorm(gcd(_GROUPS, max(channels // 2, 1)), channels)

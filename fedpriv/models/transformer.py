@@ -14,18 +14,18 @@ from fedpriv.settings.checks import Count, checked
 
 @checked("model")
 class VisionTransformer(nn.Module):
-    """An image as words, one a square patch, through blocks of attention: `[n, c, h, w]` to scores `[n, n_classes]`.
+    """Divides an image into patches, one token each, for blocks of attention: `[n, c, h, w] -> [n, n_classes]`.
 
-    Layer normalisation comes first in each block, and the head sees the mean of the words. The layers of attention are
-    `blocks.I.attention.query`, `.key`, `.value` and `.out`, to which adapters can be put (`add_lora`).
+    Layer normalisation comes first in each block, and the head gets the mean of the tokens. The layers of attention are
+    `blocks.I.attention.query`, `.key`, `.value` and `.out`, which can have adapters (`add_lora`).
 
     Args:
-        input_shape: `(c, h, w)`; flat inputs are brought to this shape.
+        input_shape: `(c, h, w)`; flat inputs are reshaped.
         n_classes: Scores per example.
         patch: Side of a patch; it divides height and width.
-        width: Numbers of a word.
+        width: Size of a token.
         depth: Number of blocks.
-        heads: Of attention; they divide the width.
+        heads: Number of attention heads; it divides the width.
     """
 
     def __init__(
@@ -43,28 +43,29 @@ class VisionTransformer(nn.Module):
             raise ConfigError("model.input_shape", input_shape, fix)
         if width % heads:
             raise ConfigError("model.heads", heads, f"give a number that divides the width, {width}")
-        self.input_shape, self.patch = tuple(input_shape), patch
-        words = (input_shape[1] // patch) * (input_shape[2] // patch)
+        self.input_shape = tuple(input_shape)
+        self.patch = patch
+        tokens = (input_shape[1] // patch) * (input_shape[2] // patch)
         self.embed = nn.Linear(input_shape[0] * patch**2, width)
-        self.position = nn.Parameter(torch.empty(words, width))
+        self.position = nn.Parameter(torch.empty(tokens, width))
         nn.init.normal_(self.position, std=0.02)
         self.blocks = nn.ModuleList(_EncoderBlock(width, heads) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, n_classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Scores of `images [n, c, h, w]` or `[n, c * h * w]`."""
+        """Returns scores of `images [n, c, h, w]` or `[n, c * h * w]`."""
         x = images.reshape(len(images), *self.input_shape)  # -> [n, c, h, w]
         squares = x.unfold(2, self.patch, self.patch).unfold(3, self.patch, self.patch)  # -> [n, c, H, W, p, p]
-        words = squares.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)  # -> [n, H * W, c * p * p]
-        x = self.embed(words) + self.position
+        tokens = squares.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)  # -> [n, H * W, c * p * p]
+        x = self.embed(tokens) + self.position
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x).mean(1))
 
 
 class _Attention(nn.Module):
-    """Each word's mean of the others' values, weighted by how its query fits their keys."""
+    """Multi-head self-attention: for each token a mean of all values, weighted by query and keys."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -72,7 +73,7 @@ class _Attention(nn.Module):
         self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
 
     def forward(self, x: Tensor) -> Tensor:
-        # [n, words, width] -> [n, heads, words, width / heads]
+        # [n, tokens, width] -> [n, heads, tokens, width / heads]
         query, key, value = (
             layer(x).unflatten(-1, (self.heads, -1)).transpose(-3, -2) for layer in (self.query, self.key, self.value)
         )
@@ -83,7 +84,8 @@ class _Attention(nn.Module):
 class _EncoderBlock(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.norm1, self.attention = nn.LayerNorm(width), _Attention(width, heads)
+        self.norm1 = nn.LayerNorm(width)
+        self.attention = _Attention(width, heads)
         self.norm2 = nn.LayerNorm(width)
         self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
 

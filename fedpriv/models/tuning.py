@@ -1,4 +1,4 @@
-"""Fine-tuning: which parameters of a model a run trains."""
+"""Fine-tuning: selects the parameters of a model that a run trains."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from fedpriv.settings.translations import nearest
 
 @checked("train_only")
 def train_only(model: nn.Module, names: Sequence[str]) -> nn.Module:
-    """Train the parameters of these names and freeze all others, in place.
+    """Makes the parameters of these names trainable and freezes all others, in place.
 
-    A run sends, noises and moves only what it trains. Frozen parameters are constants that are released with the model
-    as they are: epsilon does not cover data that they were fitted on, so they must be public.
+    A run sends, noises and changes only trainable parameters. Frozen parameters are constants that are released with
+    the model: epsilon does not cover data that they were fitted on, so they must be public.
 
     Args:
         model: Any module.
@@ -30,21 +30,26 @@ def train_only(model: nn.Module, names: Sequence[str]) -> nn.Module:
     Raises:
         ConfigError: a pattern fits no parameter; names the nearest ones.
     """
-    known = [name for name, _ in model.named_parameters()]
-    trained = {name for pattern in names for name in matching(pattern, known, "model.train")}
+    all_names = [name for name, _ in model.named_parameters()]
+    trained = {name for pattern in names for name in matching(pattern, all_names, "model.train")}
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in trained)
     return model
 
 
-def matching(pattern: str, known: Collection[str], field: str) -> list[str]:
-    """The names that a pattern stands for.
+def matching(pattern: str, names: Collection[str], field: str) -> list[str]:
+    """Returns the names that match a pattern.
+
+    Args:
+        pattern: A pattern with wildcards, see `train_only`.
+        names: All names.
+        field: The setting that the pattern comes from, for errors.
 
     Raises:
-        ConfigError: there is none; names those that are nearest to it, of the setting `field`.
+        ConfigError: no name matches; names the nearest ones.
     """
-    found = [name for name in known if fnmatchcase(name, pattern)]
-    if not found:
-        parts = {f"{name.rpartition('.')[0]}.*" for name in known if "." in name}
-        raise ConfigError(field, pattern, f"no such name in the model{nearest(pattern, {*known, *parts})}")
-    return found
+    matches = [name for name in names if fnmatchcase(name, pattern)]
+    if not matches:
+        prefixes = {f"{name.rpartition('.')[0]}.*" for name in names if "." in name}
+        raise ConfigError(field, pattern, f"no such name in the model{nearest(pattern, {*names, *prefixes})}")
+    return matches

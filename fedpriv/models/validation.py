@@ -1,6 +1,6 @@
-"""Layers that are known to mix examples, told before data are read, and what can stand in their place.
+"""Finds layers that are known to mix examples, before data are read, and replaces them.
 
-Any other layer is judged by trying it, see `fedpriv.oracle.validation`.
+All other layers are tested by trying them, see `fedpriv.oracle.validation`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from fedpriv.settings.checks import checked
 # the private bases, since they cover the synchronised and lazy variants too
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm  # noqa: SLF001
 _INSTANCE_NORM = nn.modules.instancenorm._InstanceNorm  # noqa: SLF001
-_GROUPS = 32  # at most, as in the paper on group normalisation (Wu and He, 2018)
+_GROUPS = 32  # largest number of groups, as in the paper on group normalisation (Wu and He, 2018)
 
 
 @checked("validate_model")
 def validate_model(model: nn.Module) -> None:
-    """Refuse models that no private run can use, as far as can be told without data; a run then tries the model out.
+    """Refuses models that no private run can use, as far as is known without data; a run then tries the model.
 
     These are models with normalisation over the batch, with running statistics or weights that a forward pass changes,
     with parameters that are complex or have no shape yet, with gradients that are sparse or count words, or without a
-    trainable parameter. A BatchNorm in eval mode is a fixed map of each example and is let through.
+    trainable parameter. A BatchNorm in eval mode is a fixed map of each example and is accepted.
 
     Raises:
         ConfigError: names the first such layer by its path, and the fix.
@@ -38,7 +38,8 @@ def validate_model(model: nn.Module) -> None:
             fix = "has no shape yet: call the model once on an example before it is given to clients"
             raise ConfigError(f"model.{name}", type(parameter).__name__, fix)
     for path, layer in model.named_modules():
-        if reason := _why_unfit(layer):
+        reason = _why_unfit(layer)
+        if reason:
             raise ConfigError(f"model.{path}" if path else "model", type(layer).__name__, reason)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         fix = "has no parameter to train; set requires_grad of those that a run should move"
@@ -51,7 +52,7 @@ def validate_model(model: nn.Module) -> None:
 
 @checked("shipped")
 def shipped(model: nn.Module) -> list[str]:
-    """A warning about the model's buffers, which are released without noise; empty if it has none."""
+    """Returns a warning about the model's buffers, which are released without noise; empty if it has none."""
     names = [name for name, _ in model.named_buffers()]
     if not names:
         return []
@@ -63,10 +64,10 @@ def shipped(model: nn.Module) -> list[str]:
 
 @checked("fix_model")
 def fix_model(model: nn.Module) -> nn.Module:
-    """A copy of `model` that `validate_model` accepts.
+    """Returns a copy of `model` that `validate_model` accepts.
 
-    An InstanceNorm forgets its running statistics, which changes nothing in training mode. A BatchNorm becomes a new
-    GroupNorm: **another model**, whose outputs differ, which a Python warning says. Frozen layers stay frozen.
+    An InstanceNorm loses its running statistics, which changes nothing in training mode. A BatchNorm becomes a new
+    GroupNorm: **another model** with other outputs, with a Python warning. Frozen layers stay frozen.
 
     Raises:
         ConfigError: there is no replacement for a layer.
@@ -83,6 +84,7 @@ def fix_model(model: nn.Module) -> nn.Module:
 
 
 def _why_unfit(layer: nn.Module) -> str | None:
+    """Returns why no private run can use a layer, and what to do about it; None if it can."""
     if _mixes(layer):
         return (
             "it normalises over the batch, so examples mix. Call .eval() on it to keep its weights and public running "
@@ -104,14 +106,17 @@ def _why_unfit(layer: nn.Module) -> str | None:
 
 
 def _mixes(layer: nn.Module) -> bool:
+    """Returns whether a layer normalises over the batch."""
     return isinstance(layer, _BATCH_NORM) and (layer.training or layer.running_mean is None)
 
 
 def _remembers(layer: nn.Module) -> bool:
+    """Returns whether a layer has running statistics of single examples."""
     return isinstance(layer, _INSTANCE_NORM) and (layer.track_running_stats or layer.running_mean is not None)
 
 
 def _replacement(layer: nn.Module, path: str) -> nn.Module:
+    """Returns the layer that replaces one that mixes examples or has running statistics."""
     if isinstance(layer, _INSTANCE_NORM):
         layer.track_running_stats = False
         for name in ("running_mean", "running_var", "num_batches_tracked"):
@@ -125,13 +130,13 @@ def _replacement(layer: nn.Module, path: str) -> nn.Module:
         groups = 1
     else:
         groups = gcd(_GROUPS, layer.num_features)
-    found = nn.GroupNorm(groups, layer.num_features, affine=layer.affine)
-    for new, old in zip(found.parameters(), layer.parameters(), strict=True):
+    norm = nn.GroupNorm(groups, layer.num_features, affine=layer.affine)
+    for new, old in zip(norm.parameters(), layer.parameters(), strict=True):
         new.requires_grad_(old.requires_grad)
     warnings.warn(
         f"model.{path} is a new GroupNorm now, in the place of {type(layer).__name__}: another model, whose outputs "
         "differ, and weights from elsewhere may not suit it",
         stacklevel=4,  # past `checked`
     )
-    some = next((t for t in (*layer.parameters(), *layer.buffers()) if t.is_floating_point()), torch.empty(0))
-    return found.to(some.device, some.dtype).train(layer.training)
+    like = next((t for t in (*layer.parameters(), *layer.buffers()) if t.is_floating_point()), torch.empty(0))
+    return norm.to(like.device, like.dtype).train(layer.training)

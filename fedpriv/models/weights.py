@@ -1,4 +1,4 @@
-"""Pre-trained weights, from a file on this machine."""
+"""Loads pre-trained weights from a file on this machine."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from fedpriv.models.tuning import matching
 from fedpriv.settings.checks import checked
 
 _FIELD = "model.weights"
-_SHOWN = 3  # names of each kind in an error
+_MAX_NAMES = 3  # names of each kind in an error
 
 
 @checked("model.weights")
 @dataclass(frozen=True)
 class Weights:
-    """Weights that a model starts from.
+    """Initial weights of a model.
 
     Args:
         file: Path of a `.safetensors` file, or of a `.pt` or `.pth` file with a `state_dict`, such as a run's
-            `model.pt`. No code in it is run.
-        without: Patterns of names that keep the values that the model gives them, such as `head.*` where the file is of
-            a model with other classes.
+            `model.pt`. Code in it is not executed.
+        without: Patterns of names that keep the model's initial values, such as `head.*` if the file's model has other
+            classes.
     """
 
     file: str
     without: tuple[str, ...] = ()
 
     def digest(self) -> str:
-        """SHA-256 of the file's contents.
+        """Returns the SHA-256 digest of the file's contents.
 
         Raises:
-            ConfigError: it cannot be read.
+            ConfigError: the file cannot be read.
         """
         try:
             with Path(self.file).open("rb") as opened:
@@ -49,10 +49,11 @@ class Weights:
 
 @checked("load_weights")
 def load_weights(model: nn.Module, file: str | Path, *, without: Sequence[str] = ()) -> nn.Module:
-    """Copy parameters and buffers from a file into the model, in place.
+    """Copies parameters and buffers from a file into the model, in place.
 
-    The file must hold just the names of `model.state_dict()`, each of the same shape; types are converted. What was
-    fitted on is not covered by epsilon: weights must be public, or those of a run whose price is added to this one's.
+    The file must have exactly the names of `model.state_dict()`, with the same shapes; types are converted. Epsilon
+    does not cover the data that weights were fitted on: weights must be public, or of a run whose price is added to
+    this one's.
 
     Args:
         model: Any module.
@@ -65,15 +66,20 @@ def load_weights(model: nn.Module, file: str | Path, *, without: Sequence[str] =
     Raises:
         ConfigError: the file cannot be read, names or shapes differ, or a number is not finite.
     """
-    wanted, found = dict(model.state_dict()), _read(Path(file))
-    kept = {name for pattern in without for name in matching(pattern, wanted, f"{_FIELD}.without")}
-    found = {name: value for name, value in found.items() if name not in kept}
+    model_tensors = dict(model.state_dict())
+    file_tensors = _read(Path(file))
+    skipped = {name for pattern in without for name in matching(pattern, model_tensors, f"{_FIELD}.without")}
+    file_tensors = {name: value for name, value in file_tensors.items() if name not in skipped}
     # tensors that two names share may be in the file once
-    there = {wanted[name].data_ptr() for name in found if name in wanted}
-    expected = [n for n, value in wanted.items() if n not in kept and (n in found or value.data_ptr() not in there)]
-    _check_alike(file, {name: wanted[name] for name in expected}, found)
+    shared_memory = {model_tensors[name].data_ptr() for name in file_tensors if name in model_tensors}
+    expected = [
+        name
+        for name, value in model_tensors.items()
+        if name not in skipped and (name in file_tensors or value.data_ptr() not in shared_memory)
+    ]
+    _check_same_names_and_shapes(file, {name: model_tensors[name] for name in expected}, file_tensors)
     for name in expected:
-        wanted[name].copy_(found[name])
+        model_tensors[name].copy_(file_tensors[name])
     return model
 
 
@@ -81,40 +87,42 @@ def _read(file: Path) -> Mapping[str, Tensor]:
     try:
         if file.suffix == ".safetensors":
             return load_file(file)
-        found: object = torch.load(file, map_location="cpu", weights_only=True)
+        tensors: object = torch.load(file, map_location="cpu", weights_only=True)
     except OSError as error:
         raise ConfigError(_FIELD, str(file), f"cannot be read ({error.strerror or error}): correct the path") from error
-    except Exception as error:  # each damage makes torch raise its own
+    except Exception as error:  # torch raises many kinds of errors for damaged files
         fix = f"is damaged, or no file of weights ({in_short(error)}): give a .safetensors file, or a state_dict as .pt"
         raise ConfigError(_FIELD, str(file), fix) from error
-    if isinstance(found, Mapping) and all(isinstance(value, Tensor) for value in found.values()):
-        return found
+    if isinstance(tensors, Mapping) and all(isinstance(value, Tensor) for value in tensors.values()):
+        return tensors
     raise ConfigError(_FIELD, str(file), "holds no state_dict, a mapping of names to tensors: save model.state_dict()")
 
 
-def _check_alike(file: str | Path, wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
-    both = [name for name in wanted if name in found]
+def _check_same_names_and_shapes(
+    file: str | Path, expected: Mapping[str, Tensor], actual: Mapping[str, Tensor]
+) -> None:
+    common = [name for name in expected if name in actual]
     shapes = [
-        f"{name} {list(found[name].shape)} instead of {list(wanted[name].shape)}"
-        for name in both
-        if found[name].shape != wanted[name].shape
+        f"{name} {list(actual[name].shape)} instead of {list(expected[name].shape)}"
+        for name in common
+        if actual[name].shape != expected[name].shape
     ]
-    broken = [name for name in both if not bool(torch.isfinite(found[name]).all())]
+    broken = [name for name in common if not bool(torch.isfinite(actual[name]).all())]
     wrong = {
-        "lacks": [name for name in wanted if name not in found],
-        "has, and the model has not,": [name for name in found if name not in wanted],
+        "lacks": [name for name in expected if name not in actual],
+        "has, and the model has not,": [name for name in actual if name not in expected],
         "has of other shapes": shapes,
         "has numbers that are not finite in": broken,
     }
-    said = "; ".join(f"{what} {_listed(names)}" for what, names in wrong.items() if names)
-    if said:
+    problems = "; ".join(f"{verb} {_join_names(names)}" for verb, names in wrong.items() if names)
+    if problems:
         fix = "give the file of this model, or name what is to keep its initial values in model.weights.without"
-        raise ConfigError(_FIELD, str(file), f"{said}: {fix}")
+        raise ConfigError(_FIELD, str(file), f"{problems}: {fix}")
 
 
-def _listed(names: Sequence[str]) -> str:
-    if len(names) > _SHOWN:
-        more = f" and {len(names) - _SHOWN} more"
+def _join_names(names: Sequence[str]) -> str:
+    if len(names) > _MAX_NAMES:
+        more = f" and {len(names) - _MAX_NAMES} more"
     else:
         more = ""
-    return ", ".join(names[:_SHOWN]) + more
+    return ", ".join(names[:_MAX_NAMES]) + more

@@ -41,7 +41,7 @@ class RoundOracle(Oracle, Protocol):
         ...
 
     @property
-    def alike(self) -> bool:
+    def is_aggregate(self) -> bool:
         """Whether an answer is one for all participants, who may then be asked for as one: `[1, dim] -> [1, dim]`."""
         ...
 
@@ -305,7 +305,7 @@ def client_update(strategy: Strategy, oracle: RoundOracle, call: ClientInput, lo
         Their messages `[k, dim]`, private where the run is, and their new state. Only messages leave the clients.
     """
     working, local = oracle.begin_round(call.round, call.cohort, call.heard), replace_shared(local, call.common)
-    if oracle.alike and call.heard.stride(0) == 0 and not has_rows(local):
+    if oracle.is_aggregate and call.heard.stride(0) == 0 and not has_rows(local):
         # who hears the same, is answered the same and keeps nothing does the same
         message, local = strategy.local_step(call.heard[:1], local, oracle)
         return oracle.release_message(message).expand(len(call.heard), -1), local

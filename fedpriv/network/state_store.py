@@ -135,7 +135,7 @@ class DiskRows(RowStore):
     table: Tensor
     like: Tensor
 
-    def taken(self, cohort: Tensor | None) -> Tensor:
+    def select(self, cohort: Tensor | None) -> Tensor:
         """See `RowStore`."""
         if cohort is None:
             entries = self.table
@@ -144,7 +144,7 @@ class DiskRows(RowStore):
         rows = torch.from_numpy(self.file.read(entries)).flatten()
         return rows.view(self.like.dtype).reshape(len(entries), *self.like.shape).to(self.like.device)
 
-    def put(self, cohort: Tensor | None, rows: Tensor) -> RowStore:
+    def with_rows(self, cohort: Tensor | None, rows: Tensor) -> RowStore:
         """See `RowStore`."""
         if rows.shape[1:] != self.like.shape or rows.dtype != self.like.dtype:
             fix = f"rows of clients' state were {tuple(self.like.shape)} and are {tuple(rows.shape[1:])}; leave it out"

@@ -1,6 +1,6 @@
-"""Which backend computes a run's gradients: by trying them on the real model, with numbers that are made up.
+"""Selects the backend that computes a run's gradients, by trying backends on the real model with synthetic examples.
 
-What is tried must not depend on private data: backends round differently, so that a choice by private examples would
+The choice must not depend on private data: backends round differently, so that a choice by private examples would
 change every answer a little, which no noise covers.
 """
 
@@ -25,13 +25,13 @@ from fedpriv.oracle.backends import BACKENDS, BackendName, candidates, choose
 from fedpriv.oracle.backends.base import Backend
 from fedpriv.oracle.backends.functional import Functional
 from fedpriv.oracle.backends.precision import SERVING, Bfloat16
-from fedpriv.oracle.traced_model import TracedModel, at
-from fedpriv.oracle.validation import Point, made_up
+from fedpriv.oracle.traced_model import TracedModel, select_examples
+from fedpriv.oracle.validation import Point, synthetic_points
 from fedpriv.privacy.clipping import Clip
 
 _SAME = 1e-3  # relative difference of two backends' sums
 _SAME_BFLOAT16 = 2.0**-4
-_AT_ONCE = 16  # examples in the batch that one example at a time is compared with
+_BATCH_SIZE = 16  # examples in the batch that one example at a time is compared with
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class BackendSelection:
 
     Attributes:
         name: A key of `BACKENDS`.
-        backend: Made for the run's model and loss.
-        warnings: What to tell the user of it.
-        why_not_faster: Why a faster backend was refused, if one was: its name, and what it did on made-up examples.
+        backend: The backend, built for the run's model and loss.
+        warnings: Warnings for the user.
+        why_not_faster: Why a faster backend was refused, if one was: its name, and its error on synthetic examples.
     """
 
     name: str
@@ -51,13 +51,13 @@ class BackendSelection:
     why_not_faster: str = ""
 
     @property
-    def told(self) -> tuple[str, tuple[str, ...], str]:
-        """All but the backend, which cannot be sent to other processes."""
+    def report(self) -> tuple[str, tuple[str, ...], str]:
+        """Name, warnings and `why_not_faster`: all but the backend, which cannot be sent to other processes."""
         return self.name, self.warnings, self.why_not_faster
 
 
 def make_backend(name: str, population: Population, chunk: int | None = None, precision: str = "full") -> Backend:
-    """The backend of this name for the clients' model, untried; arguments as of `select_backend`."""
+    """Builds the backend of this name for the clients' model without a trial; arguments as of `select_backend`."""
     if precision == "bfloat16":
         model = Bfloat16(population.model)
     else:
@@ -68,104 +68,117 @@ def make_backend(name: str, population: Population, chunk: int | None = None, pr
 def select_backend(
     name: BackendName, population: Population, chunk: int | None = None, precision: str = "full"
 ) -> BackendSelection:
-    """The first of linear, ghost, vmap and loop that gives the loop's sums on made-up examples.
+    """Returns the first of linear, ghost, vmap and loop that computes the same sums as loop on synthetic examples.
 
-    Where model and loss cannot be computed on those, the kind of model decides.
+    If model and loss cannot be computed on these, the first backend that supports the kind of model is returned.
 
     Args:
-        name: A key of `BACKENDS` to insist on, or `"auto"`.
+        name: The only key of `BACKENDS` to try, or `"auto"`.
         population: The clients, at their initial parameters.
         chunk: Largest number of examples whose gradients are computed at once.
-        precision: `"bfloat16"`: forward and backward passes in it, by the backends whose promise then holds.
+        precision: `"bfloat16"` for forward and backward passes in it; only `SERVING` backends are private then.
 
     Raises:
-        ConfigError: the backend that is insisted on does not serve the model.
+        ConfigError: the named backend does not serve the model.
     """
-    model, loss, device = population.model, population.loss, population.device
+    model = population.model
+    loss = population.loss
+    device = population.device
     if name == "auto":
-        tried: list[BackendName] = candidates(model, population.multiplicity)
+        names: list[BackendName] = candidates(model, population.multiplicity)
     else:
-        tried = [name]
-    same = _SAME
+        names = [name]
+    tolerance = _SAME
     if precision == "bfloat16":
-        model, same = Bfloat16(model), _SAME_BFLOAT16
-        tried = [key for key in tried if key in SERVING]
-    backends = {key: choose(key, model, loss, chunk) for key in tried}
-    if tried == ["loop"]:
+        model = Bfloat16(model)
+        tolerance = _SAME_BFLOAT16
+        names = [key for key in names if key in SERVING]
+    backends = {key: choose(key, model, loss, chunk) for key in names}
+    if names == ["loop"]:
         return BackendSelection("loop", backends["loop"])
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        rehearsal = _rehearsal(population, model, same, double=precision == "full")
+        rehearsal = _rehearsal(population, model, tolerance, double=precision == "full")
         if rehearsal is None:
-            return BackendSelection(tried[0], backends[tried[0]])
-        why = ""
-        for key in tried:
+            return BackendSelection(names[0], backends[names[0]])
+        reason = ""
+        for key in names:
             failure = rehearsal.failure(key)
             if failure is None:
-                return BackendSelection(key, backends[key], (rehearsal.told(why),) if key == "loop" else (), why)
-            why = why or f"not {key}: {failure}"
-    raise ConfigError("compute.backend", name, f"does not serve this model ({why}); use 'auto' or 'loop'")
+                if key == "loop":
+                    warnings = (rehearsal.slowness_warning(reason),)
+                else:
+                    warnings = ()
+                return BackendSelection(key, backends[key], warnings, reason)
+            # keep the failure of the fastest backend
+            if not reason:
+                reason = f"not {key}: {failure}"
+    raise ConfigError("compute.backend", name, f"does not serve this model ({reason}); use 'auto' or 'loop'")
 
 
 @dataclass(frozen=True)
 class _Rehearsal:
-    """Sums of two clients' two made-up examples each, at one row for both and at two rows."""
+    """A trial of backends: sums for two clients of two synthetic examples each, at one row for both and at two rows."""
 
     model: nn.Module
     loss: Loss
     point: Point
-    rows: tuple[Tensor, Tensor]  # of one row, and of two
-    same: float  # relative difference of sums that count as equal
-    wanted: list[Tensor]  # what the loop gives; empty where the model draws random numbers
-    views: int  # of an example
+    rows: tuple[Tensor, Tensor]  # [2, dim]: one row expanded, and two different rows
+    tolerance: float  # largest relative difference of sums that count as equal
+    expected: list[Tensor]  # sums of the loop backend; empty if the model draws random numbers
+    views: int  # number of views of an example
 
     def failure(self, name: str) -> str | None:
-        """Why a backend does not serve the model, if so."""
+        """Returns why a backend does not serve the model, or None if it does."""
         try:
-            found = self.sums(name)
+            sums = self.sums(name)
         except Exception as error:  # whatever a user's model raises, or torch where it cannot batch it
             return _why_not_batched(error)
-        for one, other in zip(found, self.wanted, strict=False):
-            if not bool((one - other).norm() <= self.same * other.norm()):
+        for actual, expected in zip(sums, self.expected, strict=False):
+            if not bool((actual - expected).norm() <= self.tolerance * expected.norm()):
                 return "it gives other gradients than one example at a time"
         return None
 
     def sums(self, name: str) -> list[Tensor]:
-        """The sums of one backend: clipped in both ways, and exact."""
-        model = copy.deepcopy(self.model)  # which a forward pass may change
-        backend, cells = BACKENDS[name](model, self.loss), torch.arange(2)
+        """Returns the sums of one backend: clipped at one row, clipped at two rows, and exact at two rows."""
+        model = copy.deepcopy(self.model)  # a forward pass may change it
+        backend = BACKENDS[name](model, self.loss)
+        clients = torch.arange(2)
         # two clients' two examples, or the two views of one example of each
         shape = (2, 2) if self.views == 1 else (2, 1, 2)
-        x, y = (each(lambda values: values[:4].unflatten(0, shape), part) for part in self.point[1:])
+        x, y = (each(lambda values: values[:4].unflatten(0, shape), tree) for tree in self.point[1:])
         mask = torch.ones(shape[:2], dtype=torch.bool, device=self.rows[0].device)
-        batch = Batch(cells, x, y, mask, views=min(self.views, 2))
-        asked = (self.rows[0], Clip(1.0)), (self.rows[1], Clip(1.0)), (self.rows[1], None)
-        return [backend.clipped_sum(rows, batch, clip)[0] for rows, clip in asked]
+        batch = Batch(clients, x, y, mask, views=min(self.views, 2))
+        calls = [(self.rows[0], Clip(1.0)), (self.rows[1], Clip(1.0)), (self.rows[1], None)]
+        return [backend.clipped_sum(rows, batch, clip)[0] for rows, clip in calls]
 
-    def told(self, why: str) -> str:
-        """A warning that one example at a time is slow; names the reason."""
+    def slowness_warning(self, reason: str) -> str:
+        """Returns a warning that one example at a time is slow, with the measured factor and the reason."""
         functional = Functional(copy.deepcopy(self.model), self.loss)
         row, x, y = self.point
-        places = [i % len(first(x)) for i in range(_AT_ONCE)]
-        both = at(x, places), at(y, places)
+        indices = [i % len(first(x)) for i in range(_BATCH_SIZE)]
+        batch = select_examples(x, indices), select_examples(y, indices)
 
         def seconds(rows: slice) -> float:
-            begun, leaf = time.perf_counter(), row.detach().clone().requires_grad_()
-            x, y = (each(lambda values: values[rows], part) for part in both)
+            start = time.perf_counter()
+            leaf = row.detach().clone().requires_grad_()
+            x, y = (each(lambda values: values[rows], tree) for tree in batch)
             loss = self.loss(functional.outputs(functional.unflatten(leaf), x), y)
             torch.autograd.grad(loss.sum(), leaf)
-            return time.perf_counter() - begun
+            return time.perf_counter() - start
 
-        alone, together = (min(seconds(slice(n)) for _ in range(2)) for n in (1, _AT_ONCE))
-        slower = max(_AT_ONCE * alone / together, 1)  # on a busy machine it may seem to be less
+        # the better of two, since the first pass may load kernels
+        alone = min(seconds(slice(1)), seconds(slice(1)))
+        together = min(seconds(slice(_BATCH_SIZE)), seconds(slice(_BATCH_SIZE)))
+        slower = max(_BATCH_SIZE * alone / together, 1)  # on a busy machine it may seem to be less
         return (
             f"this model's gradients are computed one example at a time, about {slower:.0f} times "
-            f"slower than in one pass: torch.func.vmap cannot batch it ({why}). compute.backend: loop says that you "
+            f"slower than in one pass: torch.func.vmap cannot batch it ({reason}). compute.backend: loop says that you "
             "know"
         )
 
 
 def _why_not_batched(error: Exception) -> str:
-    """What an error says of the model; torch.func's text about a missing rule is for its own developers."""
+    """Returns an error's reason in short; torch.func's own text about a missing rule addresses its developers."""
     missing = re.search(r"Batching rule not implemented for ([\w:.]+?)\.?(?:\s|$)", str(error))
     if missing is None:
         return in_short(error)
@@ -173,8 +186,8 @@ def _why_not_batched(error: Exception) -> str:
     return f"torch.func.vmap has no rule for torch's {operation}"
 
 
-def _rehearsal(population: Population, model: nn.Module, same: float, *, double: bool) -> _Rehearsal | None:
-    """Returns the sums that one example at a time gives on made-up numbers; None if there are none.
+def _rehearsal(population: Population, model: nn.Module, tolerance: float, *, double: bool) -> _Rehearsal | None:
+    """Returns a trial with the sums of the loop backend on synthetic examples; None if it cannot be computed on any.
 
     They are computed in double precision where the model can: in single precision an input of a ReLU that is zero up to
     rounding is on one side in a batch and on the other alone, and a right backend would be refused by such luck.
@@ -182,31 +195,33 @@ def _rehearsal(population: Population, model: nn.Module, same: float, *, double:
     Args:
         population: The clients, at their initial parameters.
         model: Their model, as the backends use it.
-        same: Relative difference of sums that count as equal.
-        double: False keeps the types of the run.
+        tolerance: Largest relative difference of sums that count as equal.
+        double: Whether to try double precision first; False keeps the types of the run.
     """
-    loss, start = population.loss, population.params[0]
-    for point in made_up(population):
+    loss = population.loss
+    start = population.params[0]
+    for point in synthetic_points(population):
         try:
             draws = TracedModel(population, point[0]).draws(point[1])
         except Exception:  # whatever a user's model or loss raises
             continue
         row, x, y = point
-        in_types_of_run = model, (row, x, y), start
-        attempts = [in_types_of_run]
+        attempts = [(model, (row, x, y), start)]
         if double:
             with suppress(Exception):  # a module that cannot be copied or converted
                 in_double = each(_as_double, x), each(_as_double, y)
                 attempts.insert(0, (copy.deepcopy(model).double(), (row.double(), *in_double), start.double()))
-        for tried, at_point, at_start in attempts:
-            rows = at_point[0].expand(2, -1), torch.stack([at_point[0], at_start])
-            found = _Rehearsal(tried, loss, at_point, rows, same, [], population.multiplicity)
+        for candidate, trial_point, trial_start in attempts:
+            rows = trial_point[0].expand(2, -1), torch.stack([trial_point[0], trial_start])
+            rehearsal = _Rehearsal(candidate, loss, trial_point, rows, tolerance, [], population.multiplicity)
             try:
-                wanted = found.sums("loop")
+                expected = rehearsal.sums("loop")
             except Exception:  # whatever a user's model or loss raises, also where it takes single precision only
                 continue
-            if all(bool(torch.isfinite(sums).all()) for sums in wanted):
-                return replace(found, wanted=[] if draws else wanted)
+            if all(bool(torch.isfinite(sums).all()) for sums in expected):
+                if draws:
+                    expected = []
+                return replace(rehearsal, expected=expected)
     return None
 
 

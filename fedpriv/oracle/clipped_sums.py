@@ -14,17 +14,17 @@ from fedpriv.errors import ConfigError
 from fedpriv.oracle.backends.base import Backend
 from fedpriv.privacy.clipping import ROUNDING, Clip
 
-_TOGETHER = 100  # cohorts whose indices are copied to a device at once
+_MAX_UNCOUNTED = 100  # cohorts whose indices are copied to the device together
 
 
 class ClippedSums:
-    """Sums of gradients at given parameters `[k, dim]`. They have no noise and must not leave the oracle.
+    """Computes sums of gradients at given parameters `[k, dim]`, without noise: they must not leave the oracle.
 
     Args:
         backend: Computes sums of clipped gradients.
         n_clients: Number of clients of the run.
         device: The clients' device.
-        processes: Those that share the examples of a batch.
+        processes: The processes that share the examples of a batch; by default there is one.
     """
 
     def __init__(
@@ -34,21 +34,24 @@ class ClippedSums:
         device: torch.device,
         processes: Communicator | None = None,
     ) -> None:
-        self._backend, self._processes = backend, processes or SingleProcess()
+        self._backend = backend
+        self._processes = processes or SingleProcess()
         self._broken = torch.zeros(n_clients, dtype=torch.long, device=device)
-        self._found: list[tuple[Tensor, Tensor]] = []  # of cohorts, not yet counted
+        self._uncounted: list[tuple[Tensor, Tensor]] = []
+        """Cohorts and their numbers of broken examples, which are not yet added to `_broken`."""
 
     @property
     def broken_examples(self) -> Tensor:
         """Number of gradients that were not finite and counted as zero, of each client, `[n_clients]`.
 
-        For diagnosis, never written or sent. Of exact sums elsewhere than on a processor at most one is counted for
-        each client and answer.
+        For diagnosis, never written or sent. With exact sums on an accelerator at most one is counted for each client
+        and answer.
         """
-        if self._found:
-            cohorts, broken = (torch.cat(parts) for parts in zip(*self._found, strict=True))
+        if self._uncounted:
+            cohorts = torch.cat([cohort for cohort, _ in self._uncounted])
+            broken = torch.cat([count for _, count in self._uncounted])
             self._broken.index_add_(0, cohorts.to(self._broken.device), broken)
-            self._found = []
+            self._uncounted = []
         return self._broken
 
     def gradients(
@@ -60,7 +63,7 @@ class ClippedSums:
         clip: Clip | None = None,
         weights: Tensor | None = None,
     ) -> Tensor:
-        """Sums of gradients (less those at `anchor [k, dim]`), `[k, dim]`, in float64 where they are clipped.
+        """Returns sums of gradients, or of differences of gradients, `[k, dim]`; in float64 if they are clipped.
 
         Args:
             batches: The examples.
@@ -77,40 +80,42 @@ class ClippedSums:
         total = torch.zeros(params.shape, device=params.device, dtype=dtype)
         broken = torch.zeros(len(params), dtype=torch.long, device=params.device)
         for batch in batches:
+            # this process's share of the batch; the shares' sums are added up at the end
             batch = batch.every(self._processes.rank, self._processes.world_size)
             if anchor is None:
-                at = None
+                anchor_rows = None
             else:
-                at = rows_of(anchor, batch)
+                anchor_rows = select_rows(anchor, batch)
             if weights is None:
                 weighted = batch
             else:
                 weighted = batch.weighted(weights)
-            part, found = self._backend.clipped_sum(rows_of(params, batch), weighted, clip, at)
-            total.index_add_(0, batch.rows, part)
-            broken.index_add_(0, batch.rows, found)
+            sums, batch_broken = self._backend.clipped_sum(select_rows(params, batch), weighted, clip, anchor_rows)
+            total.index_add_(0, batch.rows, sums)
+            broken.index_add_(0, batch.rows, batch_broken)
         self._count(cohort, self._processes.all_reduce(broken))
         return self._processes.all_reduce(total)
 
     def _count(self, cohort: Tensor, broken: Tensor) -> None:
+        """Adds up broken examples; those of smaller cohorts are collected, since copies of indices take time."""
         if len(cohort) == len(self._broken):
             self._broken += broken
             return
-        self._found.append((cohort, broken))
-        if len(self._found) == _TOGETHER:
+        self._uncounted.append((cohort, broken))
+        if len(self._uncounted) == _MAX_UNCOUNTED:
             _ = self.broken_examples
 
     def largest_norms(self, batches: Iterator[Batch], params: Tensor, clip: Clip) -> list[float]:
-        """Largest norm of a per-example gradient, for each row."""
+        """Returns the largest norm of a per-example gradient for each row."""
         norms = torch.zeros(len(params), device=params.device, dtype=torch.float64)
         for batch in batches:
-            largest = self._backend.largest_norm(rows_of(params, batch), batch, clip)
+            largest = self._backend.largest_norm(select_rows(params, batch), batch, clip)
             norms[batch.rows] = norms[batch.rows].maximum(largest)
         return norms.tolist()
 
 
-def rows_of(params: Tensor, batch: Batch) -> Tensor:
-    """The rows of a batch's clients, without a copy where all rows are one or all are wanted."""
+def select_rows(params: Tensor, batch: Batch) -> Tensor:
+    """Returns the rows of a batch's clients, without a copy if all rows are the same one or all are selected."""
     if params.stride(0) == 0:
         return params[:1].expand(len(batch.rows), -1)
     if len(batch.rows) == len(params):
@@ -118,22 +123,24 @@ def rows_of(params: Tensor, batch: Batch) -> Tensor:
     return params[batch.rows]
 
 
-def row_slices(points: Tensor, drawn: Tensor | None, count: int, some: slice) -> Tensor:
-    """Where `some` of those who work are asked: one row of the points for each, uncopied where all are one.
+def row_slices(points: Tensor, drawn: Tensor | None, count: int, which: slice) -> Tensor:
+    """Returns the points of `which` of the drawn participants, one row each; not copied if all have the same point.
 
     Args:
-        points: Of all participants, `[k, dim]`, or one for all, `[1, dim]`.
-        drawn: Places of those who work among the participants, `[j]`; None: all work.
-        count: How many work.
-        some: Which of them.
+        points: Points of all participants, `[k, dim]`, or one for all, `[1, dim]`.
+        drawn: Positions of the drawn clients among the participants, `[j]`; None if all compute.
+        count: Number of drawn clients.
+        which: Which of the drawn clients.
     """
     if len(points) == 1 or points.stride(0) == 0:
-        return points[:1].expand(len(range(count)[some]), -1)
-    return (points if drawn is None else points[drawn.to(points.device)])[some]
+        return points[:1].expand(len(range(count)[which]), -1)
+    if drawn is not None:
+        points = points[drawn.to(points.device)]
+    return points[which]
 
 
 def scale_rows(rows: Tensor, factors: Sequence[float]) -> Tensor:
-    """Each row times its factor, `[k, dim]`."""
+    """Returns each row times its factor, `[k, dim]`."""
     if len(set(factors)) == 1:  # no copy to the device
         return rows * factors[0]
     (column,) = moved(rows.device, torch.tensor(factors, dtype=rows.dtype).unsqueeze(1))
@@ -141,7 +148,7 @@ def scale_rows(rows: Tensor, factors: Sequence[float]) -> Tensor:
 
 
 def check_depth(sizes: Sequence[int], chunk: int) -> None:
-    """Refuse sums whose rounding error could be larger than the sensitivity allows for (`ROUNDING`).
+    """Refuses sums whose rounding error could be larger than the sensitivity allows for (`ROUNDING`).
 
     A float64 sum of n rows of norm C in which no row passes through more than d additions is wrong by at most
     `d n 2**-53 C` (Higham, 2002, Accuracy and Stability of Numerical Algorithms, section 4.2).
@@ -154,7 +161,8 @@ def check_depth(sizes: Sequence[int], chunk: int) -> None:
     Raises:
         ConfigError: the chunk is too large.
     """
-    largest, total = max(sizes), sum(sizes)
+    largest = max(sizes)
+    total = sum(sizes)
     depth = min(chunk, largest) + largest // chunk + len(sizes) + 2
     if depth * total * 2.0**-53 > ROUNDING / 8:
         fix = f"sums of {total} examples are exact enough in smaller pieces only: lower it, e.g. to 16384"

@@ -15,79 +15,83 @@ from fedpriv.data.nested import each
 from fedpriv.errors import DataError
 from fedpriv.models.problem import LossTable
 from fedpriv.oracle.backends.functional import Functional
-from fedpriv.oracle.clipped_sums import rows_of
+from fedpriv.oracle.clipped_sums import select_rows
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.settings import Privacy
 
 
 def tables(population: Population) -> list[LossTable | None]:
-    """Each client's objective and constraints on its examples; None for clients whose problem is no sum of losses.
+    """Returns each client's objective and constraints on its examples; None where a problem is no sum of losses.
 
     Raises:
         DataError: a client has no example in a group; it is named.
     """
-    found: list[LossTable | None] = []
+    loss_tables: list[LossTable | None] = []
     for row, problem in enumerate(population.problems):
         try:
-            found.append(problem.table(*population.examples_of(row)))
+            loss_tables.append(problem.table(*population.examples_of(row)))
         except DataError as error:
-            raise DataError(f"client {population.part.numbers[row]}: {error}") from error
-    return found
+            raise DataError(f"client {population.shard.numbers[row]}: {error}") from error
+    return loss_tables
 
 
 class ConstraintSums:
-    """Coefficients of every example's loss in its client's objective and constraints.
+    """Computes constraint values and the factors of a Lagrangian's gradient from coefficients of each example's loss.
 
     A constraint value is a sum of losses times coefficients, the gradient of a Lagrangian a sum of gradients times
-    coefficients. Each example's part is bounded; then both are noised and recorded like any other answer.
+    coefficients. Each example's contribution is bounded; then both are noised and recorded like any other answer.
 
     Args:
         population: The clients, whose problems are sums of losses.
         privacy: The privacy settings.
-        total: Adds up rows of all places, see `DataAnswerer`.
+        total: Adds up the rows of all processes, see `DataAnswerer`.
     """
 
     def __init__(self, population: Population, privacy: Privacy, total: Callable[[Tensor], Tensor]) -> None:
-        part = population.part
-        self._privacy, self._sizes = privacy, part.sizes
+        shard = population.shard
+        self._privacy = privacy
+        self._sizes = shard.sizes
         self._functional = Functional(population.model, population.loss)
         self._unit = Clip(1.0, privacy.clip.norm)
-        known, like = [table for table in tables(population) if table is not None], population.params
-        assert len(known) == len(population)  # `runs.compatibility` refuses others
-        most = [(t.weights.shape[1], len(t.offset)) for t in known]
-        width, height = (max(sizes) for sizes in zip(part.widths, *most, strict=True))
+        like = population.params
+        loss_tables = [table for table in tables(population) if table is not None]
+        assert len(loss_tables) == len(population)  # `runs.compatibility` refuses others
+        table_sizes = [(t.weights.shape[1], len(t.offset)) for t in loss_tables]
+        width, height = (max(sizes) for sizes in zip(shard.widths, *table_sizes, strict=True))
         # turns a division by the number of examples into one by the public size
-        scaled = list(zip(known, (population.counts / part.sizes.double()).tolist(), strict=True))
+        scaled = list(zip(loss_tables, (population.counts / shard.sizes.double()).tolist(), strict=True))
         self._weights = _cat([_pad(t.weights * scale, width) for t, scale in scaled], 0, width).to(like)
         # the server has no objective: the others' mean is that of all rows times this factor
-        share = part.n_clients / part.n_objectives
+        share = shard.n_clients / shard.n_objectives
         self._objective = _cat([t.objective * scale for t, scale in scaled], 0).to(like) * share
         self._owner = torch.repeat_interleave(population.counts).to(like.device)
-        # largest norm of an example's coefficients, [n]; public, so that all may know it of all
+        # largest norm of an example's coefficients, [n]; public, so that every process may have it of all clients
         largest = [_pad(t.largest * scale, width).unsqueeze(0) for t, scale in scaled]
         self._reach = self._unit.norms(_cat(largest, 0, width).to(like))
-        self._total = _cat([_pad(t.total, width).unsqueeze(0) for t in known], 0, width).to(like)
-        matrices = [_pad(_pad(t.matrix, width).T, height).T.unsqueeze(0) for t in known]
+        self._total = _cat([_pad(t.total, width).unsqueeze(0) for t in loss_tables], 0, width).to(like)
+        matrices = [_pad(_pad(t.matrix, width).T, height).T.unsqueeze(0) for t in loss_tables]
         self._matrix = _cat(matrices, 0, height, width).to(like)
-        self._offset = _cat([_pad(t.offset, height).unsqueeze(0) for t in known], 0, height).to(like)
+        self._offset = _cat([_pad(t.offset, height).unsqueeze(0) for t in loss_tables], 0, height).to(like)
 
-        def of_all(facts: Tensor) -> Tensor:
-            every = torch.zeros(part.n_clients, facts.shape[1], dtype=torch.float64)
-            return total(every.index_copy(0, part.ids, facts.double().cpu()).view(1, -1)).view_as(every)
+        def gather_all(facts: Tensor) -> Tensor:
+            """Returns the rows of all processes' clients: zeros for the others' rows, then a sum over processes."""
+            every = torch.zeros(shard.n_clients, facts.shape[1], dtype=torch.float64)
+            return total(every.index_copy(0, shard.ids, facts.double().cpu()).view(1, -1)).view_as(every)
 
-        self._all_reach, self._all_norms = of_all(self._reach.unsqueeze(1))[:, 0], of_all(self._matrix.norm(dim=2))
-        self._all_sizes = torch.as_tensor(part.all_sizes, dtype=torch.float64)
+        self._all_reach = gather_all(self._reach.unsqueeze(1))[:, 0]
+        self._all_norms = gather_all(self._matrix.norm(dim=2))
+        self._all_sizes = torch.as_tensor(shard.all_sizes, dtype=torch.float64)
 
-    def of_gradients(self, multipliers: Tensor) -> Tensor:
-        """Factor of each example's gradient, `[n_examples]`, for multipliers `[n, m]`.
+    def gradient_factors(self, multipliers: Tensor) -> Tensor:
+        """Returns the factor of each example's gradient, `[n_examples]`, for multipliers `[n, m]`.
 
         The mean over a client's examples of factor times gradient is the gradient of `f_i + <multipliers_i, c_i>`.
         """
         prices = torch.einsum("nmq,nm->nq", self._matrix, multipliers)
         return self._sizes.to(prices)[self._owner] * (self._objective + (self._weights * prices[self._owner]).sum(1))
 
-    def of_losses(self, batches: Iterator[Batch], params: Tensor) -> Tensor:
-        """Sums of contributions, each of norm at most 1: `[n, dim] -> [n, q]` in float64.
+    def bounded_losses(self, batches: Iterator[Batch], params: Tensor) -> Tensor:
+        """Returns sums of bounded losses, each contribution of norm at most 1: `[n, dim] -> [n, q]` in float64.
 
         Half the bound is subtracted from losses, which halves the largest contribution. A loss that is not finite
         counts as zero.
@@ -96,23 +100,24 @@ class ConstraintSums:
         total = torch.zeros(len(params), self._total.shape[1], device=params.device, dtype=torch.float64)
         for batch in batches:
             assert batch.examples is not None
-            losses = losses_of(self._functional, rows_of(params, batch), batch)
-            centred, reach = losses.clamp(0, 2 * half) - half, half * self._reach[batch.rows]
-            parts = self._weights[batch.examples] * centred.unsqueeze(2) / reach[:, None, None]
-            total.index_add_(0, batch.rows, (self._unit.rows(parts)[0] * batch.mask.unsqueeze(2)).sum(1))
+            losses = example_losses(self._functional, select_rows(params, batch), batch)
+            centred = losses.clamp(0, 2 * half) - half
+            reach = half * self._reach[batch.rows]
+            contributions = self._weights[batch.examples] * centred.unsqueeze(2) / reach[:, None, None]
+            total.index_add_(0, batch.rows, (self._unit.rows(contributions)[0] * batch.mask.unsqueeze(2)).sum(1))
         return total
 
     def factors(self, sampled: Tensor) -> list[float]:
-        """Public factor of every client's row, from `sampled [n]`, examples over expected examples of a batch."""
+        """Returns the public factor of every client's row; `sampled [n]` are examples over expected batch sizes."""
         return (sampled * self._all_reach * self._privacy.statistics.bound / 2).tolist()
 
     def values(self, released: Tensor) -> Tensor:
-        """Constraint values `[n, m]` from rows of `of_losses` times their factors: adds back what was subtracted."""
+        """Returns constraint values `[n, m]` from rows of `bounded_losses` times factors; adds half the bound back."""
         sums = released + self._privacy.statistics.bound / 2 * self._total
         return torch.einsum("nmq,nq->nm", self._matrix, sums) - self._offset
 
     def deviation(self, scales: Sequence[float], sampled: Tensor) -> Tensor:
-        """Upper bound on the standard deviation of all clients' constraint values, by noise and random batches.
+        """Returns an upper bound on the standard deviation of constraint values, by noise and random batches.
 
         Args:
             scales: Noise scale of every client.
@@ -120,7 +125,7 @@ class ConstraintSums:
                 probability q, divided by q, has variance `(1 - q) / q` times the sum of squares.)
 
         Returns:
-            `[n_clients, m]`, also where some of the clients are in other places.
+            `[n_clients, m]`, of the clients of all processes.
         """
         noise = self._all_reach.new_tensor(scales) * self._privacy.mechanism.deviation
         largest = self._all_reach * self._privacy.statistics.bound / 2
@@ -128,28 +133,29 @@ class ConstraintSums:
         return self._all_norms * (noise.square() + draw).sqrt().unsqueeze(1)
 
 
-def losses_of(functional: Functional, params: Tensor, batch: Batch) -> Tensor:
-    """Loss of each example of a batch at its client's row: `[k, dim] -> [k, b]`.
+def example_losses(functional: Functional, params: Tensor, batch: Batch) -> Tensor:
+    """Returns the loss of each example of a batch at its client's row: `[k, dim] -> [k, b]`.
 
     Each example passes through the model as a batch of one, as for its gradient, so its loss depends on no other
     example even if the model would mix examples of a batch.
     """
     with torch.no_grad():
-        of_examples = vmap(functional.scores_or_loss, in_dims=(None, 0, 0), randomness="different")
-        of_clients = vmap(of_examples, randomness="different")
-        found = of_clients(functional.unflatten(params), batch.inputs, batch.targets)
-        scores, losses = cast("tuple[object, Tensor]", found)
+        example_outputs = vmap(functional.scores_or_loss, in_dims=(None, 0, 0), randomness="different")
+        client_outputs = vmap(example_outputs, randomness="different")
+        outputs = client_outputs(functional.unflatten(params), batch.inputs, batch.targets)
+        scores, losses = cast("tuple[object, Tensor]", outputs)
         if isinstance(scores, Tensor):
             losses = functional.losses(scores.flatten(0, 1), each(lambda y: y.flatten(0, 1), batch.targets))
     return losses.reshape(batch.mask.shape)
 
 
-def _cat(parts: Sequence[Tensor], *shape: int) -> Tensor:
-    """The parts one after the other; where there are none, a tensor of this shape."""
-    if parts:
-        return torch.cat([*parts])
+def _cat(tensors: Sequence[Tensor], *shape: int) -> Tensor:
+    """Concatenates the tensors; without tensors returns zeros of the given shape."""
+    if tensors:
+        return torch.cat([*tensors])
     return torch.zeros(*shape)
 
 
 def _pad(values: Tensor, width: int) -> Tensor:
+    """Converts to float64 and appends zeros in the last dimension up to `width`."""
     return nn.functional.pad(values.double(), (0, width - values.shape[-1]))

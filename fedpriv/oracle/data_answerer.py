@@ -1,13 +1,14 @@
-"""The only door to the data: bounded query -> price -> noise -> ledger -> tensor.
+"""Answers queries from data, the only code that does: bounded query -> price -> noise -> ledger -> tensor.
 
-How an answer is made depends on what leaves a client:
+How an answer is computed depends on what leaves a client:
 
 1. `at: gradient`, unit sample: each example's gradient is clipped and a client's are added up; the sum is released.
 2. `at: gradient`, unit client: a client's whole gradient is clipped and released.
 3. `at: message`: gradients stay with the client, and its message is clipped and released.
-4. `at: none`, and a paper's own noise: exact or badly noised rows are released, and recorded as not private.
+4. `at: none`, and noise as a paper published it: exact or badly noised rows are released, recorded as not private.
 
-What "released" means is the scheme's (fedpriv/privacy/release): rows with noise of their own, of pairs, or one sum.
+What is released depends on the release scheme (fedpriv/privacy/release): rows with independent noise, rows with
+pairwise noise, or one sum.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ from fedpriv.privacy.settings import Cyclic, Privacy, Sampling
 from fedpriv.randomness.streams import PairSecrets, Randomness
 from fedpriv.settings.checks import check_finite
 
-_NUMBERS = 2**23
-"""Numbers in rows of clients that are added up at once where only their sum is released."""
+_MAX_ENTRIES = 2**23
+"""Largest number of entries in clients' rows that are held at once if only their sum is released."""
 
 
 def sum_rows(rows: Tensor) -> Tensor:
@@ -50,7 +51,7 @@ def sum_rows(rows: Tensor) -> Tensor:
 
 
 class DataAnswerer:
-    """Answers about the clients' data, clipped, noised and written in the ledger.
+    """Answers queries from the clients' data: clips, adds noise and writes the ledger.
 
     Guarantee: every tensor that a method returns is a Gaussian or Laplace mechanism whose sensitivity follows from how
     its sum was clipped. Not so for `at: none` and `published`, which the ledger records as not private, and for
@@ -64,15 +65,15 @@ class DataAnswerer:
         randomness: The run's random streams.
         sum_clients: Adds up the rows of all processes, `[k, dim] -> [1, dim]`, as `network.total` does, for what is a
             sum of all clients and for public facts. By default all rows are in this process.
-        max_clients: Largest of the numbers that all processes have. A bound that a strategy computes from what its
-            clients received is none where nobody takes part.
-        pair_secrets: What the only client of this process has agreed with the others; None where one process draws the
-            noise of all pairs.
+        max_clients: Returns the largest of the numbers of all processes: a process without participants cannot compute
+            a bound from what its clients received.
+        pair_secrets: Secrets that the only client of this process has agreed on with the others; None if one process
+            draws the noise of all pairs.
 
     Attributes:
         ledger: Records each release.
-        excluded: Participants of the round who have signed that they do not answer: the noise of their pairs is left
-            out, and the others' own is priced as among those who are left. Only where pairs agree on secrets.
+        excluded: Participants of the round who have signed that they do not answer. The noise of their pairs is left
+            out, and the others' independent noise is priced for the remaining clients. Only with `pair_secrets`.
     """
 
     def __init__(
@@ -96,46 +97,50 @@ class DataAnswerer:
             history = NoiseHistory(privacy.over_time.factor)
         self.ledger = ledger
         self.excluded: frozenset[int] = frozenset()
-        self._population, self._part = population, population.part
-        self._sums, self._sum_clients, self._max_clients = sums, sum_clients, max_clients
-        self._queries, self._privacy = queries, privacy
+        self._population = population
+        self._shard = population.shard
+        self._sums = sums
+        self._sum_clients = sum_clients
+        self._max_clients = max_clients
+        self._queries = queries
+        self._privacy = privacy
         self._scheme = queries.scheme.with_noise_from(NoiseStreams(randomness, history, pair_secrets))
         self._randomness = randomness
-        self._draws = BatchSampler(population, randomness, privacy.cohort_rate, privacy.cohort_rounds)
+        self._sampler = BatchSampler(population, randomness, privacy.cohort_rate, privacy.cohort_rounds)
         self._constraints: ConstraintSums | None = None
         self._newest_price: Price | None = None
-        self._newest_rows = 0  # of the newest answer
+        self._newest_rows = 0  # number of rows of the newest answer
         self._answered_round = -1
-        check_depth(self._numbers_of_clipped_rows(), population.chunk)
+        check_depth(self._rows_per_client(), population.chunk)
 
-    def _numbers_of_clipped_rows(self) -> list[int]:
-        """How many clipped rows each client adds to one sum."""
+    def _rows_per_client(self) -> list[int]:
+        """Returns how many clipped rows each client adds to one sum."""
         if self._privacy.unit == "client":
-            return [1] * self._part.n_clients
+            return [1] * self._shard.n_clients
         if not self._privacy.trust.sums_only:
             return [max(self._population.counts.tolist(), default=0)]
-        sizes = torch.tensor(np.asarray(self._part.all_sizes, dtype=np.int64))
-        return sizes.index_copy(0, self._part.ids, self._population.counts).tolist()
+        sizes = torch.tensor(np.asarray(self._shard.all_sizes, dtype=np.int64))
+        return sizes.index_copy(0, self._shard.ids, self._population.counts).tolist()
 
     # --- the round
 
     def begin_round(self, context: RoundContext) -> tuple[RoundContext, Tensor | None]:
-        """See `Answerer`: draws who works in this round, where that is secret."""
-        context = replace(context, positions=self._part.places(context.cohort))
-        self._drawn = self._draws.begin_round(context.round, context.cohort)
+        """See `Answerer`: draws the clients that compute in this round, if they are drawn in secret."""
+        context = replace(context, positions=self._shard.positions(context.cohort))
+        self._drawn_positions = self._sampler.begin_round(context.round, context.cohort)
         self._newest_rows = len(context.positions)
-        if self._drawn is None or not self._privacy.samples_clients_before_compute:
+        if self._drawn_positions is None or not self._privacy.samples_clients_before_compute:
             return context, None
-        return replace(context, positions=context.positions[self._drawn]), self._drawn
+        return replace(context, positions=context.positions[self._drawn_positions]), self._drawn_positions
 
     @property
-    def one_answer_for_all(self) -> bool:
-        """See `Answerer`: what is released is made of the sum over all participants."""
+    def is_aggregate(self) -> bool:
+        """See `Answerer`."""
         return self._privacy.private and self._scheme.sums_only and self._privacy.at == "gradient"
 
     def equality(self, context: RoundContext) -> Tensor:
         """See `Answerer`."""
-        return self._population.equality[self._part.rows(context.cohort)]
+        return self._population.equality[self._shard.rows(context.cohort)]
 
     def common_bound(self, bound: float | None) -> float | None:
         """See `Answerer`."""
@@ -148,11 +153,11 @@ class DataAnswerer:
     def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
         """See `Answerer`."""
         self._check_points(context, params, anchor)
-        if self.one_answer_for_all:
+        if self.is_aggregate:
             return self._gradient_for_all(query, context, params, anchor)
         if self._privacy.private and self._privacy.unit == "sample":
             clipped = self._sum(query, context, params, anchor, query.clip)
-            return self._release_sums_of_examples(query, context, clipped, self._queries.factors(query, context.cohort))
+            return self._release_example_sums(query, context, clipped, self._queries.factors(query, context.cohort))
         factors = self._queries.factors(query, context.queried)
         rows = scale_rows(self._sum(query, context, params, anchor), factors)
         if not self._queries.is_released(query):
@@ -162,29 +167,33 @@ class DataAnswerer:
         return self._release_unprotected(query, context, rows, factors, params)
 
     def _gradient_for_all(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
-        """Release the sum of the clients' contributions, which is added up some clients at a time."""
+        """Releases the sum of the clients' contributions, which is added up some clients at a time."""
         self._check_not_answered(context)
         self._newest_rows = len(params)
-        rate, is_client = self._privacy.cohort_rate, self._privacy.unit == "client"
+        rate = self._privacy.cohort_rate
+        is_client = self._privacy.unit == "client"
         working = context.positions
-        if self._drawn is not None:
-            working = working[self._drawn]
+        if self._drawn_positions is not None:
+            working = working[self._drawn_positions]
         factors = self._queries.factors(query, context.cohort)
         total = torch.zeros(1, params.shape[1], dtype=torch.float64, device=params.device)
-        height = max(_NUMBERS // max(params.shape[1], 1), 1)
+        height = max(_MAX_ENTRIES // max(params.shape[1], 1), 1)
         for first in range(0, len(working), height):
-            some = slice(first, first + height)
-            at = row_slices(params, self._drawn, len(working), some)
+            which = slice(first, first + height)
+            points = row_slices(params, self._drawn_positions, len(working), which)
             if anchor is None:
-                less = None
+                anchors = None
             else:
-                less = row_slices(anchor, self._drawn, len(working), some)
-            rows = self._sum(query, context, at, less, None if is_client else query.clip, some)
-            rows = scale_rows(rows, [factors[position] for position in working[some].tolist()])
+                anchors = row_slices(anchor, self._drawn_positions, len(working), which)
+            rows = self._sum(query, context, points, anchors, None if is_client else query.clip, which)
+            rows = scale_rows(rows, [factors[position] for position in working[which].tolist()])
             if is_client:
+                # the sum over a secret cohort, divided by its rate, estimates the sum over all participants
                 rows = query.clip.rows(rows)[0] * (1 / rate)
             total += rows.sum(0, keepdim=True)
-        return self._release_sum(query, context, total, [1 / rate] if is_client else factors)
+        if is_client:
+            factors = [1 / rate]
+        return self._release_sum(query, context, total, factors)
 
     def _sum(
         self,
@@ -193,15 +202,15 @@ class DataAnswerer:
         params: Tensor,
         anchor: Tensor | None,
         clip: Clip | None = None,
-        some: slice = slice(None),
+        which: slice = slice(None),
     ) -> Tensor:
-        """Sum over the query's examples, each clipped when `clip` is given, of some of those who work."""
-        batches = self._draws.views(query.sampling, context.index, some)
+        """Returns sums over the query's examples, each clipped if `clip` is given, for `which` of the drawn clients."""
+        batches = self._sampler.views(query.sampling, context.index, which)
         if query.multipliers is None:
             weights = None
         else:
-            weights = self.constraints.of_gradients(query.multipliers)
-        return self._sums.gradients(batches, self._draws.rows[some], params, anchor, clip, weights)
+            weights = self.constraints.gradient_factors(query.multipliers)
+        return self._sums.gradients(batches, self._sampler.rows[which], params, anchor, clip, weights)
 
     # --- constraints, messages and exact values
 
@@ -212,8 +221,8 @@ class DataAnswerer:
             record = self._scheme.unprotected(context.answer(query))
             return self._open(Release(record, self.problem(params)[1].detach()), context)
         sampled = self._sampled_factors(query.sampling, context.cohort)
-        bounded = self.constraints.of_losses(self._draws.batches(query.sampling, context.index), params)
-        released = self._release_sums_of_examples(query, context, bounded, self.constraints.factors(sampled))
+        bounded = self.constraints.bounded_losses(self._sampler.batches(query.sampling, context.index), params)
+        released = self._release_example_sums(query, context, bounded, self.constraints.factors(sampled))
         return self.constraints.values(released)
 
     def message(self, query: Query, context: RoundContext, message: Tensor) -> Tensor:
@@ -234,23 +243,24 @@ class DataAnswerer:
 
     @cached_property
     def problem(self) -> ProblemValues:
-        """Exact objectives and constraints: without noise, for runs that make no promise."""
+        """Exact objectives and constraints, without noise, for runs that are not private."""
         return ProblemValues(self._population)
 
     def prepare(self, queries: Collection[str]) -> None:
-        """Compute what answers to these queries need from all processes, so that each process may be asked alone."""
+        """Computes what these queries need from all processes, so that each process can answer alone afterwards."""
         if self._privacy.private and "statistic:constraints" in queries:
             _ = self.constraints
 
     @property
     def constraints(self) -> ConstraintSums:
-        """What answers about constraints are sums of, before noise."""
-        if self._constraints is None:  # no cached_property: its lock would keep other processes from `sum_clients`
+        """Sums behind answers about constraints, before noise."""
+        # no cached_property: its lock would keep other processes from `sum_clients`
+        if self._constraints is None:
             self._constraints = ConstraintSums(self._population, self._privacy, self._sum_clients)
         return self._constraints
 
     def statistic_deviation(self, round_index: int) -> Tensor:
-        """Upper bound on the standard deviation of constraint values, by noise and random batches (public).
+        """Returns an upper bound on the standard deviation of constraint values, by noise and random batches (public).
 
         Returns:
             `[n_clients, c]`, of all clients, for a round in which every client takes part.
@@ -262,31 +272,31 @@ class DataAnswerer:
         context = RoundContext.of(round_index, torch.arange(n_clients), n_clients)
         sampled = self._sampled_factors(query.sampling, context.cohort)
         price = self._scheme.price(context.answer(query), self.constraints.factors(sampled))
-        of_rows = list(price.noise_scales)
+        row_scales = list(price.noise_scales)
         if self._scheme.sums_only:
-            of_rows = of_rows * n_clients
-        with_pairs = variance_inflation(price.record.pairs, n_clients)
-        scales = [scale * more for scale, more in zip(of_rows, with_pairs, strict=True)]
+            row_scales = row_scales * n_clients
+        inflations = variance_inflation(price.record.pairs, n_clients)
+        scales = [scale * inflation for scale, inflation in zip(row_scales, inflations, strict=True)]
         return self.constraints.deviation(scales, sampled)
 
     def _sampled_factors(self, sampling: Sampling, cohort: Tensor) -> Tensor:
-        """Examples over expected examples of a batch, of every participant."""
+        """Returns each participant's number of examples divided by its expected batch size."""
         sizes = self._queries.sizes[cohort]
         return sizes / self._queries.expected_batch_size(sampling, sizes)
 
     # --- releases
 
-    def _release_sums_of_examples(
+    def _release_example_sums(
         self, query: Query, context: RoundContext, clipped: Tensor, factors: Sequence[float]
     ) -> Tensor:
-        """Release each client's sum of clipped examples times its public factor; `factors` are of all participants."""
+        """Releases each client's sum of clipped examples times its public factor; `factors` of all participants."""
         rows = scale_rows(clipped, [factors[position] for position in context.positions.tolist()])
         if self._scheme.sums_only:
             return self._release_sum(query, context, rows, factors)
         return self._release_rows(query, context, rows, factors)
 
     def _release_whole_clients(self, query: Query, context: RoundContext, clipped: Tensor) -> Tensor:
-        """Release rows that are whole clients' contributions, clipped."""
+        """Releases rows that are whole clients' contributions, clipped."""
         self._check_not_answered(context)
         rate = self._privacy.cohort_rate
         if self._scheme.sums_only:
@@ -294,20 +304,20 @@ class DataAnswerer:
         return self._release_rows(query, context, clipped, [1.0] * len(context.clients))
 
     def _release_rows(self, query: Query, context: RoundContext, rows: Tensor, factors: Sequence[float]) -> Tensor:
-        """Release these participants' rows, whose sensitivity is one contribution's times each participant's factor."""
+        """Releases the participants' rows; the sensitivity of a row is one contribution's times the client's factor."""
         answer = context.answer(query, self.excluded)
-        price = self._priced(self._scheme.price(answer, factors), context)
+        price = self._with_participation(self._scheme.price(answer, factors), context)
         release = self._scheme.add_noise(answer, rows, price, context.positions.tolist())
         return self._open(release, context)
 
     def _release_sum(self, query: Query, context: RoundContext, rows: Tensor, factors: Sequence[float]) -> Tensor:
-        """Release the sum of all processes' rows; whatever is made of an answer afterwards is made of that sum.
+        """Releases the sum of all processes' rows, from which the answer is computed.
 
         Returns:
             The mean over the participants, in every row.
         """
         answer = context.answer(query)
-        price = self._priced(self._scheme.price(answer, factors), context)
+        price = self._with_participation(self._scheme.price(answer, factors), context)
         release = self._scheme.add_noise(answer, self._sum_clients(rows), price, [])
         mean = self._open(release, context) / len(context.clients)
         return mean.expand(self._newest_rows, -1)
@@ -315,14 +325,14 @@ class DataAnswerer:
     def _release_unprotected(
         self, query: Query, context: RoundContext, rows: Tensor, factors: Sequence[float], params: Tensor
     ) -> Tensor:
-        """Release rows with a paper's noise, if any; not private, and recorded so."""
+        """Releases exact rows, or rows with noise as a paper published it; recorded as not private."""
         record = self._scheme.unprotected(context.answer(query))
         published = self._privacy.published
         if published is None:
             return self._open(Release(record, rows), context)
 
         def largest_norms() -> list[float]:
-            batches = self._draws.views(query.sampling, context.index)
+            batches = self._sampler.views(query.sampling, context.index)
             return self._sums.largest_norms(batches, params, replace(self._privacy.clip, norm="l1"))
 
         clients = [context.clients[position] for position in context.positions.tolist()]
@@ -330,25 +340,28 @@ class DataAnswerer:
         return self._open(release, context)
 
     def _open(self, release: Release, context: RoundContext) -> Tensor:
-        """Returns a release's value, once the ledger has it on record."""
+        """Records a release in the ledger and returns its value."""
         value = self.ledger.open(release).to(self._population.params.dtype)
         self._answered_round = context.round
         return value
 
-    def _priced(self, price: Price, context: RoundContext) -> Price:
-        """Returns the price with the block of examples or clients that takes part, which the accountant compares."""
+    def _with_participation(self, price: Price, context: RoundContext) -> Price:
+        """Returns the price with the block of examples or clients that takes part, and remembers it as the newest.
+
+        With correlated noise the accountant checks that each block takes part as seldom as was planned.
+        """
         record = replace(price.record, time=self._participation(price.record, context))
         self._newest_price = replace(price, record=record)
         return self._newest_price
 
     def _participation(self, record: Record, context: RoundContext) -> CorrelatedNoise | None:
-        """See `_priced`."""
+        """Returns the record's correlated noise with the slot of the participating block; None without such noise."""
         time = record.time
         if time is None or time.separation == 1:
             return time
         sampling = self._privacy.sampling
         if self._privacy.unit == "sample" and isinstance(sampling, Cyclic):
-            return replace(time, slot=self._draws.slot(sampling))
+            return replace(time, slot=self._sampler.slot(sampling))
         clients = context.clients
         if list(clients) != list(range(clients[0], self._queries.n_clients, time.separation)):
             raise PrivacyError(
@@ -367,7 +380,7 @@ class DataAnswerer:
             positions = context.positions.tolist()
         return self._scheme.noise_variances(self._newest_price, context.clients, positions)
 
-    # --- what may not be asked
+    # --- queries that are refused
 
     def _check_not_answered(self, context: RoundContext) -> None:
         if self._privacy.cohort_rate < 1 and context.round <= self._answered_round:
@@ -379,7 +392,7 @@ class DataAnswerer:
     def _check_points(self, context: RoundContext, params: Tensor, anchor: Tensor | None) -> None:
         published = self._privacy.published
         expected = len(context.positions), self._population.dim
-        if self.one_answer_for_all and len(params) == 1:  # one point for all
+        if self.is_aggregate and len(params) == 1:  # one point for all
             expected = 1, self._population.dim
         if params.shape != expected or (anchor is not None and anchor.shape != expected):
             raise ConfigError("oracle query", tuple(params.shape), f"one row for each participant: {expected}")
@@ -387,7 +400,7 @@ class DataAnswerer:
             raise ConfigError("privacy.published", "gradient_difference", "the paper publishes no such answer")
         if self._privacy.at != "gradient" or not self._scheme.sums_only:
             return
-        was_received = _was_received(params, context) and (anchor is None or _was_received(anchor, context))
+        was_received = _is_received(params, context) and (anchor is None or _is_received(anchor, context))
         if context.index > 0 or not was_received:
             raise PrivacyError(
                 "with this trust only sums over clients are released. A second answer, or one at a point that was not "
@@ -396,15 +409,15 @@ class DataAnswerer:
             )
 
 
-def _was_received(points: Tensor, context: RoundContext) -> bool:
-    """Whether the points came this round; several may come side by side, `[k, parts * dim]`."""
+def _is_received(points: Tensor, context: RoundContext) -> bool:
+    """Returns whether the points are what the clients received this round, or one of several models side by side."""
     if context.received is None:
         return False
-    for part in context.received.split(points.shape[1], 1):
-        if len(points) == 1 and part.stride(0) == 0:
-            part = part[:1]
+    for received in context.received.split(points.shape[1], 1):
+        if len(points) == 1 and received.stride(0) == 0:
+            received = received[:1]
         # the same memory needs no comparison, for which the processor would wait
-        if points.is_set_to(part) or torch.equal(points, part):
+        if points.is_set_to(received) or torch.equal(points, received):
             return True
     return False
 
@@ -420,6 +433,6 @@ def data_oracle(
     pair_secrets: PairSecrets | None = None,
 ) -> Oracle[DataAnswerer]:
     """Returns the oracle of a run; arguments as of `DataAnswerer`, with the privacy settings."""
-    queries = QueryBuilder(privacy, population.part.all_sizes)
+    queries = QueryBuilder(privacy, population.shard.all_sizes)
     answerer = DataAnswerer(population, sums, queries, ledger, randomness, sum_clients, max_clients, pair_secrets)
     return Oracle(queries, answerer, population.params)

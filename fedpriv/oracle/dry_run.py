@@ -1,4 +1,4 @@
-"""What a strategy asks, noted without data: the epsilon of any strategy is known before data are read."""
+"""Records the queries of a strategy without data, so that the epsilon of any strategy is known before data are read."""
 
 from __future__ import annotations
 
@@ -17,33 +17,34 @@ from fedpriv.privacy.settings import Privacy
 
 
 class RecordingAnswerer:
-    """Notes what would be released, and leaves the answers to another answerer.
+    """Records what would be released, and lets another answerer answer.
 
-    In a real run a strategy may ask other queries if they depend on the answers; the accountant then refuses what
-    would pass the limit.
+    If a strategy's queries depend on answers, a real run may ask others than were recorded; the accountant then refuses
+    what would pass the budget.
 
     Args:
         queries: Builds the queries.
-        answers: Gives the answers.
+        answers: Answers the queries.
 
     Attributes:
         records: What would be released, in order.
         evaluations: Expected number of per-example gradients in each round; the true number is as secret as batches.
-        names: Names of the queries that were asked.
-        queries: Those of each round.
+        names: Names of all queries.
+        queries: The queries of each round, by round.
     """
 
-    one_answer_for_all = False
+    is_aggregate = False
 
     def __init__(self, queries: QueryBuilder, answers: Answerer) -> None:
         self.records: list[Record] = []
         self.evaluations: list[float] = []
         self.names: set[str] = set()
         self.queries: dict[int, list[Query]] = {}
-        self._builder, self._answers = queries, answers
+        self._builder = queries
+        self._answers = answers
 
     def begin_round(self, context: RoundContext) -> tuple[RoundContext, Tensor | None]:
-        """See `Answerer`; one client stands for those that will be drawn in secret."""
+        """See `Answerer`; one client stands for all that a real run draws in secret."""
         self.evaluations += [0.0] * (context.round + 1 - len(self.evaluations))
         if self._builder.privacy.samples_clients_before_compute:
             drawn = torch.arange(1)
@@ -86,9 +87,9 @@ class RecordingAnswerer:
 
     def _note(self, query: Query, context: RoundContext) -> None:
         self.queries.setdefault(context.round, []).append(query)
-        self._list(query, context)
+        self._add_to_plan(query, context)
 
-    def _list(self, query: Query, context: RoundContext) -> None:
+    def _add_to_plan(self, query: Query, context: RoundContext) -> None:
         self.names.add(query.name)
         sizes = self._builder.sizes[context.cohort]
         examples = float(self._builder.expected_batch_size(query.sampling, sizes).sum())
@@ -98,7 +99,9 @@ class RecordingAnswerer:
             self.records.append(self._record(query, context))
 
     def _record(self, query: Query, context: RoundContext) -> Record:
-        privacy, scheme, answer = self._builder.privacy, self._builder.scheme, context.answer(query)
+        privacy = self._builder.privacy
+        scheme = self._builder.scheme
+        answer = context.answer(query)
         if not privacy.private:
             return scheme.unprotected(answer)
         factors = [1.0] * len(context.clients)
@@ -107,20 +110,20 @@ class RecordingAnswerer:
         return scheme.price(answer, factors).record
 
     def repeat(self, period: int, rounds: int, cohort_of: Callable[[int], Sequence[int]]) -> None:
-        """List what further rounds would release, if they ask what the first ones did, again and again.
+        """Adds what the remaining rounds would release, if they repeat the queries of the first `period` rounds.
 
         Args:
-            period: Number of rounds that have been asked.
+            period: Number of rounds whose queries are recorded.
             rounds: Number of rounds of the whole run.
-            cohort_of: Who takes part in a round, sorted.
+            cohort_of: Returns the sorted numbers of the clients that take part in a round.
         """
-        known: dict[tuple[int, tuple[int, ...]], tuple[list[Record], float]] = {}
+        plans: dict[tuple[int, tuple[int, ...]], tuple[list[Record], float]] = {}
         privacy = self._builder.privacy
         for round_index in range(period, rounds):
             cohort = cohort_of(round_index)
             key = round_index % period, tuple(cohort)
-            if key in known:
-                records, evaluations = known[key]
+            if key in plans:
+                records, evaluations = plans[key]
                 self.records += [replace(record, round=round_index) for record in records]
                 self.evaluations.append(evaluations)
                 continue
@@ -128,20 +131,21 @@ class RecordingAnswerer:
             numbers = torch.as_tensor(cohort, dtype=torch.long)
             context, _ = self.begin_round(RoundContext.of(round_index, numbers, self._builder.n_clients))
             for index, query in enumerate(self.queries.get(round_index % period, ())):
-                self._list(query, replace(context, index=index))
+                self._add_to_plan(query, replace(context, index=index))
+            # only then does a round's price not depend on its index
             if privacy.schedule == Uniform() and privacy.over_time is None:
-                known[key] = self.records[first:], self.evaluations[round_index]
+                plans[key] = self.records[first:], self.evaluations[round_index]
 
 
 def recording_oracle(
     privacy: Privacy, sizes: Sequence[int], answers: Answerer | None = None
 ) -> Oracle[RecordingAnswerer]:
-    """Returns an oracle without data, whose answerer notes the queries that it is asked.
+    """Returns an oracle without data, whose answerer records the queries.
 
     Args:
         privacy: The privacy settings, with a noise multiplier where they are private.
         sizes: Public number of examples of each client.
-        answers: Gives the answers; zeros by default.
+        answers: Answers the queries; zeros by default.
     """
     queries = QueryBuilder(privacy, sizes)
     return Oracle(queries, RecordingAnswerer(queries, answers or ZeroAnswerer()), torch.empty(0))

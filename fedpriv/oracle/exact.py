@@ -21,7 +21,7 @@ from fedpriv.oracle.constraints import tables
 
 
 class ProblemValues:
-    """All clients' objectives and constraints.
+    """Computes all clients' objectives and constraints.
 
     A client with fewer constraints than others has zeros in the rest of its row.
 
@@ -30,51 +30,58 @@ class ProblemValues:
 
     Attributes:
         equality: Which values must be zero, `[n, width]` boolean.
-        width: Number of constraint values of the client that has most.
+        width: Largest number of constraint values of a client.
     """
 
     def __init__(self, population: Population) -> None:
-        self.equality, self._owners = population.equality, population.part.n_objectives
-        self.width, found = self.equality.shape[1], tables(population)
-        alike: dict[tuple[int, int, bool], list[int]] = {}
-        for row, (problem, table) in enumerate(zip(population.problems, found, strict=True)):
-            # clients with the same problem and number of examples are one block; a user's function takes them in turn
-            key = (id(problem), row if table is None else len(table.weights), table is None)
-            alike.setdefault(key, []).append(row)
-        self._blocks = [_block(population, rows, [found[row] for row in rows]) for rows in alike.values()]
+        self.equality = population.equality
+        self.width = self.equality.shape[1]
+        self._n_objectives = population.shard.n_objectives
+        loss_tables = tables(population)
+        # clients with the same problem and number of examples are one block; a user's function has a block per client
+        row_groups: dict[tuple[int, int, bool], list[int]] = {}
+        for row, (problem, table) in enumerate(zip(population.problems, loss_tables, strict=True)):
+            if table is None:
+                key = id(problem), row, True
+            else:
+                key = id(problem), len(table.weights), False
+            row_groups.setdefault(key, []).append(row)
+        self._blocks = [_block(population, rows, [loss_tables[row] for row in rows]) for rows in row_groups.values()]
 
     def __call__(self, params: Tensor) -> tuple[Tensor, Tensor]:
-        """Objective and constraints of each row: `[n, dim] -> [n], [n, width]`, differentiable row by row.
+        """Returns the objective and constraints of each row: `[n, dim] -> [n], [n, width]`, differentiable row by row.
 
         The objectives add up to the mean of the clients' objectives.
         """
-        objective, constraints = [params.new_zeros(0)], [params.new_zeros(0, self.width)]
+        objective = [params.new_zeros(0)]
+        constraints = [params.new_zeros(0, self.width)]
         order: list[int] = []
         for block in self._blocks:
-            found, values = block(params[block.rows])
-            objective.append(found)
+            block_objective, values = block(params[block.rows])
+            objective.append(block_objective)
             constraints.append(nn.functional.pad(values, (0, self.width - values.shape[1])))
             order += block.rows
         if order == list(range(len(params))):
-            return torch.cat(objective) / self._owners, torch.cat(constraints)
-        back = torch.tensor(order).argsort().to(params.device)
-        return torch.cat(objective)[back] / self._owners, torch.cat(constraints)[back]
+            return torch.cat(objective) / self._n_objectives, torch.cat(constraints)
+        inverse = torch.tensor(order).argsort().to(params.device)
+        return torch.cat(objective)[inverse] / self._n_objectives, torch.cat(constraints)[inverse]
 
 
-def _block(population: Population, rows: list[int], found: list[LossTable | None]) -> _SumBlock | _FunctionBlock:
-    functional, like = Functional(population.model, population.loss), population.params
-    known = [table for table in found if table is not None]
-    if not known:
+def _block(population: Population, rows: list[int], tables: list[LossTable | None]) -> _SumBlock | _FunctionBlock:
+    functional = Functional(population.model, population.loss)
+    like = population.params
+    sums = [table for table in tables if table is not None]
+    if not sums:
         return _FunctionBlock(functional, rows, population.problems[rows[0]], *population.examples_of(rows[0]))
     examples = [population.examples_of(row) for row in rows]
     return _SumBlock(
         functional,
         rows,
-        *each(lambda *parts: torch.stack(parts), *examples),
-        torch.stack([table.objective for table in known]).to(like),
-        torch.stack([table.weights for table in known]).to(like),
-        known[0].matrix.to(like),
-        known[0].offset.to(like),
+        *each(lambda *tensors: torch.stack(tensors), *examples),
+        torch.stack([table.objective for table in sums]).to(like),
+        torch.stack([table.weights for table in sums]).to(like),
+        sums[0].matrix.to(like),
+        sums[0].offset.to(like),
         LinearBackend.supports(functional.model),
     )
 
@@ -99,7 +106,7 @@ class _SumBlock:
         return (self.objective * losses).sum(1), statistics @ self.matrix.T - self.offset
 
     def _losses(self, names: dict[str, Tensor]) -> Tensor:
-        """Of each example, `[g, m]`."""
+        """Returns the loss of each example, `[g, m]`."""
         outputs = self._outputs(names)
         if not isinstance(outputs, Tensor):
             return vmap(self.functional.batch_losses)(names, self.inputs, self.targets)
@@ -115,16 +122,16 @@ class _SumBlock:
             return outputs
         if len(self.rows) == 1:
             single = {name: value[0] for name, value in names.items()}
-            found = self.functional.outputs(single, each(lambda rows: rows[0], self.inputs))
-            if isinstance(found, Tensor):
-                return found.unsqueeze(0)
-            return found
+            outputs = self.functional.outputs(single, each(lambda rows: rows[0], self.inputs))
+            if isinstance(outputs, Tensor):
+                return outputs.unsqueeze(0)
+            return outputs
         return vmap(self.functional.outputs)(names, self.inputs)
 
 
 @dataclass(frozen=True)
 class _FunctionBlock:
-    """One client with functions of its user's own."""
+    """One client whose objective and constraints are functions that the user wrote."""
 
     functional: Functional
     rows: list[int]
@@ -134,7 +141,9 @@ class _FunctionBlock:
 
     def __call__(self, params: Tensor) -> tuple[Tensor, Tensor]:
         model = BoundModel(self.functional, params[0])
-        problem, x, y = self.problem, self.inputs, self.targets
+        problem = self.problem
+        x = self.inputs
+        y = self.targets
         if problem.objective is None:
             objective = params.new_zeros(1)
         else:
@@ -151,9 +160,9 @@ class BoundModel:
     params: Tensor
 
     def __call__(self, inputs: Nested) -> Any:  # noqa: ANN401 - whatever a model gives
-        """Outputs of the batch."""
+        """Returns the outputs of the batch."""
         return self.functional.outputs(self.functional.unflatten(self.params), inputs)
 
     def losses(self, inputs: Nested, targets: Nested) -> Tensor:
-        """Loss of each example."""
+        """Returns the loss of each example."""
         return self.functional.batch_losses(self.functional.unflatten(self.params), inputs, targets)

@@ -1,8 +1,7 @@
 """The oracle of a strategy: it builds queries, and an answerer answers them.
 
 Answerers are interchangeable: `DataAnswerer` (data_answerer.py) answers from data with noise and a ledger; zeros,
-random numbers and unit impulses (synthetic.py) stand in for data; `RecordingAnswerer` (dry_run.py) notes what is
-asked.
+random numbers and unit impulses (synthetic.py) replace data; `RecordingAnswerer` (dry_run.py) records the queries.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from fedpriv.privacy.settings import Privacy
 
 @dataclass(frozen=True)
 class RoundContext:
-    """Who takes part in a round, and how far it is.
+    """The participants of a round, and how many of its queries have been answered.
 
     Attributes:
         round: The round, from 0.
         cohort: Numbers of the participants, in all processes, sorted, `[m]`.
         clients: The same numbers.
-        positions: Where in `cohort` those are whose rows queries have, `[k]`: the participants in this process, or
-            those of them who were drawn in secret.
+        positions: Positions in `cohort` of the clients that the rows of queries belong to, `[k]`: the participants in
+            this process or, if some were drawn in secret, the drawn ones.
         received: What the participants in this process received, `[k, dim]`; None if unknown.
         index: Number of answers of the round so far.
     """
@@ -61,52 +60,55 @@ class RoundContext:
         return self.cohort[self.positions]
 
     def answer(self, query: Query, excluded: frozenset[int] = frozenset()) -> Answer:
-        """Returns which answer of the run the next one is, for its price and its noise."""
-        clip, share = query.clip, query.budget_share
+        """Returns the identity of the next answer: its round, its index and its clients fix its price and noise."""
+        clip = query.clip
+        share = query.budget_share
         return Answer(self.round, self.index, query.name, self.clients, clip, share, excluded)
 
 
 class Answerer(Protocol):
-    """Answers queries. Row i of a tensor belongs to the i-th of `context.positions`."""
+    """Answers the queries of a strategy. Row i of a tensor belongs to the i-th of `context.positions`."""
 
     @property
-    def one_answer_for_all(self) -> bool:
-        """Whether all participants get the same row."""
+    def is_aggregate(self) -> bool:
+        """True if only a sum over all participants is released, so that all of them get the same row."""
         ...
 
     def begin_round(self, context: RoundContext) -> tuple[RoundContext, Tensor | None]:
-        """Returns the context with the participants of this process, and where among them those are who were drawn.
+        """Starts a round.
 
-        These are None where nobody was drawn in secret before anything is computed; see `Oracle.begin_round`.
+        Returns:
+            The context, with the positions of this process's participants, and the positions among these of the
+            clients drawn in secret, `[j]`; None if no secret draw precedes the computation. See `Oracle.begin_round`.
         """
         ...
 
     def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
-        """Gradients, or differences of gradients at `params` and `anchor`: `[k, dim] -> [k, dim]`."""
+        """Returns gradients, or differences of gradients at `params` and `anchor`: `[k, dim] -> [k, dim]`."""
         ...
 
     def constraint_values(self, query: Query, context: RoundContext, params: Tensor) -> Tensor:
-        """Values of the constraints: `[k, dim] -> [k, c]`."""
+        """Returns the values of the constraints: `[k, dim] -> [k, c]`."""
         ...
 
     def exact(self, query: Query, context: RoundContext, params: Tensor) -> tuple[Tensor, Tensor]:
-        """Objectives and values of the constraints: `[k, dim] -> [k], [k, c]`."""
+        """Returns objectives and values of the constraints: `[k, dim] -> [k], [k, c]`."""
         ...
 
     def message(self, query: Query, context: RoundContext, message: Tensor) -> Tensor:
-        """Messages as they leave the clients: `[k, dim] -> [k, dim]`."""
+        """Returns messages as they leave the clients, clipped and noised: `[k, dim] -> [k, dim]`."""
         ...
 
     def equality(self, context: RoundContext) -> Tensor:
-        """Which constraint values must be zero, `[k, c]` boolean."""
+        """Returns which constraint values must be zero, `[k, c]` boolean; the others must not be positive."""
         ...
 
     def common_bound(self, bound: float | None) -> float | None:
-        """The bound of a difference of gradients: the largest of all processes; None for the default."""
+        """Returns the clip bound of a difference of gradients: the largest of all processes; None for the default."""
         ...
 
     def noise_variances(self, context: RoundContext) -> tuple[Sequence[float], Sequence[float]]:
-        """Of the newest gradient: the variance of the noise in each row, and each row's part in that of the mean."""
+        """Returns, for the newest gradient, the noise variance of each row and each row's share in that of the mean."""
         ...
 
 
@@ -137,18 +139,18 @@ class Oracle(Generic[A_co]):
         self.begin_round(0, torch.arange(self.n_clients))
 
     def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> Tensor | None:
-        """Start a round: rows of queries now belong to the clients of `cohort` that are in this process.
+        """Starts a round: rows of queries now belong to the clients of `cohort` that are in this process.
 
         Args:
             round_index: The round, from 0.
             cohort: Numbers of the clients that take part, in all processes, sorted; records and prices are those of
                 all.
-            received: What those in this process received, `[k, dim]`.
+            received: What the participants in this process received, `[k, dim]`.
 
         Returns:
-            Where some clients were drawn in secret to send a message: those in this process, as positions among its
-            participants, `[j]`. Rows of queries and messages are then theirs. None: rows are those of all its
-            participants.
+            If some clients were drawn in secret to send a message, the positions of the drawn ones among this process's
+            participants, `[j]`: rows of queries and messages are then theirs. None if rows are those of all
+            participants in this process.
 
         Raises:
             ConfigError: the cohort is not sorted, or a client is in it twice.
@@ -158,9 +160,9 @@ class Oracle(Generic[A_co]):
         return drawn
 
     @property
-    def alike(self) -> bool:
-        """Whether an answer is one for all participants."""
-        return self.answerer.one_answer_for_all
+    def is_aggregate(self) -> bool:
+        """True if the oracle releases one sum over all participants instead of one row for each client."""
+        return self.answerer.is_aggregate
 
     @property
     def weights(self) -> Tensor:
@@ -180,19 +182,21 @@ class Oracle(Generic[A_co]):
             ConfigError: messages are noised, not gradients.
         """
         self._check_gradients_are_noised()
-        of_rows, _ = self.answerer.noise_variances(self._context)
-        return self._like.new_tensor(of_rows).unsqueeze(1)
+        row_variances, _ = self.answerer.noise_variances(self._context)
+        return self._like.new_tensor(row_variances).unsqueeze(1)
 
     @property
     def noise_in_mean(self) -> Tensor:
-        """Each row's part in the noise of the mean of all rows, `[k, 1]` (public): their mean is its variance.
+        """Share of each row in the noise variance of the mean of all rows, `[k, 1]` (public).
+
+        The mean of these shares is the variance of the noise in the mean.
 
         Raises:
             ConfigError: messages are noised, not gradients.
         """
         self._check_gradients_are_noised()
-        _, in_mean = self.answerer.noise_variances(self._context)
-        return self._like.new_tensor(in_mean).unsqueeze(1)
+        _, variance_shares = self.answerer.noise_variances(self._context)
+        return self._like.new_tensor(variance_shares).unsqueeze(1)
 
     def _check_gradients_are_noised(self) -> None:
         if self.privacy.private and self.privacy.at == "message":
@@ -200,19 +204,19 @@ class Oracle(Generic[A_co]):
             raise ConfigError("strategy.optimizer", "noise_floor", fix)
 
     def gradient(self, params: Tensor) -> Tensor:
-        """Gradient of each client's objective, on a fresh batch: `[k, dim] -> [k, dim]`."""
+        """Returns the gradient of each client's objective, on a fresh batch: `[k, dim] -> [k, dim]`."""
         return self._gradients(self.queries.gradient(), params)
 
     def client_gradient(self, params: Tensor) -> Tensor:
-        """Gradient of each client's own mean loss, on a fresh batch: `[k, dim] -> [k, dim]`."""
+        """Returns the gradient of each client's unweighted mean loss, on a fresh batch: `[k, dim] -> [k, dim]`."""
         return self._gradients(self.queries.client_gradient(), params)
 
     def full_gradient(self, params: Tensor) -> Tensor:
-        """Gradient of each client's objective on all its examples: `[k, dim] -> [k, dim]`."""
+        """Returns the gradient of each client's objective on all its examples: `[k, dim] -> [k, dim]`."""
         return self._gradients(self.queries.full_gradient(), params)
 
     def gradient_difference(self, params: Tensor, anchor: Tensor, bound: float | None = None) -> Tensor:
-        """Difference of the gradients at two points, on a fresh batch: `[k, dim] -> [k, dim]`.
+        """Returns the difference of the gradients at two points, on a fresh batch: `[k, dim] -> [k, dim]`.
 
         Args:
             params: First point, `[k, dim]`.
@@ -224,7 +228,7 @@ class Oracle(Generic[A_co]):
         return self._gradients(query, params, anchor)
 
     def lagrangian_gradient(self, params: Tensor, multipliers: Tensor) -> Tensor:
-        """Gradient of each client's `f_i + <multipliers_i, c_i>`: `[n, dim], [n, c] -> [n, dim]`.
+        """Returns the gradient of each client's `f_i + <multipliers_i, c_i>`: `[n, dim], [n, c] -> [n, dim]`.
 
         Each example's gradient is clipped after it is multiplied by the coefficients of objective and constraints.
 
@@ -240,7 +244,7 @@ class Oracle(Generic[A_co]):
         return answer
 
     def statistic(self, params: Tensor, name: str) -> Tensor:
-        """Statistic of each client at its row; for `"constraints"` its constraint values, `[n, dim] -> [n, c]`.
+        """Returns a statistic of each client at its row; `"constraints"`: its constraint values, `[n, dim] -> [n, c]`.
 
         Each example contributes its loss, clipped to `[0, bound]` and centred, times public coefficients: a vector of
         norm at most 1, before the row is multiplied by a public factor.
@@ -256,10 +260,10 @@ class Oracle(Generic[A_co]):
         return values
 
     def exact(self, params: Tensor) -> tuple[Tensor, Tensor]:
-        """Each client's share of the objective and its constraint values, without noise: `[n, dim] -> [n], [n, c]`.
+        """Returns each client's share of the objective and its constraint values: `[n, dim] -> [n], [n, c]`.
 
-        They are differentiable, so that clients can solve subproblems. The first answer of a round is recorded as not
-        private; further ones are not recorded, since epsilon is infinite already.
+        They are without noise, and differentiable, so that clients can solve subproblems. The first answer of a round
+        is recorded as not private; further ones are not recorded, since epsilon is infinite already.
 
         Raises:
             ConfigError: the run is private.
@@ -273,7 +277,7 @@ class Oracle(Generic[A_co]):
         return values
 
     def release_message(self, message: Tensor) -> Tensor:
-        """With `at: message`, clip, noise and record messages `[k, dim]`; else return them unchanged.
+        """Returns messages `[k, dim]` clipped, noised and recorded with `at: message`; otherwise unchanged.
 
         Raises:
             BudgetExhausted: the release would pass the target epsilon.

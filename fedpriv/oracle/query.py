@@ -1,6 +1,6 @@
 """The queries that a strategy may ask: how each is clipped and sampled, and what is public about its answer.
 
-The plan of a run and the run itself build their queries here, so that what is planned is what is asked.
+The plan of a run and the run itself build their queries here, so that a run asks what was planned.
 """
 
 from __future__ import annotations
@@ -41,53 +41,65 @@ class Query:
 
 
 class QueryBuilder:
-    """Builds the queries of a run.
+    """Builds the queries of a run, clipped and sampled as its privacy settings say.
 
     Args:
         privacy: The privacy settings.
         sizes: Public number of examples of each client.
 
     Attributes:
+        privacy: The privacy settings.
+        n_clients: Number of clients.
         scheme: How answers are priced and released.
+        sizes: Public number of examples of each client, `[n_clients]` in float64.
     """
 
     def __init__(self, privacy: Privacy, sizes: Sequence[int] | Sequence[float]) -> None:
-        self.privacy, self.n_clients = privacy, len(sizes)
+        self.privacy = privacy
+        self.n_clients = len(sizes)
         self.scheme: ReleaseScheme = release_scheme(privacy, sizes)
         self.sizes = torch.as_tensor(sizes, dtype=torch.double)
         self._mean_size = self.sizes.mean()
 
     def gradient(self) -> Query:
-        """Gradient of each client's objective."""
+        """Returns the query for the gradient of each client's objective."""
         return self._query("gradient")
 
     def client_gradient(self) -> Query:
-        """Gradient of each client's own mean loss."""
+        """Returns the query for the gradient of each client's unweighted mean loss."""
         return replace(self._query("client_gradient"), is_weighted=False)
 
     def full_gradient(self) -> Query:
-        """Gradient of each client's objective on all its examples."""
+        """Returns the query for the gradient of each client's objective on all its examples."""
         return self._query("full_gradient")
 
     def gradient_difference(self, bound: float | None) -> Query:
-        """Difference of gradients at two points, clipped to `bound`, by default and at most to twice a gradient's."""
-        query, widest = self._query("gradient_difference"), 2 * self.privacy.clip.bound
-        clip = replace(query.clip, bound=widest if bound is None else min(bound, widest))
+        """Returns the query for the difference of gradients at two points.
+
+        Args:
+            bound: Norm to which a difference is clipped; by default, and at most, twice the clip bound of a gradient.
+        """
+        query = self._query("gradient_difference")
+        # two clipped gradients differ by no more
+        widest = 2 * self.privacy.clip.bound
+        if bound is None:
+            bound = widest
+        clip = replace(query.clip, bound=min(bound, widest))
         return replace(query, clip=clip, gradients_per_example=2)
 
     def lagrangian_gradient(self, multipliers: Tensor) -> Query:
-        """Gradient of each client's `f_i + <multipliers_i, c_i>`."""
+        """Returns the query for the gradient of each client's `f_i + <multipliers_i, c_i>`."""
         return replace(self._query("lagrangian_gradient"), is_weighted=False, multipliers=multipliers)
 
     def constraint_values(self) -> Query:
-        """Values of each client's constraints, for which each example contributes a vector of norm at most 1."""
+        """Returns the query for constraint values, to which each example contributes a vector of norm at most 1."""
         norm = self.privacy.clip.norm
         share = self.privacy.statistics.relative_share(norm)
         query = self._query("statistic:constraints")
         return replace(query, clip=Clip(1.0, norm), budget_share=share, gradients_per_example=0)
 
     def exact(self) -> Query:
-        """Objective and constraints of each client without noise.
+        """Returns the query for the objective and constraints of each client without noise.
 
         Raises:
             ConfigError: the run is private.
@@ -98,22 +110,22 @@ class QueryBuilder:
         return self._query("exact")
 
     def message(self) -> Query:
-        """A client's message, which uses all its examples."""
+        """Returns the query for a client's message, which depends on all its examples."""
         return replace(self._query("message"), gradients_per_example=0)
 
     def _query(self, name: str) -> Query:
         return Query(name, self.privacy.clip, self.scheme.sampling_of(name))
 
     def is_released(self, query: Query) -> bool:
-        """Whether the answer leaves its client: where messages are noised, nothing else does."""
+        """Returns whether the answer leaves its client: with `at: message` only messages do."""
         return query.name == "message" or self.privacy.boundary != "message"
 
     def weights(self, clients: Tensor) -> Tensor:
-        """Weight of each of these clients, `n m_i / sum(m)` over all n clients, `[k]`."""
+        """Returns the weight of each of these clients, `n m_i / sum(m)` over all n clients, `[k]`."""
         return self.sizes[clients] / self._mean_size
 
     def factors(self, query: Query, clients: Tensor) -> list[float]:
-        """Public factor of each of these clients' rows, from a sum over the batch to the answer."""
+        """Returns the public factor of each of these clients' rows, from a sum over the batch to the answer."""
         sizes = self.sizes[clients]
         if query.is_weighted:
             weights = self.weights(clients)
@@ -122,7 +134,7 @@ class QueryBuilder:
         return (weights / self.expected_batch_size(query.sampling, sizes)).tolist()
 
     def expected_batch_size(self, sampling: Sampling, sizes: Tensor) -> Tensor:
-        """Expected examples of the batches of clients with so many examples, `[k] -> [k]`."""
+        """Returns the expected batch size of clients with `sizes` examples, `[k] -> [k]`."""
         if isinstance(sampling, Poisson):
             return sizes * sampling.rate
         if isinstance(sampling, Cyclic):

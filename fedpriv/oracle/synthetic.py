@@ -23,7 +23,7 @@ class ZeroAnswerer:
         n_constraints: Number of constraint values of a client, which all count as inequalities.
     """
 
-    one_answer_for_all = False
+    is_aggregate = False
 
     def __init__(self, n_constraints: int = 1) -> None:
         self._n_constraints = n_constraints

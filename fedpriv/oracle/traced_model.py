@@ -1,4 +1,4 @@
-"""A copy of a model whose layers tell what they take and give, for `trial`."""
+"""A copy of a model that records the inputs and outputs of every layer, for `validation`."""
 
 from __future__ import annotations
 
@@ -19,67 +19,78 @@ from fedpriv.oracle.backends.functional import Functional
 from fedpriv.randomness.streams import torch_generators
 
 Event = tuple[str, list[Tensor]]
-"""What a layer took or gave: the path of the layer that computed it, and the tensors."""
+"""Inputs or outputs of a layer: the path of the layer that computed them, and the tensors."""
 
 
 class TracedModel:
-    """A copy of the model at one row of parameters, which makes the same random draws whenever it is called."""
+    """A copy of the model at one row of parameters, which draws the same random numbers in every call.
+
+    Args:
+        population: The clients, with their model and loss.
+        row: Parameters, `[dim]`.
+    """
 
     def __init__(self, population: Population, row: Tensor) -> None:
-        self.model, self._row = copy.deepcopy(population.model), row
+        self.model = copy.deepcopy(population.model)
+        self._row = row
         self.functional = Functional(self.model, population.loss)
         self._events: list[Event] = []
         self._running: list[str] = []
         self._paths = {layer: path for path, layer in self.model.named_modules()}
-        me = weakref.proxy(self)  # or the copy, which may be large, would live until garbage is collected
+        # a strong reference would keep the copy, which may be large, until garbage is collected
+        proxy = weakref.proxy(self)
         for layer in self._paths:
-            layer.register_forward_pre_hook(lambda layer, inputs: me._enter(layer, inputs))  # noqa: SLF001 - its own
-            layer.register_forward_hook(lambda layer, inputs, outputs: me._leave(layer, inputs, outputs))  # noqa: SLF001
+            layer.register_forward_pre_hook(lambda layer, inputs: proxy._enter(layer, inputs))  # noqa: SLF001 - its own
+            layer.register_forward_hook(lambda layer, inputs, outputs: proxy._leave(layer, inputs, outputs))  # noqa: SLF001
 
     def outputs(self, x: Nested) -> Any:  # noqa: ANN401 - whatever a model gives
-        """Outputs of a batch, `[b, ...]`."""
+        """Returns the outputs of a batch, `[b, ...]`."""
         with torch.no_grad():
             return self._outputs(self._row, x)
 
     def events(self, x: Nested) -> list[Event]:
-        """What every layer takes and gives, in order; the outputs last."""
+        """Returns the inputs and outputs of every layer, in order of computation; the model's outputs come last."""
         outputs = self.outputs(x)
         return [*self._events, ("", _tensors(outputs))]
 
     def gradient(self, x: Nested, y: Nested) -> Tensor:
-        """Gradient of the loss of the batch's first example, `[dim]`; alone where outputs are not one tensor."""
+        """Returns the gradient of the loss of the batch's first example, `[dim]`.
+
+        If the outputs are not one tensor, they cannot be sliced: the first example is then computed alone.
+        """
         row = self._row.detach().clone().requires_grad_()
         outputs = self._outputs(row, x)
         if isinstance(outputs, Tensor):
             outputs = outputs[:1]
         else:
-            outputs = self._outputs(row, at(x, [0]))
-        loss = number(self.functional.loss, outputs, at(y, [0]))
+            outputs = self._outputs(row, select_examples(x, [0]))
+        loss = example_loss(self.functional.loss, outputs, select_examples(y, [0]))
         if not loss.requires_grad:
             fix = "no trainable parameter has a part in its loss; set requires_grad of those that have"
             raise ConfigError("model", type(self.model).__name__, fix)
         return torch.autograd.grad(loss, row)[0]
 
     def frozen(self) -> dict[str, Tensor]:
-        """Frozen parameters of this copy."""
+        """Returns the frozen parameters of this copy, by name."""
         return {name: p for name, p in self.model.named_parameters() if not p.requires_grad}
 
     def put_examples_first(self) -> bool:
-        """Let recurrent and attention layers take examples in the first dimension; False if all do."""
+        """Sets `batch_first` in recurrent and attention layers; returns False if all had it set."""
         layers = [vars(layer) for layer in self.model.modules() if vars(layer).get("batch_first") is False]
         for settings in layers:
             settings["batch_first"] = True
         return bool(layers)
 
     def draws(self, x: Nested) -> bool:
-        """Whether the model draws random numbers from torch."""
+        """Returns whether the model draws random numbers from torch."""
         self.outputs(x)
         after = [generator.get_state() for generator in torch_generators(first(x).device)]
         before = [generator.manual_seed(0).get_state() for generator in torch_generators(first(x).device)]
         return any(not torch.equal(a, b) for a, b in zip(after, before, strict=True))
 
     def _outputs(self, row: Tensor, x: Nested) -> Any:  # noqa: ANN401
-        self._events, self._running = [], []
+        self._events = []
+        self._running = []
         start_draws_anew(first(x).device)
         outputs = self.functional.outputs(self.functional.unflatten(row), x)
         if isinstance(outputs, Tensor) and outputs.shape[:1] != first(x).shape[:1]:
@@ -98,13 +109,13 @@ class TracedModel:
         self._events.append((self._running.pop(), _tensors(outputs)))
 
 
-def at(tree: T, rows: Sequence[int]) -> T:
-    """Some examples of a batch."""
+def select_examples(tree: T, rows: Sequence[int]) -> T:
+    """Returns some examples of a batch."""
     return each(lambda values: values[list(rows)], tree)
 
 
-def number(loss: Loss, outputs: Any, targets: Nested) -> Tensor:  # noqa: ANN401
-    """Loss of one example."""
+def example_loss(loss: Loss, outputs: Any, targets: Nested) -> Tensor:  # noqa: ANN401
+    """Returns the loss of one example as a scalar; refuses a loss that gives anything else."""
     value = cast("object", loss(outputs, targets))
     if not isinstance(value, Tensor):
         fix = f"gives a {type(value).__name__} for one example; return a tensor with one number"
@@ -120,11 +131,11 @@ def _tensors(values: object) -> list[Tensor]:
 
 
 def start_draws_anew(device: torch.device) -> None:
-    """Let the next trial make the random draws of the last one."""
+    """Resets torch's generators, so that the next call of the model repeats the random draws of the last one."""
     for generator in torch_generators(device):
         generator.manual_seed(0)
 
 
 def name_of(function: Loss) -> str:
-    """A loss in error messages."""
+    """Returns the name of a loss for error messages."""
     return getattr(function, "__name__", type(function).__name__)

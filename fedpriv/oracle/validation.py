@@ -1,8 +1,8 @@
-"""Test, before a run, that model and loss treat each example independently of the others.
+"""Tests, before a run, that model and loss treat each example independently of the others.
 
-Clipping bounds an example's influence only if no other example's output, loss or gradient depends on it. A few made-up
-examples are computed alone, among others, among yet others, and once more after them; a layer that gives different
-results is refused by name. This finds mistakes, but proves nothing for other examples.
+Clipping bounds an example's influence only if no other example's output, loss or gradient depends on it. A few
+synthetic examples are computed alone, in one batch, in another batch, and in the first batch again; a layer whose
+results differ is refused by name. This finds mistakes, but proves nothing for other examples.
 """
 
 from __future__ import annotations
@@ -19,25 +19,28 @@ from fedpriv.clients.population import Population
 from fedpriv.data.nested import Nested, arguments, each, first, leaves
 from fedpriv.errors import ConfigError, DataError, FedprivError, cut, in_short
 from fedpriv.oracle.backends.functional import is_finite
-from fedpriv.oracle.traced_model import Event, TracedModel, at, name_of, number, start_draws_anew
+from fedpriv.oracle.traced_model import Event, TracedModel, example_loss, name_of, select_examples, start_draws_anew
 from fedpriv.randomness.streams import torch_generators
 
 Point = tuple[Tensor, Nested, Nested]
 """Parameters `[dim]`, inputs and targets."""
-_SAME = 1e-4  # relative difference of one kernel on inputs of one shape
-_ROUNDED = 1e-2  # of two kernels: one for a batch, one for a batch of one
-_REDUCED = 1e-3  # of a batch's loss and the mean of single ones
-_ONE, _OTHER = [0, 1, 2], [0, 3, 4]  # two batches that share their first example
+# largest relative differences that rounding explains
+_SAME_KERNEL = 1e-4  # of one kernel on inputs of one shape
+_OTHER_KERNEL = 1e-2  # of two kernels: one for a batch, one for a batch of one
+_OTHER_REDUCTION = 1e-3  # of a batch's loss and the mean of single losses
+# indices of two batches that share their first example
+_FIRST_BATCH = [0, 1, 2]
+_SECOND_BATCH = [0, 3, 4]
 _EXAMPLES = 5
-_PASSED_OVER = -100  # what torch's losses ignore
+_IGNORE_INDEX = -100  # label that torch's losses ignore by default
 
 
 def validate_per_example(population: Population) -> list[str]:
-    """Refuse a model or loss that mixes or remembers examples, or a loss that is another one for single examples.
+    """Refuses a model or loss that mixes or remembers examples, or a loss that is another one for single examples.
 
-    The examples are random numbers of the real shapes and types or, where model and loss fail on those, the first real
-    ones. The trial uses a copy of the model. Torch's random draws, as in dropout, are the same in each trial; a model
-    that makes any is in eval mode where batches are compared with single examples.
+    The examples are random numbers of the real shapes and types or, if model and loss fail on those, the first real
+    examples. A copy of the model is used. Torch's random draws, as in dropout, are the same in each trial; a model that
+    draws any is put in eval mode when batches are compared with single examples.
 
     Returns:
         Warnings for the user.
@@ -49,14 +52,14 @@ def validate_per_example(population: Population) -> list[str]:
     if not len(population):  # other processes have the examples
         return []
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        row, x, y = _usable(population)
+        row, x, y = _find_usable_point(population)
         trial = TracedModel(population, row)
-        notes = _changes_in_forward(population.model, at(x, _ONE))
+        notes = _changes_in_forward(population.model, select_examples(x, _FIRST_BATCH))
         _check_memory(trial, TracedModel(population, row), x)
         _check_neighbours(trial, x)
         check_loss_parameters(trial.functional.loss)
-        _check_loss(trial, at(x, _ONE), at(y, _ONE))
-        _check_reads_outputs_only(trial, population, at(x, _ONE), at(y, _ONE))
+        _check_loss(trial, select_examples(x, _FIRST_BATCH), select_examples(y, _FIRST_BATCH))
+        _check_reads_outputs_only(trial, population, select_examples(x, _FIRST_BATCH), select_examples(y, _FIRST_BATCH))
         notes += _check_loss_of_batch(trial, x, y)
         _check_gradients(trial, x, y)
         _check_alone(trial, x, y)
@@ -64,45 +67,46 @@ def validate_per_example(population: Population) -> list[str]:
     return notes
 
 
-def _usable(population: Population) -> Point:
-    """Parameters `[dim]` and examples at which the loss and its gradient are finite, if there are such."""
-    *tries, last = _candidates(population)
-    for row, x, y in tries:
+def _find_usable_point(population: Population) -> Point:
+    """Returns parameters `[dim]` and examples at which the loss and its gradient are finite, or else real examples."""
+    *attempts, last = _candidates(population)
+    for row, x, y in attempts:
         try:
             trial = TracedModel(population, row)
             if all(map(is_finite, (*leaves(trial.outputs(x)), trial.gradient(x, y)))):
                 return row, x, y
-        except Exception:  # whatever a user's model or loss raises for numbers that are made up
+        except Exception:  # whatever a user's model or loss raises for synthetic numbers
             continue
+    # only the real examples are left: without a usable point a run could not train, and the error tells why
+    row, inputs, targets = last
     try:
-        TracedModel(population, last[0]).gradient(*last[1:])
+        TracedModel(population, row).gradient(inputs, targets)
     except FedprivError:
         raise
-    except Exception as error:  # the same for real ones
-        shape, model = _shapes(last[1]), type(population.model).__name__
-        y = first(last[2])
-        if y.dtype != torch.long and _is_computed(population, last[0], last[1], each(Tensor.long, last[2])):
-            told = f"client 0 has targets of type {y.dtype}, such as {cut(str(y[0].tolist()))}"
-            raise DataError(f"{told}, and the loss takes class numbers: give whole ones (.long())") from error
-        fix = f"it and the loss cannot be computed on examples of shape {shape} ({in_short(error)}); change"
-        several = (
-            " (of more than two tensors all but the last are arguments of the model: where one is none, leave it out "
-            "in a collate_fn that returns (inputs, target))"
-        )
-        if isinstance(last[1], tuple) and isinstance(error, TypeError):
-            hint = several
-        else:
-            hint = ""
-        raise ConfigError("model", model, f"{fix} them, or the data{hint}") from error
+    except Exception as error:  # whatever a user's model or loss raises for real examples
+        labels = first(targets)
+        if labels.dtype != torch.long and _is_computed(population, row, inputs, each(Tensor.long, targets)):
+            problem = f"client 0 has targets of type {labels.dtype}, such as {cut(str(labels[0].tolist()))}"
+            raise DataError(f"{problem}, and the loss takes class numbers: give whole ones (.long())") from error
+        hint = ""
+        if isinstance(inputs, tuple) and isinstance(error, TypeError):
+            hint = (
+                " (of more than two tensors all but the last are arguments of the model: where one is none, leave it "
+                "out in a collate_fn that returns (inputs, target))"
+            )
+        problem = f"it and the loss cannot be computed on examples of shape {_shapes(inputs)} ({in_short(error)})"
+        fix = f"{problem}; change them, or the data{hint}"
+        raise ConfigError("model", type(population.model).__name__, fix) from error
     return last
 
 
 def _shapes(x: Nested) -> str:
-    found = [str(tuple(values.shape[1:])) for values in leaves(x)]
-    return ", ".join(found)
+    """Returns the shapes of an example's tensors, for errors."""
+    return ", ".join(str(tuple(values.shape[1:])) for values in leaves(x))
 
 
 def _is_computed(population: Population, row: Tensor, x: Nested, y: Nested) -> bool:
+    """Returns whether the loss and its gradient can be computed on these examples."""
     try:
         TracedModel(population, row).gradient(x, y)
     except Exception:  # whatever a user's model or loss raises
@@ -111,120 +115,154 @@ def _is_computed(population: Population, row: Tensor, x: Nested, y: Nested) -> b
 
 
 def _candidates(population: Population) -> Iterator[Point]:
-    """Rows, inputs and targets, best first."""
+    """Yields rows, inputs and targets, best first: synthetic examples, then the first real ones."""
     inputs, targets = population.first_examples(_EXAMPLES)
-    for point in made_up(population):
+    for point in synthetic_points(population):
         yield point
         yield point[0], inputs, targets
 
 
-def made_up(population: Population) -> list[Point]:
-    """Public points, best first: rows `[dim]`, and inputs and targets of which only shapes and types are the data's.
+def synthetic_points(population: Population) -> list[Point]:
+    """Returns public points, best first: parameters `[dim]` and random examples with the data's shapes and types.
 
-    Initial parameters may be zeros, which hide what a layer does, so that they are moved a little first.
+    Initial parameters may be zeros, which hide what a layer does, so the first point is a little away from them.
     """
     generator = torch.Generator().manual_seed(0)
     start = population.params[0]
     moved = start + 0.05 * torch.randn(start.shape, generator=generator).to(start)
     inputs, targets = population.first_examples(_EXAMPLES)
-    x = each(lambda like: _drawn(like, -1.0, generator), inputs)
-    y = each(lambda like: _drawn(like, 0.0, generator), targets)
+    x = each(lambda like: _draw_like(like, -1.0, generator), inputs)
+    y = each(lambda like: _draw_like(like, 0.0, generator), targets)
     return [(moved, x, y), (start, x, y)]
 
 
-def _drawn(like: Tensor, least: float, generator: torch.Generator) -> Tensor:
-    """Five numbers, or arrays, of the same type: in [least, 1), or 0 and 1, which are categories nearly everywhere."""
-    drawn = torch.rand(_EXAMPLES, *like.shape[1:], generator=generator)
-    return (least + (1 - least) * drawn if like.is_floating_point() else drawn.round()).to(like)
+def _draw_like(like: Tensor, least: float, generator: torch.Generator) -> Tensor:
+    """Draws `_EXAMPLES` numbers or arrays of the same type: floats in [least, 1), or integers 0 and 1.
+
+    0 and 1 are valid as categories almost everywhere.
+    """
+    uniform = torch.rand(_EXAMPLES, *like.shape[1:], generator=generator)
+    if like.is_floating_point():
+        return (least + (1 - least) * uniform).to(like)
+    return uniform.round().to(like)
 
 
 def _check_memory(trial: TracedModel, fresh: TracedModel, x: Nested) -> None:
+    """Refuses a model that answers a batch differently after another batch, or that changes frozen parameters."""
     why = (
         "answers the same batch differently when it is asked again: it keeps something of earlier batches, or draws "
         "random numbers that are not torch's; keep nothing between calls"
     )
-    rows, untouched = [(i, i) for i in range(len(_ONE))], fresh.frozen()
+    rows = [(i, i) for i in range(len(_FIRST_BATCH))]
+    untouched = fresh.frozen()
     frozen = {name: value._version for name, value in trial.frozen().items()}  # noqa: SLF001 - writes in place
-    before, between, after = (trial.events(at(x, batch)) for batch in (_ONE, _OTHER, _ONE))
+    before, between, after = (
+        trial.events(select_examples(x, batch)) for batch in (_FIRST_BATCH, _SECOND_BATCH, _FIRST_BATCH)
+    )
     for name, value in trial.frozen().items():
         if value._version != frozen[name] or not torch.equal(value, untouched[name]):  # noqa: SLF001
             fix = "a forward pass changes it, though it is frozen and released as it is; change a copy"
             raise ConfigError(f"model.{name}", "frozen", fix)
-    _compare(trial, before, after, rows, _SAME, why)
-    _compare(trial, between, fresh.events(at(x, _OTHER)), rows, _SAME, why)
+    _compare(trial, before, after, rows, _SAME_KERNEL, why)
+    _compare(trial, between, fresh.events(select_examples(x, _SECOND_BATCH)), rows, _SAME_KERNEL, why)
 
 
 def _check_neighbours(trial: TracedModel, x: Nested) -> None:
+    """Refuses a model whose outputs for an example depend on the other examples of its batch."""
     why = "what it gives for an example depends on the other examples of the batch; "
-    these, those = trial.events(at(x, _ONE)), trial.events(at(x, _OTHER))
-    if _differ_in(these[-1], those[-1], 0, 0, _SAME):
-        why += _way_out(trial, x) or "use GroupNorm or the like"
-    _compare(trial, these, those, [(0, 0)], _SAME, why)
+    first_events = trial.events(select_examples(x, _FIRST_BATCH))
+    second_events = trial.events(select_examples(x, _SECOND_BATCH))
+    if _differ_in(first_events[-1], second_events[-1], 0, 0, _SAME_KERNEL):
+        why += _suggest_batch_first(trial, x) or "use GroupNorm or the like"
+    _compare(trial, first_events, second_events, [(0, 0)], _SAME_KERNEL, why)
 
 
-def _way_out(trial: TracedModel, x: Nested) -> str | None:
-    """What to do about a model that mixes examples, if it is known. Tries it on the trial's copy, which is changed."""
+def _suggest_batch_first(trial: TracedModel, x: Nested) -> str | None:
+    """Returns advice if `batch_first=True` keeps examples apart, else None. Changes the trial's copy of the model."""
     if not trial.put_examples_first():
         return None
     try:
-        one, other, *alone = (trial.events(at(x, rows))[-1] for rows in (_ONE, _OTHER, [0], [1], [2]))
+        first_batch = trial.events(select_examples(x, _FIRST_BATCH))[-1]
+        second_batch = trial.events(select_examples(x, _SECOND_BATCH))[-1]
+        alone = [trial.events(select_examples(x, [i]))[-1] for i in _FIRST_BATCH]
     except Exception:  # whatever a user's model raises
         return None
-    if _differ_in(one, other, 0, 0, _SAME) or any(_differ_in(one, a, i, 0, _ROUNDED) for i, a in enumerate(alone)):
+    if _differ_in(first_batch, second_batch, 0, 0, _SAME_KERNEL):
+        return None
+    if any(_differ_in(first_batch, single, i, 0, _OTHER_KERNEL) for i, single in enumerate(alone)):
         return None
     return "with batch_first=True that is not so: this was tried. Weights stay, and outputs become other ones"
 
 
 def _check_gradients(trial: TracedModel, x: Nested, y: Nested) -> None:
-    of_one, of_other = (trial.gradient(at(x, batch), at(y, batch)) for batch in (_ONE, _OTHER))
-    if _differ(of_one, of_other, _SAME):
+    """Refuses a model whose backward pass mixes examples."""
+    first_gradient, second_gradient = (
+        trial.gradient(select_examples(x, batch), select_examples(y, batch)) for batch in (_FIRST_BATCH, _SECOND_BATCH)
+    )
+    if _differ(first_gradient, second_gradient, _SAME_KERNEL):
         fix = "an example's gradient depends on the other examples of the batch: a backward pass of its own mixes them"
         raise ConfigError("model", type(trial.model).__name__, fix)
 
 
 def _check_alone(trial: TracedModel, x: Nested, y: Nested) -> None:
-    """Puts the trial's model in eval mode where it draws random numbers: those of a batch are not those of one."""
+    """Refuses a model that gives an example alone other outputs or gradients than in a batch.
+
+    If the model draws random numbers, it is put in eval mode first: draws for a batch differ from draws for one.
+    """
     if trial.draws(x):
         trial.model.eval()
     if trial.draws(x):
         return
     why = "what it gives for an example alone is not what it gives in a batch; "
-    batch, alone = trial.events(at(x, _ONE)), [trial.events(at(x, [i])) for i in range(len(_ONE))]
-    if any(_differ_in(batch[-1], one[-1], i, 0, _ROUNDED) for i, one in enumerate(alone)):
-        why += _way_out(trial, x) or "make it independent of the batch's size"
-    for i, one in enumerate(alone):
-        _compare(trial, batch, one, [(i, 0)], _ROUNDED, why)
-    if _differ(trial.gradient(at(x, _ONE), at(y, _ONE)), trial.gradient(at(x, [0]), at(y, [0])), _ROUNDED):
+    batch = trial.events(select_examples(x, _FIRST_BATCH))
+    alone = [trial.events(select_examples(x, [i])) for i in range(len(_FIRST_BATCH))]
+    if any(_differ_in(batch[-1], single[-1], i, 0, _OTHER_KERNEL) for i, single in enumerate(alone)):
+        why += _suggest_batch_first(trial, x) or "make it independent of the batch's size"
+    for i, single in enumerate(alone):
+        _compare(trial, batch, single, [(i, 0)], _OTHER_KERNEL, why)
+    if _differ(
+        trial.gradient(select_examples(x, _FIRST_BATCH), select_examples(y, _FIRST_BATCH)),
+        trial.gradient(select_examples(x, [0]), select_examples(y, [0])),
+        _OTHER_KERNEL,
+    ):
         fix = "an example's gradient alone is not that in a batch: a backward pass of its own depends on the batch"
         raise ConfigError("model", type(trial.model).__name__, fix)
 
 
 def _check_labels(trial: TracedModel, population: Population) -> None:
-    """The real examples with the least and the largest label: one that is no class would fail, or count as nothing."""
-    clients, (_, sample), numbers = population.looked_at, population.first_examples(1), population.part.numbers
+    """Tries the real examples with the least and the greatest label.
+
+    A label that is no class would fail in the middle of a run, or be ignored by the loss.
+    """
+    clients = population.validated_clients
+    numbers = population.shard.numbers
+    _, sample = population.first_examples(1)
     if not isinstance(sample, Tensor) or sample.is_floating_point() or sample.dim() != 1:
         return
     labels = {client: first(population.examples_of(client)[1]) for client in clients}
-    least, most = min(clients, key=lambda i: int(labels[i].min())), max(clients, key=lambda i: int(labels[i].max()))
-    for client, place in {(least, int(labels[least].argmin())), (most, int(labels[most].argmax()))}:
-        label = int(labels[client][place])
+    least = min(clients, key=lambda i: int(labels[i].min()))
+    greatest = max(clients, key=lambda i: int(labels[i].max()))
+    for client, index in {(least, int(labels[least].argmin())), (greatest, int(labels[greatest].argmax()))}:
+        label = int(labels[client][index])
         inputs, targets = population.examples_of(client)
-        x, y = at(inputs, [place]), at(targets, [place])
+        x, y = select_examples(inputs, [index]), select_examples(targets, [index])
         try:
             loss = trial.functional.loss(trial.outputs(x), y)
         except FedprivError:
             raise
         except Exception as error:  # whatever a user's model or loss raises
             fix = "number the classes from 0, or change the model's number of outputs"
-            told = f"client {numbers[client]} has label {label}, which model and loss do not take"
-            raise DataError(f"{told} ({in_short(error)}): {fix}") from error
-        if label < 0 and ((label == _PASSED_OVER and not loss.any()) or not torch.isfinite(loss).all()):
-            told = f"client {numbers[client]} has label {label}, which the loss passes over"
-            raise DataError(f"{told}: number the classes from 0, drop what has none")
+            problem = f"client {numbers[client]} has label {label}, which model and loss do not take"
+            raise DataError(f"{problem} ({in_short(error)}): {fix}") from error
+        if label < 0 and ((label == _IGNORE_INDEX and not loss.any()) or not torch.isfinite(loss).all()):
+            problem = f"client {numbers[client]} has label {label}, which the loss passes over"
+            raise DataError(f"{problem}: number the classes from 0, drop what has none")
 
 
 def _check_loss(trial: TracedModel, x: Nested, y: Nested) -> None:
-    loss, outputs = trial.functional.loss, trial.outputs(x)
+    """Refuses a loss that remembers examples, or whose per-example form mixes them."""
+    loss = trial.functional.loss
+    outputs = trial.outputs(x)
     if trial.functional.form is None:
         form = None
     else:
@@ -232,11 +270,14 @@ def _check_loss(trial: TracedModel, x: Nested, y: Nested) -> None:
     memory = "answers the same example differently when it is asked again; keep nothing between calls"
     order = [0, 1, 2, 0]
     if isinstance(outputs, Tensor):
-        ones = outputs[order].split(1)
+        single_outputs = outputs[order].split(1)
     else:
-        ones = [trial.outputs(at(x, [i])) for i in order]
-    alone = torch.cat([_with_gradient(loss, one, at(y, [i])) for one, i in zip(ones, order, strict=True)])
-    if _differ(alone[0], alone[3], _SAME):
+        single_outputs = [trial.outputs(select_examples(x, [i])) for i in order]
+    alone = torch.cat(
+        [_with_gradient(loss, output, select_examples(y, [i])) for output, i in zip(single_outputs, order, strict=True)]
+    )
+    # the first example is the first and the last of the order
+    if _differ(alone[0], alone[3], _SAME_KERNEL):
         raise ConfigError("loss", name_of(loss), memory)
     if form is None or not isinstance(outputs, Tensor):
         return
@@ -244,20 +285,21 @@ def _check_loss(trial: TracedModel, x: Nested, y: Nested) -> None:
     if len(together) != len(outputs):
         fix = f"its per-example form {name_of(form)} gives {len(together)} losses for {len(outputs)} examples"
         raise ConfigError("loss", name_of(loss), f"{fix}; return one for each")
-    differs = trial.functional.form is not None and trial.functional.form.differs  # on purpose, which a warning says
-    if not differs and any(_differ(one, row, _SAME) for one, row in zip(alone[:3], together, strict=True)):
+    # a form that differs from the loss on purpose comes with a warning
+    differs = trial.functional.form is not None and trial.functional.form.differs
+    if not differs and any(_differ(single, row, _SAME_KERNEL) for single, row in zip(alone[:3], together, strict=True)):
         fix = "gives an example another loss or gradient in a batch than alone; use its own output and target only"
         raise ConfigError("loss", name_of(loss), f"its per-example form {name_of(form)} {fix}")
-    _with_gradient(form, outputs.flip(0), at(y, [2, 1, 0]))
-    if _differ(together, _with_gradient(form, outputs, y), _SAME):
+    _with_gradient(form, outputs.flip(0), select_examples(y, [2, 1, 0]))
+    if _differ(together, _with_gradient(form, outputs, y), _SAME_KERNEL):
         raise ConfigError("loss", name_of(loss), f"its per-example form {name_of(form)} {memory}")
 
 
 def check_loss_parameters(loss: Loss) -> None:
-    """Refuse a loss with parameters of its own: a run trains those of the model alone.
+    """Refuses a loss with trainable parameters: a run trains only those of the model.
 
     Raises:
-        ConfigError: names the first of them.
+        ConfigError: names the first such parameter.
     """
     if not isinstance(loss, nn.Module):
         return
@@ -271,54 +313,55 @@ def check_loss_parameters(loss: Loss) -> None:
 
 
 def _check_reads_outputs_only(trial: TracedModel, population: Population, x: Nested, y: Nested) -> None:
-    """Refuse a loss with a gradient that does not come through the outputs, such as a penalty on parameters."""
+    """Refuses a loss with a gradient that does not come through the outputs, such as a penalty on parameters."""
     outputs = trial.outputs(x)
     if not isinstance(outputs, Tensor):
         return
     start_draws_anew(first(x).device)
     with torch.enable_grad():
-        value = trial.functional.loss(outputs[:1].detach(), at(y, [0]))
+        value = trial.functional.loss(outputs[:1].detach(), select_examples(y, [0]))
     if not value.requires_grad:
         return
-    shapes = {tensor.shape for tensor in _leaves_of(value) if isinstance(tensor, nn.Parameter)}
+    shapes = {tensor.shape for tensor in _gradient_leaves(value) if isinstance(tensor, nn.Parameter)}
     names = [name for name, parameter in population.model.named_parameters() if parameter.shape in shapes]
-    what = "a tensor with a gradient that is no output of the model"
+    source = "a tensor with a gradient that is no output of the model"
     if shapes and names:
-        what = f"a parameter of the shape of the model's {names[0]}"
+        source = f"a parameter of the shape of the model's {names[0]}"
     elif shapes:
-        what = f"a parameter of shape {tuple(next(iter(shapes)))}"
+        source = f"a parameter of shape {tuple(next(iter(shapes)))}"
     fix = (
-        f"reads {what}: its gradient would be dropped, since an example's loss is differentiated through its outputs "
+        f"reads {source}: its gradient would be dropped, since an example's loss is differentiated through its outputs "
         "alone. For a penalty on parameters take the strategy's own: weight_decay of the optimizer, or the regularizer "
         "(fedpriv.strategies.proximal.L2); else detach() what it reads"
     )
     raise ConfigError("loss", name_of(trial.functional.loss), fix)
 
 
-def _leaves_of(value: Tensor) -> list[Tensor]:
-    """The tensors that a value's gradient flows to."""
-    found: list[Tensor] = []
+def _gradient_leaves(value: Tensor) -> list[Tensor]:
+    """Returns the tensors that a value's gradient flows to."""
+    variables: list[Tensor] = []
     pending = [value.grad_fn]
-    seen: set[Any] = set()
+    visited: set[Any] = set()
     while pending:
         node = pending.pop()
-        if node is None or node in seen:
+        if node is None or node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         variable = getattr(node, "variable", None)
         if variable is not None:
-            found.append(variable)
+            variables.append(variable)
         pending += [following for following, _ in node.next_functions]
-    return found
+    return variables
 
 
 def _check_loss_of_batch(trial: TracedModel, x: Nested, y: Nested) -> list[str]:
-    """Compare what the loss gives for a batch with what it gives each of its examples alone.
+    """Compares the loss of a batch with the losses of its examples alone; returns warnings for the user.
 
     Gradients are those of single examples. So a loss whose value for a batch is not the mean or the sum of its values
     for single examples, as with a penalty on a batch's mean, would train something else here than its author wrote.
     """
-    loss, form = trial.functional.loss, trial.functional.form
+    loss = trial.functional.loss
+    form = trial.functional.form
     if form is not None:
         if form.warning:
             return [form.warning]
@@ -329,8 +372,8 @@ def _check_loss_of_batch(trial: TracedModel, x: Nested, y: Nested) -> list[str]:
     notes: list[str] = []
     for targets in _other_targets(outputs, y):
         try:
-            batch, alone, draws = _values(loss, outputs, targets)
-        except Exception:  # whatever a user's loss raises for targets that are made up
+            batch, alone, draws = _batch_and_single_losses(loss, outputs, targets)
+        except Exception:  # whatever a user's loss raises for synthetic targets
             continue
         if draws or not (is_finite(batch) and is_finite(alone)):
             continue
@@ -341,7 +384,7 @@ def _check_loss_of_batch(trial: TracedModel, x: Nested, y: Nested) -> list[str]:
 
 
 def _other_targets(outputs: Tensor, y: Nested) -> Iterator[Nested]:
-    """Targets of the same kind: those that were made up and, for class numbers, others among as many as there are."""
+    """Yields targets of the same kind: the given ones and, for class numbers, two more that use all classes."""
     yield y
     if isinstance(y, Tensor) and not y.is_floating_point() and outputs.dim() > y.dim():
         classes = outputs.shape[1]
@@ -350,8 +393,8 @@ def _other_targets(outputs: Tensor, y: Nested) -> Iterator[Nested]:
             yield ((numbers * step + step - 1) % max(classes, 1)).to(y.dtype)
 
 
-def _values(loss: Loss, outputs: Tensor, y: Nested) -> tuple[Tensor, Tensor, bool]:
-    """The loss of a batch, those of its examples alone `[b]`, and whether it draws random numbers."""
+def _batch_and_single_losses(loss: Loss, outputs: Tensor, y: Nested) -> tuple[Tensor, Tensor, bool]:
+    """Returns a batch's loss, the losses of its examples alone `[b]`, and whether the loss draws random numbers."""
     device = first(y).device
     start_draws_anew(device)
     before = [generator.get_state() for generator in torch_generators(device)]
@@ -360,30 +403,34 @@ def _values(loss: Loss, outputs: Tensor, y: Nested) -> tuple[Tensor, Tensor, boo
         not torch.equal(state, generator.get_state())
         for state, generator in zip(before, torch_generators(device), strict=True)
     )
-    alone = [number(loss, outputs[i : i + 1], at(y, [i])) for i in range(len(outputs))]
+    alone = [example_loss(loss, outputs[i : i + 1], select_examples(y, [i])) for i in range(len(outputs))]
     return batch.detach().double(), torch.stack(alone).detach().double(), draws
 
 
 def _compare_reductions(loss: Loss, outputs: Tensor, targets: Nested, batch: Tensor, alone: Tensor) -> str:
-    """Returns a warning, if there is something to say."""
+    """Returns a warning if a batch's loss is not the mean of its examples' losses; empty if it is.
+
+    Raises:
+        ConfigError: it is neither the mean nor the sum.
+    """
     name = name_of(loss)
-    if batch.numel() == len(alone) and not _differ(batch.flatten(), alone, _REDUCED):
+    if batch.numel() == len(alone) and not _differ(batch.flatten(), alone, _OTHER_REDUCTION):
         return ""
     if batch.numel() != 1:
         fix = f"gives {batch.numel()} numbers for {len(alone)} examples; return their mean, or one for each example"
         raise ConfigError("loss", name, fix)
     value = batch.reshape(())
-    if not _differ(value, alone.mean(), _REDUCED):
+    if not _differ(value, alone.mean(), _OTHER_REDUCTION):
         return ""
-    if not _differ(value, alone.sum(), _REDUCED):
+    if not _differ(value, alone.sum(), _OTHER_REDUCTION):
         return (
             f"the loss {name} sums over a batch: here the mean over examples is trained and shown, so a learning rate "
             "for the sum is to be multiplied by the batch's size"
         )
-    if not _differ(_without_broadcasting(loss, outputs, targets, value), alone.mean(), _REDUCED):
-        told = f"outputs {tuple(outputs.shape[1:])} against targets {tuple(first(targets).shape[1:])} of each example"
+    if not _differ(_without_broadcasting(loss, outputs, targets, value), alone.mean(), _OTHER_REDUCTION):
+        shapes = f"outputs {tuple(outputs.shape[1:])} against targets {tuple(first(targets).shape[1:])} of each example"
         return (
-            f"the loss {name} compares {told}: in a batch torch would compare every output with every target; here "
+            f"the loss {name} compares {shapes}: in a batch torch would compare every output with every target; here "
             "each example is compared with its own. Give both one shape, e.g. by model(x).squeeze(-1)"
         )
     fix = (
@@ -397,7 +444,7 @@ def _compare_reductions(loss: Loss, outputs: Tensor, targets: Nested, batch: Ten
 
 
 def _without_broadcasting(loss: Loss, outputs: Tensor, targets: Nested, otherwise: Tensor) -> Tensor:
-    """The loss of the batch with outputs in the targets' shape; `otherwise` if that is not how they differ."""
+    """Returns the loss of the batch with outputs in the targets' shape; `otherwise` if they differ in another way."""
     if not isinstance(targets, Tensor):
         return otherwise
     try:
@@ -411,36 +458,36 @@ def _without_broadcasting(loss: Loss, outputs: Tensor, targets: Nested, otherwis
 
 
 def _changes_in_forward(model: nn.Module, x: Nested) -> list[str]:
-    """Warnings about buffers and attributes that a forward pass changes: these changes have no effect on a run."""
+    """Returns warnings about buffers and attributes that a forward pass changes: runs discard these changes."""
     model = copy.deepcopy(model)
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    attributes = _attributes_of(model)
+    attributes = _public_attributes(model)
     args, named = arguments(x)
     start_draws_anew(first(x).device)
     with torch.no_grad():
         model(*args, **named)
-    now = dict(model.named_buffers())
-    changed = [name for name, before in buffers.items() if not torch.equal(now[name], before)]
-    counts = [name for name, value in _attributes_of(model).items() if attributes.get(name, _NOTHING) != value]
-    found: list[str] = []
+    buffers_after = dict(model.named_buffers())
+    changed = [name for name, value in buffers.items() if not torch.equal(buffers_after[name], value)]
+    counts = [name for name, value in _public_attributes(model).items() if attributes.get(name, _NOTHING) != value]
+    warnings: list[str] = []
     if changed:
-        found.append(
+        warnings.append(
             f"a forward pass changes the buffers {', '.join(changed[:3])}: every pass of a run starts from their first "
             "values again, and the result has these"
         )
     if counts:
-        found.append(
+        warnings.append(
             f"a forward pass changes the attributes {', '.join(counts[:3])}: what it keeps there stays in a copy of "
             "the model and is not in the result"
         )
-    return found
+    return warnings
 
 
 _NOTHING = object()
 
 
-def _attributes_of(model: nn.Module) -> dict[str, object]:
-    """Numbers and words that modules keep in public attributes, by their path."""
+def _public_attributes(model: nn.Module) -> dict[str, object]:
+    """Returns numbers and strings in public attributes of the modules, by their path."""
     return {
         f"{path}.{name}".removeprefix("."): value
         for path, layer in model.named_modules()
@@ -450,13 +497,13 @@ def _attributes_of(model: nn.Module) -> dict[str, object]:
 
 
 def _with_gradient(loss: Loss, outputs: Any, targets: Nested) -> Tensor:  # noqa: ANN401
-    """Losses and, where outputs are a tensor, their derivatives in these: `[b, 1 + numbers of an output]`."""
+    """Returns losses and, if outputs are a tensor, their derivatives in the outputs, `[b, 1 + output size]`."""
     start_draws_anew(first(targets).device)
     if not isinstance(outputs, Tensor):
         return loss(outputs, targets).detach().reshape(-1, 1)
     outputs = outputs.detach().clone().requires_grad_()
     values = loss(outputs, targets).reshape(-1, 1)
-    # weights tell whose loss a derivative is of
+    # another weight for each loss: a derivative in another example's output would have the wrong one
     weights = 1 + torch.arange(len(values), device=values.device, dtype=values.dtype).unsqueeze(1)
     gradient = torch.autograd.grad((weights * values).sum(), outputs)[0]
     if len(values) != len(outputs):
@@ -466,30 +513,33 @@ def _with_gradient(loss: Loss, outputs: Any, targets: Nested) -> Tensor:  # noqa
 
 def _compare(
     trial: TracedModel,
-    these: Sequence[Event],
-    those: Sequence[Event],
+    actual: Sequence[Event],
+    expected: Sequence[Event],
     rows: Sequence[tuple[int, int]],
     tolerance: float,
     why: str,
 ) -> None:
-    """Refuse outputs that differ in these rows, in the name of the first layer that gives or hands on what differs."""
+    """Refuses outputs that differ in these pairs of rows; names the first layer whose inputs or outputs differ."""
     for i, j in rows:
-        if not _differ_in(these[-1], those[-1], i, j, tolerance):
+        if not _differ_in(actual[-1], expected[-1], i, j, tolerance):
             continue
-        both = zip(these, those, strict=False)  # what differs may have called other layers
-        path = next((one[0] for one, other in both if _differ_in(one, other, i, j, tolerance)), "")
+        # not strict: a model whose outputs differ may have called other layers
+        pairs = zip(actual, expected, strict=False)
+        path = next((event[0] for event, other in pairs if _differ_in(event, other, i, j, tolerance)), "")
         layer = type(trial.model.get_submodule(path)).__name__
         raise ConfigError(f"model.{path}" if path else "model", layer, why)
 
 
-def _differ_in(one: Event, other: Event, i: int, j: int, tolerance: float) -> bool:
-    """Whether a tensor of the one event differs in row i from that of the other event in row j."""
-    pairs = [(a, b) for a, b in zip(one[1], other[1], strict=False) if a.dim() and b.dim()]
+def _differ_in(first_event: Event, second_event: Event, i: int, j: int, tolerance: float) -> bool:
+    """Returns whether row i of a tensor of the first event differs from row j of the same tensor of the second."""
+    pairs = [(a, b) for a, b in zip(first_event[1], second_event[1], strict=False) if a.dim() and b.dim()]
     return any(_differ(a[i], b[j], tolerance) for a, b in pairs if len(a) > i and len(b) > j)
 
 
 def _differ(a: Tensor, b: Tensor, tolerance: float) -> bool:
+    """Returns whether two tensors differ in shape, or by more than `tolerance` times the larger norm."""
     if a.shape != b.shape:
         return True
-    a, b = a.detach().double().nan_to_num(), b.detach().double().nan_to_num()
+    a = a.detach().double().nan_to_num()
+    b = b.detach().double().nan_to_num()
     return bool((a - b).norm() > tolerance * torch.maximum(a.norm(), b.norm()))

@@ -311,7 +311,7 @@ def check_problem(
     if compare and not isinstance(strategy.regularizer.remainder, Zero):
         fix = f"the centralised solver takes no regulariser or l2, not {strategy.regularizer}; leave it out"
         raise ConfigError("problem.compare", True, fix)
-    for part in (part for problem in problems for part in problem.parts if of_sums and part.sums() is None):
+    for part in (part for problem in problems for part in problem.terms if of_sums and part.sums() is None):
         fix = (
             f"nothing bounds what one example adds to it, and {strategy.name} takes sums of losses alone: LossAtMost, "
             "ClassLossAtMost, GroupLossGap. Use those, or proximal_al with privacy.at: none"
@@ -319,7 +319,7 @@ def check_problem(
         raise ConfigError("problem", type(part).__name__, fix)
     for problem in problems:
         if not (sees_problem or problem.is_mean_loss):
-            what = ", ".join(type(part).__name__ for part in problem.parts)
+            what = ", ".join(type(part).__name__ for part in problem.terms)
             fix = f"{strategy.name} minimises the mean loss and would ignore it; use private_al or proximal_al"
             raise ConfigError("problem", what, fix)
 

@@ -37,7 +37,7 @@ class MetricLog:
         if self.is_due(progress.round, last=last):
             one, nodes = self._measure(progress, model_metrics.AT_THE_END if last else None)
             found = {**one, **model_metrics.flat(nodes), **self._measures.of_run(progress)}
-        return found | self._measures.strategy.shown(progress.server)
+        return found | self._measures.strategy.monitored(progress.server)
 
     def at_the_end(self, progress: TrainState) -> tuple[dict[str, float], dict[str, Any]]:
         """Metrics of the model (the mean over nodes), of nodes' own models and of clients; reuses the last report's."""

@@ -433,17 +433,17 @@ def load_data(experiment: Experiment, run: OpenRun, public: EvaluationData, mesh
         chunk_before = origin.chunk
     chunk = compute.examples_at_once(experiment.device, Layout.of(clients[0].model).dim, chunk_before)
     shard = sharding.shard_clients(ClientShard.whole(clients), mesh)
-    local_clients = shard.of(clients)
+    local_clients = shard.select(clients)
     population = Population(local_clients, experiment.device, getattr(torch, compute.dtype), chunk, shard)
     check_kinds(mesh.world.all_gather_object(population.kind))
     sharding.check_replicated(lambda: ownership.example_fingerprints(population), mesh)
     fingerprints = _check_same_data(population, run, mesh)
 
     # model and loss: the same everywhere, right for single examples, and fast where that gives the same numbers
-    start = population.start_alike(mesh.world.broadcast(population.start_alike))
+    start = population.reset_models(mesh.world.broadcast(population.reset_models))
     model_warnings = mesh.clients.all_gather_object(validate_per_example(population))
     backend, slow, why_not_faster = mesh.world.broadcast(
-        lambda: select_backend(compute.backend, population, chunk, compute.precision).told
+        lambda: select_backend(compute.backend, population, chunk, compute.precision).report
     )
     compatibility.check_batched(experiment.problems, population.model, slow)
     identity = run.identity.with_model(population.model, origin, run.origin_folder)

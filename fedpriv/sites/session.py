@@ -255,7 +255,7 @@ class SiteSession:
         public_sizes([client], privacy)
         ownership.check_clients([client], None, privacy)
         part = ClientShard([self.number], terms.sizes, len(terms.cards))
-        population = Population([client], part=part)
+        population = Population([client], shard=part)
         compatibility.check_problem(terms.strategy, [problem], privacy, terms.plan.asked, compare=False)
         validate_per_example(population)
         return population

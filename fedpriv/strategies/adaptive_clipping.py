@@ -30,26 +30,26 @@ from fedpriv.strategies.state import S
 
 @dataclass(frozen=True)
 class ClipToHeard:
-    """Clip the inner step's update to the bound received in the last column, and send whether it was within it."""
+    """Clips the inner step's update to the bound received in the last column, and sends whether it was within it."""
 
     receives: ClassVar[tuple[str, ...]] = ("model", "clip_bound")
     sends: ClassVar[tuple[str, ...]] = ("update", "inside")
-    linear: ClassVar[bool] = False  # clipping is not
+    linear: ClassVar[bool] = False  # clipping is not linear
 
     inner: LocalStep[Any]
     share: float
 
     @property
     def memory(self) -> Memory:
-        """As the inner step."""
+        """The inner step's."""
         return self.inner.memory
 
     def init(self, params: Tensor) -> Any:  # noqa: ANN401 - whatever the inner step keeps
-        """As the inner step."""
+        """Returns the inner step's state."""
         return self.inner.init(params)
 
     def __call__(self, received: Tensor, state: Any, oracle: Oracle) -> tuple[Tensor, Any]:  # noqa: ANN401
-        """One round."""
+        """Computes one round."""
         bound = received[:, -1:]
         update, state = self.inner(received[:, :-1], state, oracle)
         norms = update.norm(dim=1, keepdim=True)
@@ -60,10 +60,10 @@ class ClipToHeard:
 
 @dataclass(frozen=True)
 class Bounded(Generic[S]):
-    """What the server keeps.
+    """The server's state.
 
     Attributes:
-        inner: What the inner aggregator keeps.
+        inner: State of the inner aggregator.
         clip_bound: C_t, `[]`.
     """
 
@@ -72,13 +72,13 @@ class Bounded(Generic[S]):
 
     @property
     def done(self) -> bool:
-        """As the inner aggregator says."""
+        """Whether the inner aggregator ends the run."""
         return isinstance(self.inner, Ends) and bool(self.inner.done)
 
 
 @dataclass(frozen=True)
 class FollowQuantile(Generic[S]):
-    """Undo the scaling for the inner aggregator, and move the bound towards the quantile."""
+    """Undoes the scaling for the inner aggregator, and moves the bound towards the quantile."""
 
     receives: ClassVar[tuple[str, ...]] = ("update", "inside")
     sends: ClassVar[tuple[str, ...]] = ("model", "clip_bound")
@@ -91,37 +91,37 @@ class FollowQuantile(Generic[S]):
 
     @property
     def is_sum(self) -> bool:
-        """As the inner aggregator."""
+        """The inner aggregator's."""
         return self.inner.is_sum
 
     def init(self, params: Tensor) -> tuple[Tensor, Bounded[S]]:
-        """The initial bound beside what the inner aggregator sends."""
+        """Sends the initial bound beside what the inner aggregator sends."""
         received, inner = self.inner.init(params)
-        return _beside(received, self.initial), Bounded(inner, params.new_tensor(self.initial))
+        return _append_bound(received, self.initial), Bounded(inner, params.new_tensor(self.initial))
 
     def __call__(self, message: Tensor, network: Network, state: Bounded[S]) -> tuple[Tensor, Bounded[S]]:
-        """One round."""
+        """Computes one round."""
         bound = state.clip_bound
         updates = message[:, :-1] * (bound / math.sqrt(1 - self.share**2))
         received, inner = self.inner(updates, network, state.inner)
         inside = (network.mean(message[:, -1:])[0, 0] / self.share + 1) / 2
         # noise may throw the fraction far out of [0, 1]: one round moves the bound by a bounded factor
         bound = bound * torch.exp(-self.learning_rate * (inside.clamp(0, 1) - self.quantile))
-        return _beside(received, float(bound)), Bounded(inner, bound)
+        return _append_bound(received, float(bound)), Bounded(inner, bound)
 
 
 @dataclass(frozen=True)
 class WithoutBound:
-    """Report all but the last column through another output."""
+    """Reports all but the last column through another output."""
 
     output: Output[Any]
 
     def init(self, received: Tensor) -> Any:  # noqa: ANN401 - whatever the other output keeps
-        """Of the other output."""
+        """Returns the other output's state."""
         return self.output.init(received[:, :-1])
 
     def __call__(self, received: Tensor, state: Any) -> tuple[Tensor, Any]:  # noqa: ANN401
-        """Of the other output."""
+        """Returns the other output's models."""
         return self.output(received[:, :-1], state)
 
 
@@ -134,7 +134,7 @@ def adaptive_clipping(
     clip_learning_rate: NonNegative = 0.2,
     share: Ratio = 0.1,
 ) -> Strategy:
-    """Let the clip bound of client updates follow a quantile of their norms (Andrew et al., 2021).
+    """Makes the clip bound of client updates follow a quantile of their norms (Andrew et al., 2021).
 
     Run it with `Privacy(at="message", unit="client", clip=Clip(1))`.
 
@@ -143,7 +143,7 @@ def adaptive_clipping(
         initial: First bound on the l2 norm of an update.
         quantile: Fraction of clients whose update should be within the bound.
         clip_learning_rate: Step size of the bound's logarithm; 0.2 in the paper.
-        share: Norm of the part of a message that says whether the update was within the bound, in (0, 1); the update
+        share: Norm of the entry of a message that says whether the update was within the bound, in (0, 1); the update
             gets `sqrt(1 - share^2)`.
 
     Raises:
@@ -161,8 +161,8 @@ def adaptive_clipping(
     )
 
 
-def _beside(received: Tensor, bound: float) -> Tensor:
-    """`[n, dim]` and the bound, `[n, dim + 1]`; rows that are all one stay one."""
+def _append_bound(received: Tensor, bound: float) -> Tensor:
+    """Appends the bound to each row, `[n, dim] -> [n, dim + 1]`; if all rows are one expanded row, so is the result."""
     if received.stride(0) == 0:
         rows = received[:1]
     else:
@@ -170,5 +170,5 @@ def _beside(received: Tensor, bound: float) -> Tensor:
     return torch.cat([rows, rows.new_full((len(rows), 1), bound)], 1).expand(len(received), -1)
 
 
-# an option of these strategies, whose clients say an update
+# an option of these strategies, whose clients send an update
 AROUND = {name: {"adaptive_clip": adaptive_clipping} for name in ("fedavg", "fedprox", "fedopt")}

@@ -30,33 +30,33 @@ from fedpriv.strategies.spreading import spread
 
 
 class Step(Protocol):
-    """Solves a client's subproblem in closed form."""
+    """Solves a client's subproblem in closed form, around the point `center` at which the gradient was computed."""
 
-    def solve(self, w: Tensor, at: Tensor, dual: Tensor, gradient: Tensor, rho: float, t: int) -> Tensor:
-        """New `z [k, dim]`."""
+    def solve(self, w: Tensor, center: Tensor, dual: Tensor, gradient: Tensor, rho: float, t: int) -> Tensor:
+        """Returns the new `z [k, dim]`."""
         ...
 
 
 @checked("strategy.step")
 @dataclass(frozen=True)
 class Prox:
-    """Proximal step with step size `eta_t`, eq 8: `z = (rho w + lambda - g~ + at / eta) / (rho + 1 / eta)`.
+    """Proximal step with step size `eta_t`, eq 8: `z = (rho w + lambda - g~ + center / eta) / (rho + 1 / eta)`.
 
-    g~ is the private gradient at `at`, the client's last z.
+    g~ is the private gradient at `center`, in the paper the client's last z.
     """
 
     eta: RateOrInfinite = field(default_factory=Decay)
 
-    def solve(self, w: Tensor, at: Tensor, dual: Tensor, gradient: Tensor, rho: float, t: int) -> Tensor:
-        """Closed form of the quadratic subproblem."""
+    def solve(self, w: Tensor, center: Tensor, dual: Tensor, gradient: Tensor, rho: float, t: int) -> Tensor:
+        """Solves the quadratic subproblem."""
         pull = 1 / in_round_or_infinite(self.eta, t)
-        return (rho * w + dual - gradient + pull * at) / (rho + pull)
+        return (rho * w + dual - gradient + pull * center) / (rho + pull)
 
 
 @checked("strategy.step")
 @dataclass(frozen=True)
 class Trust:
-    """Trust-region step, eq 9: `w + (lambda - g~) / rho` projected onto the ball of radius `delta_t` around `at`.
+    """Trust-region step, eq 9: `w + (lambda - g~) / rho` projected onto the ball of radius `delta_t` around `center`.
 
     The paper's radius 1/t^2 allows only a finite distance in all, so the method stops short; the paper's curves come
     from a constant radius (`power = 0`).
@@ -65,16 +65,16 @@ class Trust:
     radius: RateOrInfinite = field(default_factory=lambda: Decay(math.inf, 0.0))
     norm: Literal["linf", "l2"] = "linf"
 
-    def solve(self, w: Tensor, at: Tensor, dual: Tensor, gradient: Tensor, rho: float, t: int) -> Tensor:
-        """Free minimiser, then projection."""
-        move = w + (dual - gradient) / rho - at
+    def solve(self, w: Tensor, center: Tensor, dual: Tensor, gradient: Tensor, rho: float, t: int) -> Tensor:
+        """Projects the minimiser of the problem without a trust region."""
+        move = w + (dual - gradient) / rho - center
         radius = in_round_or_infinite(self.radius, t)
         if math.isinf(radius):
-            return at + move
+            return center + move
         if self.norm == "linf":
-            return at + move.clamp(-radius, radius)
+            return center + move.clamp(-radius, radius)
         length = move.norm(dim=-1, keepdim=True)
-        return at + move * (radius / length.clamp_min(radius))
+        return center + move * (radius / length.clamp_min(radius))
 
 
 @checked("strategy.feasible")
@@ -83,7 +83,7 @@ class Everywhere:
     """No constraint."""
 
     def project(self, z: Tensor) -> Tensor:
-        """The point itself."""
+        """Returns the point itself."""
         return z
 
 
@@ -95,7 +95,7 @@ class BoxSet:
     bound: Positive
 
     def project(self, z: Tensor) -> Tensor:
-        """Clamp each coordinate."""
+        """Clamps each coordinate."""
         return z.clamp(-self.bound, self.bound)
 
 
@@ -107,13 +107,13 @@ class BallSet:
     radius: Positive
 
     def project(self, z: Tensor) -> Tensor:
-        """Scale each row."""
+        """Scales rows that are too long."""
         return z * (self.radius / z.norm(dim=-1, keepdim=True).clamp_min(self.radius))
 
 
 @dataclass(frozen=True)
 class AdmmState:
-    """What a client keeps.
+    """A client's state.
 
     Attributes:
         z: Its z_p, `[n, dim]`.
@@ -129,7 +129,7 @@ class AdmmState:
 @checked("strategy")
 @dataclass(frozen=True)
 class AdmmStep:
-    """The local part of a round.
+    """The local step of inexact ADMM.
 
     Args:
         step: `Prox` or `Trust`.
@@ -161,13 +161,18 @@ class AdmmStep:
         return AdmmState(params.clone(), torch.zeros_like(params), 0)
 
     def __call__(self, received: Tensor, state: AdmmState, oracle: Oracle) -> tuple[Tensor, AdmmState]:
-        """One round; the message is `z_p - lambda_p / rho_{t+1}`, which eq 4a averages."""
-        w, z, dual, t = received, state.z, state.dual, state.t + 1
-        rho, n = in_round(self.rho, t), oracle.n_clients
-        at = z if self.linearize_at == "local" else w
-        gradient = (oracle.gradient(at) + 2 * self.weight_decay * at) / n
-        z = self.feasible.project(self.step.solve(w, at, dual, gradient, rho, t))
-        dual = dual + rho * (w - z)
+        """Computes one round; the message is `z_p - lambda_p / rho_{t+1}`, which eq 4a averages."""
+        w = received
+        t = state.t + 1
+        n = oracle.n_clients
+        rho = in_round(self.rho, t)
+        if self.linearize_at == "local":
+            center = state.z
+        else:
+            center = w
+        gradient = (oracle.gradient(center) + 2 * self.weight_decay * center) / n
+        z = self.feasible.project(self.step.solve(w, center, state.dual, gradient, rho, t))
+        dual = state.dual + rho * (w - z)
         message = z - dual / in_round(self.rho, t + 1)
         return message, AdmmState(z, dual, t)
 
@@ -185,7 +190,7 @@ class AdmmServer:
         return params[:1].expand_as(params), None
 
     def __call__(self, message: Tensor, network: Network, state: None) -> tuple[Tensor, None]:
-        """Average and give back."""
+        """Averages the messages."""
         return network.mean(message), None
 
 
@@ -198,7 +203,7 @@ class OutputNoise:
     eta: RateOrInfinite
 
     def share(self, round_index: int) -> float:
-        """Share of round `round_index` (from 0)."""
+        """Returns the share of round `round_index` (from 0)."""
         t = round_index + 1
         return 1 / (in_round(self.rho, t) + 1 / in_round_or_infinite(self.eta, t))
 

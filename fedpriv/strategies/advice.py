@@ -1,4 +1,4 @@
-"""What a strategy may say of its settings before a run, from public facts."""
+"""Public facts from which a strategy may give advice on its settings before a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Peers(Protocol):
 
     @property
     def weights(self) -> Any:  # noqa: ANN401 - scipy is not typed
-        """W, sparse `[n, n]`."""
+        """The mixing matrix W, sparse `[n, n]`."""
         ...
 
 
@@ -44,7 +44,7 @@ class Outlook:
     Attributes:
         rounds: Number of rounds.
         graph: The communication graph; None with a server.
-        constraints: Noise of constraint values; None if none are asked for, or it is not known yet.
+        constraints: Noise of constraint values; None if the strategy asks for none, or if it is not known yet.
     """
 
     rounds: int
@@ -57,5 +57,5 @@ class Advises(Protocol):
     """A local step that gives advice on its settings before a run. This is optional."""
 
     def advice(self, run: Outlook) -> list[str]:
-        """Warnings about these settings in this run, a sentence or two each, with numbers."""
+        """Returns warnings about these settings in this run, a sentence or two each, with numbers."""
         ...

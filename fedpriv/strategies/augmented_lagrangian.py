@@ -42,14 +42,14 @@ MONITOR = ("objective", "violation", "stationarity", "complementarity")
 
 @dataclass(frozen=True)
 class LocalBlock:
-    """What a client keeps.
+    """A client's state.
 
     Attributes:
         u: u_i, `[n, dim]`.
         dual: lambda_i, `[n, dim]`.
         anchor: w^k, `[n, dim]`.
         multipliers: mu_i, `[n, m]`.
-        prepared: What the solver made ready for this inner loop, rows of its own shape.
+        prepared: What the solver computed in advance for this inner loop, `[n, ...]`.
     """
 
     u: Tensor
@@ -64,7 +64,7 @@ class AdmmBlock:
     """Client i's block of the inner ADMM, and its multipliers.
 
     Receives `w`, the phase (whether w is an inner iterate or accepted as w^{k+1}) and the inner tolerance. Sends `u~_i`
-    and five numbers: e~_i (in inner rounds, else 0), and objective, violation, complementarity and change of the
+    and five numbers: e~_i (0 outside of inner rounds), and objective, violation, complementarity and change of the
     multipliers if w is accepted.
 
     Args:
@@ -76,7 +76,7 @@ class AdmmBlock:
     receives: ClassVar[tuple[str, ...]] = ("consensus", "phase", "tolerance")
     sends: ClassVar[tuple[str, ...]] = ("shifted_primal", "certificate")
     memory: ClassVar[Memory] = "private"  # multipliers and copies
-    linear: ClassVar[bool] = False  # not in its answers
+    linear: ClassVar[bool] = False  # messages are not linear in the answers
 
     outer: Outer
     rho: float
@@ -88,18 +88,21 @@ class AdmmBlock:
         return LocalBlock(params.clone(), torch.zeros_like(params), params.clone(), rows, rows[:, :0])
 
     def __call__(self, received: Tensor, state: LocalBlock, oracle: Oracle) -> tuple[Tensor, LocalBlock]:
-        """One communication round."""
-        w, phase, tolerance = received[:, :-2], float(received[0, -2]), float(received[0, -1])
+        """Computes one communication round."""
+        w = received[:, :-2]
+        phase = float(received[0, -2])
+        tolerance = float(received[0, -1])
         if phase == INNER:
-            step = self._inner
+            u, numbers, state = self._inner(w, state, oracle, tolerance)
         else:
-            step = self._restart
-        u, numbers, state = step(w, state, oracle, tolerance if phase == INNER else phase)
+            u, numbers, state = self._restart(w, state, oracle, phase)
         return torch.cat([u + state.dual / self.rho, numbers], 1), state
 
     def _merit(self, state: LocalBlock, oracle: Oracle) -> Callable[[Tensor], Tensor]:
-        """`P_i`, eq 14."""
-        beta, mu, n = self.outer.beta, state.multipliers, oracle.n_clients
+        """Returns the merit function `P_i`, eq 14."""
+        beta = self.outer.beta
+        mu = state.multipliers
+        n = oracle.n_clients
 
         def merit(u: Tensor) -> Tensor:
             objective, values = oracle.exact(u)
@@ -111,50 +114,54 @@ class AdmmBlock:
     def _inner(
         self, w: Tensor, state: LocalBlock, oracle: Oracle, tolerance: float
     ) -> tuple[Tensor, Tensor, LocalBlock]:
-        _, seen = self._look(w, state, oracle)
-        merit, dual, rho = self._merit(state, oracle), state.dual, self.rho
-        error = (_slope(merit, w) + dual - rho * (w - state.u)).abs().amax(1)
+        """Computes e~_i of eq 22, solves the subproblem (19) and moves the dual."""
+        _, measures = self._measure(w, state, oracle)
+        merit = self._merit(state, oracle)
+        dual = state.dual
+        rho = self.rho
+        error = (_gradient_at(merit, w) + dual - rho * (w - state.u)).abs().amax(1)
 
         def subproblem(u: Tensor) -> Tensor:
             return merit(u) + (dual * (u - w)).sum(1) + rho / 2 * (u - w).square().sum(1)
 
         u = self.solver.solve(subproblem, state.u, tolerance, state.prepared)
-        return u, torch.cat([error.unsqueeze(1), seen], 1), replace(state, u=u, dual=dual + rho * (u - w))
+        return u, torch.cat([error.unsqueeze(1), measures], 1), replace(state, u=u, dual=dual + rho * (u - w))
 
     def _restart(self, w: Tensor, state: LocalBlock, oracle: Oracle, phase: float) -> tuple[Tensor, Tensor, LocalBlock]:
-        """Raise the multipliers (not at the start) and begin the next inner loop at w."""
-        new, seen = self._look(w, state, oracle)
-        if phase == ACCEPTED:
-            new = new
-        else:
-            new = state.multipliers + 0 * new
-        state = replace(state, multipliers=new, anchor=w, u=w)
-        merit, rho = self._merit(state, oracle), self.rho
-        state = replace(state, dual=-_slope(merit, w))
+        """Updates the multipliers (not at the start) and begins the next inner loop at w."""
+        multipliers, measures = self._measure(w, state, oracle)
+        if phase != ACCEPTED:
+            # as they were, in the width of the constraints
+            multipliers = state.multipliers + 0 * multipliers
+        state = replace(state, multipliers=multipliers, anchor=w, u=w)
+        merit = self._merit(state, oracle)
+        rho = self.rho
+        state = replace(state, dual=-_gradient_at(merit, w))
         if phase == START:
             prepared = self.solver.prepare(lambda u: merit(u) + rho / 2 * u.square().sum(1), w)
             state = replace(state, prepared=prepared)
-        return w, torch.nn.functional.pad(seen, (1, 0)), state
+        return w, torch.nn.functional.pad(measures, (1, 0)), state
 
-    def _look(self, w: Tensor, state: LocalBlock, oracle: Oracle) -> tuple[Tensor, Tensor]:
-        """Updated multipliers if w is accepted, `[n, m]`, and the last four numbers of the message, `[n, 4]`."""
+    def _measure(self, w: Tensor, state: LocalBlock, oracle: Oracle) -> tuple[Tensor, Tensor]:
+        """Returns the multipliers to set if w is accepted, `[n, m]`, and the message's last four numbers, `[n, 4]`."""
         with torch.no_grad():
             objective, values = oracle.exact(w)
-        old, equality = state.multipliers, oracle.equality
-        new = raised(old, values, self.outer.beta, equality)
-        slack = (new * values).where(~equality, 0.0)
-        worst = [largest(v) for v in (violations(values, equality), slack, new - old)]
-        return new, torch.stack([objective, *worst], 1)
+        old = state.multipliers
+        equality = oracle.equality
+        raised_multipliers = raised(old, values, self.outer.beta, equality)
+        slack = (raised_multipliers * values).where(~equality, 0.0)
+        worst = [largest(v) for v in (violations(values, equality), slack, raised_multipliers - old)]
+        return raised_multipliers, torch.stack([objective, *worst], 1)
 
 
 @dataclass(frozen=True)
 class Loop:
-    """What the server keeps: where it is, what it has decided, and the numbers that a run shows.
+    """The server's state: its position in the loops, its decisions, and the numbers that a run shows.
 
     Attributes:
         w: The newest w, `[dim]`.
         anchor: w^k, `[dim]`.
-        phase: What `w` is to the clients: INNER, ACCEPTED or START.
+        phase: INNER if `w` is an inner iterate, ACCEPTED if it is w^{k+1}, or START.
         outer: Outer rounds.
         inner: Rounds of this inner loop.
         inner_total: Rounds of all inner loops.
@@ -162,11 +169,11 @@ class Loop:
         done: Whether the run is over.
         converged: Whether eq 11 and the certificate hold.
         stalled: Outer rounds without progress.
-        least_violation: Violation that the next one is held against.
-        objective: h included, `[]`.
-        violation: Largest of a client, `[]`.
+        least_violation: Violation with which the next one is compared.
+        objective: Value of the objective, with h, `[]`.
+        violation: Largest violation of a client, `[]`.
         complementarity: Largest `|mu_i c_i|` of an inequality, `[]`.
-        stationarity: `dist_inf(0, dL)` at most; not known before the first certificate, `[]`.
+        stationarity: Upper bound on `dist_inf(0, dL)`; NaN before the first certificate, `[]`.
     """
 
     w: Tensor
@@ -209,50 +216,57 @@ class ConstrainedAdmmServer:
     inner_rounds: int
 
     def init(self, params: Tensor) -> tuple[Tensor, Loop]:
-        """`w^0` and the phase START, sent to all."""
-        w, zero = params[0], params.new_zeros(())
-        return _said(w, START, 1.0).expand(len(params), -1), Loop(w, w, zero, zero, zero, zero + math.nan)
+        """Sends `w^0` and the phase START to all."""
+        w = params[0]
+        zero = params.new_zeros(())
+        return _broadcast_row(w, START, 1.0).expand(len(params), -1), Loop(w, w, zero, zero, zero, zero + math.nan)
 
     def __call__(self, message: Tensor, network: Network, state: Loop) -> tuple[Tensor, Loop]:
-        """One communication round."""
-        rows, n = network.gather(message), network.n_clients
-        sums, (violation, complementarity, change) = network.total(rows[:, :-3])[0], network.largest(rows[:, -3:])[0]
-        shifted, error, objective = sums[:-2], sums[-2], sums[-1]
+        """Computes one communication round."""
+        n = network.n_clients
+        # u~_i, e~_i and objectives are added up; of the other numbers the largest counts
+        rows = network.gather(message)
+        sums = network.total(rows[:, :-3])[0]
+        violation, complementarity, change = network.largest(rows[:, -3:])[0]
+        shifted = sums[:-2]
+        error = sums[-2]
+        objective = sums[-1]
         objective = objective + self.regularizer.value(state.w.unsqueeze(0))[0]
         state = replace(state, objective=objective, violation=violation, complementarity=complementarity)
         if state.phase == INNER:
-            state = self._checked(error, state)
+            state = self._check_certificate(error, state)
         else:
-            state = self._next(float(change), state)
+            state = self._start_next_outer(float(change), state)
         if state.phase == ACCEPTED or state.done:
-            return network.scatter(_said(state.w, ACCEPTED, 1.0)), state
+            return network.scatter(_broadcast_row(state.w, ACCEPTED, 1.0)), state
+        # the server's step in closed form, eq 18
         share = 1 / ((n + 1) * self.outer.beta)
         weight = n * self.rho + share
         center = (self.rho * shifted + share * state.anchor) / weight
         w = self.regularizer.prox(center, 1 / weight)
         tolerance = max(self.inner_decay**state.inner, 1e-2 * self.outer.tau(state.outer))
         state = replace(state, w=w, inner=state.inner + 1, inner_total=state.inner_total + 1)
-        return network.scatter(_said(w, INNER, tolerance)), state
+        return network.scatter(_broadcast_row(w, INNER, tolerance)), state
 
-    def _checked(self, error: Tensor, state: Loop) -> Loop:
-        """Accept w when its certificate, or the cap, says so."""
-        # of the Lagrangian at w with the multipliers that it would raise, eq 11
+    def _check_certificate(self, error: Tensor, state: Loop) -> Loop:
+        """Accepts w if the certificate holds, or if the inner loop has reached its largest number of rounds."""
+        # of the Lagrangian at w with the multipliers that it would set, eq 11
         state = replace(state, stationarity=error + (state.w - state.anchor).abs().max() / self.outer.beta)
         certified = bool(error <= self.outer.tau(state.outer))
         if certified or state.inner >= self.inner_rounds:
             return replace(state, phase=ACCEPTED, certified=certified)
         return state
 
-    def _next(self, change: float, state: Loop) -> Loop:
-        """With clients' numbers at an accepted w: stop, or begin the next inner loop."""
+    def _start_next_outer(self, change: float, state: Loop) -> Loop:
+        """Stops, or begins the next inner loop, from clients' numbers at an accepted w."""
         if state.phase != START:
-            state = replace(self._decided(float(state.violation), change, state), outer=state.outer + 1)
+            state = replace(self._decide(float(state.violation), change, state), outer=state.outer + 1)
         if state.done:
             return state
         return replace(state, anchor=state.w, inner=0, phase=INNER)
 
-    def _decided(self, violation: float, change: float, state: Loop) -> Loop:
-        """Converged, stalled, or neither."""
+    def _decide(self, violation: float, change: float, state: Loop) -> Loop:
+        """Decides whether the run has converged or stalled."""
         moved = float((state.w - state.anchor).abs().max())
         converged = self.outer.stops(state.outer, moved, change) and state.certified
         stalled, least = self.outer.stalls(state.stalled, state.least_violation, violation)
@@ -278,7 +292,7 @@ def proximal_al(
         outer: Penalty, tolerances and stopping rule of the outer loop.
         rho: ADMM penalty parameter, in the units of the objective's curvature.
         regularizer: Convex h, added to the sum of the clients' objectives.
-        solver: Of the clients' subproblems: `LBFGS()` (default), `Newton()`, `AcceleratedGradient()`, `Quadratic()`.
+        solver: Solves subproblems: `LBFGS()` (default), `Newton()`, `AcceleratedGradient()`, `Quadratic()`.
         inner_decay: Round t of an inner loop solves subproblems to the tolerance `inner_decay**t`; in (0, 1).
         inner_rounds: Most rounds of one inner loop.
 
@@ -293,14 +307,15 @@ def proximal_al(
     return Strategy(block, server, Consensus(), "proximal_al", regularizer, MONITOR)
 
 
-def _slope(merit: Callable[[Tensor], Tensor], w: Tensor) -> Tensor:
-    """Gradients at the point received, `[n, dim]`."""
+def _gradient_at(merit: Callable[[Tensor], Tensor], w: Tensor) -> Tensor:
+    """Returns gradients at the received point, `[n, dim]`; refuses those that are not finite."""
     slope = gradient(merit, w)[1]
     check_finite(slope, "gradient of objective and constraints")
     return slope
 
 
-def _said(w: Tensor, phase: float, tolerance: float) -> Tensor:
+def _broadcast_row(w: Tensor, phase: float, tolerance: float) -> Tensor:
+    """Returns the server's row: w, the phase and the tolerance, `[1, dim + 2]`."""
     return torch.cat([w, w.new_tensor([phase, tolerance])]).unsqueeze(0)
 
 

@@ -1,8 +1,8 @@
-"""An algorithm: a local step, what each client does, and an aggregator, what becomes of the clients' messages.
+"""An algorithm: a local step, which each client makes, and an aggregator, which combines the clients' messages.
 
 Both are pure functions of tensors with one row for each client, `[n, dim]`, and of a state: a dataclass of tensors and
 numbers (`fedpriv.strategies.state`) that fedpriv stores and restores. A strategy sees no data: it asks an `Oracle`,
-whose answers are already private, so every strategy is private, also a user's own.
+whose answers are already private, so every strategy is private, including a user's.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Oracle(Protocol):
         ...
 
     def client_gradient(self, params: Tensor) -> Tensor:
-        """Private gradient of each client's own mean loss, on a new batch: `[k, dim] -> [k, dim]`.
+        """Private gradient of each client's unweighted mean loss, on a new batch: `[k, dim] -> [k, dim]`.
 
         It is `gradient` without the weight, for several local steps whose result is weighted.
         """
@@ -66,7 +66,10 @@ class Oracle(Protocol):
 
     @property
     def noise_in_mean(self) -> Tensor:
-        """Each row's part in the noise of the mean of all rows, `[k, 1]` (public): their mean is its variance."""
+        """Share of each row in the noise variance of the mean of all rows, `[k, 1]` (public).
+
+        The mean of these shares is the variance of the noise in the mean.
+        """
         ...
 
     @property
@@ -105,9 +108,9 @@ class Oracle(Protocol):
 class Network(Protocol):
     """Exchanges between clients: the only way to combine rows of different clients.
 
-    Rows may be spread over several processes; k and n below then count those in this one, while sums and means are over
-    all. So an aggregator must not combine rows itself (`rows.mean(0)`). State of shape `[1, dim]` is the same in every
-    process; state of shape `[n, dim]` belongs to the clients of this one.
+    Rows may be spread over several processes; k and n below then count the rows in this process, while sums and means
+    are over all. So an aggregator must not combine rows itself (`rows.mean(0)`). State of shape `[1, dim]` is the same
+    in every process; state of shape `[n, dim]` belongs to the clients of this process.
     """
 
     @property
@@ -128,7 +131,7 @@ class Network(Protocol):
         ...
 
     def gather(self, rows: Tensor) -> Tensor:
-        """The single messages, where the server may see them: `[k, dim] -> [k, dim]`."""
+        """The clients' messages, if the server may see single ones: `[k, dim] -> [k, dim]`."""
         ...
 
     def total(self, rows: Tensor) -> Tensor:
@@ -140,21 +143,21 @@ class Network(Protocol):
         ...
 
     def scatter(self, row: Tensor) -> Tensor:
-        """Send a row from the server to all clients: `[1, dim] -> [n, dim]`."""
+        """Sends a row from the server to all clients: `[1, dim] -> [n, dim]`."""
         ...
 
 
 class LocalStep(Protocol[S]):
-    """What each client does in a round; S is the type of its state.
+    """A client's computation in a round; S is the type of its state.
 
     Attributes:
-        receives: Names of what it receives, e.g. `("model",)`; must be what the aggregator `sends`.
-        sends: Names of what it sends, e.g. `("gradient",)`; must be what the aggregator `receives`.
-        memory: `"none"` if a message depends only on what was received and on this round's answers, which noise on
+        receives: Names of the values it receives, e.g. `("model",)`; must equal the aggregator's `sends`.
+        sends: Names of the values it sends, e.g. `("gradient",)`; must equal the aggregator's `receives`.
+        memory: `"none"` if a message depends only on the received row and on this round's answers, which noise on
             messages (`at: message`) needs; else `"private"`.
         linear: Whether messages are linear in the answers of this and earlier rounds, with the same public
-            coefficients for every client, and the only question of a round is asked at what was received. Then sums
-            of messages depend on sums of answers only, which secure aggregation needs.
+            coefficients for every client, and a round has a single query, at the received row. Then sums of messages
+            depend on sums of answers only, which secure aggregation needs.
     """
 
     receives: ClassVar[tuple[str, ...]]
@@ -163,33 +166,33 @@ class LocalStep(Protocol[S]):
     linear: ClassVar[bool]
 
     def init(self, params: Tensor) -> S:
-        """State before round 0 from the initial parameters `[n, dim]`."""
+        """Returns the state before round 0, from the initial parameters `[n, dim]`."""
         ...
 
     def __call__(self, received: Tensor, state: S, oracle: Oracle) -> tuple[Tensor, S]:
-        """One round: from `received [k, dim]` to messages `[k, dim]` and the new state."""
+        """Computes one round: from `received [k, dim]` to messages `[k, dim]` and the new state."""
         ...
 
 
 @runtime_checkable
 class PeriodicQueries(Protocol):
-    """A local step whose questions repeat, so that a plan asks them once. This is optional.
+    """A local step whose queries repeat, so that a plan records one period of them. This is optional.
 
-    A run is refused what its plan did not pay for, so a wrong number costs rounds, and never privacy.
+    A run is refused any query that its plan did not pay for, so a wrong period costs rounds, but never privacy.
     """
 
     @property
     def period(self) -> int:
-        """After so many rounds the same questions come again, whatever was answered, and whoever takes part."""
+        """Number of rounds after which the queries repeat, whatever the answers and whoever takes part."""
         ...
 
 
 class Aggregator(Protocol[S]):
-    """What becomes of the messages; S is the type of its state.
+    """Combines the clients' messages; S is the type of its state.
 
     Attributes:
-        receives: Names of what it receives; must be what the local step `sends`.
-        sends: Names of what it sends; must be what the local step `receives`.
+        receives: Names of the values it receives; must equal the local step's `sends`.
+        sends: Names of the values it sends; must equal the local step's `receives`.
         is_sum: Whether it uses messages only through their (weighted) sum, which secure aggregation needs.
     """
 
@@ -198,11 +201,11 @@ class Aggregator(Protocol[S]):
     is_sum: ClassVar[bool]
 
     def init(self, params: Tensor) -> tuple[Tensor, S]:
-        """What clients receive in round 0, `[n, dim]`, and the state."""
+        """Returns what clients receive in round 0, `[n, dim]`, and the state, from the initial parameters."""
         ...
 
     def __call__(self, message: Tensor, network: Network, state: S) -> tuple[Tensor, S]:
-        """From messages `[k, dim]` to what clients receive next, `[n, dim]`, and the new state."""
+        """Returns what clients receive next, `[n, dim]`, and the new state, from messages `[k, dim]`."""
         ...
 
 
@@ -217,14 +220,14 @@ class Ends(Protocol):
 
 
 class Output(Protocol[S]):
-    """Which model a run reports, computed from what clients receive; S is the type of its state."""
+    """Computes the models that a run reports from what clients receive; S is the type of its state."""
 
     def init(self, received: Tensor) -> S:
-        """State before round 0."""
+        """Returns the state before round 0."""
         ...
 
     def __call__(self, received: Tensor, state: S) -> tuple[Tensor, S]:
-        """The reported models `[n, dim]` after this round."""
+        """Returns the reported models `[n, dim]` after this round, and the new state."""
         ...
 
 
@@ -234,17 +237,17 @@ class Strategy:
     """An algorithm: a local step and an aggregator that fit together.
 
     Args:
-        local_step: What each client does in a round.
-        aggregator: What becomes of the messages. If its state has a true `done`, the run ends (`Ends`).
-        output: Which model is reported, e.g. `Last()` or `Averaged()`.
+        local_step: Each client's computation in a round.
+        aggregator: Combines the messages. If its state has a true `done`, the run ends (`Ends`).
+        output: Computes the reported model, e.g. `Last()` or `Averaged()`.
         name: Name in reports.
         regularizer: The regulariser h of the objective, for reports.
         monitor: Names of numbers of the aggregator's state that a run shows after each round.
-        message_norm: l2 norm that messages have at most by themselves; with `at: message` the clip must be this one.
+        message_norm: Largest l2 norm of a message, by construction; with `at: message` the clip must equal it.
 
     Raises:
-        ConfigError: a part lacks something, or returns another type or shape (says which line to write), or what one
-            part sends is not what the other receives.
+        ConfigError: the local step or the aggregator lacks something, or returns another type or shape (says which line
+            to write), or what one sends is not what the other receives.
     """
 
     local_step: LocalStep[Any]
@@ -259,30 +262,34 @@ class Strategy:
         check_pair(self.local_step, self.aggregator)
 
     def for_rounds(self, rounds: int) -> Strategy:
-        """This strategy for a run of so many rounds: parts whose field `rounds` is None have that number."""
-        parts = {"local_step": self.local_step, "aggregator": self.aggregator}
+        """Returns this strategy for a run of `rounds` rounds: fills in the fields `rounds` that are None."""
+        halves = {"local_step": self.local_step, "aggregator": self.aggregator}
         filled = {
-            name: replace(cast("Any", part), rounds=rounds) for name, part in parts.items() if _lacks_rounds(part)
+            name: replace(cast("Any", value), rounds=rounds) for name, value in halves.items() if _lacks_rounds(value)
         }
         if filled:
             return replace(self, **filled)
         return self
 
     def is_done(self, server: object) -> bool:
-        """Whether the aggregator's state says that the run is over."""
+        """Returns whether the run is over, by the aggregator's state `server`."""
         return isinstance(server, Ends) and bool(server.done)
 
-    def shown(self, server: object) -> dict[str, float]:
-        """The numbers of the aggregator's state that `monitor` names, as far as they are known."""
+    def monitored(self, server: object) -> dict[str, float]:
+        """Returns the numbers in the aggregator's state that `monitor` names, without those that are not a number."""
         values = {name: float(getattr(server, name)) for name in self.monitor}
         return {name: value for name, value in values.items() if not math.isnan(value)}
 
     def advice(self, run: Outlook) -> list[str]:
-        """The local step's warnings before this run; see `Advises`."""
+        """Returns the local step's warnings before this run; see `Advises`."""
         if isinstance(self.local_step, Advises):
             return self.local_step.advice(run)
         return []
 
 
-def _lacks_rounds(part: object) -> bool:
-    return is_dataclass(part) and any(one.name == "rounds" for one in fields(part)) and vars(part)["rounds"] is None
+def _lacks_rounds(value: object) -> bool:
+    """Returns whether a local step or aggregator has a field `rounds` that is None."""
+    if not is_dataclass(value):
+        return False
+    names = [field.name for field in fields(value)]
+    return "rounds" in names and vars(value)["rounds"] is None

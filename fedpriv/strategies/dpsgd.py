@@ -25,7 +25,7 @@ from fedpriv.strategies.schedules import Rate, StepSize, in_round
 
 @dataclass(frozen=True)
 class Descend:
-    """The local part of a round: a gradient step from the mixed model."""
+    """Makes a gradient step from the mixed model."""
 
     receives: ClassVar[tuple[str, ...]] = ("mixed_row",)
     sends: ClassVar[tuple[str, ...]] = ("row",)
@@ -36,27 +36,28 @@ class Descend:
 
     @property
     def memory(self) -> Memory:
-        """None but the round's number, if the optimiser keeps nothing of the answers."""
+        """`"none"` for plain steps; other optimisers' state depends on answers."""
         if isinstance(self.optimizer, Sgd):
             return "none"
         return "private"
 
     def init(self, params: Tensor) -> ClientOptimizerState:
-        """Of the optimiser."""
+        """Returns the optimiser's state."""
         return ClientOptimizerState(0, self.optimizer.init(params))
 
     def __call__(
         self, received: Tensor, state: ClientOptimizerState, oracle: Oracle
     ) -> tuple[Tensor, ClientOptimizerState]:
-        """One round."""
-        t, gradient = state.t + 1, oracle.gradient(received)
+        """Computes one round."""
+        t = state.t + 1
+        gradient = oracle.gradient(received)
         if self.optimizer.corrects:
             variance = oracle.noise_variance
         else:
             variance = None
         size = in_round(self.step_size, t)
-        x, kept = self.optimizer.step(received, gradient, size, state.optimizer, variance)
-        return x, ClientOptimizerState(t, kept)
+        x, optimizer_state = self.optimizer.step(received, gradient, size, state.optimizer, variance)
+        return x, ClientOptimizerState(t, optimizer_state)
 
 
 @checked("strategy")
@@ -67,8 +68,8 @@ def decentralized_sgd(
 
     Args:
         step_size: Step size `alpha_t` of each round.
-        optimizer: How a node steps along its own gradient: `Sgd()`, `Momentum()`, `Adam()` or `AdamW()`. What it keeps
-            stays at the node and is not mixed.
+        optimizer: How a node steps along its gradient: `Sgd()`, `Momentum()`, `Adam()` or `AdamW()`. Its state stays at
+            the node and is not mixed.
         average: None reports the last model; a number p the average of all rounds' models by `t**p`, or an `Ema()`.
 
     Returns:

@@ -32,7 +32,7 @@ Inactive = Literal["lazy", "literal"]
 @checked("strategy")
 @dataclass(frozen=True)
 class DualMap:
-    """How x follows from the dual z (eq 6), with the weights a_t and gamma_t.
+    """Maps the dual z to the primal x (eq 6), with the weights a_t and gamma_t.
 
     Args:
         regularizer: h.
@@ -57,21 +57,21 @@ class DualMap:
             raise ConfigError("strategy.gamma", self.gamma, fix)
 
     def weight(self, t: Tensor) -> Tensor:
-        """`a_t`."""
+        """Returns `a_t`."""
         return t**self.weight_power
 
     def primal(self, z: Tensor, total: Tensor, t: Tensor) -> Tensor:
-        """Eq 6, for scalar or `[n, 1]` `A_t = total` and `t`."""
+        """Returns x by eq 6, for scalar or `[n, 1]` `A_t = total` and `t`."""
         scale = self.active_fraction * total
         curvature = self.gamma * t**self.gamma_power + self.regularizer.strong_convexity * scale
-        # one number needs no copy to where the rows are
-        scale, curvature = (part.to(z if part.ndim else z.dtype) for part in (scale, curvature))
+        # a scalar need not be copied to the rows' device
+        scale, curvature = (value.to(z if value.ndim else z.dtype) for value in (scale, curvature))
         return self.regularizer.remainder.prox(-z / curvature, scale / curvature)
 
 
 @dataclass(frozen=True)
 class Clock:
-    """What a node keeps: how far the schedules are.
+    """A node's state: its position in the schedules.
 
     Attributes:
         t: The round, `[]` float64.
@@ -89,10 +89,10 @@ class Clock:
 @checked("strategy")
 @dataclass(frozen=True)
 class DualStep:
-    """The local part of a round.
+    """The local step of dual averaging.
 
     Args:
-        dual_map: How x follows from z.
+        dual_map: Maps z to x.
         inactive: `"lazy"`: x is recomputed when it is used, with the current schedules, as the paper's proof has it.
             `"literal"`: a node keeps the x of its last active round, as the paper's algorithm is printed.
     """
@@ -107,15 +107,15 @@ class DualStep:
     inactive: Inactive = "lazy"
 
     def init(self, params: Tensor) -> Clock:
-        """Before round 1."""
+        """Returns the state before round 1."""
         zero = torch.zeros((), dtype=torch.float64)
         if self.inactive == "lazy":
             return Clock(zero, zero)
-        one = torch.ones(len(params), 1, dtype=torch.float64)
-        return Clock(zero, zero, one, self.dual_map.weight(one))
+        ones = torch.ones(len(params), 1, dtype=torch.float64)
+        return Clock(zero, zero, ones, self.dual_map.weight(ones))
 
     def __call__(self, received: Tensor, state: Clock, oracle: Oracle) -> tuple[Tensor, Clock]:
-        """One round of an active node; the message is `z_j + a_t g~_j`."""
+        """Computes one round of an active node; the message is `z_j + a_t g~_j`."""
         t = state.t + 1
         weight = self.dual_map.weight(t)
         total = state.total + weight
@@ -134,7 +134,7 @@ class Duals(GossipAverage):
     """Gossip that starts from zero duals."""
 
     def init(self, params: Tensor) -> tuple[Tensor, MixedRows]:
-        """`z_i = 0`."""
+        """Sends `z_i = 0`."""
         zeros = torch.zeros_like(params)
         return zeros, MixedRows(zeros)
 
@@ -144,11 +144,11 @@ class PrimalAverage:
     """The weighted average of primals so far.
 
     Attributes:
-        average: x~, `[n, dim]`, or `[1, dim]` where all rows are one.
-        x: The newest primal, not yet in it, `[n, dim]` or `[1, dim]`.
-        t: The round of that, `[]` float64.
+        average: x~, `[n, dim]`, or `[1, dim]` if all rows are equal.
+        x: The newest primal, not yet in the average, `[n, dim]` or `[1, dim]`.
+        t: The round of `x`, `[]` float64.
         total: A_t, `[]` float64.
-        duals: For `"literal"`: the duals that x was made of, `[n, dim]` or `[1, dim]`.
+        duals: For `"literal"`: the duals from which `x` was computed, `[n, dim]` or `[1, dim]`.
     """
 
     average: Tensor
@@ -160,10 +160,10 @@ class PrimalAverage:
 
 @dataclass(frozen=True)
 class WeightedPrimals:
-    """Report `x~_i`, the average of `x_i^(1) ... x_i^(t)` weighted by `a_t`, from the released duals.
+    """Reports `x~_i`, the average of `x_i^(1) ... x_i^(t)` weighted by `a_t`, from the released duals.
 
     Args:
-        dual_map: How x follows from z.
+        dual_map: Maps z to x.
         inactive: As in `DualStep`. With `"literal"` a node counts as inactive when its dual did not change.
     """
 
@@ -171,19 +171,19 @@ class WeightedPrimals:
     inactive: Inactive = "lazy"
 
     def init(self, received: Tensor) -> PrimalAverage:
-        """Nothing averaged yet; x of round 1."""
-        t, received = torch.ones((), dtype=torch.float64), received[:1]  # all start alike
+        """Returns an empty average, and x of round 1."""
+        t = torch.ones((), dtype=torch.float64)
+        received = received[:1]  # all start from the same dual
         weight = self.dual_map.weight(t)
         x = self.dual_map.primal(received, weight, t)
         return PrimalAverage(torch.zeros_like(x), x, t, weight, None if self.inactive == "lazy" else received)
 
     def __call__(self, received: Tensor, state: PrimalAverage) -> tuple[Tensor, PrimalAverage]:
-        """Fold in the x of the round that has ended; then compute the next one. Rows that are all one stay one."""
+        """Adds the x of the round that has ended; then computes the next one. Equal rows are computed as one."""
         if received.stride(0) == 0:
             received = received[:1]
-        else:
-            received = received
-        t, total = state.t, state.total
+        t = state.t
+        total = state.total
         share = float(self.dual_map.weight(t) / total)
         average = state.average + share * (state.x - state.average)
         following = total + self.dual_map.weight(t + 1)
@@ -216,8 +216,8 @@ def dual_averaging(
             strongly convex h.
         gamma_power: See `gamma`; 0.5 for convex h.
         active_fraction: Expected fraction of active nodes in a round: `network.active_fraction`.
-        inactive: How a node that was inactive computes x: `"lazy"`, with the present weights, as in the paper's proof,
-            or `"literal"`, with those of its last active round, as the paper's algorithm is printed.
+        inactive: How a node that was inactive computes x: `"lazy"`, with the current weights, as in the paper's proof,
+            or `"literal"`, with the weights of its last active round, as the paper's algorithm is printed.
 
     Returns:
         The strategy. It starts at the minimiser of h, whatever the clients' initial parameters.
@@ -226,7 +226,8 @@ def dual_averaging(
         ConfigError: gamma is 0 though h is not strongly convex, or an argument is out of range.
     """
     dual_map = DualMap(regularizer, weight_power, gamma, gamma_power, active_fraction)
-    step, output = DualStep(dual_map, inactive), WeightedPrimals(dual_map, inactive)
+    step = DualStep(dual_map, inactive)
+    output = WeightedPrimals(dual_map, inactive)
     return Strategy(step, Duals(), output, "dual_averaging", regularizer)
 
 

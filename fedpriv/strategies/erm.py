@@ -30,7 +30,7 @@ from fedpriv.strategies.state import Rounds
 
 @dataclass(frozen=True)
 class SendGradient:
-    """Send the private gradient at the point, which is the first part of what is received."""
+    """Sends the private gradient at the point, which is the first of the received values."""
 
     sends: ClassVar[tuple[str, ...]] = ("gradient",)
     memory: ClassVar[Memory] = "none"  # nothing survives a round
@@ -39,16 +39,16 @@ class SendGradient:
     receives: tuple[str, ...] = ("point",)
 
     def init(self, params: Tensor) -> None:
-        """Nothing is kept."""
+        """Has no state."""
 
     def __call__(self, received: Tensor, state: None, oracle: Oracle) -> tuple[Tensor, None]:
-        """One private gradient."""
+        """Asks for one private gradient."""
         return oracle.gradient(received.chunk(len(self.receives), 1)[0]), state
 
 
 @dataclass(frozen=True)
 class SendGradientAndNoise:
-    """`SendGradient`, and beside it the row's part in the noise of the mean, which is public: `[k, dim + 1]`."""
+    """Sends the private gradient and the row's share in the noise variance of the mean, `[k, dim + 1]`."""
 
     receives: ClassVar[tuple[str, ...]] = ("point",)
     sends: ClassVar[tuple[str, ...]] = ("gradient", "noise_variance")
@@ -56,22 +56,22 @@ class SendGradientAndNoise:
     linear: ClassVar[bool] = True  # the answer itself, and a public number
 
     def init(self, params: Tensor) -> None:
-        """Nothing is kept."""
+        """Has no state."""
 
     def __call__(self, received: Tensor, state: None, oracle: Oracle) -> tuple[Tensor, None]:
-        """One private gradient."""
+        """Asks for one private gradient."""
         return torch.cat([oracle.gradient(received), oracle.noise_in_mean], 1), state
 
 
 @dataclass(frozen=True)
 class Iterates:
-    """What the server keeps; both are alike without momentum.
+    """The server's state; point and iterate are equal without momentum.
 
     Attributes:
-        point: y, where gradients are asked for, `[1, dim]`.
+        point: y, at which gradients are computed, `[1, dim]`.
         iterate: x, `[1, dim]`.
         clock: The round, if the step size depends on it.
-        optimizer: What the optimiser keeps, rows `[1, ...]`.
+        optimizer: State of the optimiser, rows `[1, ...]`.
     """
 
     point: Tensor
@@ -123,45 +123,56 @@ class ProximalStep:
         return ("point",)
 
     def init(self, params: Tensor) -> tuple[Tensor, Iterates]:
-        """All start from the first client's model, brought to where h is finite."""
+        """All start from the first client's model, projected onto the domain of h."""
         x = self.regularizer.prox(params[:1].clone(), 0.0)
-        return self._said(x, x, len(params)), Iterates(x, x, clock(self.learning_rate), self.optimizer.init(x))
+        return self._broadcast_rows(x, x, len(params)), Iterates(
+            x, x, clock(self.learning_rate), self.optimizer.init(x)
+        )
 
     def __call__(self, message: Tensor, network: Network, state: Iterates) -> tuple[Tensor, Iterates]:
-        """One step."""
-        mean, (t, now) = network.mean(message), ticked(state.clock)
+        """Makes one step."""
+        mean = network.mean(message)
+        t, next_clock = ticked(state.clock)
         rate = in_round(self.learning_rate, t)
-        gradient, *variance = mean[:1].split(state.point.shape[1], 1)
-        step = self.optimizer.step(state.point, gradient, rate, state.optimizer, variance[0] if variance else None)
-        x = self.regularizer.prox(step[0], rate)
+        dim = state.point.shape[1]
+        gradient = mean[:1, :dim]
+        if self.optimizer.corrects:
+            variance = mean[:1, dim:]
+        else:
+            variance = None
+        x, optimizer = self.optimizer.step(state.point, gradient, rate, state.optimizer, variance)
+        x = self.regularizer.prox(x, rate)
         if self.momentum:
             point = x + self.momentum * (x - state.iterate)
         else:
             point = x
-        return self._said(point, x, len(mean)), Iterates(point, x, now, step[1])
+        return self._broadcast_rows(point, x, len(mean)), Iterates(point, x, next_clock, optimizer)
 
-    def _said(self, point: Tensor, x: Tensor, n: int) -> Tensor:
-        return (torch.cat([point, x], 1) if self.momentum else point).expand(n, -1)
+    def _broadcast_rows(self, point: Tensor, x: Tensor, n: int) -> Tensor:
+        """Returns what all clients receive, `[n, dim]`, or `[n, 2 dim]` with momentum."""
+        if self.momentum:
+            return torch.cat([point, x], 1).expand(n, -1)
+        return point.expand(n, -1)
 
 
 @dataclass(frozen=True)
 class ReportIterate:
-    """Report the iterate x, the second half of what the server sends, through another output."""
+    """Reports the iterate x, the second half of what the server sends, through another output."""
 
     output: Output[Any]
 
     def init(self, received: Tensor) -> Any:  # noqa: ANN401 - whatever the other output keeps
-        """Of the other output."""
+        """Returns the other output's state."""
         return self.output.init(received.chunk(2, 1)[1])
 
     def __call__(self, received: Tensor, state: Any) -> tuple[Tensor, Any]:  # noqa: ANN401
-        """Of the other output."""
+        """Returns the other output's models."""
         return self.output(received.chunk(2, 1)[1], state)
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """An iterate up to the one that was drawn.
+    """The newest iterate, up to the one that was drawn.
 
     Attributes:
         model: `[1, dim]`.
@@ -175,7 +186,7 @@ class Drawn:
 @checked("strategy")
 @dataclass(frozen=True)
 class RandomIterate:
-    """Report `x_m`, with m drawn uniformly from {0, ..., rounds - 1} before the run.
+    """Reports `x_m`, with m drawn uniformly from {0, ..., rounds - 1} before the run.
 
     The whole run costs epsilon, whatever m is.
     """
@@ -185,15 +196,15 @@ class RandomIterate:
 
     @property
     def chosen(self) -> int:
-        """The m drawn."""
+        """The drawn m."""
         return int(torch.randint(self.rounds, (), generator=torch.Generator().manual_seed(self.seed)))
 
     def init(self, received: Tensor) -> Drawn:
-        """`x_0`."""
+        """Returns `x_0`."""
         return Drawn(received[:1].clone(), 0)
 
     def __call__(self, received: Tensor, state: Drawn) -> tuple[Tensor, Drawn]:
-        """The newest iterate up to round m, then `x_m`."""
+        """Returns the newest iterate up to round m, then `x_m`."""
         t = state.round + 1
         if t <= self.chosen:
             model = received[:1].clone()
@@ -219,8 +230,8 @@ def gradient_descent(
         learning_rate: Step size eta, a number or a schedule; the paper takes 1 / L for an L-smooth loss.
         regularizer: h, e.g. `L2(0.01)`; none by default.
         optimizer: How the server steps along the mean gradient: `Sgd()`, `Momentum()`, `Adam()` (DP-Adam) or `AdamW()`.
-            One other than `Sgd()` needs neither a regulariser nor `momentum`.
-        momentum: Nesterov momentum, in [0, 1). All in all a gradient, noise included, moves x by up to
+            One other than `Sgd()` allows neither a regulariser nor `momentum`.
+        momentum: Nesterov momentum, in [0, 1). In total a gradient, noise included, moves x by up to
             `learning_rate / (1 - momentum)` times it.
         average: None reports the last iterate; a number p the average of all iterates by `t**p`, or an `Ema()`.
         random_iterate: Number of rounds T of the run, to report an iterate drawn from `{x_0, ..., x_{T-1}}`.
@@ -246,4 +257,4 @@ def gradient_descent(
         local = SendGradientAndNoise()
     else:
         local = SendGradient(server.sends)
-    return Strategy(local, server, output, "dp_gd", regularizer)  # pyright: ignore[reportArgumentType] - what is said depends on the momentum
+    return Strategy(local, server, output, "dp_gd", regularizer)  # pyright: ignore[reportArgumentType] - the names sent depend on the momentum

@@ -38,7 +38,7 @@ OptimizerState = Literal["reset", "keep"]
 @checked("strategy")
 @dataclass(frozen=True)
 class LocalSteps:
-    """Gradient steps from the received model; the message is the weighted change.
+    """Makes gradient steps from the received model; the message is the weighted change.
 
     Weights and clipping: `at: message` clips the weighted change; `at: gradient` with `unit: client` and several steps
     clips each unweighted gradient, and the change is weighted afterwards.
@@ -47,9 +47,9 @@ class LocalSteps:
         learning_rate: Step size of the clients, the same for all steps of a round.
         local_steps: Gradient steps per round; each costs one private gradient.
         proximal: `mu` of FedProx.
-        weighting: What has equal weight in the mean: all `"examples"`, or all `"clients"`.
+        weighting: `"examples"` or `"clients"`: which have equal weights in the mean.
         optimizer: Makes the steps.
-        optimizer_state: `"reset"`: every round the optimiser starts anew. `"keep"`: each client goes on with its own.
+        optimizer_state: `"reset"`: the optimiser starts anew in every round. `"keep"`: each client's optimiser goes on.
     """
 
     receives: ClassVar[tuple[str, ...]] = ("model",)
@@ -69,35 +69,36 @@ class LocalSteps:
 
     @property
     def memory(self) -> Memory:
-        """None but the round's number, unless the optimiser keeps its state, which is made of answers."""
+        """`"none"`, unless the optimiser's state, which depends on answers, is kept from round to round."""
         if self.optimizer_state == "reset" or isinstance(self.optimizer, Sgd):
             return "none"
         return "private"
 
     def init(self, params: Tensor) -> ClientOptimizerState | None:
-        """Of the optimiser, and the round; None where neither is needed."""
+        """Returns the optimiser's state and the round; None if neither is needed."""
         if self.optimizer_state == "keep":
-            kept = self.optimizer.init(params)
+            optimizer_state = self.optimizer.init(params)
         else:
-            kept = None
-        if callable(self.learning_rate) or kept is not None:
-            return ClientOptimizerState(0, kept)
+            optimizer_state = None
+        if callable(self.learning_rate) or optimizer_state is not None:
+            return ClientOptimizerState(0, optimizer_state)
         return None
 
     def __call__(
         self, received: Tensor, state: ClientOptimizerState | None, oracle: Oracle
     ) -> tuple[Tensor, ClientOptimizerState | None]:
-        """One round."""
-        ask, weights = self._question(oracle)
+        """Computes one round."""
+        ask, weights = self._query_and_weights(oracle)
         if state is None:
-            t, kept = (1, None)
+            t = 1
+            optimizer_state = None
         else:
-            t, kept = (state.t + 1, state.optimizer)
-        if kept is None:
-            kept = self.optimizer.init(received)
-        else:
-            kept = kept
-        rate, x = in_round(self.learning_rate, t), received
+            t = state.t + 1
+            optimizer_state = state.optimizer
+        if optimizer_state is None:
+            optimizer_state = self.optimizer.init(received)
+        rate = in_round(self.learning_rate, t)
+        x = received
         for _ in range(self.local_steps):
             gradient = ask(x)
             if self.proximal:
@@ -106,30 +107,31 @@ class LocalSteps:
                 variance = oracle.noise_variance
             else:
                 variance = None
-            x, kept = self.optimizer.step(x, gradient, rate, kept, variance)
-        if self.optimizer_state == "keep":
-            kept = kept
-        else:
-            kept = None
-        return weights * (x - received), None if state is None else ClientOptimizerState(t, kept)
+            x, optimizer_state = self.optimizer.step(x, gradient, rate, optimizer_state, variance)
+        message = weights * (x - received)
+        if state is None:
+            return message, None
+        if self.optimizer_state == "reset":
+            optimizer_state = None
+        return message, ClientOptimizerState(t, optimizer_state)
 
-    def _question(self, oracle: Oracle) -> tuple[Callable[[Tensor], Tensor], Tensor | float]:
-        """What to ask, and what to multiply the change with."""
+    def _query_and_weights(self, oracle: Oracle) -> tuple[Callable[[Tensor], Tensor], Tensor | float]:
+        """Returns the oracle's query, and the weights of the changes."""
         if self.weighting == "clients":
             return oracle.client_gradient, 1.0
         if self.linear:
-            # the same change; weighted by the oracle, so that sums of messages are multiples of sums of answers
+            # the same change, but weighted by the oracle: then sums of messages are multiples of sums of answers
             return oracle.gradient, 1.0
         return oracle.client_gradient, oracle.weights.unsqueeze(1)
 
 
 @dataclass(frozen=True)
 class Served:
-    """What the server keeps.
+    """The server's state.
 
     Attributes:
         model: w, `[1, dim]`.
-        optimizer: What its optimiser keeps, rows `[1, dim]`.
+        optimizer: State of the server's optimiser, rows `[1, dim]`.
     """
 
     model: Tensor
@@ -138,7 +140,7 @@ class Served:
 
 @dataclass(frozen=True)
 class AddMeanUpdate:
-    """Add the mean update, by way of a server optimiser: `w <- server(w, mean(u))`."""
+    """Adds the mean update by a server optimiser: `w <- server(w, mean(u))`."""
 
     receives: ClassVar[tuple[str, ...]] = ("update",)
     sends: ClassVar[tuple[str, ...]] = ("model",)
@@ -152,7 +154,7 @@ class AddMeanUpdate:
         return model.expand_as(params), Served(model, self.server.init(model))
 
     def __call__(self, message: Tensor, network: Network, state: Served) -> tuple[Tensor, Served]:
-        """Step along the mean update."""
+        """Steps along the mean update."""
         mean = network.mean(message)
         model, optimizer = self.server(state.model, mean[:1], state.optimizer)
         return model.expand_as(mean), Served(model, optimizer)
@@ -178,9 +180,9 @@ def fedavg(
         local_steps: Gradient steps per round. With noise on gradients each step costs privacy budget.
         optimizer: How clients make their local steps: `Sgd()`, `Momentum()`, `Adam()` or `AdamW()`. With noise on
             gradients it needs `trust: local`, except for `Sgd()`.
-        optimizer_state: `"reset"`: every round the optimiser starts anew, for several local steps. `"keep"`: each
-            client goes on with its own, which noise on messages (`at: message`) does not allow.
-        weighting: What has equal weight in the mean update: all `"examples"` (as in the paper), or all `"clients"`.
+        optimizer_state: `"reset"`: the optimiser starts anew in every round, for several local steps. `"keep"`: each
+            client's optimiser goes on, which noise on messages (`at: message`) does not allow.
+        weighting: `"examples"` (as in the paper) or `"clients"`: which have equal weights in the mean update.
         server_learning_rate: Step size of the server along the mean update.
         server_momentum: In [0, 1); 0 is FedAvg, else FedAvgM.
         average: None reports the last model; a number p the average of all rounds' models by `t**p`, or an `Ema()`.

@@ -1,4 +1,4 @@
-"""What decentralised strategies share: each node sends a row and averages the rows of its neighbours (gossip)."""
+"""The aggregator of decentralised strategies: each node sends a row and averages its neighbours' rows (gossip)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedpriv.strategies.base import Network
 
 @dataclass(frozen=True)
 class MixedRows:
-    """What each node made of its neighbours' rows when it was last active.
+    """Each node's average of its neighbours' rows, from the last round in which it was active.
 
     Attributes:
         rows: `[n, dim]`.
@@ -33,10 +33,10 @@ class GossipAverage:
     is_sum: ClassVar[bool] = False
 
     def init(self, params: Tensor) -> tuple[Tensor, MixedRows]:
-        """Each node starts from its own row."""
+        """Each node starts from its initial parameters."""
         return params, MixedRows(params)
 
     def __call__(self, message: Tensor, network: Network, state: MixedRows) -> tuple[Tensor, MixedRows]:
-        """Mix what was sent."""
+        """Averages the neighbours' rows."""
         rows = network.fill(network.mix(message), state.rows)
         return rows, MixedRows(rows)

@@ -1,4 +1,4 @@
-"""What augmented Lagrangian methods share: multipliers, tolerances, and the stopping rule."""
+"""Functions of all augmented Lagrangian methods: multipliers, tolerances, and the stopping rule."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class Priced(Protocol):
 
     @property
     def multipliers(self) -> Tensor:
-        """Of each client, `[n, m]`, for the mean objective."""
+        """Multipliers of each client, `[n, m]`, for the mean objective."""
         ...
 
 
 @runtime_checkable
 class Measured(Priced, Protocol):
-    """With private constraint values too."""
+    """A local step's state with multipliers and private constraint values."""
 
     @property
     def measured(self) -> Tensor:
-        """The newest of each client, `[n, m]`."""
+        """The newest constraint values of each client, `[n, m]`."""
         ...
 
 
@@ -38,7 +38,7 @@ class Remeasures(Protocol):
 
     @property
     def measurements(self) -> int:
-        """Times that its constraint values were asked for; 0 before that round."""
+        """How often the reported model's constraint values were measured; 0 before the last round."""
         ...
 
 
@@ -76,7 +76,7 @@ class Outer:
         beta: Penalty parameter, which is also the step size of the multipliers.
         tolerance: `s`: outer round k = 0, 1, ... is solved to the tolerance `tau_k = s / (k + 1)^2`.
         stationarity: `eps_1`: stop when the gradient of the Lagrangian is this small.
-        feasibility: `eps_2`: and constraints are violated by at most about this.
+        feasibility: `eps_2`: and when constraints are violated by at most about this.
     """
 
     beta: Positive = 10.0
@@ -85,16 +85,22 @@ class Outer:
     feasibility: Positive = 1e-3
 
     def tau(self, k: int) -> float:
-        """Tolerance of outer round k."""
+        """Returns the tolerance of outer round k."""
         return self.tolerance / (k + 1) ** 2
 
     def stops(self, k: int, moved: float, change: float) -> bool:
-        """`||w^{k+1} - w^k||_inf + beta tau_k <= beta eps_1` and `max_i ||mu_i^{k+1} - mu_i^k||_inf <= beta eps_2`."""
+        """Returns whether `moved + beta tau_k <= beta eps_1` and `change <= beta eps_2`, eq 11.
+
+        Args:
+            k: The outer round.
+            moved: `||w^{k+1} - w^k||_inf`.
+            change: `max_i ||mu_i^{k+1} - mu_i^k||_inf`.
+        """
         still = moved + self.beta * self.tau(k) <= self.beta * self.stationarity
         return still and change <= self.beta * self.feasibility
 
     def stalls(self, rounds: int, least: float, violation: float) -> tuple[int, float]:
-        """Count outer rounds in which the violation did not fall by one per cent: many mean that the run is stuck.
+        """Counts outer rounds in which the violation did not fall by one per cent: many mean that the run is stuck.
 
         Args:
             rounds: Outer rounds without progress before this one.
@@ -110,23 +116,23 @@ class Outer:
 
 
 def raised(multipliers: Tensor, values: Tensor, beta: float, equality: Tensor) -> Tensor:
-    """`[mu + beta c]_+`, without `[.]_+` for equalities: `[k, m]`."""
+    """Returns `[mu + beta c]_+`, without `[.]_+` for equalities: `[k, m]`."""
     moved = multipliers + beta * values
     return moved.where(equality, moved.clamp_min(0))
 
 
 def penalty(multipliers: Tensor, values: Tensor, beta: float, equality: Tensor) -> Tensor:
-    """`(||[mu + beta c]_+||^2 - ||mu||^2) / (2 beta)`: `[k, m] -> [k]`."""
+    """Returns `(||[mu + beta c]_+||^2 - ||mu||^2) / (2 beta)`: `[k, m] -> [k]`."""
     return (raised(multipliers, values, beta, equality).square() - multipliers.square()).sum(1) / (2 * beta)
 
 
 def violations(values: Tensor, equality: Tensor) -> Tensor:
-    """How far values are from `c <= 0`, or from `c = 0` for equalities: `[k, m]`, not negative."""
+    """Returns how far values are from `c <= 0`, or from `c = 0` for equalities: `[k, m]`, at least 0."""
     return values.abs().where(equality, values.clamp_min(0))
 
 
 def largest(values: Tensor) -> Tensor:
-    """Largest absolute value of each row, 0 of an empty one: `[k, m] -> [k]`."""
+    """Returns the largest absolute value of each row, 0 for an empty row: `[k, m] -> [k]`."""
     if values.shape[1]:
         return values.abs().amax(1)
     return values.new_zeros(len(values))

@@ -5,7 +5,7 @@ Problem: min_{x in C} F(x), F convex and L-smooth in the 2-norm, so L D^2-smooth
 k = 0, 1, ...:
 
     a = (k + 2) / (4 L D^2),  r = 1 / (2 a L D^2) = 2 / (k + 2)
-    x = r z_k + (1 - r) y_k;                       g~ = private gradient at x, asked once
+    x = r z_k + (1 - r) y_k;                       g~ = private gradient at x, one query
     z_{k+1} = argmin_{z in C} B_w(z, z_k) + a <g~, z>
     y_{k+1} = argmin_{y in C} L D^2 / 2 ||y - x||_C^2 + <g~, y>
 
@@ -38,15 +38,15 @@ class MirrorSet(Protocol):
         ...
 
     def project(self, x: Tensor) -> Tensor:
-        """A point of C for each row; rows in C stay as they are."""
+        """Returns a point of C for each row; rows in C do not change."""
         ...
 
     def mirror_step(self, z: Tensor, slope: Tensor) -> Tensor:
-        """`argmin_{u in C} B_w(u, z) + <slope, u>`."""
+        """Returns `argmin_{u in C} B_w(u, z) + <slope, u>`."""
         ...
 
     def descend(self, x: Tensor, slope: Tensor, coupled: Tensor) -> Tensor:
-        """`argmin_{y in C} ||y - x||_C^2 / 2 + <slope, y>`, or `coupled`, which is good enough for the proof."""
+        """Returns `argmin_{y in C} ||y - x||_C^2 / 2 + <slope, y>`, or `coupled`, which suffices for the proof."""
         ...
 
 
@@ -63,15 +63,15 @@ class EuclideanBall:
         return 2 * self.radius
 
     def project(self, x: Tensor) -> Tensor:
-        """The nearest point."""
+        """Returns the nearest point."""
         return Ball(self.radius).prox(x, 1.0)
 
     def mirror_step(self, z: Tensor, slope: Tensor) -> Tensor:
-        """A projected gradient step."""
+        """Makes a projected gradient step."""
         return self.project(z - self.radius**2 * slope)
 
     def descend(self, x: Tensor, slope: Tensor, coupled: Tensor) -> Tensor:
-        """A projected gradient step."""
+        """Makes a projected gradient step."""
         return self.project(x - self.radius**2 * slope)
 
 
@@ -92,11 +92,11 @@ class L1Ball:
         return 2 * self.radius
 
     def project(self, x: Tensor) -> Tensor:
-        """Scale down rows that are too long."""
+        """Scales down rows that are too long."""
         return x * (self.radius / x.abs().sum(-1, keepdim=True).clamp_min(self.radius))
 
     def mirror_step(self, z: Tensor, slope: Tensor) -> Tensor:
-        """Soft threshold in the dual, so that the primal norm is at most the radius."""
+        """Applies a soft threshold in the dual, so that the primal norm is at most the radius."""
         p, scale = self._geometry(z.shape[-1])
         dual = _power_gradient(z.double(), p) - slope.double() / scale
         q = p / (p - 1)
@@ -106,22 +106,26 @@ class L1Ball:
         for _ in range(80):  # bisection on the threshold: the norm falls with it
             middle = (low + high) / 2
             too_long = _power_gradient(_soft(dual, middle), q).abs().sum(-1, keepdim=True) > self.radius
-            low, high = torch.where(too_long, middle, low), torch.where(too_long, high, middle)
+            low = torch.where(too_long, middle, low)
+            high = torch.where(too_long, high, middle)
         return _power_gradient(_soft(dual, torch.where(outside, high, 0 * high)), q).to(z.dtype)
 
     def descend(self, x: Tensor, slope: Tensor, coupled: Tensor) -> Tensor:
-        """The coupled point."""
+        """Returns the coupled point."""
         return coupled
 
     def _geometry(self, dim: int) -> tuple[float, float]:
-        """`p` and `kappa / radius^2`."""
-        p = 2.0 if dim < 3 else 1 + 1 / math.log(dim)
+        """Returns `p` and `kappa / radius^2`."""
+        if dim < 3:
+            p = 2.0
+        else:
+            p = 1 + 1 / math.log(dim)
         return p, dim ** (2 - 2 / p) / (p - 1) / self.radius**2
 
 
 @dataclass(frozen=True)
 class SendMirrorGradient:
-    """Send the private gradient at x; receives x and the solution y side by side, `[k, 2 dim]`."""
+    """Sends the private gradient at x; receives x and the solution y side by side, `[k, 2 dim]`."""
 
     receives: ClassVar[tuple[str, ...]] = ("point", "solution")
     sends: ClassVar[tuple[str, ...]] = ("gradient",)
@@ -129,38 +133,38 @@ class SendMirrorGradient:
     linear: ClassVar[bool] = True  # the answer itself, twice
 
     def init(self, params: Tensor) -> None:
-        """Nothing is kept."""
+        """Has no state."""
 
     def __call__(self, received: Tensor, state: None, oracle: Oracle) -> tuple[Tensor, None]:
-        """One private gradient, for both steps."""
+        """Asks for one private gradient, for both steps."""
         gradient = oracle.gradient(received.chunk(2, 1)[0])
         return torch.cat([gradient, gradient], 1), state
 
 
 @dataclass(frozen=True)
 class SendTwoGradients:
-    """As published: ask twice, since the paper leaves the gradient of the y-step without noise. Not private."""
+    """Asks twice, as published: the paper leaves the gradient of the y-step without noise. Not private."""
 
     receives: ClassVar[tuple[str, ...]] = ("point", "solution")
     sends: ClassVar[tuple[str, ...]] = ("gradient",)
     memory: ClassVar[Memory] = "none"  # nothing survives a round
-    linear: ClassVar[bool] = False  # two questions are one too many for secure sums
+    linear: ClassVar[bool] = False  # secure sums allow one query a round
 
     def init(self, params: Tensor) -> None:
-        """Nothing is kept."""
+        """Has no state."""
 
     def __call__(self, received: Tensor, state: None, oracle: Oracle) -> tuple[Tensor, None]:
-        """Two gradients."""
+        """Asks for two gradients."""
         point = received.chunk(2, 1)[0]
         return torch.cat([oracle.full_gradient(point), oracle.gradient(point)], 1), state
 
 
 @dataclass(frozen=True)
 class MirrorState:
-    """What the server keeps.
+    """The server's state.
 
     Attributes:
-        x: Where the next gradient is asked for, `[1, dim]`.
+        x: Point of the next gradient, `[1, dim]`.
         y: The solution so far, `[1, dim]`.
         z: The mirror step's point, `[1, dim]`.
         k: Steps so far.
@@ -174,7 +178,7 @@ class MirrorState:
 
 @dataclass(frozen=True)
 class MirrorStep:
-    """Both steps, on the mean message; as published that is two gradients side by side, `[k, 2 dim]`."""
+    """Makes the mirror step and the y-step on the mean message, two gradients side by side, `[1, 2 dim]`."""
 
     receives: ClassVar[tuple[str, ...]] = ("gradient",)
     sends: ClassVar[tuple[str, ...]] = ("point", "solution")
@@ -184,17 +188,20 @@ class MirrorStep:
     smoothness: float
 
     def init(self, params: Tensor) -> tuple[Tensor, MirrorState]:
-        """All start from the first client's model, brought into C."""
+        """All start from the first client's model, projected onto C."""
         x = self.feasible.project(params[:1].clone())
         received = torch.cat([x, x], 1).expand(len(params), -1)
         return received, MirrorState(x, x, x, 0)
 
     def __call__(self, message: Tensor, network: Network, state: MirrorState) -> tuple[Tensor, MirrorState]:
-        """Both steps, and the next x."""
-        mean, k = network.mean(message), state.k
+        """Makes both steps, and computes the next x."""
+        mean = network.mean(message)
+        k = state.k
         for_y, for_z = mean[:1].chunk(2, 1)
         smooth = self.smoothness * self.feasible.diameter**2
-        x, r, z_old = state.x, 2 / (k + 2), state.z
+        r = 2 / (k + 2)
+        x = state.x
+        z_old = state.z
         z = self.feasible.mirror_step(z_old, (k + 2) / (4 * smooth) * for_z)
         y = self.feasible.descend(x, for_y / smooth, x + r * (z - z_old))
         following = 2 / (k + 3)
@@ -205,13 +212,13 @@ class MirrorStep:
 
 @dataclass(frozen=True)
 class ReportSolution:
-    """Report `y`."""
+    """Reports `y`."""
 
     def init(self, received: Tensor) -> None:
-        """Nothing is kept."""
+        """Has no state."""
 
     def __call__(self, received: Tensor, state: None) -> tuple[Tensor, None]:
-        """The second half of what the server sends."""
+        """Returns the second half of what the server sends."""
         return received.chunk(2, 1)[1], state
 
 
@@ -222,7 +229,7 @@ def accelerated_mirror_descent(feasible: MirrorSet, smoothness: Positive, *, pub
     Args:
         feasible: The set C that the model is kept in: `EuclideanBall(radius)` or `L1Ball(radius)`.
         smoothness: Smoothness L of the mean loss in the 2-norm; 1/4 for the logistic loss of rows of norm 1.
-        published: Leave one of the two gradients without noise, as the paper does (not private): needs
+        published: Whether to leave one of the two gradients without noise, as the paper does (not private): needs
             `Privacy(published=Published(exact=...))`.
 
     Returns:
@@ -241,7 +248,8 @@ def accelerated_mirror_descent(feasible: MirrorSet, smoothness: Positive, *, pub
 
 
 def _power_gradient(x: Tensor, p: float) -> Tensor:
-    """Gradient of `||x||_p^2 / 2`: `sign(x) |x|^(p-1) ||x||_p^(2-p)`, scaled by the largest entry against underflow."""
+    """Returns the gradient of `||x||_p^2 / 2`, `sign(x) |x|^(p-1) ||x||_p^(2-p)`."""
+    # scaled by the largest entry against underflow
     largest = x.abs().amax(-1, keepdim=True)
     ratio = x.abs() / largest.clamp_min(torch.finfo(x.dtype).tiny)
     total = ratio.pow(p).sum(-1, keepdim=True).clamp_min(1.0)
@@ -249,4 +257,5 @@ def _power_gradient(x: Tensor, p: float) -> Tensor:
 
 
 def _soft(x: Tensor, threshold: Tensor) -> Tensor:
+    """Applies a soft threshold to each entry."""
     return x.sign() * (x.abs() - threshold).clamp_min(0)

@@ -1,4 +1,4 @@
-"""How a step is made of a private gradient: plain, with momentum, Adam or AdamW.
+"""Optimisers, which make a step from a private gradient: plain, with momentum, Adam or AdamW.
 
 They post-process answers with public hyper-parameters, so they cost no epsilon. With gradient g at x and step a:
 
@@ -7,8 +7,8 @@ They post-process answers with public hyper-parameters, so they cost no epsilon.
               m^ = m / (1 - b1^s),  v^ = v / (1 - b2^s) after s steps (Kingma and Ba, 2015)
     AdamW     x *= 1 - a weight_decay, then Adam (Loshchilov and Hutter, 2019)
 
-The noise of g adds its variance to v^, so that DP-Adam divides all coordinates alike. DP-AdamBC (Tang, Shpilevskiy and
-Lécuyer, 2024) subtracts it: `x -= a m^ / sqrt(max(v^ - variance, noise_floor))`.
+The noise of g adds its variance to v^, so that DP-Adam divides all coordinates by about the same number. DP-AdamBC
+(Tang, Shpilevskiy and Lécuyer, 2024) subtracts it: `x -= a m^ / sqrt(max(v^ - variance, noise_floor))`.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from fedpriv.strategies.state import S
 
 
 class Optimizer(Protocol[S]):
-    """Makes steps of gradients; S is the type of what it keeps, rows `[n, ...]`."""
+    """Makes steps from gradients; S is the type of its state, with rows `[n, ...]`."""
 
     @property
     def corrects(self) -> bool:
-        """Whether it needs to know the variance of the noise."""
+        """Whether it subtracts the noise's variance, which a step must then get."""
         ...
 
     def init(self, x: Tensor) -> S:
-        """What is kept before the first step from `x [n, dim]`."""
+        """Returns the state before the first step from `x [n, dim]`."""
         ...
 
-    def step(self, x: Tensor, gradient: Tensor, size: float, kept: S, variance: Tensor | None) -> tuple[Tensor, S]:
-        """One step.
+    def step(self, x: Tensor, gradient: Tensor, size: float, state: S, variance: Tensor | None) -> tuple[Tensor, S]:
+        """Makes one step.
 
         Args:
-            x: Where it starts, `[n, dim]`.
+            x: Start of the step, `[n, dim]`.
             gradient: A private gradient at x, `[n, dim]`.
             size: Step size.
-            kept: What was kept.
-            variance: Of the noise in each entry of a gradient, `[n, 1]`; None where it is not needed.
+            state: The state after the last step.
+            variance: Variance of the noise in each entry of a gradient, `[n, 1]`; None unless `corrects`.
 
         Returns:
-            The next x, and what is kept.
+            The next x, and the new state.
         """
         ...
 
@@ -58,27 +58,27 @@ class Sgd:
 
     @property
     def corrects(self) -> bool:
-        """No."""
+        """False."""
         return False
 
     def init(self, x: Tensor) -> None:
-        """Nothing."""
+        """Has no state."""
 
     def step(
-        self, x: Tensor, gradient: Tensor, size: float, kept: None, variance: Tensor | None
+        self, x: Tensor, gradient: Tensor, size: float, state: None, variance: Tensor | None
     ) -> tuple[Tensor, None]:
-        """One step."""
+        """Makes one step."""
         return x - size * gradient, None
 
 
 @checked("strategy.optimizer")
 @dataclass(frozen=True)
 class Momentum:
-    """Gradient descent with momentum, as `torch.optim.SGD`. All in all a gradient moves x by `1 / (1 - beta)` steps.
+    """Gradient descent with momentum, as `torch.optim.SGD`. In total a gradient moves x by `1 / (1 - beta)` steps.
 
     Args:
-        beta: Share of the last direction that is kept.
-        nesterov: Look ahead, as Nesterov's.
+        beta: Share of the last direction in the next one.
+        nesterov: Whether to use Nesterov's momentum.
     """
 
     beta: Fraction = 0.9
@@ -86,30 +86,32 @@ class Momentum:
 
     @property
     def corrects(self) -> bool:
-        """No."""
+        """False."""
         return False
 
     def init(self, x: Tensor) -> Tensor:
-        """The direction u, zero."""
+        """Returns the direction u = 0."""
         return torch.zeros_like(x)
 
     def step(
-        self, x: Tensor, gradient: Tensor, size: float, kept: Tensor, variance: Tensor | None
+        self, x: Tensor, gradient: Tensor, size: float, state: Tensor, variance: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """One step."""
-        direction = self.beta * kept + gradient
-        return x - size * (gradient + self.beta * direction if self.nesterov else direction), direction
+        """Makes one step."""
+        direction = self.beta * state + gradient
+        if self.nesterov:
+            return x - size * (gradient + self.beta * direction), direction
+        return x - size * direction, direction
 
 
 @dataclass(frozen=True)
 class Moments:
-    """What Adam keeps.
+    """Adam's state.
 
     Attributes:
         m: Moving average of gradients, `[n, dim]`.
         v: Moving average of their squares, `[n, dim]`.
         steps: Steps that each client has made, `[n, 1]` float64.
-        variance: Moving average of the noise's variance, `[n, 1]` float64, where it is subtracted.
+        variance: Moving average of the noise's variance, `[n, 1]` float64; None if it is not subtracted.
     """
 
     m: Tensor
@@ -138,22 +140,25 @@ class Adam:
 
     @property
     def corrects(self) -> bool:
-        """With a noise floor."""
+        """True with a noise floor."""
         return self.noise_floor is not None
 
     def init(self, x: Tensor) -> Moments:
-        """Zeros."""
-        none = torch.zeros(len(x), 1, dtype=torch.float64, device=x.device)
-        return Moments(torch.zeros_like(x), torch.zeros_like(x), none, none if self.corrects else None)
+        """Returns zeros."""
+        zeros = torch.zeros(len(x), 1, dtype=torch.float64, device=x.device)
+        return Moments(torch.zeros_like(x), torch.zeros_like(x), zeros, zeros if self.corrects else None)
 
     def step(
-        self, x: Tensor, gradient: Tensor, size: float, kept: Moments, variance: Tensor | None
+        self, x: Tensor, gradient: Tensor, size: float, state: Moments, variance: Tensor | None
     ) -> tuple[Tensor, Moments]:
-        """One step."""
-        m = self.beta1 * kept.m + (1 - self.beta1) * gradient
-        v = self.beta2 * kept.v + (1 - self.beta2) * gradient.square()
-        steps, noise = kept.steps + 1, kept.variance
-        first, second = ((1 - beta**steps).to(x) for beta in (self.beta1, self.beta2))
+        """Makes one step."""
+        m = self.beta1 * state.m + (1 - self.beta1) * gradient
+        v = self.beta2 * state.v + (1 - self.beta2) * gradient.square()
+        steps = state.steps + 1
+        noise = state.variance
+        # corrections for the start at zero
+        first = (1 - self.beta1**steps).to(x)
+        second = (1 - self.beta2**steps).to(x)
         if noise is None or variance is None or self.noise_floor is None:
             scale = (v / second).sqrt() + self.eps
         else:
@@ -178,32 +183,32 @@ class AdamW:
 
     @property
     def corrects(self) -> bool:
-        """With a noise floor."""
+        """True with a noise floor."""
         return self.noise_floor is not None
 
     @property
     def adam(self) -> Adam:
-        """What follows the shrinking."""
+        """The optimiser that follows the shrinking."""
         return Adam(self.beta1, self.beta2, self.eps, self.noise_floor)
 
     def init(self, x: Tensor) -> Moments:
-        """Of Adam."""
+        """Returns Adam's state."""
         return self.adam.init(x)
 
     def step(
-        self, x: Tensor, gradient: Tensor, size: float, kept: Moments, variance: Tensor | None
+        self, x: Tensor, gradient: Tensor, size: float, state: Moments, variance: Tensor | None
     ) -> tuple[Tensor, Moments]:
-        """One step."""
-        return self.adam.step(x * (1 - size * self.weight_decay), gradient, size, kept, variance)
+        """Makes one step."""
+        return self.adam.step(x * (1 - size * self.weight_decay), gradient, size, state, variance)
 
 
 @dataclass(frozen=True)
 class ClientOptimizerState:
-    """What a local step keeps between rounds.
+    """State of a local step with an optimiser.
 
     Attributes:
         t: Rounds so far.
-        optimizer: What its optimiser keeps, rows `[n, ...]`.
+        optimizer: State of the optimiser, rows `[n, ...]`.
     """
 
     t: int

@@ -1,4 +1,4 @@
-"""Which model a run reports: the last, or an average of all rounds' models."""
+"""The model that a run reports: the last one, or an average of all rounds' models."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from fedpriv.settings.checks import Bound, NonNegative, Ratio, checked
 @checked("strategy.output")
 @dataclass(frozen=True)
 class Last:
-    """Report the model of the last round."""
+    """Reports the model of the last round."""
 
     def init(self, received: Tensor) -> None:
-        """Nothing is kept."""
+        """Has no state."""
 
     def __call__(self, received: Tensor, state: None) -> tuple[Tensor, None]:
-        """Return what was received."""
+        """Returns the received model."""
         return received, state
 
 
 @dataclass(frozen=True)
 class RunningAverage:
-    """A weighted average so far.
+    """The weighted average of the rounds so far.
 
     Attributes:
         average: `[n, dim]`, or `[1, dim]` if all rows are equal.
@@ -42,7 +42,7 @@ class RunningAverage:
 @checked("strategy.average")
 @dataclass(frozen=True)
 class Averaged:
-    """Report the average of all rounds' models, with weight `t**power` in round `t` = 1, 2, ...
+    """Reports the average of all rounds' models, with weight `t**power` in round `t` = 1, 2, ...
 
     It is computed from released models, so it costs no epsilon. `power = 0` is Polyak-Ruppert averaging; larger powers
     forget the first rounds faster (Shamir and Zhang, 2013, polynomial-decay averaging).
@@ -51,15 +51,13 @@ class Averaged:
     power: NonNegative = 0.0
 
     def init(self, received: Tensor) -> RunningAverage:
-        """Nothing averaged yet."""
+        """Returns an empty average."""
         return RunningAverage(received[:1] * 0, received.new_zeros(()), received.new_zeros(()))
 
     def __call__(self, received: Tensor, state: RunningAverage) -> tuple[Tensor, RunningAverage]:
-        """Add a round. Rows that are one expanded row (as with a server) stay one."""
+        """Adds a round. If all rows are one expanded row (as with a server), the average is one row."""
         if received.stride(0) == 0:
             received = received[:1]
-        else:
-            received = received
         round_number = state.round + 1
         share = round_number**self.power
         weight = state.weight + share
@@ -69,7 +67,7 @@ class Averaged:
 
 @dataclass(frozen=True)
 class Following:
-    """A moving average so far.
+    """The moving average of the rounds so far.
 
     Attributes:
         average: `[n, dim]`, or `[1, dim]` if all rows are equal.
@@ -83,7 +81,7 @@ class Following:
 @checked("strategy.average")
 @dataclass(frozen=True)
 class Ema:
-    """Report the exponential moving average of the rounds' models, `e = decay e + (1 - decay) x`, from the first on.
+    """Reports the exponential moving average of the rounds' models, `e = decay e + (1 - decay) x`, from the first on.
 
     It is computed from released models, so it costs no epsilon. As torch's `AveragedModel` with `get_ema_avg_fn`.
     """
@@ -91,15 +89,13 @@ class Ema:
     decay: Ratio = 0.99
 
     def init(self, received: Tensor) -> Following:
-        """Nothing averaged yet."""
+        """Returns an empty average."""
         return Following(received[:1] * 0, 0)
 
     def __call__(self, received: Tensor, state: Following) -> tuple[Tensor, Following]:
-        """Add a round. Rows that are one expanded row (as with a server) stay one."""
+        """Adds a round. If all rows are one expanded row (as with a server), the average is one row."""
         if received.stride(0) == 0:
             received = received[:1]
-        else:
-            received = received
         if state.round:
             average = state.average + (1 - self.decay) * (received - state.average)
         else:
@@ -112,18 +108,18 @@ class OrEma(Bound):
     """A number in the interval, or an `Ema`."""
 
     def complaint(self, kind: object, value: object) -> str | None:
-        """As of a bound."""
+        """See `Bound`; accepts any `Ema`."""
         if isinstance(value, Ema):
             return None
         return super().complaint(float, value)
 
 
 Average = Annotated[float | Ema, OrEma("must be a finite number, at least 0", 0, inf, "[)")]
-"""Which average is reported: by weights `t**p` for a number p, or `Ema(decay)`."""
+"""The average to report: with weights `t**p` for a number p, or `Ema(decay)`."""
 
 
 def last_or_average(average: float | Ema | None) -> Last | Averaged | Ema:
-    """What the option `average` of a strategy means: None the last model; else see `Average`."""
+    """Returns the output for the option `average` of a strategy: the last model for None; else see `Average`."""
     if average is None:
         return Last()
     if isinstance(average, Ema):
@@ -133,13 +129,13 @@ def last_or_average(average: float | Ema | None) -> Last | Averaged | Ema:
 
 @dataclass(frozen=True)
 class Consensus:
-    """Report the server's model, without the numbers that it broadcasts beside it."""
+    """Reports the server's model, without the numbers that it broadcasts beside it."""
 
     extras: int = 2
 
     def init(self, received: Tensor) -> None:
-        """Nothing is kept."""
+        """Has no state."""
 
     def __call__(self, received: Tensor, state: None) -> tuple[Tensor, None]:
-        """All columns but the last."""
+        """Returns all columns but the last `extras`."""
         return received[:1, : -self.extras], state

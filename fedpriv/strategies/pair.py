@@ -1,8 +1,8 @@
 """Checks that a user's local step and aggregator are complete and fit together, when they become a `Strategy`.
 
-Copies of both are called once with made-up parameters of three clients, `[3, 2]`, and an oracle and a network without
-data. What comes back must have the promised types and shapes. An error that a part raises by itself is left to the
-plan, which calls it with the right number of clients.
+Copies of both are called once with parameters zero of three clients, `[3, 2]`, and an oracle and a network without
+data. The results must have the promised types and shapes. An error that a user's code raises is left to the plan,
+which calls it with the right number of clients.
 """
 
 from __future__ import annotations
@@ -39,111 +39,121 @@ _AGGREGATOR_LINES = {
 
 
 def check_pair(step: Any, aggregator: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Check both parts.
+    """Checks a local step and an aggregator.
 
     Raises:
-        ConfigError: a part lacks something (names the line to add), they speak of different things, or what they
-            return has another type or shape.
+        ConfigError: one lacks something (names the line to add), they exchange different values, or what they return
+            has another type or shape.
     """
     _check_complete("strategy.local_step", step, _STEP_LINES, other="aggregator")
     _check_complete("strategy.aggregator", aggregator, _AGGREGATOR_LINES, other="local step")
-    for speaker, listener in ((step, aggregator), (aggregator, step)):
-        if speaker.sends != listener.receives:
+    for sender, receiver in ((step, aggregator), (aggregator, step)):
+        if sender.sends != receiver.receives:
             raise ConfigError(
                 "strategy",
                 f"{type(step).__name__} + {type(aggregator).__name__}",
-                f"{type(speaker).__name__} sends {speaker.sends} but {type(listener).__name__} receives "
-                f"{listener.receives}",
+                f"{type(sender).__name__} sends {sender.sends} but {type(receiver).__name__} receives "
+                f"{receiver.receives}",
             )
-    if all(type(part).__module__.startswith("fedpriv.") for part in (step, aggregator)):
+    if all(type(value).__module__.startswith("fedpriv.") for value in (step, aggregator)):
         return
     try:
-        copies = copy.deepcopy((step, aggregator))  # so that what they note of their calls stays true
-    except Exception:  # whatever a user's part holds
+        # the user's objects may record their calls
+        step, aggregator = copy.deepcopy((step, aggregator))
+    except Exception:  # whatever a user's object holds
         return
-    _check_calls(*copies)
+    _check_calls(step, aggregator)
 
 
-def _check_complete(field: str, part: Any, lines: dict[str, str], other: str) -> None:  # noqa: ANN401
-    """Refuse a part without an attribute or method, or with one of another type."""
-    if inspect.isclass(part):
-        raise ConfigError(field, part.__name__, f"is a class: make an object of it, {part.__name__}()")
-    name = type(part).__name__
+def _check_complete(field: str, value: Any, lines: dict[str, str], other: str) -> None:  # noqa: ANN401
+    """Refuses a local step or aggregator without an attribute or method, or with one of another type."""
+    if inspect.isclass(value):
+        raise ConfigError(field, value.__name__, f"is a class: make an object of it, {value.__name__}()")
+    name = type(value).__name__
     kind = field.partition(".")[2].replace("_", " ")
-    if inspect.isfunction(part):
+    if inspect.isfunction(value):
         fix = f"is a function: a {kind} is an object of a class with {', '.join(lines)}"
-        raise ConfigError(field, part.__name__, fix)
-    lacking = [known for known in lines if not (callable(part) if known == "__call__" else hasattr(part, known))]
+        raise ConfigError(field, value.__name__, fix)
+    lacking = [
+        attribute
+        for attribute in lines
+        if not (callable(value) if attribute == "__call__" else hasattr(value, attribute))
+    ]
     if len(lacking) == len(lines):
-        raise ConfigError(field, part, f"is no {kind}: a class of yours needs {', '.join(lacking)}")
+        raise ConfigError(field, value, f"is no {kind}: a class of yours needs {', '.join(lacking)}")
     if lacking:
-        added = "; ".join(lines[known] for known in lacking)
+        added = "; ".join(lines[attribute] for attribute in lacking)
         raise ConfigError(field, name, f"has no {' and no '.join(lacking)}: add to the class: {added}")
-    for known in ("receives", "sends"):
-        words = getattr(part, known)
+    for attribute in ("receives", "sends"):
+        words = getattr(value, attribute)
         if isinstance(words, str):
-            raise ConfigError(f"{field}.{known}", words, f"is text: write a tuple, ({words!r},), as the {other}'s")
+            raise ConfigError(f"{field}.{attribute}", words, f"is text: write a tuple, ({words!r},), as the {other}'s")
         if not isinstance(words, tuple):
-            raise ConfigError(f"{field}.{known}", words, f"must be a tuple of names: {lines[known]}")
-    for known in ("linear", "is_sum"):
-        if known in lines and not isinstance(getattr(part, known), bool):
-            raise ConfigError(f"{field}.{known}", getattr(part, known), f"must be True or False: {lines[known]}")
-    if "memory" in lines and part.memory not in ("none", "private"):
-        raise ConfigError(f"{field}.memory", part.memory, "must be 'none' or 'private'")
+            raise ConfigError(f"{field}.{attribute}", words, f"must be a tuple of names: {lines[attribute]}")
+    for attribute in ("linear", "is_sum"):
+        if attribute in lines and not isinstance(getattr(value, attribute), bool):
+            raise ConfigError(
+                f"{field}.{attribute}", getattr(value, attribute), f"must be True or False: {lines[attribute]}"
+            )
+    if "memory" in lines and value.memory not in ("none", "private"):
+        raise ConfigError(f"{field}.memory", value.memory, "must be 'none' or 'private'")
     for method, count in (("init", 1), ("__call__", 3)):
         try:
-            inspect.signature(getattr(part, method)).bind(*range(count))
+            inspect.signature(getattr(value, method)).bind(*range(count))
         except TypeError:
             fix = f"cannot be called with {count} argument{'s' if count > 1 else ''}: write {lines[method]}"
             raise ConfigError(f"{field}.{method}", name, fix) from None
 
 
 def _check_calls(step: Any, aggregator: Any) -> None:  # noqa: ANN401 - of a user
-    """Call each method once, and look at what it returns."""
+    """Calls each method once, and checks what it returns."""
     params = torch.zeros(_CLIENTS, _DIM)
-    step_name, aggregator_name = type(step).__name__, type(aggregator).__name__
-    init, call = f"{step_name}.init", f"{step_name}.__call__"
-    init_aggregator, call_aggregator = f"{aggregator_name}.init", f"{aggregator_name}.__call__"
+    step_name = type(step).__name__
+    aggregator_name = type(aggregator).__name__
+    init = f"{step_name}.init"
+    call = f"{step_name}.__call__"
+    init_aggregator = f"{aggregator_name}.init"
+    call_aggregator = f"{aggregator_name}.__call__"
 
-    answer = _called(lambda: aggregator.init(params))
+    answer = _call(lambda: aggregator.init(params))
     if answer is _RAISED:
         return
-    received, served = _pair_of(init_aggregator, answer, "received, state")
+    received, server_state = _unpack_pair(init_aggregator, answer, "received, state")
     _check_tensor(init_aggregator, "what clients receive", received)
-    _check_state(init_aggregator, served)
+    _check_state(init_aggregator, server_state)
 
-    kept = _called(lambda: step.init(params))
-    if kept is _RAISED:
+    local_state = _call(lambda: step.init(params))
+    if local_state is _RAISED:
         return
-    _check_state(init, kept)
-    _check_rows(init, kept)
+    _check_state(init, local_state)
+    _check_rows(init, local_state)
 
-    answer = _called(lambda: step(received, kept, _Oracle()))
+    answer = _call(lambda: step(received, local_state, _Oracle()))
     if answer is _RAISED:
         return
-    message, kept_next = _pair_of(call, answer, "message, state")
+    message, next_local_state = _unpack_pair(call, answer, "message, state")
     _check_tensor(call, "the message", message)
-    _check_state(call, kept_next)
-    _check_same(call, init, kept, kept_next)
-    _check_rows(call, kept_next)
+    _check_state(call, next_local_state)
+    _check_same(call, init, local_state, next_local_state)
+    _check_rows(call, next_local_state)
 
-    answer = _called(lambda: aggregator(message, _Network(), served))
+    answer = _call(lambda: aggregator(message, _Network(), server_state))
     if answer is _RAISED:
         return
-    received_next, served_next = _pair_of(call_aggregator, answer, "received, state")
+    received_next, next_server_state = _unpack_pair(call_aggregator, answer, "received, state")
     _check_tensor(call_aggregator, "what clients receive", received_next)
     if received_next.shape != received.shape:
         fix = f"what clients receive has the shape {list(received_next.shape)}, and {init_aggregator} gives "
         raise ConfigError("strategy", call_aggregator, f"{fix}{list(received.shape)}: give the same one")
-    _check_state(call_aggregator, served_next)
-    _check_same(call_aggregator, init_aggregator, served, served_next)
+    _check_state(call_aggregator, next_server_state)
+    _check_same(call_aggregator, init_aggregator, server_state, next_server_state)
 
 
 _RAISED = object()
 
 
-def _called(call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what a user's part returns
-    """What a call returns; `_RAISED` where it fails, for reasons that the plan tells with the true sizes.
+def _call(call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what a user's part returns
+    """Returns the result of a call; `_RAISED` if it fails, which the plan will report with the true sizes.
 
     Raises:
         ConfigError: the oracle or the network has no such method.
@@ -155,37 +165,39 @@ def _called(call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what a user's par
     except AttributeError as error:
         if isinstance(error.obj, _Oracle | _Network):
             names = [name for name in dir(error.obj) if not name.startswith("_")]
-            what = type(error.obj).__name__.strip("_").lower()
-            fix = f"the {what} has none of this name{nearest(str(error.name), names)} (there are: {', '.join(names)})"
-            raise ConfigError("strategy", f"{what}.{error.name}", fix) from error
+            kind = type(error.obj).__name__.strip("_").lower()
+            fix = f"the {kind} has none of this name{nearest(str(error.name), names)} (there are: {', '.join(names)})"
+            raise ConfigError("strategy", f"{kind}.{error.name}", fix) from error
         return _RAISED
-    except Exception:  # whatever a user's part raises
+    except Exception:  # whatever a user's code raises
         return _RAISED
 
 
-def _pair_of(where: str, answer: object, parts: str) -> tuple[Any, Any]:
+def _unpack_pair(where: str, answer: object, names: str) -> tuple[Any, Any]:
+    """Refuses a result that is no pair; `names` are those of its values."""
     if not isinstance(answer, tuple) or len(answer) != 2:
-        raise ConfigError("strategy", f"{where} -> {_kind(answer)}", f"must return two things: return {parts}")
+        raise ConfigError("strategy", f"{where} -> {_kind(answer)}", f"must return two things: return {names}")
     return answer
 
 
-def _check_tensor(where: str, what: str, given: object) -> None:
-    """Refuse what is no row for each client; a row may be longer than the parameters, as that of two vectors."""
-    if not isinstance(given, Tensor):
-        fix = f"{what} must be a tensor [n, dim], a row for each client; it is {_kind(given)}"
+def _check_tensor(where: str, description: str, value: object) -> None:
+    """Refuses a value that has no row for each client; rows may be longer than the parameters, e.g. of two vectors."""
+    if not isinstance(value, Tensor):
+        fix = f"{description} must be a tensor [n, dim], a row for each client; it is {_kind(value)}"
         raise ConfigError("strategy", where, fix)
-    if given.ndim == 2 and len(given) == _CLIENTS:
+    if value.ndim == 2 and len(value) == _CLIENTS:
         return
     shape = [_CLIENTS, _DIM]
-    fix = f"{what} must have the shape [n, dim], a row for each client; for {shape} it is {list(given.shape)}"
-    if given.ndim == 1 and len(given) != _CLIENTS:
+    fix = f"{description} must have the shape [n, dim], a row for each client; for {shape} it is {list(value.shape)}"
+    if value.ndim == 1 and len(value) != _CLIENTS:
         fix += "; a mean over clients is network.mean(message), which has a row for each"
-    if given.ndim == 2 and len(given) == 1:
+    if value.ndim == 2 and len(value) == 1:
         fix += "; send one row to all with network.scatter(row), or row.expand_as(params)"
     raise ConfigError("strategy", where, fix)
 
 
 def _check_state(where: str, state: object) -> None:
+    """Refuses a state with a value that cannot be stored."""
     try:
         flatten_with_names(state)
     except ConfigError as error:
@@ -194,7 +206,7 @@ def _check_state(where: str, state: object) -> None:
 
 
 def _check_rows(where: str, state: object) -> None:
-    """A local step's tensors have a row for each client."""
+    """Refuses a local step's state with a tensor that has no row for each client."""
     for name, leaf in flatten_with_names(state).items():
         if isinstance(leaf, Tensor) and leaf.ndim and len(leaf) != _CLIENTS:
             fix = (
@@ -205,21 +217,22 @@ def _check_rows(where: str, state: object) -> None:
 
 
 def _check_same(where: str, init: str, before: object, after: object) -> None:
-    """State has the same parts after a round, or a checkpoint could not be restored."""
-    known, found = set(flatten_with_names(before)), set(flatten_with_names(after))
-    if known != found:
-        fix = f"its state has the parts {_listed(found)}, and {init} makes {_listed(known)}: keep the same ones"
+    """Refuses a state with other names after a round: a checkpoint could not be restored."""
+    expected = set(flatten_with_names(before))
+    actual = set(flatten_with_names(after))
+    if expected != actual:
+        fix = f"its state has the parts {_join(actual)}, and {init} makes {_join(expected)}: keep the same ones"
         raise ConfigError("strategy", where, fix)
 
 
-def _listed(names: set[str]) -> str:
+def _join(names: set[str]) -> str:
     return ", ".join(sorted(name or "(one value)" for name in names)) or "none (None)"
 
 
-def _kind(given: object) -> str:
-    if isinstance(given, tuple):
-        return f"{len(given)} things"
-    return f"a {type(given).__name__}"
+def _kind(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"{len(value)} things"
+    return f"a {type(value).__name__}"
 
 
 class _Oracle:

@@ -1,7 +1,7 @@
 """A private augmented Lagrangian: noisy constraint values, public multipliers, noisy gradients of the Lagrangian.
 
 Our variant of He, Peng and Sun (2024), whose messages reveal gradients and constraint values. It asks each client two
-private questions a round, for a fixed number of rounds T; all else is computed from the answers. Round t:
+private queries a round, for a fixed number of rounds T; all else is computed from the answers. Round t:
 
     c^_i  = private constraint values at w
     pi_i  = min([mu_i + beta c^_i]_+, pi_max)        public; for an equality within [-pi_max, pi_max]
@@ -35,7 +35,7 @@ from fedpriv.strategies.schedules import Rate, in_round
 
 @dataclass(frozen=True)
 class Prices:
-    """What a client keeps.
+    """A client's state.
 
     Attributes:
         multipliers: mu_i / n, for the mean objective, `[n, m]`.
@@ -50,10 +50,10 @@ class Prices:
 
 @dataclass(frozen=True)
 class ScalarizedStep:
-    """One client's round.
+    """The local step.
 
     Args:
-        rounds: T, the measuring round included; None until the run tells it.
+        rounds: T, with the measuring round; None until it is set to the run's.
         beta: Step size of the multipliers.
         largest: `pi_max`.
         learning_rate: `eta`.
@@ -83,11 +83,12 @@ class ScalarizedStep:
         return Prices(rows, rows, 0)
 
     def __call__(self, received: Tensor, state: Prices, oracle: Oracle) -> tuple[Tensor, Prices]:
-        """One round."""
-        w, t = received, state.t + 1
+        """Computes one round."""
+        w = received
+        t = state.t + 1
         if t == self.rounds:
             measured = torch.stack([oracle.statistic(w, "constraints") for _ in range(self.measurements)]).mean(0)
-            return _with_worst(w, measured, oracle.equality), Prices(state.multipliers, measured, t)
+            return _append_worst(w, measured, oracle.equality), Prices(state.multipliers, measured, t)
         if self.rounds is not None and t > self.rounds:
             raise ConfigError(
                 "rounds",
@@ -101,29 +102,29 @@ class ScalarizedStep:
         prices = moved.clamp(lowest, torch.full_like(moved, self.largest))
         gradient = oracle.lagrangian_gradient(w, prices)
         z = w - in_round(self.learning_rate, t) / t**self.decay * gradient
-        return _with_worst(z, values, oracle.equality), Prices(prices / oracle.n_clients, values, t)
+        return _append_worst(z, values, oracle.equality), Prices(prices / oracle.n_clients, values, t)
 
     def advice(self, run: Outlook) -> list[str]:
-        """A share of the budget for values that suits beta better, and a beta too large for the noise of values."""
+        """Suggests a share of the budget for values that suits beta, and warns of a beta too large for their noise."""
         noise = run.constraints
         if noise is None:
             return []
         share = suggested_share(self.beta, noise)
-        found: list[str] = []
+        warnings: list[str] = []
         if share is not None:
-            found.append(f"privacy.statistics.share, suggested: {share:.0%}, with which a step has the least noise")
+            warnings.append(f"privacy.statistics.share, suggested: {share:.0%}, with which a step has the least noise")
         if self.beta * noise.deviation > self.largest / 10:
-            found.append(
+            warnings.append(
                 f"beta = {self.beta:g} drowns the multipliers in noise: a step of theirs has standard deviation "
                 f"{self.beta * noise.deviation:.3g} where their cap is {self.largest:g}; use a beta of at most "
                 f"{self.largest / 10 / noise.deviation:.2g}, a larger share for values, fewer rounds or more examples "
                 "a client"
             )
-        return found
+        return warnings
 
 
 def suggested_share(beta: float, noise: ConstraintNoise) -> float | None:
-    """The share of a round's budget for constraint values with the least noise in a step; None if it is settled.
+    """Returns the share of a round's budget for constraint values with the least noise in a step; None if it is fixed.
 
     A step's noise is the gradient's, of squared norm `dim (clip / m)^2 / (1 - share)`, and that of the multipliers
     times a constraint's gradient, of norm at most about the clip: `(beta reach clip)^2 / share`. With numerators a^2
@@ -131,20 +132,21 @@ def suggested_share(beta: float, noise: ConstraintNoise) -> float | None:
     """
     if noise.reach is None:
         return None
-    of_gradient, of_values = math.sqrt(noise.dim) / noise.examples, beta * noise.reach
-    return of_values / (of_gradient + of_values)
+    gradient_noise = math.sqrt(noise.dim) / noise.examples
+    value_noise = beta * noise.reach
+    return value_noise / (gradient_noise + value_noise)
 
 
 @dataclass(frozen=True)
 class MeanState:
-    """What the server keeps.
+    """The server's state.
 
     Attributes:
         average: Weighted average of the w's, `[1, dim]`.
         weight: Sum of the weights, `[]`.
         t: Rounds so far.
-        worst_estimate: The largest noisy value that a client reported last, `[]`.
-        measurements: Times that the reported model's constraint values were asked for.
+        worst_estimate: The largest noisy value that a client reported in the newest round, `[]`.
+        measurements: How often the reported model's constraint values were measured.
     """
 
     average: Tensor
@@ -175,20 +177,25 @@ class ProximalMean:
         return params[:1].expand_as(params), MeanState(0 * params[:1], zero, 0, zero, 0)
 
     def __call__(self, message: Tensor, network: Network, state: MeanState) -> tuple[Tensor, MeanState]:
-        """Mean, proximal map, average."""
-        rows, t = network.gather(message), state.t + 1
-        z, worst = rows[:, :-1], rows[:, -1:]
-        # the largest noisy value that a client reports: what a run shows as it goes
+        """Computes w and the average; in the last round it sends the average, for the report."""
+        rows = network.gather(message)
+        t = state.t + 1
+        z = rows[:, :-1]
+        worst = rows[:, -1:]
+        # the largest noisy value that a client reports, which a run shows after each round
         state = replace(state, t=t, worst_estimate=network.largest(worst)[0, 0])
         if t == self.rounds:
             state = replace(state, measurements=state.measurements + self.measurements)
-            return network.scatter(state.average), state  # the model that all measured
+            return network.scatter(state.average), state
         mean = network.total(z) / network.n_clients
         w = self.regularizer.prox(mean, in_round(self.learning_rate, t) / t**self.decay)
         weight = state.weight + t**self.power
         average = state.average + t**self.power / weight * (w - state.average)
         state = replace(state, average=average, weight=weight)
-        return network.scatter(average if t + 1 == self.rounds else w), state
+        # in the last round clients measure the average
+        if t + 1 == self.rounds:
+            return network.scatter(average), state
+        return network.scatter(w), state
 
 
 _FIX = "must be a whole number, at least 2: one to learn, and the last to measure"
@@ -215,7 +222,7 @@ def private_al(
         beta: Step size of the multipliers; it multiplies the noise of the constraint values.
         largest: Upper bound on the multipliers.
         learning_rate: Step size, before `decay`: a number or a schedule.
-        decay: The step size is divided by `t**decay`; 0 leaves it as it is.
+        decay: The step size is divided by `t**decay`; 0 does not change it.
         average: The reported model is the average of all rounds' w, weighted by `t**average`.
         measurements: How often the last round measures the reported model's constraint values, to average them.
 
@@ -230,7 +237,8 @@ def private_al(
     return Strategy(step, server, name="private_al", monitor=("worst_estimate",), regularizer=regularizer)
 
 
-def _with_worst(rows: Tensor, values: Tensor, equality: Tensor) -> Tensor:
+def _append_worst(rows: Tensor, values: Tensor, equality: Tensor) -> Tensor:
+    """Appends each client's largest violation to its row."""
     far = values.abs().where(equality, values)
     if values.shape[1]:
         worst = far.amax(1, keepdim=True)

@@ -19,20 +19,20 @@ class Proximal(Protocol):
 
     @property
     def strong_convexity(self) -> float:
-        """See the module."""
+        """Coefficient of the quadratic term `strong_convexity / 2 ||x||^2`."""
         ...
 
     @property
     def remainder(self) -> Proximal:
-        """See the module."""
+        """The function without its quadratic term."""
         ...
 
     def value(self, x: Tensor) -> Tensor:
-        """`h` of each row, `[..., dim] -> [...]`; 0 for the indicator of a set, in which rows are assumed to be."""
+        """Returns `h` of each row, `[..., dim] -> [...]`; 0 for an indicator, in whose set rows are assumed to be."""
         ...
 
     def prox(self, x: Tensor, step: float | Tensor) -> Tensor:
-        """Proximal map of each row; `step >= 0` is a number or `[..., 1]`; 0 projects onto where h is finite."""
+        """Returns the proximal map of each row; `step >= 0` is a number or `[..., 1]`; 0 projects onto h's domain."""
         ...
 
 
@@ -48,7 +48,7 @@ class Zero:
 
     @property
     def remainder(self) -> Zero:
-        """All of it."""
+        """The function itself: nothing of it is strongly convex."""
         return self
 
     def value(self, x: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ class Zero:
         return x.new_zeros(x.shape[:-1])
 
     def prox(self, x: Tensor, step: float | Tensor) -> Tensor:
-        """The point itself."""
+        """Returns the point itself."""
         return x
 
 
@@ -74,7 +74,7 @@ class L2:
 
     @property
     def remainder(self) -> Zero:
-        """Nothing is left."""
+        """Zero."""
         return Zero()
 
     def value(self, x: Tensor) -> Tensor:
@@ -82,7 +82,7 @@ class L2:
         return self.lam / 2 * x.square().sum(-1)
 
     def prox(self, x: Tensor, step: float | Tensor) -> Tensor:
-        """Shrink."""
+        """Shrinks each row."""
         return x / (1 + self.lam * step)
 
 
@@ -100,7 +100,7 @@ class L1:
 
     @property
     def remainder(self) -> L1:
-        """All of it."""
+        """The function itself: nothing of it is strongly convex."""
         return self
 
     def value(self, x: Tensor) -> Tensor:
@@ -108,7 +108,7 @@ class L1:
         return self.lam * x.abs().sum(-1)
 
     def prox(self, x: Tensor, step: float | Tensor) -> Tensor:
-        """Soft threshold."""
+        """Applies a soft threshold."""
         return x.sign() * (x.abs() - self.lam * step).clamp_min(0)
 
 
@@ -127,15 +127,15 @@ class ElasticNet:
 
     @property
     def remainder(self) -> L1:
-        """The l1 part."""
+        """The l1 term."""
         return L1(self.l1)
 
     def value(self, x: Tensor) -> Tensor:
-        """The sum."""
+        """Returns the sum of both terms."""
         return L1(self.l1).value(x) + L2(self.l2).value(x)
 
     def prox(self, x: Tensor, step: float | Tensor) -> Tensor:
-        """Soft threshold, then shrink."""
+        """Applies a soft threshold, then shrinks."""
         return L2(self.l2).prox(L1(self.l1).prox(x, step), step)
 
 
@@ -153,7 +153,7 @@ class Ball:
 
     @property
     def remainder(self) -> Ball:
-        """All of it."""
+        """The function itself: nothing of it is strongly convex."""
         return self
 
     def value(self, x: Tensor) -> Tensor:
@@ -161,7 +161,7 @@ class Ball:
         return x.new_zeros(x.shape[:-1])
 
     def prox(self, x: Tensor, step: float | Tensor) -> Tensor:
-        """Scale rows that are too long."""
+        """Scales rows that are too long."""
         return x * (self.radius / x.norm(dim=-1, keepdim=True).clamp_min(self.radius))
 
 
@@ -179,7 +179,7 @@ class Box:
 
     @property
     def remainder(self) -> Box:
-        """All of it."""
+        """The function itself: nothing of it is strongly convex."""
         return self
 
     def value(self, x: Tensor) -> Tensor:
@@ -187,7 +187,7 @@ class Box:
         return x.new_zeros(x.shape[:-1])
 
     def prox(self, x: Tensor, step: float | Tensor) -> Tensor:
-        """Clamp."""
+        """Clamps each entry."""
         return x.clamp(-self.bound, self.bound)
 
 
@@ -205,7 +205,7 @@ class Simplex:
 
     @property
     def remainder(self) -> Simplex:
-        """All of it."""
+        """The function itself: nothing of it is strongly convex."""
         return self
 
     def value(self, x: Tensor) -> Tensor:
@@ -213,7 +213,7 @@ class Simplex:
         return x.new_zeros(x.shape[:-1])
 
     def prox(self, x: Tensor, step: float | Tensor) -> Tensor:
-        """Project by sorting (Duchi et al., 2008)."""
+        """Projects each row, by sorting (Duchi et al., 2008)."""
         ordered = x.sort(dim=-1, descending=True).values
         excess = ordered.cumsum(-1) - self.total
         count = torch.arange(1, x.shape[-1] + 1, device=x.device, dtype=x.dtype)

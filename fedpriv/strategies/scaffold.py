@@ -35,24 +35,24 @@ from fedpriv.strategies.state import Rounds
 
 @dataclass(frozen=True)
 class CorrectedSteps:
-    """Local steps along the corrected gradient; receives `(x, c, w_i c_i)` side by side, `[k, 3 dim]`."""
+    """Makes local steps along the corrected gradient; receives `(x, c, w_i c_i)` side by side, `[k, 3 dim]`."""
 
     receives: ClassVar[tuple[str, ...]] = ("model", "mean_control", "control")
     sends: ClassVar[tuple[str, ...]] = ("control_change",)
     memory: ClassVar[Memory] = "none"  # the server keeps the control variates
 
-    linear: ClassVar[bool] = False  # not where the answers' weights differ
+    linear: ClassVar[bool] = False  # not if clients have different weights
 
     learning_rate: Rate
     local_steps: int
     weighting: Weighting = "examples"
 
     def init(self, params: Tensor) -> Rounds | None:
-        """The round, if the step size depends on it."""
+        """Returns the round, if the step size depends on it."""
         return clock(self.learning_rate)
 
     def __call__(self, received: Tensor, state: Rounds | None, oracle: Oracle) -> tuple[Tensor, Rounds | None]:
-        """One round."""
+        """Computes one round."""
         t, state = ticked(state)
         rate = in_round(self.learning_rate, t)
         if self.weighting == "examples":
@@ -60,7 +60,8 @@ class CorrectedSteps:
         else:
             weights = 1.0
         x, mean, control = received.chunk(3, 1)
-        y, correction = x, mean - control / weights
+        correction = mean - control / weights
+        y = x
         for _ in range(self.local_steps):
             y = y - rate * (oracle.client_gradient(y) + correction)
         return weights * (y - x + self.local_steps * rate * mean), state
@@ -68,7 +69,7 @@ class CorrectedSteps:
 
 @dataclass(frozen=True)
 class Controls:
-    """What the server keeps.
+    """The server's state.
 
     Attributes:
         model: x, `[1, dim]`.
@@ -96,34 +97,38 @@ class ControlVariates:
 
     def init(self, params: Tensor) -> tuple[Tensor, Controls]:
         """All start from the first client's model, with control variates zero."""
-        model, controls = params[:1].clone(), torch.zeros_like(params)
-        return _said(model, torch.zeros_like(model), controls), Controls(model, controls, clock(self.learning_rate))
+        model = params[:1].clone()
+        controls = torch.zeros_like(params)
+        return _broadcast_rows(model, torch.zeros_like(model), controls), Controls(
+            model, controls, clock(self.learning_rate)
+        )
 
     def __call__(self, message: Tensor, network: Network, state: Controls) -> tuple[Tensor, Controls]:
-        """Move the model along the mean update and the participants' control variates to their last gradients."""
-        t, now = ticked(state.clock)
-        controls, length = state.controls, self.local_steps * in_round(self.learning_rate, t)
+        """Moves the model along the mean update and the participants' control variates to their last gradients."""
+        t, next_clock = ticked(state.clock)
+        controls = state.controls
+        length = self.local_steps * in_round(self.learning_rate, t)
         update = network.mean(message)[:1] - length * network.total(controls) / network.n_clients
         model = state.model + self.server_learning_rate * update
         change = network.fill(message, torch.zeros_like(controls))
         controls = controls - self.control_rate / length * change
         mean = network.total(controls) / network.n_clients
-        return _said(model, mean, controls), Controls(model, controls, now)
+        return _broadcast_rows(model, mean, controls), Controls(model, controls, next_clock)
 
 
 @dataclass(frozen=True)
 class ReportModel:
-    """Report the model, the first third of each row that the server sends, through another output."""
+    """Reports the model, the first third of each row that the server sends, through another output."""
 
     output: Output[Any]
 
     def init(self, received: Tensor) -> Any:  # noqa: ANN401 - whatever the other output keeps
-        """Of the other output."""
-        return self.output.init(_model(received))
+        """Returns the other output's state."""
+        return self.output.init(_model_of(received))
 
     def __call__(self, received: Tensor, state: Any) -> tuple[Tensor, Any]:  # noqa: ANN401
-        """The first third of any row."""
-        return self.output(_model(received), state)
+        """Returns the other output's models."""
+        return self.output(_model_of(received), state)
 
 
 @checked("strategy")
@@ -152,11 +157,13 @@ def scaffold(
     return Strategy(CorrectedSteps(learning_rate, local_steps, weighting), server, output, "scaffold")
 
 
-def _model(received: Tensor) -> Tensor:
+def _model_of(received: Tensor) -> Tensor:
+    """Returns the model, the same for all clients: the first third of any row."""
     return received[:1].chunk(3, 1)[0].expand(len(received), -1)
 
 
-def _said(model: Tensor, mean: Tensor, controls: Tensor) -> Tensor:
+def _broadcast_rows(model: Tensor, mean: Tensor, controls: Tensor) -> Tensor:
+    """Returns what each client receives: the model, the mean control variate and its own, `[n, 3 dim]`."""
     return torch.cat([model.expand_as(controls), mean.expand_as(controls), controls], 1)
 
 

@@ -1,7 +1,7 @@
 """Step sizes of rounds t = 1, 2, ...: a number, one of these schedules, or the user's own function of the round.
 
-Every strategy takes them in the same way. They are public: a schedule must not look at data. Here is also the sequence
-that ADMM's penalty parameter follows.
+Every strategy takes them in the same way. They are public: a schedule must not look at data. `Penalty` is the sequence
+of ADMM's penalty parameter.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class OrFunction(Bound):
     """A number in the interval, or a function of the round."""
 
     def complaint(self, kind: object, value: object) -> str | None:
-        """As of a bound; whatever a function gives is looked at when it is called."""
+        """See `Bound`; accepts any function, whose values are checked when it is called."""
         if callable(value):
             return None
         return super().complaint(float, value)
@@ -42,16 +42,16 @@ Number = float | Callable[[int], float]
 Rate = Annotated[Number, OrFunction("must be a positive, finite number", 0)]
 """A step size: a number, or a function from the round t = 1, 2, ... to a number, such as `Cosine(0.5, 100)`."""
 RateOrInfinite = Annotated[Number, OrFunction("must be a positive number, or inf", 0, math.inf, "(]")]
-"""The same, where inf leaves out the term that it belongs to."""
+"""Like `Rate`, but may be inf, which leaves out the term that it belongs to."""
 PenaltyRate = Annotated[Number, OrFunction("must be a positive, finite number", 0), "penalty"]
-"""ADMM's penalty parameter, `Penalty(...)` or as a step size."""
+"""ADMM's penalty parameter: `Penalty(...)`, or anything that a step size may be."""
 
 
 def in_round(rate: Number, t: int) -> float:
-    """The value in round `t` = 1, 2, ...
+    """Returns the value of a rate in round `t` = 1, 2, ...
 
     Raises:
-        ConfigError: a function fails, or gives no finite number of at least 0.
+        ConfigError: a function fails, or returns no finite number of at least 0.
     """
     value = in_round_or_infinite(rate, t)
     if math.isinf(value):
@@ -60,13 +60,13 @@ def in_round(rate: Number, t: int) -> float:
 
 
 def in_round_or_infinite(rate: Number, t: int) -> float:
-    """As `in_round`, but it may be infinite."""
+    """Like `in_round`, but the value may be infinite."""
     if not callable(rate):
         return rate
     try:
         value = rate(t)
     except (ArithmeticError, ConfigError):
-        raise  # of our own schedules, whose numbers are to blame
+        raise  # from fedpriv's schedules: the error is in their parameters, not in a user's function
     except Exception as error:  # whatever a user's function raises
         raise _wrong(rate, f"fails in round {t} ({in_short(error)})") from error
     if isinstance(value, bool) or not isinstance(value, Real) or not value >= 0:
@@ -75,17 +75,17 @@ def in_round_or_infinite(rate: Number, t: int) -> float:
 
 
 def clock(*rates: Number) -> Rounds | None:
-    """What a state keeps to follow these: the round; nothing where all are constant."""
+    """Returns a counter of rounds for a state that uses these rates; None if all are constant."""
     if any(map(callable, rates)):
         return Rounds(0)
     return None
 
 
 def ticked(clock: Rounds | None) -> tuple[int, Rounds | None]:
-    """The round that begins, from 1, and the clock after it; without a clock every round is the first."""
+    """Returns the number of the round that begins, from 1, and the next clock; 1 in every round without a clock."""
     if clock is None:
-        return (1, None)
-    return (clock.t + 1, Rounds(clock.t + 1))
+        return 1, None
+    return clock.t + 1, Rounds(clock.t + 1)
 
 
 def _wrong(rate: Number, fix: str) -> ConfigError:
@@ -102,7 +102,7 @@ class StepSize:
     ratio: Positive = 1.0
 
     def __call__(self, t: int) -> float:
-        """Step size of round `t`, from 1."""
+        """Returns the step size of round `t`, from 1."""
         return self.scale * self.ratio ** (t - 1) / t**self.power
 
 
@@ -112,12 +112,12 @@ class Cosine:
     """Falls from `peak` to `floor` along half a cosine (Loshchilov and Hutter, 2017), after a linear warm-up.
 
     `floor + (peak - floor) (1 + cos(pi u)) / 2` with `u = (t - 1 - warmup) / (rounds - warmup)`, so that the last round
-    still has a step. Rounds after `rounds` are as that one.
+    still has a step. Later rounds have the value of round `rounds`.
 
     Args:
         peak: Largest value.
         rounds: Rounds of the run.
-        floor: What it falls to.
+        floor: Value towards which it falls.
         warmup: Rounds of the warm-up before; see `Warmup`.
 
     Raises:
@@ -134,11 +134,11 @@ class Cosine:
             raise ConfigError("strategy.schedule.warmup", self.warmup, f"must be less than rounds = {self.rounds}")
 
     def __call__(self, t: int) -> float:
-        """Value in round `t`, from 1."""
+        """Returns the value in round `t`, from 1."""
         if t <= self.warmup:
             return Warmup(self.peak, self.warmup)(t)
-        done = (min(t, self.rounds) - 1 - self.warmup) / (self.rounds - self.warmup)
-        return self.floor + (self.peak - self.floor) * (1 + math.cos(math.pi * done)) / 2
+        progress = (min(t, self.rounds) - 1 - self.warmup) / (self.rounds - self.warmup)
+        return self.floor + (self.peak - self.floor) * (1 + math.cos(math.pi * progress)) / 2
 
 
 @checked("strategy.schedule")
@@ -150,7 +150,7 @@ class Warmup:
     rounds: Count
 
     def __call__(self, t: int) -> float:
-        """Value in round `t`, from 1."""
+        """Returns the value in round `t`, from 1."""
         return self.peak * min(t, self.rounds) / self.rounds
 
 
@@ -164,7 +164,7 @@ class Steps:
     factor: Probability = 0.1
 
     def __call__(self, t: int) -> float:
-        """Value in round `t`, from 1."""
+        """Returns the value in round `t`, from 1."""
         return self.start * self.factor ** ((t - 1) // self.every)
 
 
@@ -177,7 +177,7 @@ class Decay:
     power: Finite = 0.5
 
     def __call__(self, t: int) -> float:
-        """Value for round `t` = 1, 2, ..."""
+        """Returns the value in round `t` = 1, 2, ..."""
         return self.scale / t**self.power
 
 
@@ -187,9 +187,9 @@ class Penalty:
     """Penalty parameter `rho_t = min(1e9, scale * growth**floor(t / period) + offset)`, eq 21 of Ryu and Kim (2022).
 
     Args:
-        scale: What grows.
-        offset: What is added to it in every round; one of the two is positive.
-        growth: Factor by which `scale` grows at once, when a period is over; 1 keeps `rho_t` constant.
+        scale: The term that grows.
+        offset: A constant term; one of the two is positive.
+        growth: Factor by which `scale` grows after each period; 1 keeps `rho_t` constant.
         period: Rounds of a period.
     """
 
@@ -203,5 +203,5 @@ class Penalty:
             raise ConfigError("strategy.rho", self, "scale or offset must be positive")
 
     def __call__(self, t: int) -> float:
-        """`rho_t` for round `t` = 1, 2, ..."""
+        """Returns `rho_t` for round `t` = 1, 2, ..."""
         return min(1e9, self.scale * self.growth ** (t // self.period) + self.offset)

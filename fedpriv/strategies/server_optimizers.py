@@ -1,4 +1,4 @@
-"""How a server moves along the clients' mean update u: plain, with momentum, or adaptively (Reddi et al., 2021)."""
+"""Server optimisers, which step along the clients' mean update u: plain, with momentum, or adaptive (Reddi, 2021)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fedpriv.strategies.state import S
 
 
 class ServerOptimizer(Protocol[S]):
-    """How the server moves along the mean update; S is the state that it keeps."""
+    """Steps along the mean update; S is the type of its state."""
 
     def init(self, model: Tensor) -> S:
-        """State before round 0."""
+        """Returns the state before round 0."""
         ...
 
     def __call__(self, model: Tensor, update: Tensor, state: S) -> tuple[Tensor, S]:
-        """The next model `[1, dim]` from the mean update `[1, dim]`."""
+        """Returns the next model `[1, dim]`, from the mean update `[1, dim]`, and the new state."""
         ...
 
 
@@ -32,13 +32,13 @@ class ServerSgd:
     momentum: Fraction = 0.0
 
     def init(self, model: Tensor) -> Tensor | None:
-        """The velocity v, zero; None without momentum."""
+        """Returns the velocity v = 0; None without momentum."""
         if self.momentum:
             return model * 0
         return None
 
     def __call__(self, model: Tensor, update: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """One step."""
+        """Makes one step."""
         if state is None:
             return model + self.learning_rate * update, None
         velocity = self.momentum * state + update
@@ -50,8 +50,8 @@ class ServerMoments:
     """Running moments of the mean update.
 
     Attributes:
-        m: Of the update, `[1, dim]`.
-        v: Of its square, `[1, dim]`.
+        m: Moving average of the update, `[1, dim]`.
+        v: Second moment, which follows its square, `[1, dim]`.
     """
 
     m: Tensor
@@ -78,8 +78,9 @@ class ServerAdaptive:
         return ServerMoments(model * 0, model * 0 + self.tau**2)
 
     def __call__(self, model: Tensor, update: Tensor, state: ServerMoments) -> tuple[Tensor, ServerMoments]:
-        """One step."""
-        v, square = state.v, update.square()
+        """Makes one step."""
+        v = state.v
+        square = update.square()
         m = self.beta1 * state.m + (1 - self.beta1) * update
         if self.rule == "adagrad":
             v = v + square

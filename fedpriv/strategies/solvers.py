@@ -18,37 +18,37 @@ from fedpriv.settings.checks import Count, Positive, checked
 Values = Callable[[Tensor], Tensor]
 """`[k, dim] -> [k]`, differentiable row by row."""
 Direction = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | float]]
-"""From points and gradients `[k, dim]` to where to go `[k, dim]`, and the first step to try, `[k]` or one for all."""
+"""Maps points and gradients `[k, dim]` to directions `[k, dim]` and first step sizes to try, `[k]` or one for all."""
 Pair = tuple[Tensor, Tensor, Tensor]
 
-_TRIALS = 40
-_ARMIJO = 1e-4
-_ROUNDING = 1e-13
+_TRIALS = 40  # largest number of step sizes in a line search
+_ARMIJO = 1e-4  # fraction of the predicted decrease that a step must reach
+_ROUNDING = 1e-13  # relative rounding error of values
 
 
 class Solver(Protocol):
     """Minimises `values` from `start` until every row's gradient is at most `tolerance` in the infinity norm."""
 
     def prepare(self, values: Values, start: Tensor) -> Tensor:
-        """What can be computed once for many solves: one row for each problem, of any width."""
+        """Returns what can be computed once for many solves: one row for each problem, of any width."""
         ...
 
     def solve(self, values: Values, start: Tensor, tolerance: float, prepared: Tensor) -> Tensor:
-        """The minimisers `[k, dim]`; rows that reach the largest number of iterations are returned as they are."""
+        """Returns the minimisers `[k, dim]`; rows that reach the largest number of iterations may be inexact."""
         ...
 
 
-def gradient(values: Values, at: Tensor) -> tuple[Tensor, Tensor]:
-    """Values `[k]` and gradients `[k, dim]`; what is not finite counts as infinitely bad."""
+def gradient(values: Values, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns values `[k]` and gradients `[k, dim]`; a value that is not finite becomes infinite."""
     with torch.enable_grad():
-        point = at.detach().requires_grad_()
-        found = values(point)
-        slope = torch.autograd.grad(found.sum(), point)[0]
-    return found.detach().nan_to_num(torch.inf, torch.inf), slope
+        point = x.detach().requires_grad_()
+        results = values(point)
+        slope = torch.autograd.grad(results.sum(), point)[0]
+    return results.detach().nan_to_num(torch.inf, torch.inf), slope
 
 
 def _nothing(_: Solver, values: Values, start: Tensor) -> Tensor:
-    """Nothing can be computed once for many solves."""
+    """Computes nothing in advance."""
     return start.new_zeros(len(start), 0)
 
 
@@ -58,7 +58,7 @@ class LBFGS:
     """Limited-memory BFGS with backtracking.
 
     Args:
-        history: Number of pairs (step, change of the gradient) that are kept.
+        history: Number of stored pairs (step, change of the gradient).
         iterations: Largest number of iterations.
     """
 
@@ -75,10 +75,15 @@ class LBFGS:
         def direction(x: Tensor, g: Tensor) -> tuple[Tensor, Tensor | float]:
             if visited:
                 pairs.append(_pair(x - visited[-1][0], g - visited[-1][1]))
-            visited[:], pairs[:] = [(x, g)], pairs[-self.history :]
+            visited[:] = [(x, g)]
+            pairs[:] = pairs[-self.history :]
             step = _two_loops(g, pairs)
-            # without curvature yet: a step of length one at most
-            return step.where(_falls(step, g), -g), 1.0 if pairs else 1 / g.norm(dim=1).clamp_min(1.0)
+            if pairs:
+                size = 1.0
+            else:
+                # nothing is known of the curvature yet: a step of length one at most
+                size = 1 / g.norm(dim=1).clamp_min(1.0)
+            return step.where(_falls(step, g), -g), size
 
         return _descend(values, start, tolerance, self.iterations, direction)
 
@@ -100,25 +105,26 @@ class AcceleratedGradient:
 
     def solve(self, values: Values, start: Tensor, tolerance: float, prepared: Tensor) -> Tensor:
         """See `Solver`."""
-        x = ahead = start
+        x = start
+        extrapolated = start
         momentum = start.new_ones(len(start))
         step = start.new_full((len(start),), self.step)
         for _ in range(self.iterations):
-            f, g = gradient(values, ahead)
+            f, g = gradient(values, extrapolated)
             if bool((momentum > 1).any()):
-                at_x = gradient(values, x)[1]
+                g_at_x = gradient(values, x)[1]
             else:
-                at_x = g
-            open_rows = at_x.abs().amax(1) > tolerance
+                g_at_x = g
+            open_rows = g_at_x.abs().amax(1) > tolerance
             if not bool(open_rows.any()):
                 break
-            x_new, step = _backtrack(values, ahead, f, g, step * 1.1)
+            x_new, step = _backtrack(values, extrapolated, f, g, step * 1.1)
             x_new = x_new.where(open_rows.unsqueeze(1), x)
             # restart where the momentum points uphill
             uphill = (g * (x_new - x)).sum(1) > 0
             grown = (1 + (1 + 4 * momentum.square()).sqrt()) / 2
             beta = ((momentum - 1) / grown).where(~uphill & open_rows, 0.0)
-            ahead = x_new + beta.unsqueeze(1) * (x_new - x)
+            extrapolated = x_new + beta.unsqueeze(1) * (x_new - x)
             momentum = grown.where(~uphill, 1.0)
             x = x_new
         return x
@@ -156,7 +162,7 @@ class Quadratic:
     """The closed form for quadratics: `prepare` inverts the Hessian, a solve is one product."""
 
     def prepare(self, values: Values, start: Tensor) -> Tensor:
-        """Inverse Hessians `[k, dim, dim]`, from the gradients at the unit vectors."""
+        """Returns inverse Hessians `[k, dim, dim]`, from the gradients at the unit vectors."""
         zero = torch.zeros_like(start)
         base = gradient(values, zero)[1]
         unit = torch.eye(start.shape[1], dtype=start.dtype, device=start.device)
@@ -164,25 +170,25 @@ class Quadratic:
         return torch.linalg.inv(torch.stack(columns, 2))
 
     def solve(self, values: Values, start: Tensor, tolerance: float, prepared: Tensor) -> Tensor:
-        """One Newton step, and a second against rounding."""
+        """Makes one Newton step, and a second one against rounding errors."""
         x = start
         for _ in range(2):
             x = x - torch.einsum("kij,kj->ki", prepared, gradient(values, x)[1])
         return x
 
 
-def _hessian(values: Values, at: Tensor) -> Tensor:
-    """`[k, dim, dim]`."""
+def _hessian(values: Values, x: Tensor) -> Tensor:
+    """Returns Hessians, `[k, dim, dim]`."""
     with torch.enable_grad():
-        point = at.detach().requires_grad_()
+        point = x.detach().requires_grad_()
         slope = torch.autograd.grad(values(point).sum(), point, create_graph=True)[0]
-        unit = torch.eye(at.shape[1], dtype=at.dtype, device=at.device).unsqueeze(1).expand(-1, len(at), -1)
+        unit = torch.eye(x.shape[1], dtype=x.dtype, device=x.device).unsqueeze(1).expand(-1, len(x), -1)
         columns = torch.autograd.grad(slope, point, unit, is_grads_batched=True)[0]
     return columns.transpose(0, 1)
 
 
 def _descend(values: Values, start: Tensor, tolerance: float, iterations: int, direction: Direction) -> Tensor:
-    """Search along the direction from point to point, until every row is done."""
+    """Repeats line searches along `direction` until every row has converged."""
     x = start
     f, g = gradient(values, x)
     for _ in range(iterations):
@@ -197,29 +203,30 @@ def _descend(values: Values, start: Tensor, tolerance: float, iterations: int, d
 
 
 def _falls(step: Tensor, g: Tensor) -> Tensor:
-    """Whether a step goes downhill, `[k, 1]`."""
+    """Returns whether a step goes downhill, `[k, 1]`."""
     return (step * g).sum(1, keepdim=True) < 0
 
 
 def _pair(s: Tensor, y: Tensor) -> Pair:
-    """A step, the change of the gradient along it, and one over their product, or 0 where that says nothing."""
+    """Returns a step s, the change y of the gradient along it, and `1 / <s, y>`, or 0 without positive curvature."""
     curvature = (s * y).sum(1)
     useful = curvature > 1e-12 * s.norm(dim=1) * y.norm(dim=1)
     return s, y, torch.where(useful, 1 / curvature.where(useful, 1.0), 0.0)
 
 
 def _two_loops(g: Tensor, pairs: list[Pair]) -> Tensor:
-    """`-H g` for the inverse Hessian that the pairs describe."""
-    q, used = g, []
+    """Returns `-H g` for the inverse Hessian H of the pairs, by the two-loop recursion."""
+    q = g
+    alphas = []
     for s, y, rho in reversed(pairs):
         alpha = rho * (s * q).sum(1)
         q = q - alpha.unsqueeze(1) * y
-        used.append(alpha)
+        alphas.append(alpha)
     if pairs:
         s, y, rho = pairs[-1]
         scale = ((s * y).sum(1) / y.square().sum(1).clamp_min(torch.finfo(g.dtype).tiny)).where(rho > 0, 1.0)
         q = q * scale.unsqueeze(1)
-    for (s, y, rho), alpha in zip(pairs, reversed(used), strict=True):
+    for (s, y, rho), alpha in zip(pairs, reversed(alphas), strict=True):
         q = q + (alpha - rho * (y * q).sum(1)).unsqueeze(1) * s
     return -q
 
@@ -227,7 +234,11 @@ def _two_loops(g: Tensor, pairs: list[Pair]) -> Tensor:
 def _search(
     values: Values, x: Tensor, f: Tensor, g: Tensor, direction: Tensor, step: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Halve each row's step until its value falls enough, or, where values drown in rounding, its slope."""
+    """Halves each row's step until its value falls enough or, if that is below rounding errors, its slope does.
+
+    Returns:
+        Points, values, gradients, and whether each row has moved.
+    """
     slope = (direction * g).sum(1)
     done = slope == 0
     best = x, f, g
@@ -247,7 +258,7 @@ def _search(
 
 
 def _backtrack(values: Values, x: Tensor, f: Tensor, g: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
-    """A gradient step below the quadratic model, `f(x+) <= f - step/2 ||g||^2` up to rounding."""
+    """Halves `step` until `f(x+) <= f - step/2 ||g||^2` up to rounding; returns `x+ = x - step g` and the step size."""
     trial = x
     for _ in range(_TRIALS):
         trial = x - step.unsqueeze(1) * g

@@ -13,49 +13,54 @@ from typing import Any, get_type_hints
 
 
 def spread(factory: Callable[..., Any], **parts: type) -> Callable[..., Any]:
-    """The factory, with each parameter in `parts` replaced by the fields of the given dataclass."""
+    """Returns the factory with each parameter in `parts` replaced by the fields of a dataclass."""
 
     def build(**options: object) -> Any:  # noqa: ANN401 - what the factory makes
         for name, kind in parts.items():
-            own = {field.name: options.pop(field.name) for field in fields(kind) if field.name in options}
-            options[name] = kind(**own)
+            values = {field.name: options.pop(field.name) for field in fields(kind) if field.name in options}
+            options[name] = kind(**values)
         return factory(**options)
 
-    found: list[inspect.Parameter] = []
+    parameters: list[inspect.Parameter] = []
     for parameter in keywords(factory):
         kind = parts.get(parameter.name)
-        found += [parameter] if kind is None else _fields_of(kind)
-    return signed(build, factory, found)
+        if kind is None:
+            parameters.append(parameter)
+        else:
+            parameters += _field_parameters(kind)
+    return signed(build, factory, parameters)
 
 
 def keywords(factory: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The parameters of a factory as keyword parameters, with their annotations evaluated."""
-    hints, given = get_type_hints(factory, include_extras=True), inspect.signature(factory).parameters.values()
-    return [p.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[p.name]) for p in given]
+    """Returns the parameters of a factory as keyword parameters, with evaluated annotations."""
+    hints = get_type_hints(factory, include_extras=True)
+    parameters = inspect.signature(factory).parameters.values()
+    return [p.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[p.name]) for p in parameters]
 
 
 def signed(
     build: Callable[..., Any], factory: Callable[..., Any], parameters: list[inspect.Parameter]
 ) -> Callable[..., Any]:
-    """`build` with these parameters as its signature, and the factory's name and docstring."""
-    build.__name__, build.__doc__ = factory.__name__, factory.__doc__
+    """Gives `build` these parameters as its signature, and the factory's name and docstring; returns it."""
+    build.__name__ = factory.__name__
+    build.__doc__ = factory.__doc__
     build.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     build.__dict__["__signature__"] = inspect.Signature(parameters)
     return build
 
 
-def _fields_of(kind: type) -> list[inspect.Parameter]:
+def _field_parameters(kind: type) -> list[inspect.Parameter]:
     hints = get_type_hints(kind, include_extras=True)
-    found: list[inspect.Parameter] = []
+    parameters: list[inspect.Parameter] = []
     for field in fields(kind):
         if field.default_factory is MISSING:
-            made = field.default
+            value = field.default
         else:
-            made = field.default_factory()
-        if made is MISSING:
+            value = field.default_factory()
+        if value is MISSING:
             default = inspect.Parameter.empty
         else:
-            default = made
+            default = value
         keyword = inspect.Parameter.KEYWORD_ONLY
-        found.append(inspect.Parameter(field.name, keyword, default=default, annotation=hints[field.name]))
-    return found
+        parameters.append(inspect.Parameter(field.name, keyword, default=default, annotation=hints[field.name]))
+    return parameters

@@ -1,6 +1,6 @@
 """The state that a strategy keeps between rounds: store it, restore it, and take the rows of some clients.
 
-A state is a tensor, a number, None (nothing is kept), or a dataclass, tuple or dict of such parts. In the state of a
+A state is a tensor, a number, None (no state), or a dataclass, tuple or dict of states. In the state of a
 local step, a tensor has one row for each client, `[n, ...]`, which starts as a function of the client's row of the
 parameters; numbers and tensors of shape `[]` are public and the same for all clients.
 """
@@ -22,24 +22,24 @@ Leaf = Tensor | bool | int | float
 
 
 class RowStore(ABC):
-    """A tensor `[n, ...]` of a local step's state that is not in memory; an engine puts it where the tensor was."""
+    """A tensor `[n, ...]` of a local step's state that is stored elsewhere; it replaces the tensor in the state."""
 
     @abstractmethod
-    def taken(self, cohort: Tensor | None) -> Tensor:
-        """The rows of the clients `cohort [k]`, None for all: `[k, ...]`."""
+    def select(self, cohort: Tensor | None) -> Tensor:
+        """Returns the rows of the clients `cohort [k]`, `[k, ...]`; None selects all clients."""
 
     @abstractmethod
-    def put(self, cohort: Tensor | None, rows: Tensor) -> RowStore:
-        """The same with these rows of the clients `cohort [k]`; what was before is readable until the next `put`."""
+    def with_rows(self, cohort: Tensor | None, rows: Tensor) -> RowStore:
+        """Returns the store with new rows of the clients `cohort [k]`; the old one is readable until the next call."""
 
     @property
     @abstractmethod
     def stored(self) -> Tensor:
-        """What a checkpoint holds of it, one row for each client."""
+        """The tensor that a checkpoint stores, with one row for each client."""
 
     @abstractmethod
     def restored(self, stored: Tensor) -> RowStore:
-        """Rows of the same kind, from what a checkpoint held."""
+        """Returns a store of the same kind with the rows of a checkpoint."""
 
 
 _LEAVES = (Tensor, RowStore, bool, int, float)
@@ -47,7 +47,7 @@ _LEAVES = (Tensor, RowStore, bool, int, float)
 
 @dataclass(frozen=True)
 class Rounds:
-    """What a local step keeps that needs to know the round alone.
+    """State of a local step that depends only on the number of rounds.
 
     Attributes:
         t: Rounds so far.
@@ -57,52 +57,53 @@ class Rounds:
 
 
 def flatten_with_names(state: object) -> dict[str, Leaf]:
-    """The parts of a state by name, e.g. `inner.velocity` for a part of a part, as a checkpoint holds them."""
+    """Returns the leaves of a state by name, as a checkpoint stores them; a nested one is e.g. `inner.velocity`."""
     return {name: leaf.stored if isinstance(leaf, RowStore) else leaf for name, leaf in _leaves(state).items()}
 
 
-def unflatten_like(like: S, parts: Mapping[str, Leaf]) -> S:
-    """A state of the same kind as `like`, from named parts; the shapes of tensors may differ.
+def unflatten_like(like: S, leaves: Mapping[str, Leaf]) -> S:
+    """Returns a state with the structure of `like`, from named leaves; the shapes of tensors may differ.
 
     Raises:
-        KeyError: the parts are not those of such a state.
+        KeyError: the names are not those of such a state.
     """
-    if different := flatten_with_names(like).keys() ^ parts.keys():
+    different = flatten_with_names(like).keys() ^ leaves.keys()
+    if different:
         raise KeyError(", ".join(sorted(different)))
 
     def restore(name: str, leaf: Leaf | RowStore) -> Leaf | RowStore:
-        part = parts[name]
+        value = leaves[name]
         if isinstance(leaf, RowStore):
-            return leaf.restored(torch.as_tensor(part))
+            return leaf.restored(torch.as_tensor(value))
         # a number may have been stored as a tensor
         if isinstance(leaf, Tensor):
-            return part
-        return type(leaf)(part)
+            return value
+        return type(leaf)(value)
 
     return tree_map_with_name(restore, like)
 
 
 def has_rows(state: object) -> bool:
-    """Whether a local step's state has rows, of each client its own."""
+    """Returns whether a local step's state has a row for each client."""
     return len(shared_leaves(state)) < len(flatten_with_names(state))
 
 
 def shared_leaves(state: object) -> dict[str, Leaf]:
-    """The public parts of a local step's state by name: they change also for clients that do not take part."""
+    """Returns the public leaves of a local step's state by name: they change even if a client does not take part."""
     return {
         name: leaf for name, leaf in flatten_with_names(state).items() if not (isinstance(leaf, Tensor) and leaf.ndim)
     }
 
 
-def replace_shared(state: S, parts: Mapping[str, Leaf]) -> S:
-    """The state with these public parts."""
-    return tree_map_with_name(lambda name, leaf: parts.get(name, leaf), state)
+def replace_shared(state: S, leaves: Mapping[str, Leaf]) -> S:
+    """Returns the state with other public leaves, by name."""
+    return tree_map_with_name(lambda name, leaf: leaves.get(name, leaf), state)
 
 
 def take_rows(rows: Tensor, cohort: Tensor | None) -> Tensor:
-    """The rows of the clients `cohort [k]`, None for all: `[n, ...] -> [k, ...]`.
+    """Returns the rows of the clients `cohort [k]`, None for all: `[n, ...] -> [k, ...]`.
 
-    What is one row for all stays one, uncopied.
+    If all rows are one expanded row, so is the result, without a copy.
     """
     if cohort is None:
         return rows
@@ -112,11 +113,11 @@ def take_rows(rows: Tensor, cohort: Tensor | None) -> Tensor:
 
 
 def select_rows(state: S, cohort: Tensor | None) -> S:
-    """The rows of the clients `cohort [k]`, None for all, in memory: every `[n, ...]` becomes `[k, ...]`."""
+    """Returns the state of the clients `cohort [k]`, None for all, in memory: every `[n, ...]` becomes `[k, ...]`."""
 
     def take(_: str, leaf: Leaf | RowStore) -> Leaf:
         if isinstance(leaf, RowStore):
-            return leaf.taken(cohort)
+            return leaf.select(cohort)
         if isinstance(leaf, Tensor) and leaf.ndim:
             return take_rows(leaf, cohort)
         return leaf
@@ -125,60 +126,65 @@ def select_rows(state: S, cohort: Tensor | None) -> S:
 
 
 def scatter_rows(state: S, cohort: Tensor | None, rows: S) -> S:
-    """The state of n clients with the rows `[k, ...]` of the clients `cohort [k]`, and the public parts, of another.
+    """Returns the state of n clients in which the rows of `cohort [k]` and the public leaves come from `rows`.
 
-    With None for a cohort the rows are those of all.
+    Args:
+        state: The state of all clients, `[n, ...]`.
+        cohort: The clients whose rows are replaced, `[k]`; None replaces all.
+        rows: The state of these clients, `[k, ...]`.
     """
-    old = _leaves(state)
+    old_leaves = _leaves(state)
 
-    def put(name: str, fresh: Leaf) -> Leaf | RowStore:
+    def merge(name: str, new_leaf: Leaf) -> Leaf | RowStore:
         if cohort is None:
-            before = old.get(name)
+            old_leaf = old_leaves.get(name)
         else:
-            before = old[name]
-        if isinstance(before, RowStore) and isinstance(fresh, Tensor):
-            return before.put(cohort, fresh)
-        if isinstance(before, Tensor) and isinstance(fresh, Tensor) and before.ndim and cohort is not None:
-            # of nobody, rows may still be as wide as before the first round
+            old_leaf = old_leaves[name]
+        if isinstance(old_leaf, RowStore) and isinstance(new_leaf, Tensor):
+            return old_leaf.with_rows(cohort, new_leaf)
+        if isinstance(old_leaf, Tensor) and isinstance(new_leaf, Tensor) and old_leaf.ndim and cohort is not None:
+            # rows of an empty cohort may still be as wide as before the first round
             if len(cohort):
-                return before.index_copy(0, cohort.to(before.device), fresh)
-            return before
-        return fresh
+                return old_leaf.index_copy(0, cohort.to(old_leaf.device), new_leaf)
+            return old_leaf
+        return new_leaf
 
-    return tree_map_with_name(put, rows)
+    return tree_map_with_name(merge, rows)
 
 
 def _leaves(state: object) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    leaves: dict[str, Any] = {}
 
     def keep(name: str, leaf: Leaf | RowStore) -> Leaf | RowStore:
-        found[name] = leaf
+        leaves[name] = leaf
         return leaf
 
     tree_map_with_name(keep, state)
-    return found
+    return leaves
 
 
 def tree_map_with_name(change: Callable[[str, Any], Any], state: Any, name: str = "") -> Any:  # noqa: ANN401 - any state
-    """The state with every part changed by its name and value."""
+    """Returns the state with every leaf replaced by `change(name, leaf)`."""
     if state is None:
         return None
     if isinstance(state, _LEAVES):
         return change(name, state)
-    parts = _parts(state)
-    found = {key: tree_map_with_name(change, part, f"{name}.{key}" if name else key) for key, part in parts.items()}
+    children = _fields(state)
+    changed = {
+        key: tree_map_with_name(change, child, f"{name}.{key}" if name else key) for key, child in children.items()
+    }
     if isinstance(state, tuple):
-        return tuple(found.values())
+        return tuple(changed.values())
     if is_dataclass(state) and not isinstance(state, type):
-        return replace(state, **found)
-    return found
+        return replace(state, **changed)
+    return changed
 
 
-def _parts(state: Any) -> dict[str, Any]:  # noqa: ANN401 - any state
+def _fields(state: Any) -> dict[str, Any]:  # noqa: ANN401 - any state
     if is_dataclass(state):
         return {field.name: getattr(state, field.name) for field in fields(state)}
     if isinstance(state, tuple):
-        return {str(place): part for place, part in enumerate(state)}
+        return {str(index): value for index, value in enumerate(state)}
     if isinstance(state, Mapping):
         return dict(state)
     fix = "keep tensors and numbers, in a dataclass, a tuple or a dict, or None"

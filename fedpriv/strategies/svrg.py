@@ -37,43 +37,47 @@ from fedpriv.strategies.state import Rounds
 @checked("strategy.epochs")
 @dataclass(frozen=True)
 class Epochs:
-    """Which rounds belong to which epoch of SVRG.
+    """The division of rounds into epochs of SVRG.
 
     An epoch has one round for the full gradient and one for each inner step but the first, where the difference is
     zero. With `doubling` the first inner step needs a round too.
 
     Args:
         length: Inner steps of an epoch; with `doubling`, `length 2^s` in epoch s = 1, 2, ...
-        doubling: Whether it is SVRG++.
+        doubling: Whether epochs double in length, as in SVRG++.
     """
 
     length: Count
     doubling: bool = False
 
     def inner_steps(self, epoch: int) -> int:
-        """`m_s` of epoch s = 1, 2, ..."""
+        """Returns `m_s` of epoch s = 1, 2, ..."""
         if self.doubling:
             return self.length * 2**epoch
         return self.length
 
     def rounds_of(self, epoch: int) -> int:
-        """Rounds of that epoch."""
-        return self.inner_steps(epoch) + (1 if self.doubling else 0)
+        """Returns the number of rounds of that epoch."""
+        if self.doubling:
+            return self.inner_steps(epoch) + 1
+        return self.inner_steps(epoch)
 
     def rounds(self, epochs: int) -> int:
-        """Rounds of the first `epochs` epochs."""
+        """Returns the number of rounds of the first `epochs` epochs."""
         return sum(self.rounds_of(epoch) for epoch in range(1, epochs + 1))
 
     def whole(self, rounds: int) -> int:
-        """How many epochs end within `rounds` rounds."""
-        return self._place(rounds)[0]
+        """Returns how many epochs end within `rounds` rounds."""
+        return self._whole_and_rest(rounds)[0]
 
     def is_anchor(self, round_index: int) -> bool:
-        """Whether round `round_index` (from 0) asks for the full gradient."""
-        return (self._place(round_index)[1] if self.doubling else round_index % self.length) == 0
+        """Returns whether round `round_index` (from 0) asks for the full gradient: the first round of an epoch."""
+        if self.doubling:
+            return self._whole_and_rest(round_index)[1] == 0
+        return round_index % self.length == 0
 
-    def _place(self, rounds: int) -> tuple[int, int]:
-        """Whole epochs in a number of rounds, and rounds left over."""
+    def _whole_and_rest(self, rounds: int) -> tuple[int, int]:
+        """Returns the number of whole epochs in a number of rounds, and the number of remaining rounds."""
         epoch = 1
         while rounds >= self.rounds_of(epoch):
             rounds -= self.rounds_of(epoch)
@@ -84,18 +88,18 @@ class Epochs:
 @checked("privacy.schedule")
 @dataclass(frozen=True)
 class AnchorBudget:
-    """Budget schedule for SVRG: another share for full gradients than for differences.
+    """Budget schedule for SVRG, with different shares for full gradients and differences.
 
     Attributes:
-        epochs: Which rounds ask for a full gradient.
-        anchor: Share of a full gradient, where a difference has share 1.
+        epochs: The rounds that ask for a full gradient.
+        anchor: Share of a full gradient; a difference has share 1.
     """
 
     epochs: Epochs
     anchor: Positive = 1.0
 
     def share(self, round_index: int) -> float:
-        """Share of round `round_index` (from 0)."""
+        """Returns the share of round `round_index` (from 0)."""
         if self.epochs.is_anchor(round_index):
             return self.anchor
         return 1.0
@@ -103,7 +107,7 @@ class AnchorBudget:
 
 @dataclass(frozen=True)
 class SendDifference:
-    """Send the full gradient at a new anchor, else the difference of the gradients at x and at the anchor x~.
+    """Sends the full gradient at a new anchor, else the difference of the gradients at x and at the anchor x~.
 
     Receives `(x, x~)` side by side, `[k, 2 dim]`; where they are equal the full gradient is wanted.
     """
@@ -117,11 +121,11 @@ class SendDifference:
     smoothness: float | None = None
 
     def init(self, params: Tensor) -> Rounds:
-        """None yet."""
+        """Returns the number of rounds, 0."""
         return Rounds(0)
 
     def __call__(self, received: Tensor, state: Rounds, oracle: Oracle) -> tuple[Tensor, Rounds]:
-        """One private answer."""
+        """Asks for one private answer."""
         t = state.t
         point, anchor = received.chunk(2, 1)
         if self.epochs.is_anchor(t):
@@ -131,34 +135,37 @@ class SendDifference:
         return answer, Rounds(t + 1)
 
     def advice(self, run: Outlook) -> list[str]:
-        """The anchor is what is reported, and it moves when an epoch ends: rounds after the last one are lost."""
+        """Warns of rounds after the last whole epoch, which are lost: the reported anchor moves when an epoch ends."""
         whole = self.epochs.whole(run.rounds)
-        used, following = self.epochs.rounds(whole), self.epochs.rounds(whole + 1)
+        used = self.epochs.rounds(whole)
+        following = self.epochs.rounds(whole + 1)
         if used == run.rounds:
             return []
         last = run.rounds - used
-        lost = f"epochs end after {used} and after {following}, so the last {last} rounds are paid for and not used"
-        nothing = f"the first epoch ends after {following}, so the model stays where it starts"
-        return [f"rounds = {run.rounds}: {lost if used else nothing}"]
+        if used:
+            lost = f"epochs end after {used} and after {following}, so the last {last} rounds are paid for and not used"
+        else:
+            lost = f"the first epoch ends after {following}, so the model stays where it starts"
+        return [f"rounds = {run.rounds}: {lost}"]
 
     def _bound(self, point: Tensor, anchor: Tensor) -> float | None:
-        """`L ||x - x~||`, the same for all clients, who received the same points; positive also for equal points."""
+        """Returns `L ||x - x~||`, the same for all clients, who received the same points; positive for equal points."""
         if self.smoothness is None:
             return None
         distance = float((point[:1] - anchor[:1]).double().norm())
-        # the norm above was rounded, and an answer needs noise even where it is zero
+        # the norm above was rounded; and a bound of zero would leave the answer without noise
         return self.smoothness * max(distance * (1 + 1e-6), 1e-9)
 
 
 @dataclass(frozen=True)
 class EpochState:
-    """What the server keeps.
+    """The server's state.
 
     Attributes:
         point: The iterate x, `[1, dim]`.
         anchor: x~, `[1, dim]`.
         anchor_gradient: v~, `[1, dim]`.
-        sum: Of the epoch's iterates so far, `[1, dim]`.
+        sum: Sum of the epoch's iterates so far, `[1, dim]`.
         round: Rounds so far.
         steps: Inner steps of the epoch so far.
         epoch: s, from 1; 0 before the first.
@@ -175,7 +182,7 @@ class EpochState:
 
 @dataclass(frozen=True)
 class VarianceReducedStep:
-    """The server's part of the module's equations, on means of the messages."""
+    """The server's equations, see the module, on means of the messages."""
 
     receives: ClassVar[tuple[str, ...]] = ("gradient",)
     sends: ClassVar[tuple[str, ...]] = ("point", "anchor")
@@ -186,37 +193,51 @@ class VarianceReducedStep:
     regularizer: Proximal = field(default_factory=Zero)
 
     def init(self, params: Tensor) -> tuple[Tensor, EpochState]:
-        """All start from the first client's model, brought to where h is finite."""
+        """All start from the first client's model, projected onto the domain of h."""
         x = self.regularizer.prox(params[:1].clone(), 0.0)
-        return _said(x, x, len(params)), EpochState(x, x, 0 * x, 0 * x, 0, 0, 0)
+        return _broadcast_rows(x, x, len(params)), EpochState(x, x, 0 * x, 0 * x, 0, 0, 0)
 
     def __call__(self, message: Tensor, network: Network, state: EpochState) -> tuple[Tensor, EpochState]:
-        """One step; at the end of an epoch the anchor moves."""
+        """Makes one step; at the end of an epoch the anchor moves."""
         mean = network.mean(message)
-        t, steps, epoch = state.round, state.steps, state.epoch
-        x, anchor, full, total = state.point, state.anchor, state.anchor_gradient, state.sum
-        at_anchor = self.epochs.is_anchor(t)
-        if at_anchor:
-            full, total, steps, epoch = mean[:1].clone(), 0 * x, 0, epoch + 1
-        if not (at_anchor and self.epochs.doubling):
-            direction, rate = full if at_anchor else mean[:1] + full, in_round(self.learning_rate, t + 1)
+        t = state.round
+        x = state.point
+        anchor = state.anchor
+        full = state.anchor_gradient
+        total = state.sum
+        steps = state.steps
+        epoch = state.epoch
+        is_anchor = self.epochs.is_anchor(t)
+        if is_anchor:
+            # the message is the full gradient, with which an epoch begins
+            full = mean[:1].clone()
+            total = 0 * x
+            steps = 0
+            epoch += 1
+            direction = full
+        else:
+            direction = mean[:1] + full
+        if not (is_anchor and self.epochs.doubling):
+            rate = in_round(self.learning_rate, t + 1)
             x = self.regularizer.prox(x - rate * direction, rate)
-            total, steps = total + x, steps + 1
+            total = total + x
+            steps += 1
         if steps == self.epochs.inner_steps(epoch):
             anchor = self.regularizer.prox(total / steps, 0.0)  # a mean may round to a point outside of a set
-            x = x if self.epochs.doubling else anchor
-        return _said(x, anchor, len(mean)), EpochState(x, anchor, full, total, t + 1, steps, epoch)
+            if not self.epochs.doubling:
+                x = anchor
+        return _broadcast_rows(x, anchor, len(mean)), EpochState(x, anchor, full, total, t + 1, steps, epoch)
 
 
 @dataclass(frozen=True)
 class ReportAnchor:
-    """Report the anchor, which is the mean of the last whole epoch's iterates."""
+    """Reports the anchor, which is the mean of the last whole epoch's iterates."""
 
     def init(self, received: Tensor) -> None:
-        """Nothing is kept."""
+        """Has no state."""
 
     def __call__(self, received: Tensor, state: None) -> tuple[Tensor, None]:
-        """The second half of what the server sends."""
+        """Returns the second half of what the server sends."""
         return received.chunk(2, 1)[1], state
 
 
@@ -264,7 +285,7 @@ def proven(
     learning_rate: Positive | None = None,
     epoch_length: Count | None = None,
 ) -> tuple[float, int]:
-    """Step size and epoch length of DP-SVRG for which each epoch is proved to halve the distance to the optimal value.
+    """Returns a step size and epoch length of DP-SVRG for which an epoch provably halves the suboptimality.
 
     With eta = a / L and k = L / mu the theorem needs `k / (a (1 - 8a) m) + 8a (m + 1) / (m (1 - 8a)) < 1/2`. The epoch
     is shortest for a = 1/48: m above 192 k + 2/3. Source: Wang, Ye, Xu, 2017, theorem 4.2, equation 4.
@@ -287,7 +308,8 @@ def proven(
     if not strong_convexity > 0:
         fix = "the paper's L / mu needs a strongly convex regulariser such as l2; else give a length, or use SVRG++"
         raise ConfigError("strategy.epoch_length", None, fix)
-    a, k = eta * smoothness, smoothness / strong_convexity
+    a = eta * smoothness
+    k = smoothness / strong_convexity
     room = 0.5 - 12 * a  # (1/2 - 8a / (1 - 8a)) (1 - 8a)
     if not room > 0:
         fix = f"no epoch is long enough for theorem 4.2 at {eta:g}: take less than 1 / (24 smoothness), or a length"
@@ -295,5 +317,6 @@ def proven(
     return eta, math.floor((k / a + 8 * a) / room) + 1
 
 
-def _said(point: Tensor, anchor: Tensor, n: int) -> Tensor:
+def _broadcast_rows(point: Tensor, anchor: Tensor, n: int) -> Tensor:
+    """Returns what all clients receive: point and anchor side by side, `[n, 2 dim]`."""
     return torch.cat([point, anchor], 1).expand(n, -1)

@@ -39,10 +39,10 @@ from fedpriv.strategies.schedules import Rate, StepSize, in_round
 
 @dataclass(frozen=True)
 class Tracked:
-    """What a node keeps.
+    """A node's state.
 
     Attributes:
-        sent: The z that it sent last, `[n, dim]`.
+        sent: The z that it sent in the last round, `[n, dim]`.
         y: Its tracking variable, `[n, dim]`.
         t: Rounds so far.
     """
@@ -55,7 +55,7 @@ class Tracked:
 @checked("strategy")
 @dataclass(frozen=True)
 class ImplicitTracking:
-    """The local part of a round, one exchanged variable.
+    """The local step with one exchanged variable.
 
     Args:
         step_size: `alpha_k`.
@@ -77,19 +77,23 @@ class ImplicitTracking:
         self._step(1)
 
     def init(self, params: Tensor) -> Tracked:
-        """Z at the initial parameters, y = 0."""
+        """Starts with z at the initial parameters and y = 0."""
         return Tracked(params.clone(), torch.zeros_like(params), 0)
 
     def __call__(self, received: Tensor, state: Tracked, oracle: Oracle) -> tuple[Tensor, Tracked]:
-        """One round."""
-        t, step = state.t + 1, self._step(state.t + 1)
+        """Computes one round."""
+        t = state.t + 1
+        step = self._step(t)
         y = state.y + self.beta * (state.sent - received)
-        gradient = oracle.gradient(state.sent if self.gradient_at == "sent" else received)
+        if self.gradient_at == "sent":
+            gradient = oracle.gradient(state.sent)
+        else:
+            gradient = oracle.gradient(received)
         sent = received - step * (y + gradient)
         return sent, Tracked(sent, y, t)
 
     def advice(self, run: Outlook) -> list[str]:
-        """Geometric steps that fall more slowly than the proof allows, as the paper's own do."""
+        """Warns of geometric steps that fall more slowly than the proof allows, as in the paper's experiments."""
         if isinstance(self.step_size, StepSize):
             ratio = self.step_size.ratio
         else:
@@ -106,7 +110,7 @@ class ImplicitTracking:
         ]
 
     def _step(self, t: int) -> float:
-        """`alpha_k`; of a `StepSize` the first is the largest, unless it grows."""
+        """Returns `alpha_k`, and checks it; of a `StepSize` only the first, which is the largest unless it grows."""
         step = in_round(self.step_size, t)
         if step * self.beta > 1 and (t == 1 or not isinstance(self.step_size, StepSize)):
             raise ConfigError("strategy.beta", self.beta, f"needs step_size beta <= 1, so at most {1 / step:g}")
@@ -114,7 +118,7 @@ class ImplicitTracking:
 
 
 def proven_ratio(graph: Peers) -> float:
-    """Largest ratio q1 of geometric steps for which gradient tracking is proved to converge on this graph.
+    """Returns the largest ratio q1 of geometric steps for which gradient tracking is proved to converge on this graph.
 
     Theorem 5.18 of the paper with its theta at the limit 1:
     `q1^2 <= (1 - s^2)^4 / (96 (2 + s^2) (3 + s^2) ||W - I||^2)` for the second largest absolute eigenvalue s of W.
@@ -127,7 +131,7 @@ def proven_ratio(graph: Peers) -> float:
 
 @dataclass(frozen=True)
 class TrackedPair:
-    """What a node keeps when two variables are exchanged.
+    """A node's state when two variables are exchanged.
 
     Attributes:
         y: Its y, `[n, dim]`.
@@ -142,7 +146,7 @@ class TrackedPair:
 
 @dataclass(frozen=True)
 class TwoVariableTracking:
-    """The local part of a round, x and y exchanged side by side, `[n, 2 dim]`."""
+    """The local step with two exchanged variables, x and y side by side, `[n, 2 dim]`."""
 
     receives: ClassVar[tuple[str, ...]] = ("mixed_pair",)
     sends: ClassVar[tuple[str, ...]] = ("pair",)
@@ -152,12 +156,12 @@ class TwoVariableTracking:
     step_size: Rate
 
     def init(self, params: Tensor) -> TrackedPair:
-        """Zeros: the first answer becomes the first y."""
+        """Starts at zeros: the first answer becomes the first y."""
         zeros = torch.zeros_like(params)
         return TrackedPair(zeros, zeros.clone(), 0)
 
     def __call__(self, received: Tensor, state: TrackedPair, oracle: Oracle) -> tuple[Tensor, TrackedPair]:
-        """One round."""
+        """Computes one round."""
         t = state.t + 1
         mixed_x, mixed_y = received.chunk(2, dim=-1)
         x = mixed_x - in_round(self.step_size, t) * state.y
@@ -175,27 +179,27 @@ class GossipPair:
     is_sum: ClassVar[bool] = False
 
     def init(self, params: Tensor) -> tuple[Tensor, MixedRows]:
-        """`(x, 0)`."""
+        """Sends `(x, 0)`."""
         pair = torch.cat([params, torch.zeros_like(params)], -1)
         return pair, MixedRows(pair)
 
     def __call__(self, message: Tensor, network: Network, state: MixedRows) -> tuple[Tensor, MixedRows]:
-        """Mix."""
+        """Averages the neighbours' rows."""
         return GossipAverage()(message, network, state)
 
 
 @dataclass(frozen=True)
 class FirstOfPair:
-    """Report x of (x, y)."""
+    """Reports x of (x, y) through another output."""
 
     output: Output[Any] = field(default_factory=Last)
 
     def init(self, received: Tensor) -> Any:  # noqa: ANN401 - whatever the output inside keeps
-        """State of the output inside."""
+        """Returns the other output's state."""
         return self.output.init(received.chunk(2, dim=-1)[0])
 
     def __call__(self, received: Tensor, state: Any) -> tuple[Tensor, Any]:  # noqa: ANN401
-        """The output inside, of x."""
+        """Returns the other output's models."""
         return self.output(received.chunk(2, dim=-1)[0], state)
 
 
@@ -225,8 +229,6 @@ def gradient_tracking(
     """
     if beta is None:
         beta = 0.1 / in_round(step_size, 1)
-    else:
-        beta = beta
     local = ImplicitTracking(step_size, beta, gradient_at)
     return Strategy(local, GossipAverage(), last_or_average(average), "gradient_tracking")
 

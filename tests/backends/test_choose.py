@@ -17,7 +17,7 @@ from fedpriv.models import LinearSVM, MnistCNN, SoftmaxRegression
 from fedpriv.oracle.backend_selection import select_backend
 from fedpriv.oracle.backends import BACKENDS, choose
 from fedpriv.oracle.backends.linear import LinearBackend
-from fedpriv.oracle.validation import made_up
+from fedpriv.oracle.validation import synthetic_points
 
 
 class Scaled(nn.Module):
@@ -104,7 +104,7 @@ def test_inputs_of_a_relu_that_are_zero_up_to_rounding_refuse_no_backend() -> No
         return Population(fp.make_clients(model, nn.CrossEntropyLoss(), [data]))
 
     # the point at which backends are compared is moved a little: put its first example on the kinks of all units
-    row, x, _ = made_up(population())[0]
+    row, x, _ = synthetic_points(population())[0]
     moved = population().layout.unflatten(row)
     on_the_kink = -(x[0].double() @ moved["0.weight"].double().T).float()
     with torch.no_grad():

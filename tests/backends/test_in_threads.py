@@ -69,7 +69,7 @@ def test_the_work_is_cut() -> None:
         for name in ("vmap", "ghost"):
             backend = cut(name, model)
             assert isinstance(backend, PerExample)
-            assert backend.together(params, batch, clip) <= CLIENTS / 3
+            assert backend.clients_per_block(params, batch, clip) <= CLIENTS / 3
 
 
 @pytest.mark.parametrize("clip", CLIPS, ids=str)

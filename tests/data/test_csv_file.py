@@ -118,7 +118,7 @@ privacy: {{epsilon: 8}}
 rounds: 1
 """)
     training = build(load_config(folder / "run.yaml"))
-    assert training.population.part.sizes.tolist() == [20, 20, 20]
+    assert training.population.shard.sizes.tolist() == [20, 20, 20]
     assert [report.round for report in training] == [1]
 
 

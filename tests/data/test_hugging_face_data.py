@@ -193,7 +193,7 @@ privacy: {{epsilon: 8}}
 rounds: 1
 """)
     training = build(load_config(tmp_path / "run.yaml"))
-    assert training.population.part.sizes.tolist() == sizes
+    assert training.population.shard.sizes.tolist() == sizes
     assert [report.round for report in training] == [1]
 
 

@@ -113,7 +113,7 @@ class Quadratics:
         self._weights = (torch.arange(n_clients, dtype=torch.float64) + 1)[ids] * 2 / (n_clients + 1)
         self._ids, self._noise, self.n_clients = ids, noise, n_clients
 
-    alike = False
+    is_aggregate = False
 
     def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> None:
         self._round, self._index = round_index, 0

@@ -52,7 +52,7 @@ def run(
     part: ClientShard | None,
     total: Any,
 ) -> tuple[list[Tensor], list[Record]]:
-    population = Population(owned, dtype=torch.float64, part=part)
+    population = Population(owned, dtype=torch.float64, shard=part)
     ledger = Ledger(Accountant(len(SIZES), privacy.delta))
     sums = ClippedSums(choose("vmap", population.model, population.loss), len(owned), population.device)
     streams = Randomness(5, secret_seed=6)
@@ -101,11 +101,11 @@ def test_a_part_has_numbers_of_the_run_in_order() -> None:
         with pytest.raises(fp.ConfigError, match="numbers from 0 to 4, ascending"):
             ClientShard(numbers, SIZES, 5)
     with pytest.raises(fp.ConfigError, match="one for each of the 5 clients"):
-        Population(clients(), part=ClientShard((0, 1), SIZES, 5))
+        Population(clients(), shard=ClientShard((0, 1), SIZES, 5))
     part = ClientShard((1, 3), SIZES, 5)
     cohort = torch.tensor([0, 3, 4])
     assert part.rows(cohort).tolist() == [1]
-    assert part.places(cohort).tolist() == [1]
+    assert part.positions(cohort).tolist() == [1]
     assert part.sizes.tolist() == [4, 6]
 
 

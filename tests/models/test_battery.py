@@ -87,7 +87,7 @@ def test_gradients_are_those_of_one_example_at_a_time(name: str, dtype: torch.dt
     kind = KINDS[name]
     model = kind.make()
     population = Population(clients(kind, model), dtype=dtype)
-    population.start_alike()
+    population.reset_models()
     validate_per_example(population)
     chosen = select_backend("auto", population).name
     assert chosen in kind.backend
@@ -315,7 +315,7 @@ def test_the_choice_does_not_look_at_the_data() -> None:
     model = nn.Sequential(Looking(E, E), nn.Linear(E, CLASSES))
     data = [Rows(torch.full((6, E), 5.0), torch.zeros(6).long()) for _ in "ab"]
     population = Population(fp.make_clients(model, nn.CrossEntropyLoss(), data))
-    population.start_alike()
+    population.reset_models()
     assert select_backend("auto", population).name == "ghost"
     assert len(largest) > 10 and max(largest) <= 1
 

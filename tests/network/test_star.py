@@ -65,7 +65,7 @@ def test_what_is_one_row_for_all_stays_one_row_for_a_cohort(cohort) -> None:
 class Silent:
     """Nobody asks it."""
 
-    alike = False
+    is_aggregate = False
 
     def begin_round(self, *_: object) -> None:
         """Nothing."""

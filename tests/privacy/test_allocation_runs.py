@@ -42,11 +42,11 @@ def training_of(
 
 def batches_of(training: fp.Training, rounds: range, index: int = 0) -> list[list[set[int]]]:
     """The examples of each client in each round."""
-    draws, found = training.oracle.answerer._draws, list[list[set[int]]]()
+    draws, found = training.oracle.answerer._sampler, list[list[set[int]]]()
     for t in rounds:
         draws.begin_round(t, torch.arange(len(SIZES)))
-        chosen = draws._chosen(training.plan.privacy.sampling, index, torch.arange(len(SIZES)))
-        parts = np.split(chosen.places, chosen.counts.cumsum()[:-1])
+        chosen = draws._draw_batches(training.plan.privacy.sampling, index, torch.arange(len(SIZES)))
+        parts = np.split(chosen.positions, chosen.counts.cumsum()[:-1])
         found.append([set(part.tolist()) for part in parts])
     return found
 
@@ -97,7 +97,7 @@ def test_each_answer_of_a_round_and_each_attempt_has_its_own_assignment():
     rounds = range(BATCHES)
     one, other = batches_of(training, rounds), batches_of(training, rounds, index=1)
     assert one != other
-    training.oracle.answerer._draws._randomness = replace(training.oracle.answerer._randomness, attempt=7)
+    training.oracle.answerer._sampler._randomness = replace(training.oracle.answerer._randomness, attempt=7)
     assert batches_of(training, rounds) not in (one, other)
     assert batches_of(training_of(secret_seed=2), rounds) != one
     assert batches_of(training_of(seed=2), rounds) != one  # settings key the streams, too
@@ -319,7 +319,7 @@ def clients_in_turn(trust: Any, at: str = "message", **options: Any) -> fp.Train
 @pytest.mark.parametrize("trust", CLIENT_TRUSTS, ids=["central", "secure aggregation"])
 def test_each_client_takes_part_in_exactly_one_round_of_an_epoch(trust: Any, at: str):
     training = clients_in_turn(trust, at)
-    draws, cohorts = training.oracle.answerer._draws, list[list[int]]()
+    draws, cohorts = training.oracle.answerer._sampler, list[list[int]]()
     for t in range(10):
         drawn = draws.begin_round(t, torch.arange(30))
         assert drawn is not None
@@ -343,7 +343,7 @@ def test_who_takes_part_shows_in_no_record():
 
 def run(secret: int) -> fp.Training:
     training = clients_in_turn(fp.Central(cohort_rounds=5))
-    training.oracle.answerer._draws._randomness = replace(training._identity.randomness, secret_seed=secret)
+    training.oracle.answerer._sampler._randomness = replace(training._identity.randomness, secret_seed=secret)
     list(training)
     return training
 

@@ -65,7 +65,7 @@ def views(strategy: Strategy, privacy: fp.Privacy, x: float, problem: fp.Problem
     population = Population(clients(x, problem))
     backend, start = choose("auto", population.model, population.loss), population.params.clone()
     network = Wiretap(N)
-    plan = make_plan(strategy, privacy, population.part.sizes.tolist(), network, rounds=ROUNDS)
+    plan = make_plan(strategy, privacy, population.shard.sizes.tolist(), network, rounds=ROUNDS)
     seen, ledger = [], None
     for _ in range(RUNS):
         randomness, ledger = Randomness(secrets.randbits(128)), Ledger(Accountant(N, privacy.delta))

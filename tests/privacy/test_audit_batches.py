@@ -101,12 +101,12 @@ def test_a_bug_in_random_allocation_is_found(plant: Allocated, monkeypatch: pyte
 
 
 def test_poisson_batches_of_another_rate_or_of_old_draws_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = BatchSampler._chosen
+    right = BatchSampler._draw_batches
 
     def more(self: BatchSampler, sampling: fp.Poisson, *others: object) -> IndexBatches:
         return right(self, fp.Poisson(sampling.rate * 1.1), *others)  # pyright: ignore
 
-    monkeypatch.setattr(BatchSampler, "_chosen", more)
+    monkeypatch.setattr(BatchSampler, "_draw_batches", more)
     found = checked(batches, subject(sampling=fp.Poisson(0.5)))
     assert found.verdict == "found"
     assert "an example is drawn with probability 0.5" in found.evidence
@@ -115,7 +115,7 @@ def test_poisson_batches_of_another_rate_or_of_old_draws_are_found(monkeypatch: 
         self._round = 0
         return right(self, *others)  # pyright: ignore
 
-    monkeypatch.setattr(BatchSampler, "_chosen", old)
+    monkeypatch.setattr(BatchSampler, "_draw_batches", old)
     assert "same in several rounds" in checked(batches, subject(sampling=fp.Poisson(0.5))).evidence
 
 

@@ -34,8 +34,8 @@ class Recorder:
         self.own: list[Tensor] = []
 
     @property
-    def alike(self) -> bool:
-        return self._oracle.alike
+    def is_aggregate(self) -> bool:
+        return self._oracle.is_aggregate
 
     def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> Tensor | None:
         return self._oracle.begin_round(round_index, cohort, received)

@@ -15,7 +15,7 @@ from fedpriv.clients.batch import Batch
 from fedpriv.evaluation.optimality import half_width
 from fedpriv.models import LogisticRegression, resolve_loss
 from fedpriv.oracle.backends.functional import Functional
-from fedpriv.oracle.constraints import losses_of
+from fedpriv.oracle.constraints import example_losses
 from fedpriv.privacy.clipping import ROUNDING
 from fedpriv.strategies.solvers import Newton
 
@@ -283,7 +283,7 @@ def test_a_model_that_mixes_examples_has_nothing_to_mix() -> None:
     model, loss, w = MixesExamples(), resolve_loss("logistic"), torch.tensor([[5.0, -5.0, 1.0]], dtype=torch.float64)
     everyone = torch.ones(1, len(y), dtype=torch.bool)
     batches = [Batch(torch.zeros(1, dtype=torch.long), inputs[None], y[None], everyone) for inputs in (x, other)]
-    found = [losses_of(Functional(model, loss), w, batch) for batch in batches]
+    found = [example_losses(Functional(model, loss), w, batch) for batch in batches]
     # a batch of one less its mean is zero, whatever it is: so are the scores, with 1e3 in a record or without
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-6)
     clients = fp.make_clients(model, loss, [TensorDataset(x, y)], fp.Problem(constraints=(fp.LossAtMost(0.3),)))

@@ -32,13 +32,13 @@ def training_of(privacy: fp.Privacy = PRIVACY, **options: Any) -> fp.Training:
 
 
 def test_examples_are_drawn_from_the_slot_of_the_round_alone_each_with_the_rate() -> None:
-    draws, drawn = training_of().oracle.answerer._draws, np.zeros(SIZES[0])
+    draws, drawn = training_of().oracle.answerer._sampler, np.zeros(SIZES[0])
     turns = 300
     for t in range(BLOCKS * turns):
         draws.begin_round(t, torch.arange(2))
-        chosen = draws._chosen(PRIVACY.sampling, 0, torch.arange(2))
-        assert (chosen.places % BLOCKS == t % BLOCKS).all()
-        drawn[chosen.places[: chosen.counts[0]]] += 1
+        chosen = draws._draw_batches(PRIVACY.sampling, 0, torch.arange(2))
+        assert (chosen.positions % BLOCKS == t % BLOCKS).all()
+        drawn[chosen.positions[: chosen.counts[0]]] += 1
     expected, deviation = turns * RATE, (turns * RATE * (1 - RATE)) ** 0.5
     assert abs(drawn.mean() - expected) < 5 * deviation / SIZES[0] ** 0.5
     assert np.abs(drawn - expected).max() < 5 * deviation

@@ -39,7 +39,7 @@ PRIVACY = fp.Privacy(noise_multiplier=0.7, clip=LOCAL.clip, trust=TRUST)
 def runs_of(x: float) -> tuple[np.ndarray, list[Randomness], Plan]:
     """The messages of `RUNS` runs, `[RUNS, rounds, clients, dim]`, as noised gradients, and their streams."""
     population, network = Population(clients(x, None)), Wiretap(N)
-    strategy, sizes = fp.fedavg(STEP), population.part.sizes.tolist()
+    strategy, sizes = fp.fedavg(STEP), population.shard.sizes.tolist()
     plan = make_plan(strategy, PRIVACY, sizes, network, rounds=ROUNDS)
     backend, start = choose("auto", population.model, population.loss), population.params.clone()
     sent, streams = [], []

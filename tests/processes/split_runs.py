@@ -157,7 +157,7 @@ def finished(run: fp.Training) -> Outcome:
     at_gradient = run.plan.privacy.private and run.plan.privacy.at == "gradient"
     parts = mesh.clients.all_gather_object(run.oracle.noise_variance if at_gradient else torch.zeros(0))
     # where all participants have one answer, all processes have its variance
-    variance = parts[0] if run.oracle.alike else torch.cat([*parts])
+    variance = parts[0] if run.oracle.is_aggregate else torch.cat([*parts])
     return Outcome(state, records, result.reports, run.spent().epsilon, result.ended, adopted, variance)
 
 

@@ -117,7 +117,7 @@ def accuracy_in_one_process(found: Hospitals, absent: Mapping[int, Sequence[int]
     terms, split = ResolvedPlan.of(found.plan), load_data(found.config)
     clients = make_population(found.config, split)
     population = Population(clients)
-    start = population.start_alike(terms.start)
+    start = population.reset_models(terms.start)
     ledger = Ledger(Accountant(len(clients), terms.plan.privacy.delta))
     sums = ClippedSums(select_backend("auto", population).backend, len(clients), torch.device("cpu"))
     randomness = Randomness(terms.seed, secret)

@@ -122,7 +122,7 @@ def in_one_process(found: Party) -> tuple[torch.Tensor, list[Record], list[torch
     config = found.config.model_copy(update={"seed": terms.seed})
     clients = make_population(config, load_data(config))
     population = Population(clients)
-    start = population.start_alike(terms.start)
+    start = population.reset_models(terms.start)
     ledger = Ledger(Accountant(len(clients), terms.plan.privacy.delta))
     sums = ClippedSums(select_backend("auto", population).backend, len(clients), torch.device("cpu"))
     oracle = data_oracle(population, sums, terms.plan.privacy, ledger, randomness)

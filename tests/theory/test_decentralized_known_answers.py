@@ -33,7 +33,7 @@ class Exact:
         self.n_clients, self._gradient = n, gradient
         self._cohort = torch.arange(n)
 
-    alike = False
+    is_aggregate = False
 
     def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> None:
         self._cohort = cohort

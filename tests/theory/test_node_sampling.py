@@ -86,7 +86,7 @@ class Sampled:
         self.deviation = noise * 2 / (RATE * EACH)  # a replaced example moves the sum by 2
         self.generator = torch.Generator().manual_seed(seed)
 
-    alike = False
+    is_aggregate = False
 
     def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> None:
         self.cohort = cohort

@@ -1,4 +1,4 @@
-"""Backends compute sums of clipped per-example gradients: all give the same up to rounding, at other speeds."""
+"""Backends compute sums of clipped per-example gradients; they differ in speed and, by rounding only, in results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class MakesBackend(Protocol):
     """Builds a backend; see `choose`."""
 
     def __call__(self, model: nn.Module, loss: Loss, chunk: int | None = None) -> Backend:
-        """Build it."""
+        """Builds the backend."""
         ...
 
 
@@ -34,7 +34,7 @@ BACKENDS: dict[str, MakesBackend] = {
 
 
 def candidates(model: nn.Module, views: int = 1) -> list[BackendName]:
-    """Backends that may serve the model and so many views of an example, the fastest first.
+    """Returns the backends that may serve the model with `views` views of each example, the fastest first.
 
     `fedpriv.oracle.backend_selection` tries them.
     """
@@ -45,7 +45,7 @@ def candidates(model: nn.Module, views: int = 1) -> list[BackendName]:
 
 
 def choose(name: BackendName, model: nn.Module, loss: Loss, chunk: int | None = None) -> Backend:
-    """Build a backend.
+    """Builds a backend.
 
     Args:
         name: A key of `BACKENDS`, or `"auto"`: `linear` where it supports the model, else `ghost`.

@@ -1,4 +1,4 @@
-"""Attention with dropout in steps that vmap can batch: in torch's fused one it cannot draw a mask for each example."""
+"""Attention with dropout in elementary operations: in torch's fused kernel vmap cannot draw a mask for each example."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-_DROPOUT = 10  # place of `dropout_p` among the arguments of `multi_head_attention_forward`
+_DROPOUT = 10  # index of `dropout_p` among the arguments of `multi_head_attention_forward`
 
 
 def _scaled_dot_product(
@@ -37,7 +37,7 @@ def _scaled_dot_product(
 def _multi_head(*args: Any, **named: Any) -> tuple[Tensor, None] | None:  # noqa: ANN401 - torch's own
     if named.get("need_weights", True) or not named.get("training", True) or args[_DROPOUT] == 0:
         return None
-    # torch itself takes steps where weights are asked for
+    # torch itself uses elementary operations if attention weights are to be returned
     return functional.multi_head_attention_forward(*args, **{**named, "need_weights": True})[0], None
 
 
@@ -45,4 +45,4 @@ WRITTEN_OUT: dict[object, Callable[..., object]] = {
     functional.scaled_dot_product_attention: _scaled_dot_product,
     functional.multi_head_attention_forward: _multi_head,
 }
-"""By function of torch, what gives the same in law; None where the fused one will do, as without dropout."""
+"""By function of torch, a function with the same distribution of outputs; it returns None if the fused one will do."""

@@ -11,7 +11,7 @@ from fedpriv.privacy.clipping import Clip
 
 
 class Backend(Protocol):
-    """Per-example gradients of the clients' losses, clipped one by one and summed.
+    """Computes per-example gradients of the clients' losses, clips each and sums them.
 
     Guarantee, on which all privacy rests: each example changes its client's row by a vector of norm at most
     `clip.bound`, up to rounding in float64, and no other row. Built as `Backend(model, loss, chunk)`.
@@ -20,7 +20,7 @@ class Backend(Protocol):
     def clipped_sum(
         self, params: Tensor, batch: Batch, clip: Clip | None, anchor: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Sum of clipped per-example gradients.
+        """Returns sums of clipped per-example gradients.
 
         Args:
             params: Row of each client of the batch, `[k, dim]` (already selected: row j belongs to `batch.rows[j]`).
@@ -37,5 +37,5 @@ class Backend(Protocol):
         ...
 
     def largest_norm(self, params: Tensor, batch: Batch, norm: Clip) -> Tensor:
-        """Largest per-example gradient norm of each client, `[k]`. Data dependent: never private."""
+        """Returns the largest per-example gradient norm of each client, `[k]`; depends on data and is not private."""
         ...

@@ -1,7 +1,7 @@
-"""Per-example gradients of one parameter, as they are or as factors of products: their norms and weighted sums.
+"""Per-example gradients of one parameter, whole or as factors of products: their norms and weighted sums.
 
-A layer's weight has one gradient for each example, which is often much larger than what it is a product of: the
-layer's input and the gradient of its output. Then its norm and the sum over examples are computed from the factors.
+A layer's weight has one gradient for each example, which is often much larger than its two factors: the layer's input
+and the gradient of its output. Then its norm and the sum over examples are computed from the factors.
 Source: Goodfellow, 2015, arXiv:1510.01799, for one position; Li and others, 2022, arXiv:2110.05679, for several words.
 
 Shapes begin with `[k, b]`: b examples of each of k clients.
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedpriv.oracle.backends.functional import at_hand
+from fedpriv.oracle.backends.functional import is_on_cpu
 from fedpriv.oracle.backends.summation import add_products
 from fedpriv.privacy.clipping import Clip, NormName
 
@@ -30,49 +30,49 @@ Integers = tuple[int, ...]
 
 
 class Gradients(ABC):
-    """One gradient of a parameter for each example."""
+    """The gradients of one parameter, one for each example."""
 
     @abstractmethod
     def whole(self) -> Tensor:
-        """The gradients, `[k, b, size]`."""
+        """Returns the gradients, `[k, b, size]`."""
 
     @abstractmethod
     def norms(self, clip: Clip) -> Tensor:
-        """Norm of each in float64, `[k, b]`: too small by at most 2**-12 of itself."""
+        """Returns the norm of each gradient in float64, `[k, b]`: too small by at most 2**-12 of itself."""
 
     @abstractmethod
     def add_to(self, sums: Tensor, weights: Tensor) -> None:
-        """Add `sum_b weights[k, b] * gradient[k, b]` to `sums [k, size]`, all in float64."""
+        """Adds `sum_b weights[k, b] * gradient[k, b]` to `sums [k, size]`, all in float64."""
 
     @abstractmethod
-    def kept(self, cells: Tensor) -> Gradients:
-        """The gradients where `cells [k, b]` is True, and zeros elsewhere."""
+    def masked(self, cells: Tensor) -> Gradients:
+        """Returns the gradients where `cells [k, b]` is True, and zeros elsewhere."""
 
     def times(self, weights: Tensor) -> Gradients:
-        """The gradients, each multiplied by its weight of `[k, b]`."""
+        """Returns the gradients, each multiplied by its weight, `weights [k, b]`."""
         return Dense(self.whole() * weights.unsqueeze(2))
 
     @property
     @abstractmethod
     def numbers(self) -> int:
-        """How many numbers are kept of each example."""
+        """How many numbers are stored for each example."""
 
     def settled(self, norm: NormName) -> Gradients:
-        """The same gradients in the form that is least work for this norm."""
+        """Returns the same gradients in the form for which this norm takes the least work."""
         return self
 
     def plus(self, other: Gradients) -> Gradients:
-        """The sums with other gradients of the same examples."""
+        """Returns the sums with other gradients of the same examples."""
         return Dense(self.whole() + other.whole())
 
     def minus(self, other: Gradients) -> Gradients:
-        """The differences from other gradients of the same examples."""
+        """Returns the differences from other gradients of the same examples."""
         return Dense(self.whole() - other.whole())
 
 
 @dataclass(frozen=True)
 class Dense(Gradients):
-    """Gradients as they are, `[k, b, size]`."""
+    """Whole gradients, `[k, b, size]`."""
 
     values: Tensor
 
@@ -93,7 +93,7 @@ class Dense(Gradients):
         """See `Gradients`."""
         add_products(sums.unsqueeze(1), weights.unsqueeze(1), self.values)
 
-    def kept(self, cells: Tensor) -> Gradients:
+    def masked(self, cells: Tensor) -> Gradients:
         """See `Gradients`."""
         return Dense(self.values.where(cells.unsqueeze(2), 0))
 
@@ -116,31 +116,35 @@ class OuterProducts(Gradients):
 
     def norms(self, clip: Clip) -> Tensor:
         """See `Gradients`; of several positions in l2 only."""
-        apart = clip.norms(self.left) * clip.norms(self.right)  # of each position
-        if apart.shape[2] == 1:
-            norms = apart.squeeze(2)
+        position_norms = clip.norms(self.left) * clip.norms(self.right)
+        if position_norms.shape[2] == 1:
+            norms = position_norms.squeeze(2)
         else:
-            norms = self._norms(apart)
-        # a gradient that is no number of its type is broken, though the norm of its factors may be one
+            norms = self._norms(position_norms)
+        # a gradient that overflows its type is broken, though its norm, computed from factors, may be finite
         long = norms > torch.finfo(self.left.dtype).max
-        if not at_hand(long):  # counts as broken, which costs less than to wait for the question
+        if not is_on_cpu(long):
+            # to count all of these as broken costs less than to wait for an accelerator's answer
             return norms.where(~long, torch.inf)
         if long.any():
             return clip.norms(self.whole())
         return norms
 
-    def _norms(self, apart: Tensor) -> Tensor:
-        left, right, positions = self.left.double(), self.right.double(), self.left.shape[2]
+    def _norms(self, position_norms: Tensor) -> Tensor:
+        left = self.left.double()
+        right = self.right.double()
+        positions = self.left.shape[2]
         squares = ((left @ left.mT) * (right @ right.mT)).sum((2, 3)).clamp_min(0)
-        # a sum that is small beside its terms is known only as well as they are: it must not be taken for too small
-        return squares.sqrt().maximum(apart.sum(2) * (positions / LONGEST))
+        # the error of a sum is relative to its terms: where they cancel, their sum bounds the norm from below
+        return squares.sqrt().maximum(position_norms.sum(2) * (positions / LONGEST))
 
     def add_to(self, sums: Tensor, weights: Tensor) -> None:
         """See `Gradients`."""
-        left, right = self.left.double() * weights[:, :, None, None], self.right.flatten(1, 2)
+        left = self.left.double() * weights[:, :, None, None]
+        right = self.right.flatten(1, 2)
         add_products(sums.unflatten(1, (-1, right.shape[2])), left.flatten(1, 2).mT, right)
 
-    def kept(self, cells: Tensor) -> Gradients:
+    def masked(self, cells: Tensor) -> Gradients:
         """See `Gradients`."""
         cells = cells[:, :, None, None]
         return OuterProducts(self.left.where(cells, 0), self.right.where(cells, 0))
@@ -151,7 +155,9 @@ class OuterProducts(Gradients):
 
     def settled(self, norm: NormName) -> Gradients:
         """See `Gradients`."""
-        positions, outputs, inputs = self.left.shape[2], self.left.shape[3], self.right.shape[3]
+        positions = self.left.shape[2]
+        outputs = self.left.shape[3]
+        inputs = self.right.shape[3]
         if positions == 1 or _short(positions, outputs, inputs, norm):
             return self
         return Dense(self.whole())
@@ -163,7 +169,7 @@ class OuterProducts(Gradients):
         return OuterProducts(torch.cat([self.left, other.left], 2), torch.cat([self.right, other.right], 2))
 
     def minus(self, other: Gradients) -> Gradients:
-        """See `Gradients`; where both are close so are the factors, and little cancels."""
+        """See `Gradients`; if both are close, so are their factors, and little cancels in the norms."""
         if not isinstance(other, OuterProducts):
             return super().minus(other)
         left = torch.cat([self.left - other.left, other.left], 2)
@@ -195,22 +201,24 @@ class Convolved(Gradients):
 
     def whole(self) -> Tensor:
         """See `Gradients`."""
-        left, right = self.left.flatten(0, 2), self.right.flatten(0, 2)
+        # each image becomes a group of channels of its own, so that one convolution returns all images' gradients
+        left = self.left.flatten(0, 2)
+        right = self.right.flatten(0, 2)
         images, outputs = left.shape[:2]
         kernels = left.new_empty(1).expand(images * outputs, right.shape[1] // self.groups, *self.size)
-        none = (0,) * len(self.size)
-        found = torch.ops.aten.convolution_backward(
+        no_padding = (0,) * len(self.size)
+        gradients = torch.ops.aten.convolution_backward(
             left.flatten(0, 1).unsqueeze(0),
             right.flatten(0, 1).unsqueeze(0),
             kernels,
             None,
             *self.options,
             False,
-            none,
+            no_padding,
             images * self.groups,
             [False, True, False],
         )[1]
-        return found.reshape(*self.left.shape[:3], -1).sum(2)
+        return gradients.reshape(*self.left.shape[:3], -1).sum(2)
 
     def norms(self, clip: Clip) -> Tensor:
         """See `Gradients`."""
@@ -220,13 +228,14 @@ class Convolved(Gradients):
         """See `Gradients`."""
         Dense(self.whole()).add_to(sums, weights)
 
-    def kept(self, cells: Tensor) -> Gradients:
+    def masked(self, cells: Tensor) -> Gradients:
         """See `Gradients`."""
-        return Dense(self.whole()).kept(cells)
+        return Dense(self.whole()).masked(cells)
 
     def settled(self, norm: NormName) -> Gradients:
         """See `Gradients`."""
-        left, (channels, *_) = self.left.flatten(4), self.right.shape[3:]
+        left = self.left.flatten(4)
+        channels = self.right.shape[3]
         window = channels * torch.Size(self.size).numel()
         positions = left.shape[2] * left.shape[4]
         if self.groups > 1 or len(self.size) > 2 or not _short(positions, left.shape[3], window, norm):
@@ -234,21 +243,34 @@ class Convolved(Gradients):
         return OuterProducts(left.mT.flatten(2, 3), self._windows().mT.flatten(2, 3))
 
     def _windows(self) -> Tensor:
-        """What the kernel sees at each position, `[k, b, n, c * size, positions]`."""
-        flat, wider = (1,) * (2 - len(self.size)), (0,) * (2 - len(self.size))
+        """Returns the input under the kernel at each position, `[k, b, n, c * size, positions]`."""
+        # `unfold` takes images of two dimensions: signals of one get a dimension of length 1 in front
+        flat = (1,) * (2 - len(self.size))
+        no_padding = (0,) * (2 - len(self.size))
         stride, padding, dilation = self.options
         if flat:
             images = self.right.flatten(0, 2).unflatten(2, (*flat, -1))
         else:
             images = self.right.flatten(0, 2)
-        options = (*flat, *dilation), (*wider, *padding), (*flat, *stride)
-        windows = functional.unfold(images, (*flat, *self.size), *options)
+        windows = functional.unfold(
+            images,
+            (*flat, *self.size),
+            dilation=(*flat, *dilation),
+            padding=(*no_padding, *padding),
+            stride=(*flat, *stride),
+        )
         return windows.unflatten(0, self.right.shape[:3])
 
 
 @dataclass(frozen=True)
 class FewRows(Gradients):
-    """Gradients of a table `[n_rows, d]` in few rows: `rows [k, b, t]` are their numbers, `values [k, b, t, d]`."""
+    """Gradients of a table `[n_rows, d]` that are zero in most rows, such as an embedding's.
+
+    Attributes:
+        rows: Indices of the rows that are not zero, `[k, b, t]`; an index may occur several times.
+        values: Gradients of these rows, `[k, b, t, d]`; those of the same row add up.
+        n_rows: Number of rows of the table.
+    """
 
     rows: Tensor
     values: Tensor
@@ -271,24 +293,25 @@ class FewRows(Gradients):
 
     def add_to(self, sums: Tensor, weights: Tensor) -> None:
         """See `Gradients`."""
-        clients, width = len(self.values), self.values.shape[3]
+        clients = len(self.values)
+        width = self.values.shape[3]
         table = weights.new_zeros(clients * self.n_rows, width)
         first = torch.arange(clients, device=self.rows.device).view(-1, 1, 1) * self.n_rows
         added = self._added.double() * weights[:, :, None, None]
         sums += table.index_add_(0, (self.rows + first).flatten(), added.flatten(0, 2)).view(clients, -1)
 
-    def kept(self, cells: Tensor) -> Gradients:
+    def masked(self, cells: Tensor) -> Gradients:
         """See `Gradients`."""
         return FewRows(self.rows, self.values.where(cells[:, :, None, None], 0), self.n_rows)
 
     @cached_property
     def _added(self) -> Tensor:
-        """The values, those of one row added up where it occurs first, and zero where it occurs again."""
+        """Returns the values, those of the same row added up where it occurs first, and zero where it occurs again."""
         same = self.rows.unsqueeze(3) == self.rows.unsqueeze(2)  # [k, b, t, t]
         first = same.int().argmax(3) == torch.arange(self.rows.shape[2], device=self.rows.device)
         return (same.to(self.values) @ self.values) * first.unsqueeze(3)
 
 
 def _short(positions: int, outputs: int, inputs: int, norm: NormName) -> bool:
-    """Whether products over pairs of positions take less work than gradients `[outputs, inputs]`."""
+    """Returns whether products over pairs of positions take less work than gradients `[outputs, inputs]`."""
     return norm == "l2" and 2 * positions * (outputs + inputs) < outputs * inputs

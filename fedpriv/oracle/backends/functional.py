@@ -1,4 +1,4 @@
-"""A model and a loss as functions of a flat row of parameters."""
+"""A model and a loss as pure functions of a flat row of parameters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from fedpriv.data.nested import Nested, arguments, each
 from fedpriv.models.example_losses import example_form
 
 ScoresOrLoss = tuple[Tensor, tuple[()]] | tuple[tuple[()], Tensor]
-"""Losses are faster together than one by one, and other outputs than tensors do not leave vmap."""
+"""Outputs or loss of one example, the other one empty.
+
+Losses of many examples are faster together than one by one, but outputs that are no tensors cannot leave vmap.
+"""
 
 
 class Functional:
@@ -43,47 +46,47 @@ class Functional:
         self.form = example_form(loss)
 
     def unflatten(self, rows: Tensor) -> dict[str, Tensor]:
-        """Parameters by name, as views: `[..., dim] -> {name: [..., *shape]}`."""
+        """Returns parameters by name, as views: `[..., dim] -> {name: [..., *shape]}`."""
         return self.layout.unflatten(rows)
 
     def outputs(self, params: Mapping[str, Tensor], inputs: Nested) -> Any:  # noqa: ANN401 - whatever a model gives
-        """Outputs of the model: `[b, ...] -> [b, ...]`, or what else the loss takes."""
+        """Returns the outputs of the model: `[b, ...] -> [b, ...]`, or another object that the loss takes."""
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         return functional_call(self.model, {**params, **buffers}, *arguments(inputs))
 
     def example_loss(self, params: Mapping[str, Tensor], x: Nested, y: Nested) -> Tensor:
-        """Loss of one example, passed as a batch of one: `[...], [...] -> []`."""
+        """Returns the loss of one example, passed as a batch of one: `[...], [...] -> []`."""
         return self.loss_alone(self.outputs(params, alone(x)), y)
 
     def mean_loss(self, params: Mapping[str, Tensor], x: Nested, y: Nested) -> Tensor:
-        """Mean loss of the views of one example, each passed as a batch of one: `[views, ...], [views, ...] -> []`."""
+        """Returns the mean loss of an example's views, each a batch of one: `[views, ...], [views, ...] -> []`."""
         return vmap(self.example_loss, in_dims=(None, 0, 0), randomness="different")(params, x, y).mean()
 
     def loss_alone(self, outputs: Any, y: Nested) -> Tensor:  # noqa: ANN401
-        """Loss of one example, from the outputs for a batch of one and its target `[...]`."""
+        """Returns the loss of one example, from the outputs for a batch of one and its target `[...]`."""
         if self.form is not None and isinstance(outputs, Tensor):
             return self.form.losses(outputs, alone(y)).reshape(())
         return self.loss(outputs, alone(y)).reshape(())
 
     def scores_or_loss(self, params: Mapping[str, Tensor], x: Nested, y: Nested) -> ScoresOrLoss:
-        """Of one example, for use in vmap: its outputs where they are one tensor, else its loss."""
+        """Returns the outputs of one example if they are one tensor, else its loss; for use in vmap."""
         outputs = self.outputs(params, alone(x))
         if isinstance(outputs, Tensor):
             return (outputs.squeeze(0), ())
         return ((), self.loss_alone(outputs, y))
 
     def losses(self, outputs: Tensor, targets: Nested) -> Tensor:
-        """Loss of each example, without the loss's reduction: `[b, ...], [b, ...] -> [b]`."""
+        """Returns the loss of each example, without the loss's reduction: `[b, ...], [b, ...] -> [b]`."""
         if len(outputs) == 0:
-            return outputs.flatten()  # vmap needs at least one
+            return outputs.flatten()  # vmap needs at least one example
         if self.form is not None:
             return self.form.losses(outputs, targets)
         return vmap(lambda o, y: self.loss_alone(o.unsqueeze(0), y))(outputs, targets)
 
     def batch_losses(self, params: Mapping[str, Tensor], x: Nested, y: Nested) -> Tensor:
-        """Loss of each example, by one forward pass where outputs are one tensor: `[b, ...], [b, ...] -> [b]`.
+        """Returns the loss of each example, in one forward pass for tensors: `[b, ...], [b, ...] -> [b]`.
 
-        Other outputs, as an object with a mean loss, have a meaning for one example at a time.
+        Outputs that are no tensors, such as an object with a mean loss, make sense for one example at a time only.
         """
         outputs = self.outputs(params, x)
         if isinstance(outputs, Tensor):
@@ -92,51 +95,53 @@ class Functional:
 
 
 def alone(example: Nested) -> Nested:
-    """One example as a batch of one: `[...] -> [1, ...]`."""
+    """Returns one example as a batch of one: `[...] -> [1, ...]`."""
     return each(lambda values: values.unsqueeze(0), example)
 
 
-def all_alike(params: Tensor) -> bool:
-    """Whether `rows [k, dim]` are one row, expanded; contents are not compared."""
+def is_one_row(params: Tensor) -> bool:
+    """Returns whether `params [k, dim]` are one row, expanded; values are not compared."""
     return params.shape[0] == 1 or params.stride(0) == 0
 
 
-def at_hand(values: Tensor) -> bool:
-    """Whether they can be looked at at once; elsewhere than here the processor would wait for all that is computed."""
+def is_on_cpu(values: Tensor) -> bool:
+    """Returns whether values can be read without delay; to read an accelerator's waits for all pending operations."""
     return values.device.type == "cpu"
 
 
-def without_nan(plain: Callable[[], Tensor], kept: Callable[[], Tensor], weights: Tensor) -> Tensor:
-    """A weighted sum in which what has weight 0 adds nothing, even if it is not finite: 0 * inf is nan.
+def without_nan(plain: Callable[[], Tensor], masked: Callable[[], Tensor], weights: Tensor) -> Tensor:
+    """Returns a weighted sum in which terms of weight 0 add nothing, even if they are not finite: 0 * inf is nan.
 
     Args:
         plain: Computes the sum.
-        kept: Computes it of copies in which what has weight 0 is 0. It costs more, so only if it must, or where to look
-            at the plain sum would cost more still.
+        masked: Computes the sum of copies in which terms of weight 0 are 0. This costs more, so it is called only if
+            the plain sum is not finite, or if to read that sum would cost more still.
         weights: The weights.
     """
-    if at_hand(weights) and is_finite(sums := plain()):
-        return sums
-    return kept()
+    if is_on_cpu(weights):
+        sums = plain()
+        if is_finite(sums):
+            return sums
+    return masked()
 
 
 def is_finite(values: Tensor) -> bool:
-    """Whether there is no NaN or infinity, by way of the sum; may be False for finite values whose sum overflows."""
+    """Returns whether the sum is finite: False with NaN or infinity, or if a sum of finite values overflows."""
     return bool(torch.isfinite(values.sum()))
 
 
 def count(flags: Tensor) -> Tensor:
-    """Number of True in each row: `[k, b] -> [k]`."""
+    """Returns the number of True in each row: `[k, b] -> [k]`."""
     return flags.sum(1, dtype=torch.long)
 
 
 def unpad(batch: Batch) -> Pair:
-    """Inputs and targets in which padding is replaced by the client's own first example.
+    """Returns inputs and targets in which padding is replaced by the first example of the same client.
 
     Padding may hold examples of other clients. Multiplying by zero is not enough: 0 * inf is NaN, so a broken example
     of one client would show in another client's sum.
     """
-    if at_hand(batch.mask) and bool(batch.mask.all()):
+    if is_on_cpu(batch.mask) and bool(batch.mask.all()):
         return batch.inputs, batch.targets
     first = batch.mask.int().argmax(1, keepdim=True)
     cell = torch.arange(batch.mask.shape[1], device=first.device).where(batch.mask, first)

@@ -1,6 +1,6 @@
 """Per-example gradients from one forward and one backward pass, as factors where they are large.
 
-Linear, convolution and embedding layers keep what their gradients are products of (`recorded`), from which norms and
+Linear, convolution and embedding layers record the factors of their gradients (`recorded`), from which norms and
 weighted sums follow (`factors`). All other uses of parameters get one copy of the parameter for each example, so that
 plain autograd returns each example's gradient.
 """
@@ -19,18 +19,18 @@ from torch.func import vmap
 from fedpriv.clients.client import Loss
 from fedpriv.data.nested import Nested, each, first
 from fedpriv.oracle.backends.factors import Dense, Gradients
-from fedpriv.oracle.backends.functional import ScoresOrLoss, all_alike
+from fedpriv.oracle.backends.functional import ScoresOrLoss, is_one_row
 from fedpriv.oracle.backends.per_example import PerExample, in_cache
 from fedpriv.oracle.backends.recorded import Call, Cells, Recording
 from fedpriv.privacy.clipping import NormName
 
-_MOST = 512  # examples at once on any device: in sums of more, rounding would weigh (see `factors.LONGEST`)
+_MAX_EXAMPLES = 512  # examples at once on any device: in longer sums rounding would count (see `factors.LONGEST`)
 
 
 class GhostBackend(PerExample):
     """Per-example gradients, many at a time, as factors where they are large.
 
-    Vmap keeps examples apart, so that no layer is asked which dimension of its input they are in.
+    Vmap keeps examples apart, so that no assumption is made about which dimension of a layer's input they are in.
 
     Args:
         model: The clients' model; its own parameters are not used. Dropout draws a mask for each example.
@@ -39,85 +39,93 @@ class GhostBackend(PerExample):
     """
 
     def __init__(self, model: nn.Module, loss: Loss, chunk: int | None = None) -> None:
-        super().__init__(model, loss, min(chunk or _MOST, _MOST))
-        self._keep: Callable[[Tensor], Tensor] = _as_it_is
+        super().__init__(model, loss, min(chunk or _MAX_EXAMPLES, _MAX_EXAMPLES))
+        self._keep: Callable[[Tensor], Tensor] = _identity
 
     def _fitting(self, params: Tensor, x: Nested, y: Nested, norm: NormName, views: int) -> int:
-        gradients = [found.settled(norm) for found in self._gradients(params, x, y, views)]
-        return in_cache(sum(found.numbers for found in gradients) * params.element_size())
+        gradients = [gradient.settled(norm) for gradient in self._gradients(params, x, y, views)]
+        return in_cache(sum(gradient.numbers for gradient in gradients) * params.element_size())
 
     def _gradients(self, params: Tensor, x: Nested, y: Nested, views: int) -> list[Gradients]:
-        if not (found := self._run(params, x, y, views)):
+        gradients = self._run(params, x, y, views)
+        if not gradients:
+            # the model changes recorded tensors in place: from now on copies are recorded
             self._keep = Tensor.clone
-            found = self._run(params, x, y, views)
-        return found
+            gradients = self._run(params, x, y, views)
+        return gradients
 
     def _run(self, params: Tensor, x: Nested, y: Nested, views: int) -> list[Gradients]:
-        """The gradients; none if the model changed in place what was to be kept."""
-        cells, unflatten, calls = _cells(x), self._functional.unflatten, list[Call]()
-        alike, flat = all_alike(params), each(lambda values: values.flatten(0, 1), (x, y))
-        if alike:
-            shared, (x, of_each) = (params[0], flat)
+        """Returns the gradients; an empty list if the model changed a recorded tensor in place."""
+        cells = _cells(x)
+        unflatten = self._functional.unflatten
+        calls: list[Call] = []
+        one_row = is_one_row(params)
+        flat_x, flat_y = each(lambda values: values.flatten(0, 1), (x, y))
+        # one copy of the parameters for each example; with one row the clients' examples are one long batch
+        if one_row:
+            shared = params[0]
+            copies = shared.expand(math.prod(cells), -1)
+            x = flat_x
+            y_batch = flat_y
         else:
-            shared, (x, of_each) = (params, (x, y))
-        if alike:
-            own = shared.expand(math.prod(cells), -1)
-        else:
-            own = shared.unsqueeze(1).expand(*cells, -1)
-        leaves = {name: leaf.requires_grad_() for name, leaf in unflatten(own.detach()).items()}
-        levels = (1 if alike else 2) + (views > 1)
+            shared = params
+            copies = shared.unsqueeze(1).expand(*cells, -1)
+            y_batch = y
+        leaves = {name: leaf.requires_grad_() for name, leaf in unflatten(copies.detach()).items()}
+        levels = (1 if one_row else 2) + (views > 1)
 
-        def scores_or_loss(own: dict[str, Tensor], shared: dict[str, Tensor], x: Nested, y: Nested) -> ScoresOrLoss:
-            with Recording(own, shared, calls, levels, self._keep):
-                return self._functional.scores_or_loss(own, x, y)
+        def scores_or_loss(copies: dict[str, Tensor], shared: dict[str, Tensor], x: Nested, y: Nested) -> ScoresOrLoss:
+            with Recording(copies, shared, calls, levels, self._keep):
+                return self._functional.scores_or_loss(copies, x, y)
 
-        # views are further positions of an example, which share its copies of parameters
-        over_views = vmap(scores_or_loss, in_dims=(None, None, 0, 0), randomness="different")
         if views == 1:
-            of_example = scores_or_loss
+            example_function = scores_or_loss
         else:
-            of_example = over_views
-        over_examples = vmap(of_example, in_dims=(0, None, 0, 0), randomness="different")
-        if alike:
-            over = over_examples
+            # views are further positions of an example, which share its copies of parameters
+            example_function = vmap(scores_or_loss, in_dims=(None, None, 0, 0), randomness="different")
+        examples_vmap = vmap(example_function, in_dims=(0, None, 0, 0), randomness="different")
+        if one_row:
+            batch_function = examples_vmap
         else:
-            over = vmap(over_examples, randomness="different")
+            batch_function = vmap(examples_vmap, randomness="different")
         with torch.enable_grad():
-            # of what needs gradients only leaves and recorded outputs get one
-            of_one = over(leaves, unflatten(shared.detach().requires_grad_()), x, of_each)
-            scores, losses = cast("tuple[object, Tensor]", of_one)
+            # autograd is asked for the gradients of leaves and recorded outputs only
+            results = batch_function(leaves, unflatten(shared.detach().requires_grad_()), x, y_batch)
+            scores, losses = cast("tuple[object, Tensor]", results)
             if isinstance(scores, Tensor):
                 if views == 1:
-                    targets = flat[1]
+                    targets = flat_y
                 else:
-                    targets = each(lambda values: values.flatten(0, 1), flat[1])
+                    targets = each(lambda values: values.flatten(0, 1), flat_y)
                 losses = self._functional.losses(scores.flatten(0, levels - 1), targets)
             if any(call.input.changed or call.output.changed for call in calls):
                 return []
             inputs = [*leaves.values(), *(call.output.stored for call in calls)]
             if views == 1:
-                mean = losses.sum()
+                objective = losses.sum()
             else:
-                mean = losses.sum() / views
-            gradients = torch.autograd.grad(mean, inputs, allow_unused=True)
-        return _by_parameter(leaves, calls, gradients, cells)
+                objective = losses.sum() / views
+            gradients = torch.autograd.grad(objective, inputs, allow_unused=True)
+        return _gradients_of_parameters(leaves, calls, gradients, cells)
 
 
-def _by_parameter(
+def _gradients_of_parameters(
     leaves: dict[str, Tensor], calls: list[Call], gradients: Sequence[Tensor | None], cells: Cells
 ) -> list[Gradients]:
-    """Each parameter's gradients: those of its copies, and of the layers that were recorded."""
+    """Returns each parameter's gradients: the sum of those of its copies and of recorded layers."""
     terms: dict[str, list[Gradients]] = {name: [] for name in leaves}
     for name, whole in zip(leaves, gradients, strict=False):
         if whole is not None:
             terms[name].append(Dense(whole.reshape(*cells, -1)))
     for call, output in zip(calls, gradients[len(leaves) :], strict=True):
-        for name, term in call.gradients(output, cells) if output is not None else ():
+        if output is None:  # the loss does not depend on it
+            continue
+        for name, term in call.gradients(output, cells):
             terms[name].append(term)
     for name, leaf in leaves.items():
         if not terms[name]:  # the loss does not depend on it
             terms[name].append(Dense(torch.zeros_like(leaf).reshape(*cells, -1)))
-    return [reduce(Gradients.plus, found) for found in terms.values()]
+    return [reduce(Gradients.plus, summands) for summands in terms.values()]
 
 
 def _cells(x: Nested) -> Cells:
@@ -125,5 +133,5 @@ def _cells(x: Nested) -> Cells:
     return clients, examples
 
 
-def _as_it_is(tensor: Tensor) -> Tensor:
+def _identity(tensor: Tensor) -> Tensor:
     return tensor

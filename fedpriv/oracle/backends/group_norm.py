@@ -28,12 +28,10 @@ class FoldedGroupNorm(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> object:
-        """Replace that one function."""
+        """Replaces that one function."""
         if func is torch.nn.functional.group_norm:
-            called = _group_norm
-        else:
-            called = func
-        return called(*args, **(kwargs or {}))
+            return _group_norm(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
 
 
 def _group_norm(
@@ -46,7 +44,7 @@ def _group_norm(
 
 
 class _Info(NamedTuple):
-    """What torch tells a vmap rule."""
+    """The argument that torch passes to a vmap rule."""
 
     batch_size: int
     randomness: str
@@ -82,12 +80,12 @@ class _GroupNormBackward(Function):
 
     @staticmethod
     def forward(gradient: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor, groups: int) -> Three:
-        wanted = [True, True, True]
-        return _backward(gradient.contiguous(), x.contiguous(), mean, rstd, weight, *x.shape, groups, wanted)
+        output_mask = [True, True, True]
+        return _backward(gradient.contiguous(), x.contiguous(), mean, rstd, weight, *x.shape, groups, output_mask)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Three) -> None:  # noqa: ANN401
-        """Nothing to keep: it is not differentiated again."""
+        """Saves nothing: the backward pass is not differentiated again."""
 
     @staticmethod
     def vmap(info: _Info, in_dims: Dims, *args: Any) -> tuple[Three, tuple[int, int, int]]:  # noqa: ANN401
@@ -98,7 +96,7 @@ class _GroupNormBackward(Function):
 
 
 def _fold(tensors: Sequence[Tensor], dims: Dims, many: int) -> list[Tensor]:
-    """Move each batch dimension into the channels: `[many * c]`, `[n, many * c, s]`, `[n, many * groups]`."""
+    """Moves each batch dimension into the channels: `[many * c]`, `[n, many * c, s]`, `[n, many * groups]`."""
     folded: list[Tensor] = []
     for tensor, dim in zip(tensors, dims, strict=False):  # dims has entries for what is no tensor, too
         if dim is None:

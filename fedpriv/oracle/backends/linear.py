@@ -19,7 +19,7 @@ from fedpriv.clients.batch import Batch
 from fedpriv.clients.client import Loss
 from fedpriv.data.nested import each, first
 from fedpriv.errors import ConfigError
-from fedpriv.oracle.backends.functional import Functional, all_alike, at_hand, count, is_finite, without_nan
+from fedpriv.oracle.backends.functional import Functional, count, is_finite, is_on_cpu, is_one_row, without_nan
 from fedpriv.oracle.backends.summation import sum_of_products
 from fedpriv.privacy.clipping import Clip, NormName
 
@@ -35,7 +35,7 @@ class LinearBackend:
         chunk: Not used: there are no per-example gradients to hold.
 
     Raises:
-        ConfigError: the model is another one.
+        ConfigError: the model is no single linear layer.
     """
 
     def __init__(self, model: nn.Module, loss: Loss, chunk: int | None = None) -> None:
@@ -51,7 +51,7 @@ class LinearBackend:
 
     @staticmethod
     def supports(model: nn.Module) -> bool:
-        """Whether the model is one `nn.Linear`, alone or on the flattened input, with nothing frozen."""
+        """Returns whether the model is one `nn.Linear`, alone or on the flattened input, with nothing frozen."""
         return _only_layer(model) is not None
 
     def clipped_sum(
@@ -85,29 +85,28 @@ class LinearBackend:
         return norms.new_zeros(len(norms))
 
     def _deltas(self, params: Tensor, batch: Batch) -> Tensor:
-        """Derivative of each example's loss in the model's outputs, `[k, b, n_outputs]`."""
+        """Returns the derivative of each example's loss in the model's outputs, `[k, b, n_outputs]`."""
         weight, bias = params.split([self._shape.numel(), params.shape[1] - self._shape.numel()], dim=1)
         weight = weight.unflatten(1, self._shape)
         x = _inputs(batch)
-        if all_alike(params):
+        if is_one_row(params):
             outputs = nn.functional.linear(x, weight[0], bias[0] if self._has_bias else None)
         else:
             outputs = torch.bmm(x, weight.mT)
             if self._has_bias:
                 outputs = outputs + bias.unsqueeze(1)
-            else:
-                outputs = outputs
         with torch.enable_grad():
             outputs = outputs.detach().requires_grad_()
             losses = self._functional.losses(outputs.flatten(0, 1), each(lambda y: y.flatten(0, 1), batch.targets))
             return torch.autograd.grad(losses.sum(), outputs)[0].contiguous()
 
     def _outer_sum(self, deltas: Tensor, weights: Tensor, batch: Batch) -> Tensor:
-        """Sum over the examples of `weight delta (x, 1)^T`: `[k, b, n_outputs], [k, b] -> [k, dim]`.
+        """Returns the sum over the examples of `weight delta (x, 1)^T`: `[k, b, n_outputs], [k, b] -> [k, dim]`.
 
-        One of weight 0 adds nothing even when it is not finite.
+        An example of weight 0 adds nothing, even if its gradient is not finite.
         """
-        x, weights = _inputs(batch), weights.unsqueeze(2)
+        x = _inputs(batch)
+        weights = weights.unsqueeze(2)
         weighted = deltas * weights
         return without_nan(
             lambda: self._products(weighted, x),
@@ -126,30 +125,30 @@ class LinearBackend:
     def _gradient_norms(self, deltas: Tensor, batch: Batch, norm: Clip) -> Tensor:
         norms = norm.norms(deltas) * self._input_norms(batch, norm)
         long = norms > torch.finfo(deltas.dtype).max
-        # a gradient that is no number of its type is broken, though the product of its norms may be one
-        if at_hand(long) and not long.any():
+        # a gradient that overflows its type is broken, though the product of its factors' norms may be finite
+        if is_on_cpu(long) and not long.any():
             return norms
         return norms.where(~(long & self._overflows(deltas, batch)), torch.inf)
 
     def _input_norms(self, batch: Batch, norm: Clip) -> Tensor:
-        """Norm of each `(x, 1)`, or of `x` where there is no bias, `[k, b]`."""
-        known = self._norms.setdefault(batch, {})
-        if norm.norm not in known:
+        """Returns the norm of each `(x, 1)`, or of `x` without a bias, `[k, b]`; computed once for each batch."""
+        norms_by_name = self._norms.setdefault(batch, {})
+        if norm.norm not in norms_by_name:
             norms = norm.norms(_inputs(batch))
             if self._has_bias:
-                known[norm.norm] = norm.norms(torch.stack([norms, torch.ones_like(norms)], -1))
+                norms_by_name[norm.norm] = norm.norms(torch.stack([norms, torch.ones_like(norms)], -1))
             else:
-                known[norm.norm] = norms
-        return known[norm.norm]
+                norms_by_name[norm.norm] = norms
+        return norms_by_name[norm.norm]
 
     def _broken(self, deltas: Tensor, batch: Batch, sums: Tensor) -> Tensor:
-        """Which examples' gradients are not finite, `[k, b]`."""
-        if at_hand(sums) and is_finite(sums):
+        """Returns flags of the examples whose gradients are not finite, `[k, b]`."""
+        if is_on_cpu(sums) and is_finite(sums):
             return torch.zeros_like(batch.mask)
         return self._overflows(deltas, batch)
 
     def _overflows(self, deltas: Tensor, batch: Batch) -> Tensor:
-        """Which examples' gradients have an entry that is no finite number of their type, `[k, b]`."""
+        """Returns flags of the examples whose gradients have an entry that overflows their type, `[k, b]`."""
         largest = _inputs(batch).abs().amax(2).clamp_min(1 if self._has_bias else 0)
         return ~torch.isfinite(deltas.abs().amax(2) * largest)
 
@@ -161,16 +160,16 @@ def _check_one_view(batch: Batch) -> None:
 
 
 def _inputs(batch: Batch) -> Tensor:
-    """`[k, b, features]`; a linear layer has one input."""
+    """Returns the inputs, `[k, b, features]`; a linear layer has one input."""
     return first(batch.inputs).flatten(2)
 
 
 def _only_layer(model: nn.Module) -> nn.Linear | None:
-    """The model's linear layer, if it is all trained and there is nothing else but flattening to `[b, features]`."""
+    """Returns the linear layer if the model is nothing but it and flattening to `[b, features]`, and all is trained."""
     flags = [parameter.requires_grad for parameter in model.parameters()]
     if len(flags) > 2 or not all(flags):
         return None
-    model = copy.deepcopy(model)  # tracing runs its forward pass, which may leave something behind
+    model = copy.deepcopy(model)  # tracing runs the forward pass, which may change the model
     try:
         # inside another module, so that a bare nn.Linear is seen as a layer too
         traced = fx.symbolic_trace(nn.Sequential(model))

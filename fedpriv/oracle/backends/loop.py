@@ -71,7 +71,7 @@ class LoopBackend:
         if views == 1:
             return self._gradient(row, x, y)
         pairs = [each(lambda values, view=view: values[view], (x, y)) for view in range(views)]
-        return torch.stack([self._gradient(row, *pair) for pair in pairs]).mean(0)
+        return torch.stack([self._gradient(row, view_x, view_y) for view_x, view_y in pairs]).mean(0)
 
     def _gradient(self, row: Tensor, x: Nested, y: Nested) -> Tensor:
         row = row.detach().clone().requires_grad_()
@@ -79,5 +79,5 @@ class LoopBackend:
         return torch.autograd.grad(loss, row)[0]
 
 
-def _cell(both: Pair, client: int, example: int) -> Pair:
-    return each(lambda values: values[client, example], both)
+def _cell(pair: Pair, client: int, example: int) -> Pair:
+    return each(lambda values: values[client, example], pair)

@@ -1,4 +1,4 @@
-"""What backends share that compute many examples' gradients at once: pieces, clipping and sums."""
+"""The base class of backends that compute many examples' gradients at once: pieces, clipping and sums."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from fedpriv.clients.client import Loss
 from fedpriv.clients.reading import Pair
 from fedpriv.data.nested import Nested, each
 from fedpriv.oracle.backends.factors import Gradients
-from fedpriv.oracle.backends.functional import Functional, all_alike, at_hand, count, is_finite, unpad
+from fedpriv.oracle.backends.functional import Functional, count, is_finite, is_on_cpu, is_one_row, unpad
 from fedpriv.oracle.backends.group_norm import FoldedGroupNorm
 from fedpriv.privacy.clipping import Clip, NormName
 
-_MOST = 512  # examples at once on a CPU
+_MAX_EXAMPLES = 512  # examples at once on a CPU
 
 
 class PerExample(ABC):
-    """Clipped sums of the gradients that `_gradients` finds, many at a time.
+    """Computes clipped sums of the gradients that `_gradients` returns, many examples at a time.
 
     Guarantee: each example adds to its client's row a vector of norm at most `clip.bound`, and to no other row.
 
@@ -50,8 +50,9 @@ class PerExample(ABC):
     """
 
     def __init__(self, model: nn.Module, loss: Loss, chunk: int | None = None) -> None:
-        self._functional, self._chunk = Functional(model, loss), chunk
-        self._fits: dict[NormName, int] = {}
+        self._functional = Functional(model, loss)
+        self._chunk = chunk
+        self._cache_sizes: dict[NormName, int] = {}
         grouped = any(isinstance(module, nn.GroupNorm) for module in model.modules())
         if grouped:
             self._kernels = FoldedGroupNorm()
@@ -65,11 +66,11 @@ class PerExample(ABC):
 
     @abstractmethod
     def _gradients(self, params: Tensor, x: Nested, y: Nested, views: int) -> list[Gradients]:
-        """Each parameter's gradients at rows `[c, dim]`, of examples `[c, b, ...]`, or `[c, b, views, ...]`."""
+        """Returns each parameter's gradients at rows `[c, dim]`, of examples `[c, b, ...]` or `[c, b, views, ...]`."""
 
     @abstractmethod
     def _fitting(self, params: Tensor, x: Nested, y: Nested, norm: NormName, views: int) -> int:
-        """How many examples `[1, 1, ...]` with rows `[1, dim]` a CPU's cache holds what is kept of."""
+        """Returns how many examples' gradients fit in a CPU's cache, from one example `[1, 1, ...]` at `[1, dim]`."""
 
     def clipped_sum(
         self, params: Tensor, batch: Batch, clip: Clip | None, anchor: Tensor | None = None
@@ -83,11 +84,11 @@ class PerExample(ABC):
             broken[rows] += count(~torch.isfinite(norms) & mask)
             weights = clip.factors(norms) * mask
             # a weight of 0 is not enough: 0 * inf is nan
-            if not at_hand(norms) or not torch.isfinite(norms).all():
-                gradients = [found.kept(weights > 0) for found in gradients]
-            parts = sums[rows].split([shape.numel() for _, shape in self._functional.layout.shapes], 1)
-            for part, found in zip(parts, gradients, strict=True):
-                found.add_to(part, weights)
+            if not is_on_cpu(norms) or not torch.isfinite(norms).all():
+                gradients = [gradient.masked(weights > 0) for gradient in gradients]
+            parameter_sums = sums[rows].split([shape.numel() for _, shape in self._functional.layout.shapes], 1)
+            for parameter_sum, gradient in zip(parameter_sums, gradients, strict=True):
+                gradient.add_to(parameter_sum, weights)
         return sums, broken
 
     def largest_norm(self, params: Tensor, batch: Batch, norm: Clip) -> Tensor:
@@ -98,89 +99,98 @@ class PerExample(ABC):
             largest[rows] = torch.maximum(largest[rows], norms.amax(1))
         return largest
 
-    def together(self, params: Tensor, batch: Batch, clip: Clip | None) -> int:
-        """How many clients a block holds: the sums of so many clients, or of several times as many, are those of all.
+    def clients_per_block(self, params: Tensor, batch: Batch, clip: Clip | None) -> int:
+        """Returns how many clients are computed in one block.
 
-        Bit for bit, whereas with other neighbours torch may round otherwise.
+        Sums of a multiple of so many clients are, bit for bit, the sums that these clients have among all of them;
+        with other neighbours in its block torch may round a client's sum otherwise.
         """
-        examples = batch.mask.shape[1] * (batch.views if clip is None else 1)  # exact sums take views one by one
+        examples = batch.mask.shape[1]
         if clip is None:
-            chunk, several = self._most(params), not at_hand(params) or examples <= 16
+            examples *= batch.views  # exact sums take views one by one
+            chunk = self._max_summed(params)
+            is_batched = not is_on_cpu(params) or examples <= 16
         else:
-            chunk = self._at_once(params, batch, clip)
-            several = all_alike(params) or examples * 4 <= chunk
-        if several:
+            chunk = self._max_clipped(params, batch, clip)
+            is_batched = is_one_row(params) or examples * 4 <= chunk
+        if is_batched:
             return max(chunk // max(examples, 1), 1)
         return 1
 
     def _blocks(
         self, params: Tensor, batch: Batch, norm: Clip, anchor: Tensor | None
     ) -> Iterator[tuple[slice, list[Gradients], Tensor, Tensor]]:
-        """Pieces of the batch: its clients, the gradients, their norms `[c, b]` and the mask `[c, b]`."""
+        """Yields pieces of the batch: clients, gradients, their norms `[c, b]` and the mask `[c, b]`."""
         clients, examples = batch.mask.shape
-        chunk, height = self._at_once(params, batch, norm), self.together(params, batch, norm)
+        chunk = self._max_clipped(params, batch, norm)
+        height = self.clients_per_block(params, batch, norm)
         for rows, cells in _cut(clients, examples, chunk, height):
-            (x, y), mask = _piece((batch.inputs, batch.targets), rows, cells), batch.mask[rows, cells]
+            x, y = _piece((batch.inputs, batch.targets), rows, cells)
+            mask = batch.mask[rows, cells]
             with self._kernels:
                 gradients = self._gradients(params[rows], x, y, batch.views)
                 if anchor is not None:
-                    at_anchor = self._gradients(anchor[rows], x, y, batch.views)
-                    gradients = [g.minus(a) for g, a in zip(gradients, at_anchor, strict=True)]
+                    anchor_gradients = self._gradients(anchor[rows], x, y, batch.views)
+                    gradients = [g.minus(a) for g, a in zip(gradients, anchor_gradients, strict=True)]
             if batch.weights is not None:
                 gradients = [g.times(batch.weights[rows, cells]) for g in gradients]
             gradients = [g.settled(norm.norm) for g in gradients]
-            # the norm of the norms of the parts is the norm of the whole, in l1 as in l2
+            # the norm of the parameters' norms is the norm of the whole gradient, in l1 as in l2
             yield rows, gradients, norm.norms(torch.stack([g.norms(norm) for g in gradients], -1)), mask
 
-    def _at_once(self, params: Tensor, batch: Batch, norm: Clip) -> int:
-        """Largest number of examples at once."""
+    def _max_clipped(self, params: Tensor, batch: Batch, norm: Clip) -> int:
+        """Returns the largest number of examples whose clipped gradients are computed at once."""
         if not batch.mask.numel() or (self._chunk and params.device.type != "cpu"):
             return self._chunk or 1
-        if norm.norm not in self._fits:
+        if norm.norm not in self._cache_sizes:
             first = slice(0, 1)
-            one = params[first], *_piece((batch.inputs, batch.targets), first, first)
-            with self._kernels, torch.random.fork_rng(devices=[]):  # a trial draws nothing of the run's
-                self._fits[norm.norm] = self._fitting(*one, norm.norm, batch.views)
-        return min(self._chunk or self._fits[norm.norm], self._fits[norm.norm])
+            x, y = _piece((batch.inputs, batch.targets), first, first)
+            # the trial must not advance the run's random draws
+            with self._kernels, torch.random.fork_rng(devices=[]):
+                self._cache_sizes[norm.norm] = self._fitting(params[first], x, y, norm.norm, batch.views)
+        return min(self._chunk or self._cache_sizes[norm.norm], self._cache_sizes[norm.norm])
 
     def _exact_sum(self, params: Tensor, batch: Batch, anchor: Tensor | None) -> tuple[Tensor, Tensor]:
-        sums = self._sums(params, batch)
+        sums = self._unclipped_sums(params, batch)
         if anchor is not None:
-            sums -= self._sums(anchor, batch)
-        if not at_hand(sums):  # whether a client has any: to look for all of them costs a wait
+            sums -= self._unclipped_sums(anchor, batch)
+        if not is_on_cpu(sums):
+            # 1 for a client with any broken example: to count them one has to wait for the device
             return sums, (~torch.isfinite(sums)).any(1).long()
         broken = torch.zeros(len(params), dtype=torch.long, device=params.device)
         if not is_finite(sums):
-            # rare, so only then is each example looked at
+            # this is rare, so only then is each example examined
             for rows, gradients, _, mask in self._blocks(params, batch, Clip(1.0), anchor):
                 whole = torch.stack([torch.isfinite(g.whole()).all(-1) for g in gradients]).all(0)
                 broken[rows] += count(~whole & mask)
         return sums, broken
 
-    def _sums(self, params: Tensor, batch: Batch) -> Tensor:
-        """Sum of each client's gradients, `[k, dim]`: one backward pass for all examples of a client."""
-        batch = batch.apart(params.dtype)
+    def _unclipped_sums(self, params: Tensor, batch: Batch) -> Tensor:
+        """Returns the sum of each client's gradients, `[k, dim]`: one backward pass for all examples of a client."""
+        batch = batch.split_views(params.dtype)
         sums = params.new_zeros(params.shape)
-        both = unpad(batch)
+        pair = unpad(batch)
         clients, examples = batch.mask.shape
-        for rows, cells in _cut(clients, examples, self._most(params), self.together(params, batch, None)):
+        for rows, cells in _cut(
+            clients, examples, self._max_summed(params), self.clients_per_block(params, batch, None)
+        ):
             mask = batch.mask[rows, cells]
             if batch.weights is None:
-                kept = mask
+                weights = mask
             else:
-                kept = mask * batch.weights[rows, cells]
-            found = self._over_clients(params[rows], *_piece(both, rows, cells), kept)
-            sums[rows] += found.where(mask.any(1, keepdim=True), 0)
+                weights = mask * batch.weights[rows, cells]
+            gradients = self._summed_gradients(params[rows], *_piece(pair, rows, cells), weights)
+            sums[rows] += gradients.where(mask.any(1, keepdim=True), 0)
         return sums
 
-    def _most(self, params: Tensor) -> int:
-        """Largest number of examples whose gradients are summed at once."""
+    def _max_summed(self, params: Tensor) -> int:
+        """Returns the largest number of examples whose gradients are summed, without clipping, at once."""
         if params.device.type == "cpu":
-            return min(self._chunk or _MOST, _MOST)
-        return self._chunk or _MOST
+            return min(self._chunk or _MAX_EXAMPLES, _MAX_EXAMPLES)
+        return self._chunk or _MAX_EXAMPLES
 
-    def _over_clients(self, params: Tensor, x: Nested, y: Nested, mask: Tensor) -> Tensor:
-        """Gradient of each row's summed loss, `[c, dim]`."""
+    def _summed_gradients(self, params: Tensor, x: Nested, y: Nested, mask: Tensor) -> Tensor:
+        """Returns the gradient of each row's summed loss, `[c, dim]`."""
         if len(params) == 1:  # plain autograd is faster than torch.func, and needs no vmap
             with torch.enable_grad():
                 leaf = params[0].detach().requires_grad_()
@@ -188,29 +198,32 @@ class PerExample(ABC):
                 loss = self._summed_loss(self._functional.unflatten(leaf), x, y, mask[0])
                 return torch.autograd.grad(loss, leaf)[0].unsqueeze(0)
         with self._kernels:
-            of_sum = vmap(
-                grad(self._summed_loss), in_dims=(None if all_alike(params) else 0, 0, 0, 0), randomness="different"
-            )
-            found = of_sum(self._functional.unflatten(params[0] if all_alike(params) else params), x, y, mask)
-        return torch.cat([g.reshape(len(mask), -1) for g in found.values()], 1)
+            if is_one_row(params):
+                in_dims = (None, 0, 0, 0)
+                params = params[0]
+            else:
+                in_dims = (0, 0, 0, 0)
+            gradient = vmap(grad(self._summed_loss), in_dims=in_dims, randomness="different")
+            gradients = gradient(self._functional.unflatten(params), x, y, mask)
+        return torch.cat([g.reshape(len(mask), -1) for g in gradients.values()], 1)
 
     def _summed_loss(self, params: dict[str, Tensor], x: Nested, y: Nested, mask: Tensor) -> Tensor:
         return (self._functional.batch_losses(params, x, y) * mask).sum()
 
 
 def in_cache(size: int) -> int:
-    """How many examples of `size` bytes suit a CPU's cache: 4 to 512, with about 16 MiB."""
-    return min(max((16 << 20) // max(size, 1), 4), _MOST)
+    """Returns how many examples of `size` bytes suit a CPU's cache: 4 to 512, with about 16 MiB."""
+    return min(max((16 << 20) // max(size, 1), 4), _MAX_EXAMPLES)
 
 
-def _piece(both: Pair, rows: slice, cells: slice) -> Pair:
-    return each(lambda values: values[rows, cells], both)
+def _piece(pair: Pair, rows: slice, cells: slice) -> Pair:
+    return each(lambda values: values[rows, cells], pair)
 
 
 def _cut(clients: int, examples: int, chunk: int, height: int) -> Iterator[tuple[slice, slice]]:
-    """Blocks of `height` clients and of examples, at most a chunk of cells in each."""
-    # as many pieces as the chunk asks for, all of one width: a short last piece costs a whole call
+    """Yields blocks of `height` clients and of examples, with at most `chunk` cells each."""
+    # as few pieces as the chunk allows, all of one width: a short last piece would cost a whole call
     width = math.ceil(examples / max(math.ceil(examples / chunk), 1))
     for top in range(0, clients, height):
-        for left in range(0, examples, max(width, 1)):
-            yield slice(top, top + height), slice(left, left + width)
+        for start in range(0, examples, max(width, 1)):
+            yield slice(top, top + height), slice(start, start + width)

@@ -16,11 +16,11 @@ from fedpriv.errors import ConfigError
 from fedpriv.privacy.settings import Privacy
 
 SERVING: tuple[Literal["vmap"], Literal["loop"]] = ("vmap", "loop")
-"""Backends that make whole gradients, in the parameters' type. Others would take norms of bfloat16 factors."""
+"""Backends that compute whole gradients, in the parameters' type. Others would take norms of bfloat16 factors."""
 
 
 class Bfloat16(nn.Module):
-    """The model under `torch.autocast`: `[b, ...]` to outputs in float32, so that the loss is.
+    """The model under `torch.autocast`, with outputs in float32, so that the loss is computed in float32.
 
     Args:
         model: Any module, with parameters in float32.
@@ -31,7 +31,7 @@ class Bfloat16(nn.Module):
         self.model = model
 
     def forward(self, *inputs: Any, **named: Any) -> Any:  # noqa: ANN401 - whatever the model takes and gives
-        """What the model gives."""
+        """Returns the outputs of the model, in float32 if they are one tensor."""
         device = next(self.model.parameters()).device.type
         # without the cache of converted weights, which torch.func's levels would share
         with torch.autocast(device, torch.bfloat16, cache_enabled=False):
@@ -42,7 +42,7 @@ class Bfloat16(nn.Module):
 
 
 def check_bfloat16(privacy: Privacy, dtype: str, backend: str) -> None:
-    """Refuse bfloat16 where the promise would not hold, or is not shown to.
+    """Refuses bfloat16 where the privacy guarantee would not hold, or is not proved.
 
     Raises:
         ConfigError: names the setting.

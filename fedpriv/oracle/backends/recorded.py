@@ -1,6 +1,6 @@
-"""Linear, convolution and embedding layers, recorded in a forward pass: what their weights' gradients are made of.
+"""Records linear, convolution and embedding layers in a forward pass: the factors of their weights' gradients.
 
-Vmap says which dimension the examples are in, so nothing is guessed from shapes.
+Vmap knows which dimension the examples are in, so nothing is guessed from shapes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from fedpriv.oracle.backends.attention import WRITTEN_OUT
 from fedpriv.oracle.backends.factors import Convolved, Dense, FewRows, Gradients, Integers, OuterProducts
 
 Cells = tuple[int, int]
-"""Numbers of clients and of examples of each."""
+"""Number of clients, and number of examples of each."""
 Terms = Callable[[Tensor, Tensor, Cells], list[Gradients]]
+"""Computes gradients of a layer's parameters from its input, the gradient of its output, and the cells."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,9 @@ class Value:
 
     Attributes:
         stored: The tensor that holds all examples.
-        dims: Its dimensions of clients and examples, or of examples, each among those left when the ones before it are
-            taken away.
-        version: How often it had been changed in place.
+        dims: Its dimensions of clients and examples, or of examples; each is an index after the dimensions before it
+            in the tuple have been removed.
+        version: Torch's count of its changes in place, when it was recorded.
     """
 
     stored: Tensor
@@ -39,7 +40,7 @@ class Value:
 
     @classmethod
     def of(cls, tensor: Tensor) -> Value:
-        """Look below vmap."""
+        """Unwraps a tensor under vmap."""
         dims: list[int] = []
         while is_batchedtensor(tensor):
             dims.insert(0, maybe_get_bdim(tensor))
@@ -48,13 +49,13 @@ class Value:
 
     @property
     def changed(self) -> bool:
-        """Whether it was changed in place since."""
+        """Whether the tensor was changed in place since it was recorded."""
         return self.stored._version != self.version  # noqa: SLF001
 
     def in_front(self, like: Tensor) -> Tensor:
-        """A tensor of the stored one's shape, its dimensions of clients and examples in front."""
-        for place, dim in enumerate(self.dims):
-            like = like.movedim(place + dim, place)
+        """Moves the dimensions of clients and examples to the front, in a tensor of the stored one's shape."""
+        for position, dim in enumerate(self.dims):
+            like = like.movedim(position + dim, position)
         return like.detach()
 
 
@@ -64,10 +65,9 @@ class Call:
 
     Attributes:
         names: Names of its weight and, if it has one, its bias.
-        input: What went in.
-        output: What came out.
-        terms: Makes the weights' gradients of the input, the gradient of the output, and the numbers of clients and
-            examples.
+        input: Its input.
+        output: Its output.
+        terms: Computes the gradients of weight and bias.
     """
 
     names: tuple[str, ...]
@@ -76,36 +76,39 @@ class Call:
     terms: Terms
 
     def gradients(self, output: Tensor, cells: Cells) -> list[tuple[str, Gradients]]:
-        """Of each of its weights, the term of its gradients, given the gradient of the stored output."""
-        found = self.terms(self.input.in_front(self.input.stored), self.output.in_front(output), cells)
-        return list(zip(self.names, found, strict=False))  # a layer may have no bias
+        """Returns this call's term in the gradients of each parameter, from the gradient of the stored output."""
+        gradients = self.terms(self.input.in_front(self.input.stored), self.output.in_front(output), cells)
+        return list(zip(self.names, gradients, strict=False))  # not strict: a layer may have no bias
 
 
 class Recording(TorchFunctionMode):
     """A context in which calls of layers whose weights are the model's parameters are recorded.
 
-    Calls that are not understood, and weights that are computed from parameters, go their usual way; attention with
-    dropout is written out.
+    Other calls, and layers whose weights are computed from parameters, are executed as usual; attention with dropout is
+    replaced by elementary operations.
 
     Args:
         own: The parameters that the model is called with, one copy for each example, by name.
         shared: The same parameters, one for all examples of a client, which recorded calls use instead.
-        calls: Where calls are recorded.
-        levels: How many vmaps there are: over examples, or over clients and examples.
-        keep: Records and hands out copies, for models that change tensors in place.
+        calls: The list to which recorded calls are appended.
+        levels: Number of nested vmaps: over examples, or over clients and examples.
+        keep: Returns the tensor to record and to pass on: itself or, for models that change tensors in place, a copy.
     """
 
     def __init__(
         self,
-        own: Mapping[str, Tensor],
+        copies: Mapping[str, Tensor],
         shared: Mapping[str, Tensor],
         calls: list[Call],
         levels: int,
         keep: Callable[[Tensor], Tensor],
     ) -> None:
         super().__init__()
-        self._names = {id(tensor): name for name, tensor in own.items()}
-        self._shared, self._calls, self._levels, self._keep = shared, calls, levels, keep
+        self._names = {id(tensor): name for name, tensor in copies.items()}
+        self._shared = shared
+        self._calls = calls
+        self._levels = levels
+        self._keep = keep
         self._layers: dict[object, Callable[..., object]] = {
             functional.linear: self._linear,
             functional.embedding: self._embedding,
@@ -117,17 +120,15 @@ class Recording(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> object:
-        """Record the layer, or call the function."""
+        """Records the layer and returns its output, or calls the function."""
         if func in self._layers:
-            found = self._layers[func](*args, **(kwargs or {}))
-        else:
-            found = None
-        if found is None:
-            return func(*args, **(kwargs or {}))
-        return found
+            output = self._layers[func](*args, **(kwargs or {}))
+            if output is not None:
+                return output
+        return func(*args, **(kwargs or {}))
 
     def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
-        return self._record(functional.linear, _of_linear, input, weight, bias)
+        return self._record(functional.linear, _linear_gradients, input, weight, bias)
 
     def _convolution(
         self,
@@ -146,7 +147,8 @@ class Recording(TorchFunctionMode):
         size = tuple(weight.shape[2:])
 
         def terms(x: Tensor, out: Tensor, cells: Cells) -> list[Gradients]:
-            left, right = _images(out, cells, dims), _images(x, cells, dims)
+            left = _images(out, cells, dims)
+            right = _images(x, cells, dims)
             return [Convolved(left, right, size, options, groups), Dense(left.flatten(4).sum((2, 4)))]
 
         if dims == 1:
@@ -188,17 +190,17 @@ class Recording(TorchFunctionMode):
         names = tuple(self._names.get(id(tensor), "") for tensor in (weight, bias) if tensor is not None)
         if not all(names):
             return None
-        given = Value.of(self._keep(input))
+        recorded_input = Value.of(self._keep(input))
         shared = [self._shared[name] for name in names]
         output = function(input, shared[0], shared[1] if len(shared) > 1 else None, *options)
-        made = Value.of(output)
-        if len(given.dims) < self._levels or not made.stored.requires_grad:
+        recorded_output = Value.of(output)
+        if len(recorded_input.dims) < self._levels or not recorded_output.stored.requires_grad:
             return None  # the same for all examples, or without gradients
-        self._calls.append(Call(names, given, made, terms))
+        self._calls.append(Call(names, recorded_input, recorded_output, terms))
         return self._keep(output)
 
 
-def _of_linear(x: Tensor, out: Tensor, cells: Cells) -> list[Gradients]:
+def _linear_gradients(x: Tensor, out: Tensor, cells: Cells) -> list[Gradients]:
     left = _positions(out, cells)
     return [OuterProducts(left, _positions(x, cells)), Dense(left.sum(2))]
 

@@ -11,23 +11,23 @@ import torch
 from torch import Tensor
 
 _CELLS = 2**16
-"""Numbers that are widened at once on a processor: as float64 they stay in its cache (half a mebibyte)."""
+"""Numbers that are converted to float64 at once on a CPU: half a mebibyte, which stays in its cache."""
 
 
 def sum_of_products(left: Tensor, right: Tensor) -> Tensor:
-    """`out[k] = left[k] @ right[k]` in float64: `[k, o, b], [k, b, i] -> [k, o, i]`; see `add_products`."""
+    """Returns `out[k] = left[k] @ right[k]` in float64: `[k, o, b], [k, b, i] -> [k, o, i]`; see `add_products`."""
     sums = left.new_zeros(len(left), left.shape[1], right.shape[2])
     add_products(sums, left, right)
     return sums
 
 
 def add_products(sums: Tensor, left: Tensor, right: Tensor) -> None:
-    """`sums[k] += left[k] @ right[k]` in float64, in place: `[k, o, b], [k, b, i]`, b examples of k clients.
+    """Computes `sums[k] += left[k] @ right[k]` in float64, in place: `[k, o, b], [k, b, i]`, b examples of k clients.
 
     Args:
         sums: `[k, o, i]` in float64.
         left: Coefficients in float64.
-        right: Numbers of any floating type; they are widened a piece at a time.
+        right: Numbers of any floating type; they are converted to float64 a piece at a time.
     """
     _, examples, width = right.shape
     if right.device.type == "cpu":
@@ -39,7 +39,9 @@ def add_products(sums: Tensor, left: Tensor, right: Tensor) -> None:
             height = len(right)
         else:
             height = cells // max(examples * width, 1)
-        for total, weights, numbers in zip(*(part.split(max(height, 1)) for part in (sums, left, right)), strict=True):
+        for total, weights, numbers in zip(
+            *(tensor.split(max(height, 1)) for tensor in (sums, left, right)), strict=True
+        ):
             _add(total, weights, numbers.double())
         return
     depth = max(cells // width, 1)

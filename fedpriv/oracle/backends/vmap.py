@@ -7,7 +7,7 @@ from torch.func import grad, vmap
 
 from fedpriv.data.nested import Nested, each, first
 from fedpriv.oracle.backends.factors import Dense, Gradients
-from fedpriv.oracle.backends.functional import all_alike
+from fedpriv.oracle.backends.functional import is_one_row
 from fedpriv.oracle.backends.per_example import PerExample, in_cache
 from fedpriv.privacy.clipping import NormName
 
@@ -30,14 +30,14 @@ class VmapBackend(PerExample):
     def _gradients(self, params: Tensor, x: Nested, y: Nested, views: int) -> list[Gradients]:
         cells = first(x).shape[:2]
         if views == 1:
-            of_one = self._functional.example_loss
+            loss = self._functional.example_loss
         else:
-            of_one = self._functional.mean_loss
-        of_examples = vmap(grad(of_one), in_dims=(None, 0, 0), randomness="different")
-        if all_alike(params):
+            loss = self._functional.mean_loss
+        example_gradients = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")
+        if is_one_row(params):
             # one vmap over [c * b, ...]
             x, y = each(lambda values: values.flatten(0, 1), (x, y))
-            found = of_examples(self._functional.unflatten(params[0]), x, y)
-            return [Dense(g.reshape(*cells, -1)) for g in found.values()]
-        found = vmap(of_examples, randomness="different")(self._functional.unflatten(params), x, y)
-        return [Dense(g.reshape(*g.shape[:2], -1)) for g in found.values()]
+            gradients = example_gradients(self._functional.unflatten(params[0]), x, y)
+            return [Dense(g.reshape(*cells, -1)) for g in gradients.values()]
+        gradients = vmap(example_gradients, randomness="different")(self._functional.unflatten(params), x, y)
+        return [Dense(g.reshape(*g.shape[:2], -1)) for g in gradients.values()]
