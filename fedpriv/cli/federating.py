@@ -205,7 +205,7 @@ def federate_run(
     """Train, or go on: on the machine of the SuperLink, which starts the server."""
     from fedpriv.cli.printing import out, print_rows
     from fedpriv.errors import FedprivError
-    from fedpriv.sites.over_flower.starting import start_run, status_of
+    from fedpriv.sites.over_flower.starting import run_status, start_run
     from fedpriv.sites.recording import MODEL, RESULT, ROUNDS
 
     run, told, looked = start_run(folder, superlink, certificates, wait), 0, time.monotonic()
@@ -221,7 +221,7 @@ def federate_run(
         if ended:
             break
         if time.monotonic() - looked > _LOOK:  # Flower alone knows of a server that broke
-            looked, state = time.monotonic(), status_of(run, superlink, certificates)
+            looked, state = time.monotonic(), run_status(run, superlink, certificates)
             if state.startswith("finished") and not (folder / RESULT).exists():
                 raise FedprivError(f"the server ended ({state}); see: flwr log {run}")
         time.sleep(0.5)

@@ -15,7 +15,7 @@ from fedpriv.reports.pages import WRITERS, markdown
 from fedpriv.reports.report import Run
 from fedpriv.reports.spendings import spending_of
 from fedpriv.reports.statement import Statement, statement_of
-from fedpriv.sites.statement import draw_site, is_site, statement_of_site
+from fedpriv.sites.statement import draw_site, is_site, site_statement
 from fedpriv.storage.files import write_whole
 from fedpriv.tuning.statement import is_search, statement_of_search
 
@@ -61,7 +61,7 @@ def _page(folders: Sequence[Path], colluders: int, group: int) -> Statement:
             raise ConfigError("RUN", str(folder), f"is a {what}, which has a page of its own: name it alone")
         if what:
             if what == "site":
-                page = statement_of_site
+                page = site_statement
             else:
                 page = statement_of_search
             return page(folder, colluders=colluders, group=group)
