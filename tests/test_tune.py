@@ -42,7 +42,7 @@ def test_the_price_is_that_of_all_answers(sampler: str):
     """Three runs of epsilon 3, unsampled Gaussian."""
     price = search(sampler=sampler).price
     mu = gaussian.ratio_of(3.0, 1e-5)
-    assert price.one.epsilon == pytest.approx(3, rel=1e-3)
+    assert price.one_trial.epsilon == pytest.approx(3, rel=1e-3)
     assert price.spent.epsilon == pytest.approx(gaussian.epsilon_of(3**0.5 * mu, 1e-5), rel=1e-3)
 
 
@@ -103,7 +103,7 @@ def test_the_command_plans_searches_and_draws(tmp_path: Path):
 
 def test_only_the_best_model_of_a_hidden_search_is_left(tmp_path: Path):
     made = central(hidden="geometric")
-    one, price = made.price.one.epsilon, made.price
+    one, price = made.price.one_trial.epsilon, made.price
     assert one < price.spent.epsilon and price.spent.accountant == "rdp" and "only the best" in price.rests_on
 
     def heard(number: int, report: object) -> None:

@@ -20,7 +20,7 @@ from fedpriv.randomness.streams import Randomness
 from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.tuning import scores
 from fedpriv.tuning.search import Search
-from fedpriv.tuning.statement import statement_of_search
+from fedpriv.tuning.statement import search_statement
 
 
 def test_the_price_is_that_of_all_answers_and_all_scores():
@@ -28,7 +28,7 @@ def test_the_price_is_that_of_all_answers_and_all_scores():
     price = search(score_noise=10.0).price
     mu2 = 3 * (gaussian.ratio_of(3.0, 1e-5) ** 2 + 1 / 10**2)
     assert price.spent.epsilon == pytest.approx(gaussian.epsilon_of(mu2**0.5, 1e-5), rel=1e-3)
-    assert price.one.epsilon > search().price.one.epsilon
+    assert price.one_trial.epsilon > search().price.one_trial.epsilon
 
 
 def test_a_hidden_search_pays_for_its_scores():
@@ -72,7 +72,7 @@ def test_scores_alone_are_told_with_their_noise(tmp_path: Path):
     told = round(trial.score * count)
     assert trial.score == told / count  # a whole number
     digest = (folder / "test_data_digest").read_text()
-    assert told == scores.noised(right, 7.0, randomness_of(folder), digest)
+    assert told == scores.add_rounded_noise(right, 7.0, randomness_of(folder), digest)
 
 
 @pytest.mark.parametrize("changed_label", [0.0, 0.5])
@@ -122,7 +122,7 @@ def randomness_of(folder: Path) -> Randomness:
 
 
 def test_the_noise_has_its_deviation():
-    drawn = torch.tensor([scores.noised(50, 7.0, Randomness(), "") for _ in range(400)], dtype=torch.float64)
+    drawn = torch.tensor([scores.add_rounded_noise(50, 7.0, Randomness(), "") for _ in range(400)], dtype=torch.float64)
     assert float(drawn.mean()) == pytest.approx(50, abs=4 * 7 / 20)
     assert float(drawn.std()) == pytest.approx(7, rel=4 / 800**0.5)
 
@@ -130,7 +130,7 @@ def test_the_noise_has_its_deviation():
 def test_a_statement_counts_the_scores(tmp_path: Path):
     searched = search(score_noise=3.0, trials=2)
     searched.run(tmp_path / "a", quiet)
-    page = statement_of_search(tmp_path / "a")
+    page = search_statement(tmp_path / "a")
     told = json.dumps(page.to_json())
     assert f"epsilon={searched.price.spent.epsilon:.4g}"[:12] in told
     assert "on private test data, with noise of 3 times what one example changes" in told

@@ -23,9 +23,9 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.audit import AuditTarget
-from fedpriv.audit.canaries import Game, play, reach, together
-from fedpriv.audit.noise import judge
-from fedpriv.audit.probing import listen
+from fedpriv.audit.canaries import Game, merge_games, play, reach
+from fedpriv.audit.noise import check_trace_noise
+from fedpriv.audit.probing import trace_run
 from fedpriv.models import Loss
 
 EPSILON, DELTA, CLIENTS, ROUNDS, DIM = 3.0, 1e-5, 3, 3, 640
@@ -76,10 +76,10 @@ def row(part: float, given: argparse.Namespace) -> list[str]:
     known = reach(toy, 1, ROUNDS)
     single = [play(toy, 1, ROUNDS, known) for _ in range(given.pool)]
     for runs in given.runs:
-        cells += proved(together(single[k : k + runs]) for k in range(0, given.pool - runs + 1, runs))
+        cells += proved(merge_games(single[k : k + runs]) for k in range(0, given.pool - runs + 1, runs))
     for rounds in given.rounds:
         run = subject(part, rounds)
-        found = [judge(listen(run, run.data(), rounds)).verdict == "found" for _ in range(given.repeats)]
+        found = [check_trace_noise(trace_run(run, run.data(), rounds)).verdict == "found" for _ in range(given.repeats)]
         cells.append(f"{share(found):.0%}")
     return cells
 

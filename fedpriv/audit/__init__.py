@@ -1,4 +1,4 @@
-"""Looks for broken promises of a run or a strategy, before an attacker does."""
+"""Checks a run or a strategy for broken privacy promises, before an attacker finds them."""
 
 from fedpriv.audit.check_result import Audit, CheckResult
 from fedpriv.audit.running import audit

@@ -1,4 +1,4 @@
-"""Check 2: clipped sums move by no more than was priced, in the arithmetic that runs."""
+"""Check 2: clipped sums move by no more than their noise was priced for, in the arithmetic of the run."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from fedpriv.audit.check_result import CheckResult, summarize
-from fedpriv.audit.neighbours import around
+from fedpriv.audit.neighbours import make_neighbours
 from fedpriv.audit.observed_release import ObservedRelease
-from fedpriv.audit.probing import Trace, listen
+from fedpriv.audit.probing import Trace, trace_run
 from fedpriv.audit.target import AuditTarget, Data
 from fedpriv.clients.index_batches import IndexBatches
 from fedpriv.oracle.clipped_sums import ClippedSums
@@ -20,89 +20,103 @@ from fedpriv.privacy.clipping import ROUNDING
 
 NAME = "arithmetic"
 _ROUNDS = 2
-_EXAMPLES = 256  # of one client that are added up one by one
-_EXACT = 1e-6  # relative error of what is measured here
+_EXAMPLES = 256  # of one client, at most, that are added up one by one
+_EXACT = 1e-6  # relative error of the measurements
 _FLOAT64 = 2.0**-44  # relative error of a sum in float64, with room for other orders
 _FLOAT32 = 2.0**-24
 
 
-def arithmetic(subject: AuditTarget, data: Data) -> CheckResult:
-    """Measure how far one unit moves an answer, and how exactly examples are added up."""
-    privacy, sizes = subject.plan().privacy, subject.sizes
-    victims = {int(np.argmax(sizes)), int(np.argmin(sizes))}
-    broken, reached, transcript = list[str](), 0.0, None
-    for victim in sorted(victims):
-        near, randomness = around(subject, data, privacy, victim)
-        transcript = listen(subject, data, _ROUNDS, near, randomness)
-        found = [_reached(heard, transcript.heard, len(data), near.client) for heard in transcript.heard]
-        reached = max([reached, *found])
-        broken += _too_far(found, transcript.heard)
-    assert transcript is not None
-    error, depth = _error_of_sums(transcript, data, int(np.argmax(sizes)))
-    broken += _inexact(error, depth, max(sizes))
-    held = (
+def check_arithmetic(subject: AuditTarget, data: Data) -> CheckResult:
+    """Measures how far one unit moves an answer, and how exactly examples are added up."""
+    privacy = subject.plan().privacy
+    sizes = subject.sizes
+    broken: list[str] = []
+    reached = 0.0
+    trace = None
+
+    # the largest and the smallest client: weights and rounding differ most between them
+    for victim in sorted({int(np.argmax(sizes)), int(np.argmin(sizes))}):
+        near, randomness = make_neighbours(subject, data, privacy, victim)
+        trace = trace_run(subject, data, _ROUNDS, near, randomness)
+        shares = [_moved_share(release, trace.releases, len(data), near.client) for release in trace.releases]
+        reached = max([reached, *shares])
+        broken += _excess_movements(shares, trace.releases)
+    assert trace is not None
+
+    error, depth = _error_of_sums(trace, data, int(np.argmax(sizes)))
+    broken += _inexact_sums(error, depth, max(sizes))
+    evidence = (
         f"one unit moved an answer by at most {reached:.4g} of what its noise was priced for; "
-        f"sums of clipped examples are exact to {error:.1g} ({type(transcript.backend).__name__}, "
-        f"{subject.compute.dtype}, chunk {transcript.population.chunk}, {transcript.population.device})"
+        f"sums of clipped examples are exact to {error:.1g} ({type(trace.backend).__name__}, "
+        f"{subject.compute.dtype}, chunk {trace.population.chunk}, {trace.population.device})"
     )
     power = f"the neighbours that were tried reach {reached:.1%} of the priced sensitivity; others may reach more"
-    return summarize(NAME, sorted({*broken}), held, power, reached=reached, error_of_sums=error)
+    return summarize(NAME, sorted({*broken}), evidence, power, reached=reached, error_of_sums=error)
 
 
-def _reached(heard: ObservedRelease, all_heard: Sequence[ObservedRelease], n_clients: int, client: int) -> float:
-    """How far the unit moved the answer, over the sensitivity that its noise was priced for."""
-    if heard.moved is None:
+def _moved_share(
+    release: ObservedRelease, all_releases: Sequence[ObservedRelease], n_clients: int, client: int
+) -> float:
+    """Returns how far the unit moved a release, over the sensitivity that its noise was priced for."""
+    if release.moved is None:
         return 0.0
-    whose = heard.whose(n_clients)
-    if whose == [-1]:
+    clients = release.row_clients(n_clients)
+    if clients == [-1]:
         row = 0
-    elif client in whose:
-        row = whose.index(client)
+    elif client in clients:
+        row = clients.index(client)
     else:
-        row = None
-    if row is None:
         return 0.0
     # with noise that is correlated in time only the first round's is unit noise times a scale
-    if heard.record.time is not None:
-        level = all_heard[0].level
+    if release.record.time is not None:
+        level = all_releases[0].level
     else:
-        level = heard.level
+        level = release.level
     scale = float(level[row].median())
     if scale > 0:
-        return float(heard.moved[row]) * heard.multiplier(row) / scale
+        return float(release.moved[row]) * release.multiplier(row) / scale
     return math.inf
 
 
-def _too_far(found: Sequence[float], heard: Sequence[ObservedRelease]) -> Iterator[str]:
-    worst = max(found, default=0.0)
+def _excess_movements(shares: Sequence[float], releases: Sequence[ObservedRelease]) -> Iterator[str]:
+    """Yields a text if a unit moves a release by more than was priced, or moves rows of other clients."""
+    worst = max(shares, default=0.0)
     if worst > 1 + _EXACT:
-        query = heard[int(np.argmax(found))].record.query
+        query = releases[int(np.argmax(shares))].record.query
         yield (
             f"one unit moves a {query} by {worst:.4g} times the sensitivity that its noise was priced for (not clipped "
             "unit by unit, divided by another number than the noise, or weighted after clipping)"
         )
-    if any(one.others > 0 for one in heard):
+    if any(release.others > 0 for release in releases):
         yield "data of one client change the row of another client"
 
 
-def _error_of_sums(transcript: Trace, data: Data, client: int) -> tuple[float, int]:
-    """Relative error of a client's sum of clipped gradients against its examples added up exactly, and their number."""
-    population, clip = transcript.population, transcript.plan.privacy.clip
-    sums, row = ClippedSums(transcript.backend, len(data), population.device), population.params[client : client + 1]
-    who, count = torch.tensor([client]), min(int(population.counts[client]), _EXAMPLES)
+def _error_of_sums(trace: Trace, data: Data, client: int) -> tuple[float, int]:
+    """Returns the relative error of a client's sum of clipped gradients, and the number of examples in it.
 
-    def of(places: Sequence[int]) -> Tensor:
-        chosen = IndexBatches.listed([np.asarray(places, dtype=np.int64)])
-        return sums.gradients(population.drawn_batches(who, chosen), who, row, clip=clip)[0].cpu()
+    The reference is the exact sum of the clipped gradients of single examples.
+    """
+    population = trace.population
+    clip = trace.plan.privacy.clip
+    sums = ClippedSums(trace.backend, len(data), population.device)
+    params = population.params[client : client + 1]
+    clients = torch.tensor([client])
+    count = min(int(population.counts[client]), _EXAMPLES)
 
-    alone, whole = [of([place]) for place in range(count)], of(range(count))
-    columns = torch.stack(alone).T.tolist()
+    def sum_gradients(examples: Sequence[int]) -> Tensor:
+        chosen = IndexBatches.listed([np.asarray(examples, dtype=np.int64)])
+        return sums.gradients(population.drawn_batches(clients, chosen), clients, params, clip=clip)[0].cpu()
+
+    single = [sum_gradients([example]) for example in range(count)]
+    total = sum_gradients(range(count))
+    columns = torch.stack(single).T.tolist()
     exact = torch.tensor([math.fsum(column) for column in columns], dtype=torch.float64)
-    long = sum(float(torch.linalg.vector_norm(one)) for one in alone)
-    return float(torch.linalg.vector_norm(whole - exact)) / max(long, 1e-300), count
+    length = sum(float(torch.linalg.vector_norm(gradient)) for gradient in single)
+    return float(torch.linalg.vector_norm(total - exact)) / max(length, 1e-300), count
 
 
-def _inexact(error: float, count: int, largest: int) -> Iterator[str]:
+def _inexact_sums(error: float, count: int, largest: int) -> Iterator[str]:
+    """Yields a text if a sum over `count` examples has a larger error than sums in float64 have."""
     if error > 1e-3:
         yield (
             f"a sum over {count} examples is not that of its clipped examples (relative difference {error:.2g}): "

@@ -36,7 +36,7 @@ Membership = NDArray[np.int64]
 """The batch of each example in an epoch `[examples]`, or whether it is in the batch of a round."""
 
 
-def batches(subject: AuditTarget, data: Data) -> CheckResult:
+def check_batches(subject: AuditTarget, data: Data) -> CheckResult:
     """Draw the batches of some rounds or epochs again and again, and compare them with what is priced."""
     privacy, sampling = subject.privacy, subject.privacy.sampling
     if privacy.unit == "client" or not isinstance(sampling, Allocation | Poisson):

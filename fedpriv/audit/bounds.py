@@ -1,11 +1,11 @@
 """Lower bounds on epsilon from guesses about who took part, with a given confidence.
 
-None exceeds the true epsilon more often than the confidence leaves:
+Each exceeds the true epsilon with a probability of at most 1 minus the confidence:
 
-* Clopper and Pearson (1934): two independent error rates, each with half of what the confidence leaves.
+* Clopper and Pearson (1934): two independent error rates, each with half of that probability.
 * One run: Steinke, Nasr and Jagielski (2023), theorem 5.2, for canaries in one run, whatever they have in common.
 * The parameter mu of Gaussian differential privacy (Dong, Roth and Su 2022): normal scores of one deviation, whose
-  distance has an exact noncentral t interval. It sees more, and assumes what it says.
+  distance has an exact noncentral t interval. It detects more, but only under that assumption.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from fedpriv.privacy.accounting.gaussian import epsilon_of
 Array = NDArray[np.float64]
 Marks = NDArray[np.bool_]
 _LARGEST = 50.0  # epsilon
-_CUTS = 49  # thresholds that are tried on the half that teaches
+_CUTS = 49  # thresholds that are tried on the first half
 
 
 class Bounds(NamedTuple):
-    """Lower bounds on epsilon at one delta; `mu` is the parameter, `of_mu` the epsilon that it stands for."""
+    """Lower bounds on epsilon at one delta; `mu` is the parameter, and `of_mu` the epsilon that it implies."""
 
     clopper_pearson: float
     one_run: float
@@ -35,129 +35,171 @@ class Bounds(NamedTuple):
     of_mu: float
 
 
-def of_scores(scores: Array, took_part: Marks, delta: float, confidence: float, *, normal: bool) -> Bounds:
-    """What guessing by scores proves: one half teaches where to cut, the other half is told apart once.
+def bounds_from_scores(scores: Array, took_part: Marks, delta: float, confidence: float, *, normal: bool) -> Bounds:
+    """Returns what guessing by scores proves: the first half of them chooses a threshold, the second is guessed once.
 
     Args:
-        scores: Larger ones speak for having taken part, `[m]`, in random order.
-        took_part: Who did, `[m]`.
-        delta: Of the promise.
-        confidence: With which each bound holds, e.g. 0.95.
-        normal: Whether scores are normal with one deviation, for mu; else it is 0.
+        scores: Larger values suggest that a canary took part, `[m]`, in random order.
+        took_part: Whether it did, `[m]`.
+        delta: The delta of the promise.
+        confidence: The confidence of each bound, e.g. 0.95.
+        normal: Whether scores are normal with one deviation, so that mu has a bound; else mu is 0.
     """
     half = len(scores) // 2
-    known, known_in, new, new_in = scores[:half], took_part[:half], scores[half:], took_part[half:]
-    cut, share = _best_cut(known, known_in), _best_share(known, known_in)
+    cut = _best_cut(scores[:half], took_part[:half])
+    share = _best_share(scores[:half], took_part[:half])
+    new_scores = scores[half:]
+    new_marks = took_part[half:]
     if normal:
         mu = largest_mu(scores[took_part], scores[~took_part], confidence)
     else:
         mu = 0.0
+    if mu > 0:
+        of_mu = epsilon_of(mu, delta)
+    else:
+        of_mu = 0.0
     return Bounds(
-        _rates(new > cut, new_in, delta, confidence),
-        _guessed(new, new_in, share, delta, confidence),
-        mu,
-        epsilon_of(mu, delta) if mu > 0 else 0.0,
+        clopper_pearson=_bound_from_rates(new_scores > cut, new_marks, delta, confidence),
+        one_run=_bound_from_guesses(new_scores, new_marks, share, delta, confidence),
+        mu=mu,
+        of_mu=of_mu,
     )
 
 
-def clopper_pearson(hits: int, of: int, alarms: int, out_of: int, delta: float, confidence: float) -> float:
-    """Lower bound from a true and a false positive rate: `hits` of `of` who took part, `alarms` of `out_of` others."""
-    share = (1 - confidence) / 2
+def clopper_pearson(hits: int, n_inside: int, alarms: int, n_outside: int, delta: float, confidence: float) -> float:
+    """Returns a lower bound on epsilon from a true and a false positive rate.
+
+    Args:
+        hits: Right guesses among the `n_inside` that took part.
+        n_inside: Number that took part.
+        alarms: Wrong guesses among the `n_outside` that did not.
+        n_outside: Number that did not take part.
+        delta: The delta of the promise.
+        confidence: The confidence of the bound.
+    """
+    # each rate is bounded with half of the failure probability
+    failure = (1 - confidence) / 2
     if hits:
-        least = float(stats.beta.ppf(share, hits, of - hits + 1))
+        least_hit_rate = float(stats.beta.ppf(failure, hits, n_inside - hits + 1))
     else:
-        least = 0.0
-    if alarms < out_of:
-        most = float(stats.beta.ppf(1 - share, alarms + 1, out_of - alarms))
+        least_hit_rate = 0.0
+    if alarms < n_outside:
+        largest_alarm_rate = float(stats.beta.ppf(1 - failure, alarms + 1, n_outside - alarms))
     else:
-        most = 1.0
-    if least > delta:
-        return max(math.log((least - delta) / most), 0.0)
+        largest_alarm_rate = 1.0
+    if least_hit_rate > delta:
+        return max(math.log((least_hit_rate - delta) / largest_alarm_rate), 0.0)
     return 0.0
 
 
 def one_run(correct: int, guesses: int, canaries: int, delta: float, confidence: float) -> float:
-    """Lower bound from `correct` of the `guesses` about independent coins of so many canaries in one run."""
-    if guesses == 0 or _chance(0.0, correct, guesses, canaries, delta) >= 1 - confidence:
+    """Returns a lower bound on epsilon from guesses about independent coins in one run.
+
+    Args:
+        correct: Number of correct guesses.
+        guesses: Number of guesses.
+        canaries: Number of canaries, each with a coin of its own.
+        delta: The delta of the promise.
+        confidence: The confidence of the bound.
+    """
+    if guesses == 0 or _tail_probability(0.0, correct, guesses, canaries, delta) >= 1 - confidence:
         return 0.0
-    found: Any = optimize.brentq(
-        lambda epsilon: _chance(epsilon, correct, guesses, canaries, delta) - (1 - confidence), 0.0, _LARGEST
+    epsilon: Any = optimize.brentq(
+        lambda epsilon: _tail_probability(epsilon, correct, guesses, canaries, delta) - (1 - confidence),
+        0.0,
+        _LARGEST,
     )
-    return float(found)
+    return float(epsilon)
 
 
 def largest_mu(inside: Array, outside: Array, confidence: float) -> float:
-    """Lower bound on the distance of two normal laws of one deviation, over that deviation."""
-    n, m = len(inside), len(outside)
+    """Returns a lower bound on the distance of two normal laws of one deviation, in units of that deviation.
+
+    Args:
+        inside: Scores of those that took part, `[n]`.
+        outside: Scores of the others, `[m]`.
+        confidence: The confidence of the bound.
+    """
+    n = len(inside)
+    m = len(outside)
     if min(n, m) < 2:
         return 0.0
-    free, weight = n + m - 2, math.sqrt(n * m / (n + m))
-    pooled = math.sqrt((float(inside.var()) * n + float(outside.var()) * m) / free)
-    seen = weight * float(inside.mean() - outside.mean()) / max(pooled, 1e-300)
-    seen = min(seen, 300.0)  # where the law of t has no numbers any more
-    return _root(lambda mu: float(stats.nct.sf(seen, free, weight * mu)) - (1 - confidence), seen / weight)
+    degrees = n + m - 2
+    weight = math.sqrt(n * m / (n + m))
+    pooled = math.sqrt((float(inside.var()) * n + float(outside.var()) * m) / degrees)
+    statistic = weight * float(inside.mean() - outside.mean()) / max(pooled, 1e-300)
+    statistic = min(statistic, 300.0)  # beyond, scipy's noncentral t has no numbers any more
+    return _root(lambda mu: float(stats.nct.sf(statistic, degrees, weight * mu)) - (1 - confidence), statistic / weight)
 
 
-def _root(excess: Callable[[float], float], above: float) -> float:
-    """The zero of a function that increases from below, at most `above`; 0 if it is positive there already."""
-    if above <= 0 or excess(1e-9) >= 0:
+def _root(excess: Callable[[float], float], upper: float) -> float:
+    """Returns the zero of an increasing function in (0, upper]; 0 if the function is positive from the start."""
+    if upper <= 0 or excess(1e-9) >= 0:
         return 0.0
-    if excess(above) > 0:
-        found: Any = optimize.brentq(excess, 1e-9, above)
+    if excess(upper) > 0:
+        root: Any = optimize.brentq(excess, 1e-9, upper)
     else:
-        found = above
-    return float(found)
+        root = upper
+    return float(root)
 
 
-def _rates(guess: Marks, took_part: Marks, delta: float, confidence: float) -> float:
-    """The better of both directions: who took part, and who did not."""
-    n, m = int(took_part.sum()), int((~took_part).sum())
-    hits, alarms = int((guess & took_part).sum()), int((guess & ~took_part).sum())
-    # both directions follow from the same two intervals
-    told = (hits, n, alarms, m), (m - alarms, m, n - hits, n)
-    return max(clopper_pearson(*one, delta, confidence) for one in told)
+def _bound_from_rates(guess: Marks, took_part: Marks, delta: float, confidence: float) -> float:
+    """Returns the larger bound of both directions: guesses who took part, and guesses who did not."""
+    n = int(took_part.sum())
+    m = int((~took_part).sum())
+    hits = int((guess & took_part).sum())
+    alarms = int((guess & ~took_part).sum())
+    # both directions follow from the same two intervals, so that the better one costs no confidence
+    return max(
+        clopper_pearson(hits, n, alarms, m, delta, confidence),
+        clopper_pearson(m - alarms, m, n - hits, n, delta, confidence),
+    )
 
 
 def _best_cut(scores: Array, took_part: Marks) -> float:
-    """Where guessing has the best ratio of right to wrong alarms that is sure, in one direction or the other."""
+    """Returns the threshold with the largest certain ratio of right to wrong guesses, in one direction or the other."""
     cuts = np.quantile(scores, np.linspace(0.02, 0.98, _CUTS))
-    above = scores[None] > cuts[:, None]
-    n, m = int(took_part.sum()), int((~took_part).sum())
-    hits, alarms = above[:, took_part].sum(1), above[:, ~took_part].sum(1)
-    ways = (hits, n, alarms, m), (m - alarms, m, n - hits, n)
-    sure = [_least(right, of) / (1 - _least(other - wrong, other)) for right, of, wrong, other in ways]
-    return float(cuts[int(np.maximum(*sure).argmax())])
+    guesses = scores[None] > cuts[:, None]
+    n = int(took_part.sum())
+    m = int((~took_part).sum())
+    hits = guesses[:, took_part].sum(1)
+    alarms = guesses[:, ~took_part].sum(1)
+    least_hits = _least_rate(hits, n)
+    least_rejections = _least_rate(m - alarms, m)
+    ratio_in = least_hits / (1 - least_rejections)
+    ratio_out = least_rejections / (1 - least_hits)
+    return float(cuts[int(np.maximum(ratio_in, ratio_out).argmax())])
 
 
 def _best_share(scores: Array, took_part: Marks) -> float:
-    """How many guesses have the largest share of right ones that is sure."""
+    """Returns the share of canaries to guess about for which the certain rate of right guesses is largest."""
     shares = np.linspace(0.02, 1.0, _CUTS)
-    each = np.maximum((shares * len(scores) / 2).astype(int), 1)
+    per_side = np.maximum((shares * len(scores) / 2).astype(int), 1)
     ordered = took_part[np.argsort(scores)]
-    right = np.cumsum(ordered[::-1])[each - 1] + np.cumsum(~ordered)[each - 1]
-    return float(shares[int(_least(right, 2 * each).argmax())])
+    right = np.cumsum(ordered[::-1])[per_side - 1] + np.cumsum(~ordered)[per_side - 1]
+    return float(shares[int(_least_rate(right, 2 * per_side).argmax())])
 
 
-def _least(right: Any, of: Any) -> Array:  # noqa: ANN401 - counts
-    """Lower bound on a rate, by Clopper and Pearson at 95 %."""
-    return np.where(right > 0, stats.beta.ppf(0.05, np.maximum(right, 1), of - right + 1), 0.0)
+def _least_rate(right: Any, total: Any) -> Array:  # noqa: ANN401 - counts
+    """Returns a lower bound on a rate, by Clopper and Pearson at 95 %."""
+    return np.where(right > 0, stats.beta.ppf(0.05, np.maximum(right, 1), total - right + 1), 0.0)
 
 
-def _guessed(scores: Array, took_part: Marks, share: float, delta: float, confidence: float) -> float:
-    """Guess about a share of the canaries, those with the largest and smallest scores."""
-    each = max(int(share * len(scores) / 2), 1)
+def _bound_from_guesses(scores: Array, took_part: Marks, share: float, delta: float, confidence: float) -> float:
+    """Returns the bound from guesses about a share of the canaries: those with the largest and smallest scores."""
+    per_side = max(int(share * len(scores) / 2), 1)
     order = np.argsort(scores)
-    correct = int(took_part[order[-each:]].sum() + (~took_part[order[:each]]).sum())
-    return one_run(correct, 2 * each, len(scores), delta, confidence)
+    correct = int(took_part[order[-per_side:]].sum() + (~took_part[order[:per_side]]).sum())
+    return one_run(correct, 2 * per_side, len(scores), delta, confidence)
 
 
-def _chance(epsilon: float, correct: int, guesses: int, canaries: int, delta: float) -> float:
-    """Largest probability of so many correct guesses, of an (epsilon, delta) private run."""
+def _tail_probability(epsilon: float, correct: int, guesses: int, canaries: int, delta: float) -> float:
+    """Returns the largest probability of so many correct guesses if the run is (epsilon, delta) private."""
     law: Any = stats.binom(guesses, 1 / (1 + math.exp(-epsilon)))
-    above = float(law.sf(correct - 1))
-    back = np.arange(1, correct + 1)
+    tail = float(law.sf(correct - 1))
+    steps = np.arange(1, correct + 1)
     if correct:
-        slope = float(((law.sf(correct - 1 - back) - above) / back).max())
+        slope = float(((law.sf(correct - 1 - steps) - tail) / steps).max())
     else:
         slope = 0.0
-    return min(above + 2 * canaries * delta * slope, 1.0)
+    return min(tail + 2 * canaries * delta * slope, 1.0)

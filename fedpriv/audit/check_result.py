@@ -1,4 +1,4 @@
-"""What a check of an audit found, and what follows for the command that asked for it."""
+"""Results of an audit's checks, and the exit status that follows from them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ SECRET = (
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The outcome of one check.
+    """The result of one check.
 
     Attributes:
-        name: The check.
+        name: Name of the check.
         verdict: `"held"`: nothing was found. `"found"`: a promise is broken. `"not checked"`: nothing can be said.
-        evidence: What was seen, in a sentence or two.
-        power: What this check could have seen, and what not: a small fault may pass a weak check.
+        evidence: What was observed, in a sentence or two.
+        power: What this check could have detected, and what not: a small fault may pass a weak check.
         numbers: Measured numbers by name.
     """
 
@@ -34,12 +34,12 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class Audit:
-    """All findings about one run or strategy. Not private, see `SECRET`.
+    """All findings about one run or strategy. They are not private, see `SECRET`.
 
     Attributes:
-        subject: What was audited.
-        promise: The epsilon that it promises, as printed.
-        findings: One for each check, in order.
+        subject: Name of what was audited.
+        promise: The privacy that it promises, as printed.
+        findings: The result of each check, in order.
     """
 
     subject: str
@@ -57,17 +57,26 @@ class Audit:
         return 0
 
     def to_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        told = [vars(finding) for finding in self.findings]
+        """Returns the audit as a dictionary for `--json`."""
         return {
             "audited": self.subject,
             "promise": self.promise,
             "status": self.status,
-            "findings": told,
+            "findings": [vars(finding) for finding in self.findings],
             "note": SECRET,
         }
 
 
-def summarize(name: str, broken: Sequence[str], held: str, power: str = "", **numbers: float) -> CheckResult:
-    """A finding: all that is `broken`, or else what `held`."""
-    return CheckResult(name, "found" if broken else "held", "; ".join(broken) if broken else held, power, numbers)
+def summarize(name: str, broken: Sequence[str], evidence: str, power: str = "", **numbers: float) -> CheckResult:
+    """Returns the result of a check: found, with all texts in `broken`; held, with `evidence`, if there are none.
+
+    Args:
+        name: Name of the check.
+        broken: One text for each broken promise.
+        evidence: What was observed if nothing is broken.
+        power: What the check could have detected.
+        numbers: Measured numbers.
+    """
+    if broken:
+        return CheckResult(name, "found", "; ".join(broken), power, numbers)
+    return CheckResult(name, "held", evidence, power, numbers)

@@ -1,4 +1,4 @@
-"""Check 5: where only sums may be seen, messages spread in another way over clients change nothing."""
+"""Check 5: where only sums may be seen, the aggregator computes the same from messages with the same sum."""
 
 from __future__ import annotations
 
@@ -19,57 +19,79 @@ from fedpriv.strategies.base import Aggregator, Network
 from fedpriv.strategies.state import flatten_with_names
 
 NAME = "sums only"
-_ROUNDS, _WIDTH = 3, 7
+_ROUNDS = 3
+_WIDTH = 7  # of the messages
 _SAME = 1e-6
 
 
-def sums(subject: AuditTarget, data: Data) -> CheckResult:
-    """Give the aggregator two sets of messages of one sum."""
+def check_sums_only(subject: AuditTarget, data: Data) -> CheckResult:
+    """Gives the aggregator two sets of messages with the same sum, and compares what it computes."""
     if not subject.privacy.trust.sums_only:
-        held = f"trust: {subject.privacy.trust} shows every message: each is noised by itself"
-        return CheckResult(NAME, "held", held, "nothing was tried: no sums are promised")
-    try:
-        one, other = (_made(subject, spread) for spread in (0.0, 100.0))
-    except PrivacyError as error:
-        return CheckResult(
-            NAME, "found", f"{type(subject.strategy.aggregator).__name__} looks at single messages: {error}"
-        )
-    apart = max(float((a - b).abs().max()) for a, b in zip(one, other, strict=True))
+        evidence = f"trust: {subject.privacy.trust} shows every message: each is noised by itself"
+        return CheckResult(NAME, "held", evidence, "nothing was tried: no sums are promised")
     name = type(subject.strategy.aggregator).__name__
-    broken = [f"{name} is no function of sums: messages of one sum that are spread otherwise change it by {apart:.3g}"]
-    held = f"{name} gives the same for messages of one sum, however they are spread"
-    return summarize(NAME, broken if apart > _SAME else [], held, f"tried with random messages, {_ROUNDS} rounds")
+    try:
+        expected = _aggregate_random(subject, 0.0)
+        spread = _aggregate_random(subject, 100.0)
+    except PrivacyError as error:
+        return CheckResult(NAME, "found", f"{name} looks at single messages: {error}")
+    difference = max(float((a - b).abs().max()) for a, b in zip(expected, spread, strict=True))
+    if difference > _SAME:
+        broken = [
+            f"{name} is no function of sums: messages of one sum that are spread otherwise change it by "
+            f"{difference:.3g}"
+        ]
+    else:
+        broken = []
+    evidence = f"{name} gives the same for messages of one sum, however they are spread"
+    return summarize(NAME, broken, evidence, f"tried with random messages, {_ROUNDS} rounds")
 
 
 @dataclass(frozen=True)
-class _Scattered:
-    """An aggregator that hears random messages, to which something is added that sums to zero."""
+class _RandomMessages:
+    """Wraps an aggregator, and gives it random messages, plus random terms that sum to zero.
+
+    Attributes:
+        inner: The aggregator.
+        spread: Factor of the terms that sum to zero.
+        draw: Generator of the messages.
+        results: Everything that the aggregator has returned so far.
+    """
 
     inner: Aggregator[Any]
     spread: float
     draw: torch.Generator
-    found: list[Tensor]
+    results: list[Tensor]
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - what the inner one says, hears and promises
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the inner one has
         return getattr(self.inner, name)
 
     def __call__(self, message: Tensor, network: Network, state: Any) -> tuple[Tensor, Any]:  # noqa: ANN401 - the inner one's
-        rows, apart = (torch.randn(message.shape, generator=self.draw, dtype=torch.float64) for _ in range(2))
-        received, state = self.inner(rows + self.spread * (apart - apart.mean(0)), network, state)
-        self.found.extend(
-            [received.double(), *(torch.as_tensor(p).double() for p in flatten_with_names(state).values())]
-        )
+        rows = torch.randn(message.shape, generator=self.draw, dtype=torch.float64)
+        terms = torch.randn(message.shape, generator=self.draw, dtype=torch.float64)
+        received, state = self.inner(rows + self.spread * (terms - terms.mean(0)), network, state)
+        self.results.append(received.double())
+        self.results.extend(torch.as_tensor(value).double() for value in flatten_with_names(state).values())
         return received, state
 
 
-def _made(subject: AuditTarget, spread: float) -> list[Tensor]:
-    """What the aggregator makes of messages that are as long as those of a run, which answers zeros here."""
-    found, privacy = list[Tensor](), replace(subject.privacy, epsilon=None, noise_multiplier=1.0, noise=Independent())
+def _aggregate_random(subject: AuditTarget, spread: float) -> list[Tensor]:
+    """Returns what the aggregator computes from random messages in a run whose oracle answers zeros."""
+    results: list[Tensor] = []
     draw = torch.Generator().manual_seed(0)
     start = torch.randn(1, _WIDTH, generator=draw, dtype=torch.float64).expand(len(subject.clients), -1)
-    scattered: Any = _Scattered(subject.strategy.aggregator, spread, draw, found)
-    strategy = replace(subject.strategy, aggregator=scattered)
-    run = recording_oracle(privacy, subject.sizes), subject.network, initial_state(strategy, start), Randomness(0, 0)
-    for _ in run_rounds(strategy, *run, rounds=_ROUNDS, seen=SumOnlyView(subject.network)):
+    aggregator: Any = _RandomMessages(subject.strategy.aggregator, spread, draw, results)
+    strategy = replace(subject.strategy, aggregator=aggregator)
+    privacy = replace(subject.privacy, epsilon=None, noise_multiplier=1.0, noise=Independent())
+    rounds = run_rounds(
+        strategy,
+        recording_oracle(privacy, subject.sizes),
+        subject.network,
+        initial_state(strategy, start),
+        Randomness(0, 0),
+        rounds=_ROUNDS,
+        seen=SumOnlyView(subject.network),
+    )
+    for _ in rounds:
         pass
-    return found
+    return results

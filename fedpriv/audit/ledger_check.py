@@ -1,4 +1,4 @@
-"""Check 7: the ledger has a line for every release, as planned, and all files of a run tell the same."""
+"""Check 7: the ledger has a record of every release, as planned, and all files of a run agree."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import math
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from fedpriv.audit.check_result import CheckResult, summarize
-from fedpriv.audit.probing import listen
+from fedpriv.audit.probing import trace_run
 from fedpriv.audit.target import AuditTarget, Data
 from fedpriv.planning.plan import Plan
 from fedpriv.privacy.accounting.accountant import account
@@ -19,89 +20,96 @@ from fedpriv.runs.run_files import RunFiles
 
 NAME = "ledger"
 _ROUNDS = 2
-_ROWS = 5  # of the metrics, whose epsilon is counted again
-_SLACK = 1e-6
+_ROWS = 5  # of the metrics file, whose epsilon is computed again
+_SLACK = 1e-6  # relative; epsilon is printed rounded
+_PLAIN: dict[str, Any] = {"metrics": None, "stop": None, "client_tests": None, "optimum": None}  # no other answers
 
 
-def books(subject: AuditTarget, data: Data) -> CheckResult:
-    """Compare a run's files, or those of a short run, with its plan and its answers."""
-    broken = list(_beside(subject, data))
+def check_ledger(subject: AuditTarget, data: Data) -> CheckResult:
+    """Compares a run's files, or those of a short run, with its plan and its releases."""
+    broken = list(_unrecorded_releases(subject, data))
     if subject.folder is not None:
-        files, plan = RunFiles.read(subject.folder), subject.plan()
-        broken += _of_files(files, plan)
-        held = f"{len(files.ledger.records)} lines are chained, as planned, and cost what was told"
-        return summarize(NAME, broken, held, "of lines that were rewritten with the run's own key nothing is seen")
+        files = RunFiles.read(subject.folder)
+        broken += _file_problems(files, subject.plan())
+        evidence = f"{len(files.ledger.records)} lines are chained, as planned, and cost what was told"
+        return summarize(NAME, broken, evidence, "of lines that were rewritten with the run's own key nothing is seen")
+
     with tempfile.TemporaryDirectory() as folder:
         training = subject.shortened(_ROUNDS).training(data, folder=Path(folder), test=None, **_PLAIN)
         for _ in training:
             pass
-        ledger, told = LedgerFile.read(Path(folder) / "ledger.jsonl"), training.result().spent.epsilon
+        ledger = LedgerFile.read(Path(folder) / "ledger.jsonl")
+        reported = training.result().spent.epsilon
         if training.folder is not None:
             training.folder.close()
-    broken += _of_ledger(ledger, training.plan)
+    broken += _plan_deviations(ledger, training.plan)
     cost = account(ledger.records, training.plan.n_clients, training.plan.privacy.delta).epsilon
-    if told < cost * (1 - _SLACK):
-        broken.append(f"epsilon {told:.4g} was told, and the ledger's lines cost {cost:.4g}")
-    held = f"every answer has its line; {len(ledger.records)} lines of {_ROUNDS} rounds are chained and as planned"
-    return summarize(
-        NAME, broken, held, "looked at a short run of the same settings; give a run's folder for its files"
-    )
+    if reported < cost * (1 - _SLACK):
+        broken.append(f"epsilon {reported:.4g} was told, and the ledger's lines cost {cost:.4g}")
+    evidence = f"every answer has its line; {len(ledger.records)} lines of {_ROUNDS} rounds are chained and as planned"
+    power = "looked at a short run of the same settings; give a run's folder for its files"
+    return summarize(NAME, broken, evidence, power)
 
 
-_PLAIN = {"metrics": None, "stop": None, "client_tests": None, "optimum": None}
+def _unrecorded_releases(subject: AuditTarget, data: Data) -> Iterator[str]:
+    """Yields a text if a short run releases answers without a record."""
+    queries = trace_run(subject, data, _ROUNDS).unrecorded
+    if queries:
+        names = ", ".join(sorted(set(queries)))
+        yield f"{len(queries)} answers ({names}) were released beside the ledger, without a line"
 
 
-def _beside(subject: AuditTarget, data: Data) -> Iterator[str]:
-    found = listen(subject, data, _ROUNDS).beside
-    if found:
-        yield f"{len(found)} answers ({', '.join(sorted(set(found)))}) were released beside the ledger, without a line"
-
-
-def _of_ledger(ledger: LedgerFile, plan: Plan) -> Iterator[str]:
-    """What the ledger of a run that is over says otherwise than its plan."""
+def _plan_deviations(ledger: LedgerFile, plan: Plan) -> Iterator[str]:
+    """Yields a text for each difference between the ledger of a finished run and its plan."""
     if ledger.altered:
         yield ledger.altered
         return
     if len(ledger.records) != len(plan.records):
         yield f"{len(plan.records)} releases were planned, and the ledger has {len(ledger.records)}"
     for planned, written in zip(plan.records, ledger.records, strict=False):
-        at = (planned.round, planned.query, planned.index), (written.round, written.query, written.index)
-        if at[0] != at[1]:
-            yield f"{at[0]} was planned where the ledger has {at[1]}"
+        planned_key = (planned.round, planned.query, planned.index)
+        written_key = (written.round, written.query, written.index)
+        if planned_key != written_key:
+            yield f"{planned_key} was planned where the ledger has {written_key}"
             return
-        if _least(written.noise_multiplier) < _least(planned.noise_multiplier) * (1 - _SLACK):
+        if _smallest(written.noise_multiplier) < _smallest(planned.noise_multiplier) * (1 - _SLACK):
             yield f"round {written.round} was written down with less noise than planned"
             return
 
 
-def _least(multiplier: float | tuple[float, ...]) -> float:
+def _smallest(multiplier: float | tuple[float, ...]) -> float:
     if isinstance(multiplier, tuple):
         return min(multiplier)
     return multiplier
 
 
-def _of_files(files: RunFiles, plan: Plan) -> Iterator[str]:
-    found = [one.text for one in (*integrity.findings(files), *integrity.against_plan(files, plan))]
-    if files.checkpoint is not None and not found:
-        saved = files.checkpoint
-        unsealed = integrity.unsealed(files, Randomness(0, int(saved.secret_seed, 16), run=saved.run).seal_key())
-        found += [] if unsealed is None else [unsealed.text]
-    yield from found
-    if not found:
-        yield from _of_rows(files)
+def _file_problems(files: RunFiles, plan: Plan) -> Iterator[str]:
+    """Yields a text for each contradiction between the files of a run, or with its plan."""
+    problems = [problem.text for problem in (*integrity.findings(files), *integrity.against_plan(files, plan))]
+    if files.checkpoint is not None and not problems:
+        checkpoint = files.checkpoint
+        key = Randomness(0, int(checkpoint.secret_seed, 16), run=checkpoint.run).seal_key()
+        unsealed = integrity.unsealed(files, key)
+        if unsealed is not None:
+            problems.append(unsealed.text)
+    yield from problems
+    if not problems:
+        yield from _understated_rounds(files)
 
 
-def _of_rows(files: RunFiles) -> Iterator[str]:
-    """An epsilon that was told in some round is at least what had been released by then."""
-    header, rows = files.ledger.header, [row for row in files.metrics if row.get("epsilon") is not None]
+def _understated_rounds(files: RunFiles) -> Iterator[str]:
+    """Yields a text if the metrics of some round state less epsilon than the releases up to then cost."""
+    header = files.ledger.header
+    rows = [row for row in files.metrics if row.get("epsilon") is not None]
     if header.n_clients is None or header.delta is None:
         return
     for row in rows[:: max(len(rows) // _ROWS, 1)]:
-        told, records = float(row["epsilon"]), files.ledger.records[: row.get("releases", 0)]
+        stated = float(row["epsilon"])
+        records = files.ledger.records[: row.get("releases", 0)]
         if records:
             cost = account(records, header.n_clients, header.delta).epsilon
         else:
             cost = 0.0
-        if math.isfinite(cost) and told < cost * (1 - _SLACK):
-            yield f"round {row['round']} told epsilon {told:.4g}, and the lines so far cost {cost:.4g}"
+        if math.isfinite(cost) and stated < cost * (1 - _SLACK):
+            yield f"round {row['round']} told epsilon {stated:.4g}, and the lines so far cost {cost:.4g}"
             return

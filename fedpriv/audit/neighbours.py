@@ -1,4 +1,4 @@
-"""Neighbouring data sets that pull an answer as far apart as clipping lets them."""
+"""Neighbouring data sets whose answers are as far apart as clipping allows."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from fedpriv.oracle.sampler import BatchSampler
 from fedpriv.privacy.settings import Privacy
 from fedpriv.randomness.streams import Randomness
 
-_LONG = 1e3  # factor on an example's inputs
-_TRIES = 500  # seeds, until one draws the example
+_FACTOR = 1e3  # on an example's inputs, for gradients longer than any clip
+_TRIES = 500  # seeds that are tried until one draws the example
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Data sets in which one unit of one client is another.
+    """Data sets that differ in one unit of one client.
 
     Attributes:
-        client: Whose.
+        client: Number of that client.
         data: The data sets. With relation add_remove and unit sample the first lacks the example.
-        unit: What differs.
-        relation: What neighbours are.
+        unit: The protected unit, which differs.
+        relation: The relation between neighbours.
     """
 
     client: int
@@ -39,80 +39,105 @@ class Neighbours:
     relation: str
 
     def row(self, clients: Sequence[int]) -> int | None:
-        """Which row is the client's; None if it sent nothing."""
+        """Returns the client's row among those of `clients`; None if it sent nothing."""
         if self.client in clients:
             return clients.index(self.client)
         return None
 
-    def compared(self, heard: ObservedRelease, answers: Sequence[Tensor]) -> ObservedRelease:
-        """The release with how far the unit moved it, and how far it moved rows of other clients."""
-        record, whose = heard.record, heard.whose(len(self.data[0]))
-        order = 1 if record.norm == "l1" else 2
+    def with_movements(self, release: ObservedRelease, answers: Sequence[Tensor]) -> ObservedRelease:
+        """Returns the release with how far the unit moved it, and how far it moved rows of other clients.
+
+        Args:
+            release: The release on the true data.
+            answers: The answer without noise on each of the data sets.
+        """
+        if release.record.norm == "l1":
+            order = 1
+        else:
+            order = 2
         added = self.relation == "add_remove"
         if added and self.unit == "sample":
-            pairs = [(answers[0], one) for one in answers[1:]]
+            pairs = [(answers[0], answer) for answer in answers[1:]]
         else:
             pairs = [*combinations(answers, 2)]
         moved = torch.stack([torch.linalg.vector_norm(a - b, order, dim=1) for a, b in pairs]).amax(0)
         if added and self.unit == "client":
             moved = moved / 2  # two values of a client: each as far as it can be from no client at all
-        rest = [row for row, client in enumerate(whose) if client not in (-1, self.client)]
-        return replace(heard, moved=moved, others=float(moved[rest].max()) if rest else 0.0)
+        row_clients = release.row_clients(len(self.data[0]))
+        other_rows = [row for row, client in enumerate(row_clients) if client not in (-1, self.client)]
+        if other_rows:
+            others = float(moved[other_rows].max())
+        else:
+            others = 0.0
+        return replace(release, moved=moved, others=others)
 
 
-def around(subject: AuditTarget, data: Data, privacy: Privacy, client: int) -> tuple[Neighbours, Randomness]:
-    """Neighbours that differ in a client's last example, or in the whole client, and streams that draw it at once.
+def make_neighbours(subject: AuditTarget, data: Data, privacy: Privacy, client: int) -> tuple[Neighbours, Randomness]:
+    """Makes data sets that differ in a client's last example, or in the whole client.
 
     Args:
         subject: The run.
         data: The clients' data.
-        privacy: Its promise.
-        client: Whose unit differs.
+        privacy: The privacy settings of the run.
+        client: The client whose unit differs.
+
+    Returns:
+        The data sets, and random streams with which the first batch holds the differing example.
     """
-    drawn = _drawing(subject, subject.population(data), privacy, client)
-    forged = [*_forged(data[client])]
+    randomness = _drawing_streams(subject, subject.population(data), privacy, client)
+    examples = [*_extreme_examples(data[client])]
     if privacy.unit == "client":
-        sets = [each(lambda one, like: one.expand_as(like).clone(), example, data[client]) for example in forged]
+        # every example of the client is the same one
+        sets = [each(lambda row, rows: row.expand_as(rows).clone(), example, data[client]) for example in examples]
     else:
-        before = each(lambda rows: rows[:-1], data[client])
-        sets = [each(lambda rows, one: torch.cat([rows, one]), before, example) for example in forged]
-        if privacy.relation == "add_remove" and len(first(before[0])):
-            sets = [before, *sets]
-    changed = [[*data[:client], one, *data[client + 1 :]] for one in sets]
-    return Neighbours(client, changed, privacy.unit, privacy.relation), drawn
+        without_last = each(lambda rows: rows[:-1], data[client])
+        sets = [each(lambda rows, row: torch.cat([rows, row]), without_last, example) for example in examples]
+        if privacy.relation == "add_remove" and len(first(without_last[0])):
+            sets = [without_last, *sets]
+    changed = [[*data[:client], changed_data, *data[client + 1 :]] for changed_data in sets]
+    return Neighbours(client, changed, privacy.unit, privacy.relation), randomness
 
 
-def _forged(examples: Pair) -> Iterator[Pair]:
-    """Examples with gradients in several directions, far longer than any clip: `[1, ...]`."""
+def _extreme_examples(examples: Pair) -> Iterator[Pair]:
+    """Yields examples with gradients in several directions, far longer than any clip: `[1, ...]`."""
     inputs, targets = examples
-    x, y = (each(lambda rows: rows[-1:], part) for part in examples)
-    labels = y, each(_other, targets)
+    x, y = (each(lambda rows: rows[-1:], rows) for rows in examples)
+    labels = (y, each(_other_target, targets))
     for sign in (1.0, -1.0):
-        far = each(lambda one: sign * _LONG * (one + (one == 0)) if one.is_floating_point() else one, x)  # noqa: B023
+        far = each(lambda row: _scaled(row, sign * _FACTOR), x)  # noqa: B023 - called at once
         yield from ((far, label) for label in labels)
     yield each(lambda rows: rows[:1], inputs), labels[0]
 
 
-def _other(targets: Tensor) -> Tensor:
-    """A target that is not the last one's: another class, or a number far away."""
+def _scaled(row: Tensor, factor: float) -> Tensor:
+    """Multiplies numbers by the factor, zeros as if they were ones; whole numbers, such as tokens, stay as they are."""
+    if row.is_floating_point():
+        return factor * (row + (row == 0))
+    return row
+
+
+def _other_target(targets: Tensor) -> Tensor:
+    """Returns another target than the last example's: another class, or a number far away."""
     last = targets[-1:]
     if targets.is_floating_point():
-        return last - _LONG
+        return last - _FACTOR
     if bool((last != targets.max()).all()):
         return targets.max().expand_as(last).clone()
     return targets.min().expand_as(last).clone()
 
 
-def _drawing(subject: AuditTarget, population: Population, privacy: Privacy, client: int) -> Randomness:
-    """Streams by which the client's last example is in the first batch; any streams if chance does not bring it."""
-    last, randomness = int(population.starts[client] + population.counts[client]) - 1, Randomness()
+def _drawing_streams(subject: AuditTarget, population: Population, privacy: Privacy, client: int) -> Randomness:
+    """Returns streams with which the client's last example is in the first batch; any streams if no try finds some."""
+    last = int(population.starts[client] + population.counts[client]) - 1
+    randomness = Randomness()
     for _ in range(_TRIES):
-        randomness, draws = Randomness(), None
+        randomness = Randomness()
         cohort = subject.network.participants(0, randomness)
-        if client in cohort.tolist():
-            draws = BatchSampler(population, randomness, privacy.cohort_rate, privacy.cohort_rounds)
-            draws.begin_round(0, cohort)
-            found = draws.batches(privacy.sampling, 0)
-            if any(bool((batch.examples[batch.mask] == last).any()) for batch in found if batch.examples is not None):
-                return randomness
+        if client not in cohort.tolist():
+            continue
+        sampler = BatchSampler(population, randomness, privacy.cohort_rate, privacy.cohort_rounds)
+        sampler.begin_round(0, cohort)
+        batches = sampler.batches(privacy.sampling, 0)
+        if any(bool((batch.examples[batch.mask] == last).any()) for batch in batches if batch.examples is not None):
+            return randomness
     return randomness

@@ -1,4 +1,4 @@
-"""One release, with what stands under its noise."""
+"""A release of an audited run, together with its exact value and the scale of its noise."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from fedpriv.privacy.record import Record
 
 @dataclass(frozen=True)
 class ObservedRelease:
-    """A release and what stands under it, row by row.
+    """A release, its exact value and the scale of its noise, row by row.
 
     Attributes:
-        record: Its line in the ledger.
-        released: What was opened, `[k, dim]` in float64; `[1, dim]` where it is a sum over clients.
+        record: Its record in the ledger.
+        released: The released value, `[k, dim]` in float64; `[1, dim]` where it is a sum over clients.
         exact: The same without noise.
-        level: What unit noise was multiplied by, `[k, dim]` (with noise that is correlated in time, filtered ones).
-        amount: Sum of how many copies of the noise was drawn.
-        moved: Largest distance of two of the neighbours' answers in the clip's norm, `[k]`; None without neighbours.
-        others: Largest change of a row whose client's data did not change; 0 where there is none.
+        level: The factor of unit noise, `[k, dim]`; for noise that is correlated in time, the factors after filtering.
+        amount: Number of copies of the noise that the drawn noise is the sum of.
+        moved: Largest distance between answers on two neighbouring data sets, in the clip's norm, `[k]`; None without
+            neighbours.
+        others: Largest change of a row whose client's data did not change; 0 if there is none.
     """
 
     record: Record
@@ -32,14 +33,14 @@ class ObservedRelease:
     others: float = 0.0
 
     def multiplier(self, row: int) -> float:
-        """The noise over sensitivity that the ledger says of a row."""
-        said = self.record.noise_multiplier
-        if isinstance(said, tuple):
-            return said[row]
-        return said
+        """Returns the noise multiplier of a row by the ledger."""
+        multipliers = self.record.noise_multiplier
+        if isinstance(multipliers, tuple):
+            return multipliers[row]
+        return multipliers
 
-    def whose(self, n_clients: int) -> list[int]:
-        """The clients that its rows belong to; -1 for a sum over clients."""
+    def row_clients(self, n_clients: int) -> list[int]:
+        """Returns the client of each row; `[-1]` for a sum over clients."""
         if self.record.clients is None:
             clients = list(range(n_clients))
         else:

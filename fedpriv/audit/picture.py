@@ -1,4 +1,4 @@
-"""An audit as a picture: what each check found, the noise against its claim, and what guesses prove of epsilon."""
+"""A picture of an audit: the verdict of each check, the noise against its claim, and what guesses prove of epsilon."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from fedpriv.storage.files import write_whole
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito's colours, and a sign: nothing is said by colour alone
+# Okabe and Ito's colours; each verdict has a sign as well, for readers who do not see colours
 _COLOURS = {"held": "#009E73", "found": "#D55E00", "not checked": "#E69F00"}
 _SIGNS = {"held": "+", "found": "X", "not checked": "?"}
 _GREY, _BLUE = "#5F6368", "#0072B2"
 
 
 def draw(audit: Audit, path: Path) -> None:
-    """Draw an audit to a PNG file. The picture is as private as the data: not at all."""
+    """Draws an audit to a PNG file, which is not private: it is made from the data without noise."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 7.5), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.add_gridspec(2, 2, height_ratios=(3, 2))
-    _list(figure.add_subplot(grid[0, :]), audit)
-    known = {finding.name: finding for finding in audit.findings}
-    _draw_noise(figure.add_subplot(grid[1, 0]), known.get(NOISE))
-    _draw_bounds(figure.add_subplot(grid[1, 1]), known.get(CANARIES))
+    _list_findings(figure.add_subplot(grid[0, :]), audit)
+    by_name = {finding.name: finding for finding in audit.findings}
+    _draw_noise(figure.add_subplot(grid[1, 0]), by_name.get(NOISE))
+    _draw_bounds(figure.add_subplot(grid[1, 1]), by_name.get(CANARIES))
     figure.suptitle(f"audit of {audit.subject} (not private: made from the data without noise)", fontsize=10)
     picture = io.BytesIO()
     figure.savefig(picture, format="png")
     write_whole(path, picture.getvalue())
 
 
-def _list(axes: Axes, audit: Audit) -> None:
+def _list_findings(axes: Axes, audit: Audit) -> None:
     axes.set_axis_off()
     axes.set_ylim(len(audit.findings) - 0.5, -0.5)
     axes.set_xlim(0, 1)
@@ -47,8 +47,8 @@ def _list(axes: Axes, audit: Audit) -> None:
         colour = _COLOURS[finding.verdict]
         axes.text(0, row, f"{_SIGNS[finding.verdict]} {finding.verdict}", color=colour, fontweight="bold", va="center")
         axes.text(0.14, row, finding.name, fontweight="bold", va="center")
-        told = "\n".join(textwrap.wrap(finding.evidence, 105)[:3])
-        axes.text(0.26, row, told, fontsize=7, color=_GREY, va="center")
+        evidence = "\n".join(textwrap.wrap(finding.evidence, 105)[:3])
+        axes.text(0.26, row, evidence, fontsize=7, color=_GREY, va="center")
 
 
 def _draw_noise(axes: Axes, finding: CheckResult | None) -> None:
@@ -58,11 +58,12 @@ def _draw_noise(axes: Axes, finding: CheckResult | None) -> None:
     if finding is None or "ratio" not in finding.numbers:
         axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color=_GREY)
         return
-    ratio, error = finding.numbers["ratio"], 3 * finding.numbers["deviation_of_ratio"]
+    ratio = finding.numbers["ratio"]
+    error = 3 * finding.numbers["deviation_of_ratio"]
     axes.errorbar([ratio], [0], xerr=[error], fmt="o", color=_COLOURS[finding.verdict], capsize=4)
     axes.annotate(f"{ratio:.4f}", (ratio, 0), (0, 10), textcoords="offset points", ha="center", fontsize=8)
-    reach = max(abs(ratio - 1) + error, 0.02) * 1.3
-    axes.set_xlim(1 - reach, 1 + reach)
+    half_width = max(abs(ratio - 1) + error, 0.02) * 1.3
+    axes.set_xlim(1 - half_width, 1 + half_width)
 
 
 def _draw_bounds(axes: Axes, finding: CheckResult | None) -> None:
@@ -75,11 +76,11 @@ def _draw_bounds(axes: Axes, finding: CheckResult | None) -> None:
         axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color=_GREY)
         axes.set_yticks([])
         return
-    named = {"clopper_pearson": "Clopper-Pearson", "one_run": "one-run guesses", "of_mu": "normal scores (mu)"}
+    titles = {"clopper_pearson": "Clopper-Pearson", "one_run": "one-run guesses", "of_mu": "normal scores (mu)"}
     bars = [
         (f"{title}, {game}", finding.numbers[f"{game}: {key}"])
         for game in ("one run", "replicated runs")
-        for key, title in named.items()
+        for key, title in titles.items()
         if f"{game}: {key}" in finding.numbers
     ]
     axes.barh([name for name, _ in bars], [value for _, value in bars], color=_BLUE, height=0.6)

@@ -1,14 +1,14 @@
-"""A few rounds of a run, with every release heard together with what stands under its noise.
+"""Traces a few rounds of a run: every release, together with its value without noise and the scale of its noise.
 
-Four kinds of oracles are asked the same questions at the same points, with the same draws of examples:
+Four kinds of oracles answer the same queries at the same points, with the same draws of examples:
 
 * the real one, whose answers the strategy goes on with;
-* a silent one, whose noise is zero: the exact clipped aggregate;
-* a level one, whose noise is one everywhere: with the silent answer subtracted, the scale that noise is multiplied by;
-* silent ones on neighbouring data: how far one unit can move the aggregate.
+* a silent one, whose noise is zero: its answer is the exact clipped aggregate;
+* a level one, whose noise is one everywhere: its answer minus the silent one is the factor of the noise;
+* silent ones on neighbouring data: their answers show how far one unit can move the aggregate.
 
-So noise is compared with the ledger's claim without trusting the code that computed its scale. The rest of the noise
-multiplier (grids, noise of pairs) is scaled down by `FINE` in all but the real one.
+So noise is compared with the ledger's claim without trusting the code that computed its scale. The noise multiplier of
+all but the real one is scaled down by `FINE`, so that grids and noise of pairs hardly change their answers.
 """
 
 from __future__ import annotations
@@ -38,35 +38,41 @@ from fedpriv.privacy.record import NoiseDistributionName
 from fedpriv.privacy.settings import Privacy
 from fedpriv.randomness.streams import Randomness
 
-QUESTIONS = frozenset(
+QUERIES = frozenset(
     {"gradient", "client_gradient", "full_gradient", "gradient_difference", "lagrangian_gradient", "statistic"}
 )
-FINE = 2.0**-20
-_FAR = 1e6  # how much longer than the clip bound a forged message is
+FINE = 2.0**-20  # factor on the noise multiplier of silent and level oracles
+_FAR = 1e6  # length of an extreme message, in units of the clip bound
 
 
 @dataclass(frozen=True)
 class Trace:
-    """All that was heard in some rounds.
+    """All releases of some rounds.
 
     Attributes:
-        plan: Of these rounds.
-        heard: The releases, in order.
-        beside: Names of questions that were answered without a line in the ledger.
+        plan: The plan of these rounds.
+        releases: The releases, in order.
+        unrecorded: Names of queries that were answered without a record in the ledger.
         population: The clients.
-        backend: What computed their sums.
+        backend: The backend that computed their sums.
     """
 
     plan: Plan
-    heard: Sequence[ObservedRelease]
-    beside: Sequence[str]
+    releases: Sequence[ObservedRelease]
+    unrecorded: Sequence[str]
     population: Population
     backend: Backend
 
 
 @dataclass(frozen=True)
 class _Level:
-    """Noise of one value, which counts how many copies it stands for."""
+    """A noise distribution that returns a constant.
+
+    Attributes:
+        law: The noise distribution of the run.
+        value: The constant.
+        amounts: For each draw, the number of copies of the noise that it stands for.
+    """
 
     law: Mechanism
     value: float
@@ -85,8 +91,8 @@ class _Level:
         return torch.full((len(keys), dim), self.value, dtype=torch.float64, device=keys.device)
 
 
-class _Overheard(Ledger):
-    """A ledger in memory that keeps what it opened last."""
+class _OpenedLedger(Ledger):
+    """A ledger in memory that stores the value that it opened last."""
 
     opened: Tensor
 
@@ -95,127 +101,157 @@ class _Overheard(Ledger):
         return self.opened
 
 
-class _Chorus:
-    """The real oracle; whatever it is asked, the others are asked too."""
+class _ParallelOracles:
+    """The real oracle; every query to it goes to the other oracles as well.
+
+    Args:
+        lead: The real oracle, whose answers are returned.
+        others: The silent one, the level one, and those on neighbouring data.
+        near: The neighbouring data; None for none.
+        on_answer: Called after each query with its name, and with whether the ledger has a record of it.
+    """
 
     def __init__(
         self,
         lead: Oracle[DataAnswerer],
         others: Sequence[Oracle[DataAnswerer]],
         near: Neighbours | None,
-        hear: Callable[[str, bool], None],
+        on_answer: Callable[[str, bool], None],
     ) -> None:
-        self._lead, self._others, self._near, self._hear = lead, others, near, hear
+        self._lead = lead
+        self._others = others
+        self._near = near
+        self._on_answer = on_answer
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever an oracle has
-        found = getattr(self._lead, name)
-        if name in QUESTIONS:
-            return self._together(name, found)
-        return found
+        attribute = getattr(self._lead, name)
+        if name in QUERIES:
+            return self._ask_all(name, attribute)
+        return attribute
 
     def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> Tensor | None:
         for other in self._others:
             other.begin_round(round_index, cohort, received)
-        drawn = self._lead.begin_round(round_index, cohort, received)
-        if drawn is None:
+        senders = self._lead.begin_round(round_index, cohort, received)
+        if senders is None:
             self._senders = cohort
         else:
-            self._senders = cohort[drawn]
-        return drawn
+            self._senders = cohort[senders]
+        return senders
 
     def release_message(self, message: Tensor) -> Tensor:
         if self._lead.privacy.boundary != "message":
             return message
-        before, answer = len(self._lead.answerer.ledger.records), self._lead.release_message(message)
+        n_records = len(self._lead.answerer.ledger.records)
+        answer = self._lead.release_message(message)
         if self._near is None:
             row = None
         else:
             row = self._near.row(self._senders.tolist())
-        far = _FAR * self._lead.privacy.clip.bound
+        length = _FAR * self._lead.privacy.clip.bound
         for number, other in enumerate(self._others):
-            other.release_message(message if number < 2 else _forged(message, row, (-1.0) ** number * far))
-        self._hear("message", len(self._lead.answerer.ledger.records) > before)
+            # the silent and the level oracle come first; neighbours alternate in sign, for the largest distance
+            if number < 2:
+                other.release_message(message)
+            else:
+                other.release_message(_extreme_message(message, row, (-1.0) ** number * length))
+        self._on_answer("message", len(self._lead.answerer.ledger.records) > n_records)
         return answer
 
-    def _together(self, name: str, question: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def ask(*given: Any) -> Tensor:  # noqa: ANN401 - the arguments of any question
-            before, answer = len(self._lead.answerer.ledger.records), question(*given)
+    def _ask_all(self, name: str, query: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def ask(*arguments: Any) -> Tensor:  # noqa: ANN401 - the arguments of any query
+            n_records = len(self._lead.answerer.ledger.records)
+            answer = query(*arguments)
             for other in self._others:
-                getattr(other, name)(*given)
-            self._hear(name, len(self._lead.answerer.ledger.records) > before)
+                getattr(other, name)(*arguments)
+            self._on_answer(name, len(self._lead.answerer.ledger.records) > n_records)
             return answer
 
         return ask
 
 
-def _forged(message: Tensor, row: int | None, far: float) -> Tensor:
-    """A message in which one client says as much as it can in one direction."""
+def _extreme_message(message: Tensor, row: int | None, value: float) -> Tensor:
+    """Returns the message with one client's row set to a large value everywhere."""
     changed = message.clone()
     if row is not None:
-        changed[row] = far
+        changed[row] = value
     return changed
 
 
-def listen(
+def trace_run(
     subject: AuditTarget, data: Data, rounds: int, near: Neighbours | None = None, randomness: Randomness | None = None
 ) -> Trace:
-    """Run some rounds and hear every release.
+    """Runs some rounds and records every release.
 
     Args:
         subject: The run.
         data: The clients' data.
         rounds: How many rounds at most.
-        near: Data sets in which one unit is another; none by default.
+        near: Data sets that differ in one unit; none by default.
         randomness: The streams of draws and noise; new ones by default.
 
     Raises:
         ConfigError: the run cannot be made.
     """
     short = subject.shortened(rounds)
-    plan, population = short.plan(), short.population(data)
+    plan = short.plan()
+    privacy = plan.privacy
+    population = short.population(data)
     start = population.reset_models()
     backend = select_backend(short.compute.backend, population, population.chunk, short.compute.precision).backend
-    randomness, privacy = randomness or Randomness(), plan.privacy
+    randomness = randomness or Randomness()
+    amounts: list[float] = []
 
-    def oracle(people: Population, promise: Privacy) -> Oracle[DataAnswerer]:
-        sums = ClippedSums(backend, len(people), people.device)
-        ledger = _Overheard(Accountant(plan.n_clients, promise.delta))
-        return data_oracle(people, sums, promise, ledger, randomness)
+    def make_oracle(clients: Population, settings: Privacy) -> Oracle[DataAnswerer]:
+        sums = ClippedSums(backend, len(clients), clients.device)
+        ledger = _OpenedLedger(Accountant(plan.n_clients, settings.delta))
+        return data_oracle(clients, sums, settings, ledger, randomness)
 
-    amounts = list[float]()
-
-    def hushed(value: float) -> Privacy:
+    def constant_noise(value: float) -> Privacy:
         multiplier = (privacy.noise_multiplier or 1.0) * FINE
         level = _Level(privacy.mechanism, value, amounts)
         return replace(privacy, mechanism=level, noise_multiplier=multiplier, epsilon=None)
 
-    lead, silent, level = oracle(population, privacy), oracle(population, hushed(0.0)), oracle(population, hushed(1.0))
+    # the real oracle, and those that measure its answers
+    lead = make_oracle(population, privacy)
+    silent = make_oracle(population, constant_noise(0.0))
+    level = make_oracle(population, constant_noise(1.0))
     if near is None:
-        others = []
+        neighbours = []
     else:
-        others = [oracle(short.population(other), hushed(0.0)) for other in near.data]
-    heard, beside = list[ObservedRelease](), list[str]()
+        neighbours = [make_oracle(short.population(other), constant_noise(0.0)) for other in near.data]
 
-    def hear(question: str, written: bool) -> None:
-        recorded = question == "message" or privacy.boundary != "message"
-        if not written:
-            beside.extend([question] if recorded else [])
+    releases: list[ObservedRelease] = []
+    unrecorded: list[str] = []
+
+    def add_release(query: str, is_recorded: bool) -> None:
+        if not is_recorded:
+            # with messages as boundary only these are released
+            if query == "message" or privacy.boundary != "message":
+                unrecorded.append(query)
             return
-        released, exact, levels = (_opened(one) for one in (lead, silent, level))
-        record, above, amount = lead.answerer.ledger.records[-1], (levels - exact) / FINE, amounts[-1]
-        found = ObservedRelease(record, released, exact, above, amount)
-        heard.append(found if near is None else near.compared(found, [_opened(one) for one in others]))
+        exact = _last_opened(silent)
+        release = ObservedRelease(
+            record=lead.answerer.ledger.records[-1],
+            released=_last_opened(lead),
+            exact=exact,
+            level=(_last_opened(level) - exact) / FINE,
+            amount=amounts[-1],
+        )
+        if near is not None:
+            release = near.with_movements(release, [_last_opened(oracle) for oracle in neighbours])
+        releases.append(release)
 
-    chorus: Any = _Chorus(lead, [silent, level, *others], near, hear)
+    oracles: Any = _ParallelOracles(lead, [silent, level, *neighbours], near, add_release)
     network = short.network
     progress = initial_state(short.strategy, start.expand(len(population), -1))
-    seen = server_view(network, privacy)
-    for _ in run_rounds(short.strategy, chorus, network, progress, randomness, rounds=short.rounds, seen=seen):
+    view = server_view(network, privacy)
+    for _ in run_rounds(short.strategy, oracles, network, progress, randomness, rounds=short.rounds, seen=view):
         pass
-    return Trace(plan, heard, beside, population, backend)
+    return Trace(plan, releases, unrecorded, population, backend)
 
 
-def _opened(oracle: Oracle[DataAnswerer]) -> Tensor:
+def _last_opened(oracle: Oracle[DataAnswerer]) -> Tensor:
     ledger = oracle.answerer.ledger
-    assert isinstance(ledger, _Overheard)
+    assert isinstance(ledger, _OpenedLedger)
     return ledger.opened.clone()

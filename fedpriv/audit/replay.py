@@ -1,8 +1,8 @@
-"""Check 4: nothing leaves the clients but functions of what the ledger has a line for.
+"""Check 4: all that leaves the clients is a function of recorded answers.
 
-A run is made twice with the same seeds: on the data, and on other data with the recorded answers of the first one in
-the place of its own. Whatever differs did not come through the door: a strategy that looks at data, a rule that stops
-by them, a metric on them.
+A run is made twice with the same seeds: on the data, and on other data with the recorded answers of the first run in
+place of its own. Whatever differs has left the clients another way: a strategy that looks at data, a stopping rule or a
+metric on them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from fedpriv.audit.check_result import CheckResult, summarize
-from fedpriv.audit.probing import QUESTIONS
+from fedpriv.audit.probing import QUERIES
 from fedpriv.audit.target import AuditTarget, Data
 from fedpriv.clients.client import Client, Pair
 from fedpriv.data.nested import each
@@ -31,86 +31,95 @@ from fedpriv.strategies.state import flatten_with_names
 
 NAME = "door"
 _ROUNDS = 4
-_SECRET = {"digest", "chain", "seal", "head"}  # checksums with a secret key: other answers, others
+_SECRET = {"digest", "chain", "seal", "head"}  # keyed checksums, which differ between the runs
 _SEED = 20_000
 
 
-def door(subject: AuditTarget, data: Data) -> CheckResult:
-    """Run twice, with other data behind the same recorded answers, and compare all that comes out."""
-    short, other = subject.shortened(_ROUNDS), _swapped(subject, data)
-    script = list[Tensor]()
-    first = _seen(short, data, script, record=True)
-    with _in_their_place(subject.clients, other):
-        second = _seen(short, other, script, record=False)
-    parts = [name for name in first if first[name] != second[name]]
-    names = ", ".join(parts)
-    if parts:
-        broken = [f"with the same recorded answers on other data these are others: {names}"]
-    else:
-        broken = []
+def check_by_replay(subject: AuditTarget, data: Data) -> CheckResult:
+    """Runs twice, with other data behind the same recorded answers, and compares all outputs."""
+    short = subject.shortened(_ROUNDS)
+    other_data = _other_examples(subject, data)
+    answers: list[Tensor] = []
+    first = _run_outputs(short, data, answers, record=True)
+    with _swapped_in_memory(subject.clients, other_data):
+        second = _run_outputs(short, other_data, answers, record=False)
+
+    differing = [name for name in first if first[name] != second[name]]
+    broken: list[str] = []
+    if differing:
+        broken.append(f"with the same recorded answers on other data these are others: {', '.join(differing)}")
     if first["rounds"] != second["rounds"]:
         broken.append(f"the run ends after {second['rounds']} rounds instead of {first['rounds']}: data decide when")
-    held = f"{', '.join(first)} of {first['rounds']} rounds are functions of {len(script)} recorded answers"
+    evidence = f"{', '.join(first)} of {first['rounds']} rounds are functions of {len(answers)} recorded answers"
     power = "every client's examples were exchanged; what a strategy read before the audit began is not seen"
-    return summarize(NAME, broken, held, power)
+    return summarize(NAME, broken, evidence, power)
 
 
 @dataclass
-class _Held:
-    """The real oracle, whose recorded answers are kept, or replaced by those of another run."""
+class _ReplayingOracle:
+    """The real oracle, whose recorded answers are stored, or replaced by those of another run.
+
+    Attributes:
+        oracle: The real oracle.
+        answers: The recorded answers, in order.
+        record: Whether answers are stored in `answers`, or taken from there.
+        sent: The messages that were released.
+        n_answered: Number of recorded answers so far.
+    """
 
     oracle: Oracle[DataAnswerer]
-    script: list[Tensor]
+    answers: list[Tensor]
     record: bool
     sent: list[Tensor] = field(default_factory=list[Tensor])
-    asked: int = 0
+    n_answered: int = 0
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever an oracle has
-        found = getattr(self.oracle, name)
-        if name in QUESTIONS:
-            return self._holding(found)
-        return found
+        attribute = getattr(self.oracle, name)
+        if name in QUERIES:
+            return self._replayed(attribute)
+        return attribute
 
     def release_message(self, message: Tensor) -> Tensor:
-        self.sent.append(self._holding(self.oracle.release_message)(message))
+        self.sent.append(self._replayed(self.oracle.release_message)(message))
         return self.sent[-1]
 
-    def _holding(self, question: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def ask(*given: Any) -> Tensor:  # noqa: ANN401 - the arguments of any question
-            before, answer = len(self.oracle.answerer.ledger.records), question(*given)
-            if len(self.oracle.answerer.ledger.records) == before:
-                return answer  # nothing was paid, so nothing of it may be seen
+    def _replayed(self, query: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def ask(*arguments: Any) -> Tensor:  # noqa: ANN401 - the arguments of any query
+            n_records = len(self.oracle.answerer.ledger.records)
+            answer = query(*arguments)
+            if len(self.oracle.answerer.ledger.records) == n_records:
+                return answer  # it has no record, so that no output may depend on it
             if self.record:
-                self.script.append(answer.clone())
-            elif self.asked < len(self.script):
-                answer = self.script[self.asked].clone()
-            self.asked += 1
+                self.answers.append(answer.clone())
+            elif self.n_answered < len(self.answers):
+                answer = self.answers[self.n_answered].clone()
+            self.n_answered += 1
             return answer
 
         return ask
 
 
-def _seen(subject: AuditTarget, data: Data, script: list[Tensor], *, record: bool) -> dict[str, Any]:
-    """All that a run lets out."""
+def _run_outputs(subject: AuditTarget, data: Data, answers: list[Tensor], *, record: bool) -> dict[str, Any]:
+    """Makes a run, and returns everything that it outputs, by name."""
     with tempfile.TemporaryDirectory() as path:
         folder = Path(path)
         training = subject.training(data, folder=folder, seed=_SEED, secret_seed=_SEED, checkpoint_every=10**6)
-        held: Any = _Held(training.oracle, script, record)
-        training.oracle = held
-        sinks = Jsonl(folder / "metrics.jsonl"), TensorBoard(folder / "tb")
-        progress = list[Any]()
+        oracle: Any = _ReplayingOracle(training.oracle, answers, record)
+        training.oracle = oracle
+        sinks = (Jsonl(folder / "metrics.jsonl"), TensorBoard(folder / "tb"))
+        progress: list[Any] = []
         for report in training:
             for sink in sinks:
                 sink.write(report)
-            made = training.progress
-            server = {name: torch.as_tensor(part).tolist() for name, part in flatten_with_names(made.server).items()}
-            progress.append((made.models.tolist(), made.received.tolist(), server, report.epsilon))
+            state = training.progress
+            server = {name: torch.as_tensor(leaf).tolist() for name, leaf in flatten_with_names(state.server).items()}
+            progress.append((state.models.tolist(), state.received.tolist(), server, report.epsilon))
         for sink in sinks:
             sink.close()
         result = training.result()
-        found = {
+        outputs = {
             "rounds": result.rounds,
-            "messages": [rows.tolist() for rows in held.sent],
+            "messages": [rows.tolist() for rows in oracle.sent],
             "models": [*progress, result.params.tolist()],
             "metrics": _lines(folder / "metrics.jsonl"),
             "result.json": {name: value for name, value in result.to_json().items() if name != "seconds"},
@@ -119,16 +128,18 @@ def _seen(subject: AuditTarget, data: Data, script: list[Tensor], *, record: boo
         }
         if training.folder is not None:
             training.folder.close()
-        return {name: part if isinstance(part, int) else repr(part) for name, part in found.items()}
+        # as text, so that values that are not numbers (NaN) equal themselves
+        return {name: value if isinstance(value, int) else repr(value) for name, value in outputs.items()}
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
+    """Returns the lines of a JSONL file, without keyed checksums."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     return [{name: value for name, value in row.items() if name not in _SECRET} for row in rows]
 
 
 def _events(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """The scalars by name, without their times."""
+    """Returns the scalars of TensorBoard files by name, without their times."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(folder)).Reload()
@@ -136,46 +147,57 @@ def _events(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return {name: [(event.step, event.value) for event in events.Scalars(name)] for name in sorted(names)}
 
 
-def _swapped(subject: AuditTarget, data: Data) -> Data:
-    """Other examples of the same shapes, with as many of each label at each client."""
-    counted = any(client.problem.counts_are_public for client in subject.clients)
-    return [(_other(inputs, 1, keep=counted), _other(targets, 2, keep=True)) for inputs, targets in data]
+def _other_examples(subject: AuditTarget, data: Data) -> Data:
+    """Returns other examples of the same shapes, with as many of each label at each client."""
+    counts_public = any(client.problem.counts_are_public for client in subject.clients)
+    return [
+        (_changed_rows(inputs, 1, keep=counts_public), _changed_rows(targets, 2, keep=True)) for inputs, targets in data
+    ]
 
 
-def _other(rows: Any, turn: int, *, keep: bool) -> Any:  # noqa: ANN401 - tensors, nested
-    def turned(part: Tensor) -> Tensor:
-        moved = part.roll(turn, 0)
-        if keep or not part.is_floating_point():
-            return moved
-        return 0.25 - 1.5 * moved
+def _changed_rows(rows: Any, shift: int, *, keep: bool) -> Any:  # noqa: ANN401 - tensors, nested
+    """Returns rows rolled by `shift`; numbers are changed as well unless `keep`."""
 
-    return each(turned, rows)
+    def change(tensor: Tensor) -> Tensor:
+        rolled = tensor.roll(shift, 0)
+        if keep or not tensor.is_floating_point():
+            return rolled
+        return 0.25 - 1.5 * rolled
+
+    return each(change, rows)
 
 
 @contextmanager
-def _in_their_place(clients: Sequence[Client], data: Data) -> Generator[None]:
-    """The other examples where the true ones lie in memory, for those who kept a reference to these."""
-    changed = [
+def _swapped_in_memory(clients: Sequence[Client], data: Data) -> Generator[None]:
+    """Writes the other examples where the true ones are in memory, for code that has a reference to these."""
+    changes = [
         (tensor, index, tensor[index].clone(), new)
         for client, examples in zip(clients, data, strict=True)
-        for tensor, index, new in _where(client.loader.dataset, examples)
+        for tensor, index, new in _locate(client.loader.dataset, examples)
     ]
-    for tensor, index, _, new in changed:
+    for tensor, index, _, new in changes:
         tensor[index] = new.to(tensor)
     try:
         yield
     finally:
-        for tensor, index, before, _ in reversed(changed):
-            tensor[index] = before
+        for tensor, index, original, _ in reversed(changes):
+            tensor[index] = original
 
 
-def _where(dataset: Dataset[Any], examples: Pair) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """The tensors that hold a data set's examples, which of their rows, and what to write there."""
+def _locate(dataset: Dataset[Any], examples: Pair) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yields each tensor that holds a data set's examples, the indices of their rows, and the new rows."""
     index: Tensor | None = None
     while isinstance(dataset, Subset):
         chosen = torch.as_tensor(dataset.indices)
-        index, dataset = chosen if index is None else chosen[index], dataset.dataset
-    if type(dataset) is TensorDataset and all(isinstance(part, Tensor) for part in examples):
+        if index is None:
+            index = chosen
+        else:
+            index = chosen[index]
+        dataset = dataset.dataset
+    if type(dataset) is TensorDataset and all(isinstance(rows, Tensor) for rows in examples):
         for tensor, new in zip(dataset.tensors, examples, strict=True):
             if isinstance(new, Tensor) and tensor.shape[1:] == new.shape[1:]:
-                yield tensor, torch.arange(len(tensor)) if index is None else index, new
+                if index is None:
+                    yield tensor, torch.arange(len(tensor)), new
+                else:
+                    yield tensor, index, new

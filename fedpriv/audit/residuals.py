@@ -1,4 +1,4 @@
-"""What was added to releases, in units of the noise that their records were priced for."""
+"""The noise of releases, in units of the noise that their records were priced for."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fedpriv.audit.probing import Trace
 from fedpriv.privacy.pairwise import Pairs
 
 Array = NDArray[np.float64]
-NUMBERS = 20_000  # of a row that are looked at, evenly spaced
+NUMBERS = 20_000  # of a row, at most, that are used, evenly spaced
 
 
 class Law(NamedTuple):
-    """A law of scipy.stats."""
+    """A distribution of `scipy.stats`, with its scale."""
 
     name: str
     scale: float
@@ -28,18 +28,18 @@ class Law(NamedTuple):
 
 @dataclass(frozen=True)
 class Residual:
-    """What was added to one release.
+    """The noise of one release.
 
     Attributes:
         round: The round.
-        query: What was asked.
-        clients: Whose row it is, -1 for a sum.
-        raw: What was added, over the scale of each row's own noise, `[k, dim]`.
-        own: The same as independent numbers of variance 1: without what pairs of clients share.
-        names: What each row of `own` is.
-        law: Of `own`; None if it has no name.
-        fourth: Fourth moment of `own` by that law.
-        pairs: Who shares noise.
+        query: Name of the query.
+        clients: The client of each row, -1 for a sum.
+        raw: The noise, over the scale of each row's own noise, `[k, dim]`.
+        standardized: The same as independent numbers of variance 1: without the noise that pairs of clients share.
+        names: The name of each row of `standardized`.
+        law: The law of `standardized`; None if it has no name.
+        fourth: Fourth moment of `standardized` by that law.
+        pairs: The pairs that share noise.
         expected: Covariance of the rows of `raw` where pairs share noise, `[k, k]`.
     """
 
@@ -47,7 +47,7 @@ class Residual:
     query: str
     clients: Sequence[int]
     raw: Array
-    own: Array
+    standardized: Array
     names: Sequence[str]
     law: Law | None
     fourth: float
@@ -55,63 +55,77 @@ class Residual:
     expected: Array | None = None
 
 
-def residuals(transcript: Trace) -> list[Residual]:
-    """Of every release with noise."""
-    noised = [heard for heard in transcript.heard if heard.record.mechanism != "none"]
-    return [_residual(heard, transcript.plan.n_clients) for heard in uncorrelated(noised)]
+def residuals(trace: Trace) -> list[Residual]:
+    """Returns the noise of every release that has some."""
+    noised = [release for release in trace.releases if release.record.mechanism != "none"]
+    return [_residual(release, trace.plan.n_clients) for release in uncorrelated(noised)]
 
 
-def uncorrelated(heard: Sequence[ObservedRelease]) -> Iterator[ObservedRelease]:
-    """Releases with the noise of the rounds before taken out, where rounds share some: C times what was heard."""
-    for number, one in enumerate(heard):
-        if one.record.time is None:
-            yield one
+def uncorrelated(releases: Sequence[ObservedRelease]) -> Iterator[ObservedRelease]:
+    """Yields releases whose noise is independent of earlier rounds.
+
+    Where rounds share noise by a matrix mechanism, releases are multiplied by its factor C; others stay as they are.
+    """
+    for number, release in enumerate(releases):
+        if release.record.time is None:
+            yield release
             continue
-        column, before = one.record.time.factor.column(number + 1).tolist(), heard[number::-1]
-        released, exact, level = (
-            torch.stack([weight * part for weight, part in zip(column, parts, strict=True)]).sum(0)
-            for parts in zip(*((each.released, each.exact, each.level) for each in before), strict=True)
+        column = release.record.time.factor.column(number + 1).tolist()
+        newest_first = releases[number::-1]
+        yield replace(
+            release,
+            released=_weighted_sum(column, [earlier.released for earlier in newest_first]),
+            exact=_weighted_sum(column, [earlier.exact for earlier in newest_first]),
+            level=_weighted_sum(column, [earlier.level for earlier in newest_first]),
         )
-        yield replace(one, released=released, exact=exact, level=level)
 
 
-def _residual(heard: ObservedRelease, n_clients: int) -> Residual:
-    record, clients = heard.record, heard.whose(n_clients)
-    scale = heard.level.median(dim=1, keepdim=True).values
-    raw = _some((heard.released - heard.exact) / scale)
+def _weighted_sum(weights: Sequence[float], rows: Sequence[Tensor]) -> Tensor:
+    return torch.stack([weight * row for weight, row in zip(weights, rows, strict=True)]).sum(0)
+
+
+def _residual(release: ObservedRelease, n_clients: int) -> Residual:
+    """Returns the noise of one release."""
+    record = release.record
+    clients = release.row_clients(n_clients)
+    scale = release.level.median(dim=1, keepdim=True).values
+    raw = _sampled_columns((release.released - release.exact) / scale)
     names = ["the sum" if client < 0 else f"client {client}" for client in clients]
-    if record.pairs is not None and record.pairs.ratio > 0 and len(clients) > 1:
-        pairs = record.pairs
-    else:
-        pairs = None
+
     if record.mechanism == "laplace":
-        if heard.amount == 1:
+        if release.amount == 1:
             law = Law("laplace", 0.5**0.5)
         else:
             law = None
-        own = raw / (2 * heard.amount) ** 0.5
-        return Residual(record.round, record.query, clients, raw, own, names, law, 3 + 3 / heard.amount)
-    if pairs is None:
-        own = raw / heard.amount**0.5
-        return Residual(record.round, record.query, clients, raw, own, names, Law("norm", 1.0), 3.0)
+        standardized = raw / (2 * release.amount) ** 0.5
+        return Residual(record.round, record.query, clients, raw, standardized, names, law, 3 + 3 / release.amount)
+
+    pairs = record.pairs
+    if pairs is None or pairs.ratio <= 0 or len(clients) <= 1:
+        standardized = raw / release.amount**0.5
+        return Residual(record.round, record.query, clients, raw, standardized, names, Law("norm", 1.0), 3.0)
+
+    # Gaussian noise that pairs share: its principal directions are independent
     expected = covariance(pairs, clients)
     values, vectors = np.linalg.eigh(expected)
-    own = (vectors.T @ raw) / np.sqrt(values)[:, None]
+    standardized = (vectors.T @ raw) / np.sqrt(values)[:, None]
     names = ["the sum" if value < 1 + 1e-9 else f"direction {i} of the pairs" for i, value in enumerate(values)]
-    return Residual(record.round, record.query, clients, raw, own, names, Law("norm", 1.0), 3.0, pairs, expected)
+    return Residual(
+        record.round, record.query, clients, raw, standardized, names, Law("norm", 1.0), 3.0, pairs, expected
+    )
 
 
 def covariance(pairs: Pairs, clients: Sequence[int]) -> Array:
-    """Of the clients' noise, over the variance of a client's own."""
-    found = np.eye(len(clients))
+    """Returns the covariance of the clients' noise, over the variance of a client's own, `[k, k]`."""
+    matrix = np.eye(len(clients))
     edges = pairs.edges
-    for a, one in enumerate(clients):
+    for a, client in enumerate(clients):
         for b, other in enumerate(clients):
-            if one < other and (edges is None or (one, other) in edges):
-                found[[a, b], [a, b]] += pairs.ratio**2
-                found[[a, b], [b, a]] -= pairs.ratio**2
-    return found
+            if client < other and (edges is None or (client, other) in edges):
+                matrix[[a, b], [a, b]] += pairs.ratio**2
+                matrix[[a, b], [b, a]] -= pairs.ratio**2
+    return matrix
 
 
-def _some(rows: Tensor) -> Array:
+def _sampled_columns(rows: Tensor) -> Array:
     return rows[:, :: max(rows.shape[1] // NUMBERS, 1)].cpu().numpy()

@@ -1,70 +1,71 @@
-"""An audit: all checks, in order."""
+"""Runs all checks of an audit, in order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from fedpriv.audit.arithmetic import NAME as ARITHMETIC
-from fedpriv.audit.arithmetic import arithmetic
+from fedpriv.audit.arithmetic import check_arithmetic
 from fedpriv.audit.batches import NAME as BATCHES
-from fedpriv.audit.batches import batches
+from fedpriv.audit.batches import check_batches
 from fedpriv.audit.canaries import NAME as CANARIES
-from fedpriv.audit.canaries import canaries
+from fedpriv.audit.canaries import check_canaries
 from fedpriv.audit.canary_rows import NAME as DATA
-from fedpriv.audit.canary_rows import rows_of_data
+from fedpriv.audit.canary_rows import check_data
 from fedpriv.audit.check_result import Audit, CheckResult
 from fedpriv.audit.clip_check import NAME as SUMS
-from fedpriv.audit.clip_check import sums
-from fedpriv.audit.ledger_check import NAME as BOOKS
-from fedpriv.audit.ledger_check import books
+from fedpriv.audit.clip_check import check_sums_only
+from fedpriv.audit.ledger_check import NAME as LEDGER
+from fedpriv.audit.ledger_check import check_ledger
 from fedpriv.audit.noise import NAME as NOISE
-from fedpriv.audit.noise import noise
+from fedpriv.audit.noise import check_noise
 from fedpriv.audit.other_runs import NAME as OTHER_RUNS
-from fedpriv.audit.other_runs import other_runs
-from fedpriv.audit.replay import NAME as DOOR
-from fedpriv.audit.replay import door
+from fedpriv.audit.other_runs import check_other_runs
+from fedpriv.audit.replay import NAME as REPLAY
+from fedpriv.audit.replay import check_by_replay
 from fedpriv.audit.shapes import NAME as INTERACTION
-from fedpriv.audit.shapes import interaction
+from fedpriv.audit.shapes import check_interaction
 from fedpriv.audit.target import AuditTarget, Data
 from fedpriv.errors import FedprivError
 from fedpriv.settings.checks import checked
 
 Check = Callable[[AuditTarget, Data], CheckResult]
 CHECKS: Mapping[str, Check] = {
-    DATA: rows_of_data,
-    ARITHMETIC: arithmetic,
-    INTERACTION: interaction,
-    DOOR: door,
-    SUMS: sums,
-    NOISE: noise,
-    BOOKS: books,
-    OTHER_RUNS: other_runs,
-    CANARIES: canaries,
-    BATCHES: batches,
+    DATA: check_data,
+    ARITHMETIC: check_arithmetic,
+    INTERACTION: check_interaction,
+    REPLAY: check_by_replay,
+    SUMS: check_sums_only,
+    NOISE: check_noise,
+    LEDGER: check_ledger,
+    OTHER_RUNS: check_other_runs,
+    CANARIES: check_canaries,
+    BATCHES: check_batches,
 }
-"""Each looks at a run and its data, and says what it found."""
+"""The checks by name, in order; each takes a run and its data, and returns what it found."""
 
 
 @checked("audit")
 def audit(subject: AuditTarget, tell: Callable[[CheckResult], None] = lambda _: None) -> Audit:
-    """Make all checks.
+    """Runs all checks.
 
     Args:
         subject: What is audited.
         tell: Called with each finding as soon as it is known.
 
     Returns:
-        All findings. A check that the run refuses, or that fails, is *not checked*, and says why.
+        All findings. A check that the run refuses, or that fails, is *not checked*, with the reason.
     """
-    data, found = subject.data(), list[CheckResult]()
+    data = subject.data()
+    findings: list[CheckResult] = []
     for name, check in CHECKS.items():
-        finding = _made(name, check, subject, data)
+        finding = _run_check(name, check, subject, data)
         tell(finding)
-        found.append(finding)
-    return Audit(subject.name, str(subject.privacy), found)
+        findings.append(finding)
+    return Audit(subject.name, str(subject.privacy), findings)
 
 
-def _made(name: str, check: Check, subject: AuditTarget, data: Data) -> CheckResult:
+def _run_check(name: str, check: Check, subject: AuditTarget, data: Data) -> CheckResult:
     if not subject.privacy.private and name not in (DATA, INTERACTION):
         return CheckResult(name, "not checked", "the run makes no promise: its answers have no noise that is priced")
     try:

@@ -1,4 +1,4 @@
-"""Check 3: model and loss treat an example the same alone and among others, and keep nothing of it."""
+"""Check 3: model and loss treat an example the same alone and among others, and store nothing of it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from fedpriv.oracle.validation import validate_per_example
 NAME = "interaction"
 
 
-def interaction(subject: AuditTarget, data: Data) -> CheckResult:
-    """Try model and loss out alone and in batches, and look for what they keep."""
+def check_interaction(subject: AuditTarget, data: Data) -> CheckResult:
+    """Tries model and loss on single examples and on batches, and looks for state that they store."""
     broken = list[str]()
     try:
         validate_model(subject.model)
@@ -23,6 +23,6 @@ def interaction(subject: AuditTarget, data: Data) -> CheckResult:
         if fingerprint(population.model) != before:
             broken.append("a forward pass changed buffers or frozen parameters of the model")
     except ConfigError as error:
-        broken.append(f"{error}")
-    held = "outputs, losses and gradients of an example are the same alone, among others, and after others"
-    return summarize(NAME, broken, held, "tried on five made-up examples: what differs on others only is not seen")
+        broken.append(str(error))
+    evidence = "outputs, losses and gradients of an example are the same alone, among others, and after others"
+    return summarize(NAME, broken, evidence, "tried on five made-up examples: what differs on others only is not seen")

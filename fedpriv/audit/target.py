@@ -1,4 +1,4 @@
-"""What is audited: a run that can be made again, with other data, as often as a check needs."""
+"""The subject of an audit: a run that can be made again, with other data, as often as a check needs."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ class AuditTarget:
     """A run to audit.
 
     Attributes:
-        name: As printed.
-        clients: The clients as they are given; runs of the audit use copies.
+        name: Name of the run, as printed.
+        clients: The clients of the run; the audit uses copies of them.
         strategy: The algorithm.
-        privacy: The promise, without its plan.
+        privacy: The privacy settings, before planning.
         rounds: Number of rounds of the whole run.
         network: Who sends to whom.
         test: Public test data; None if there are none.
         compute: Backend, type of numbers, device.
-        options: Further arguments of `Training`, which what is measured and when a run ends depend on.
-        folder: The files of a run that was made; None if there are none.
-        runs: Where other runs may lie; None if there is no such folder.
-        data_name: What a configuration says of the data; None without one.
+        options: Further arguments of `Training`, such as metrics and early stopping.
+        folder: The files of a finished run; None if there are none.
+        runs: A folder that may hold other runs; None if there is no such folder.
+        data_name: Name of the data by their configuration; None without one.
     """
 
     name: str
@@ -75,13 +75,13 @@ class AuditTarget:
         network: RoundNetwork | None = None,
         **more: Any,  # noqa: ANN401 - the other attributes
     ) -> AuditTarget:
-        """A run of these clients, as `fedpriv.train` would make it."""
+        """Returns a run of these clients, as `fedpriv.train` would make it."""
         name = more.pop("name", strategy.name)
         return cls(name, clients, strategy.for_rounds(rounds), privacy, rounds, network or Star(len(clients)), **more)
 
     @property
     def model(self) -> nn.Module:
-        """The first client's model, from whose parameters all start."""
+        """The first client's model, with whose parameters all clients start."""
         return self.clients[0].model
 
     @property
@@ -95,31 +95,31 @@ class AuditTarget:
         return list(as_client_set(self.clients).sizes)
 
     def plan(self) -> Plan:
-        """What the whole run releases.
+        """Returns the plan of the whole run.
 
         Raises:
             ConfigError: the run cannot be made.
         """
-        roster = as_client_set(self.clients)
-        problems = list({id(problem): problem for problem in roster.problems}.values())
-        privacy = with_neighbours(self.privacy, problems, sizes_declared=roster.sizes_declared)
+        client_set = as_client_set(self.clients)
+        problems = list({id(problem): problem for problem in client_set.problems}.values())
+        privacy = with_neighbours(self.privacy, problems, sizes_declared=client_set.sizes_declared)
         plan = make_plan(self.strategy, privacy, self.sizes, self.network, rounds=self.rounds)
         compatibility.check_problem(self.strategy, problems, plan.privacy, plan.asked, compare=False)
         return plan
 
     def shortened(self, rounds: int) -> AuditTarget:
-        """The first rounds of this run, with the noise of the whole one."""
+        """Returns a run of the first `rounds` rounds, with the noise of the whole run."""
         if rounds >= self.rounds:
             return self
         noise = self.plan().privacy.noise_multiplier
         return replace(self, rounds=rounds, privacy=replace(self.privacy, noise_multiplier=noise, epsilon=None))
 
     def data(self) -> Data:
-        """All examples of each client."""
+        """Returns all examples of each client."""
         return [client.examples() for client in self.clients]
 
     def with_data(self, data: Data) -> list[Client]:
-        """Fresh clients that hold these examples and tell the sizes of the true ones."""
+        """Returns new clients with these examples, and with the public sizes of the true ones."""
         return [
             Client(
                 copy_trainable(self.model),
@@ -132,17 +132,19 @@ class AuditTarget:
         ]
 
     def population(self, data: Data) -> Population:
-        """Clients with these examples; what is public of them stays that of the true ones."""
+        """Returns the clients with these examples; their public facts are those of the true ones."""
         clients = self.with_data(data)
-        device, part = (
+        shard = ClientShard(range(len(clients)), self.sizes, ClientShard.whole(clients).n_objectives)
+        return Population(
+            clients,
             self.compute.torch_device(),
-            ClientShard(range(len(clients)), self.sizes, ClientShard.whole(clients).n_objectives),
+            getattr(torch, self.compute.dtype),
+            self.compute.chunk or 8192,
+            shard,
         )
-        chunk = self.compute.chunk or 8192
-        return Population(clients, device, getattr(torch, self.compute.dtype), chunk, part)
 
     def training(self, data: Data, **more: Any) -> Training:  # noqa: ANN401 - arguments of a run
-        """A run on these examples."""
+        """Returns a run on these examples; `more` are further arguments of `Training`."""
         settings: dict[str, Any] = {"test": self.test, "compute": self.compute, **self.options, **more}
         return Training(
             self.with_data(data),

@@ -1,4 +1,4 @@
-"""The subject that a command names: a configuration, a run's folder, or a strategy of the user's own."""
+"""Builds the subject of an audit from a configuration, a run's folder, or a strategy of the user's own."""
 
 from __future__ import annotations
 
@@ -16,23 +16,31 @@ from fedpriv.config.files import override
 from fedpriv.settings import plugins
 from fedpriv.strategies.base import Strategy
 
-_SMALL: dict[str, Any] = {
+_DEFAULTS: dict[str, Any] = {
     "data": {"name": "digits", "partition": {"kind": "iid", "n_clients": 6}},
     "model": "softmax",
     "privacy": {"epsilon": 3, "delta": 1e-5},
     "rounds": 20,
 }
-"""What a strategy is audited on, unless settings say otherwise."""
-_PLACE: dict[str, Any] = {"name": "iadmm_prox", "rho": {"scale": 1.0}}
-"""Held for a strategy that was made already."""
+"""The configuration with which a strategy is audited, unless settings change it."""
+_PLACEHOLDER: dict[str, Any] = {"name": "iadmm_prox", "rho": {"scale": 1.0}}
+"""Stands in the configuration for a strategy that is an object already, and replaces it later."""
 
 
-def of_config(config: Config, name: str, folder: Path | None = None) -> AuditTarget:
-    """The run that a configuration describes."""
+def target_from_config(config: Config, name: str, folder: Path | None = None) -> AuditTarget:
+    """Returns the run that a configuration describes.
+
+    Args:
+        config: The configuration.
+        name: Name of the run, as printed.
+        folder: The files of that run; None if it has not been made.
+    """
     split = load_data(config)
     clients = make_population(config, split)
-    n_clients, options = len(clients), measured(config, split, len(clients))
-    compute, test = options.pop("compute"), options.pop("test")
+    n_clients = len(clients)
+    options = measured(config, split, n_clients)
+    compute = options.pop("compute")
+    test = options.pop("test")
     return AuditTarget.of(
         clients,
         config.recipe(n_clients).strategy,
@@ -48,13 +56,13 @@ def of_config(config: Config, name: str, folder: Path | None = None) -> AuditTar
     )
 
 
-def of_run(folder: Path) -> AuditTarget:
-    """The run in a folder, whose files are looked at too."""
-    return of_config(load_config(folder / "config.yaml"), str(folder), folder)
+def target_from_folder(folder: Path) -> AuditTarget:
+    """Returns the run in a folder, together with its files."""
+    return target_from_config(load_config(folder / "config.yaml"), str(folder), folder)
 
 
-def of_strategy(reference: str, settings: Sequence[str]) -> AuditTarget:
-    """A strategy on handwritten digits, or on what the settings say.
+def target_from_strategy(reference: str, settings: Sequence[str]) -> AuditTarget:
+    """Returns a run of a strategy on handwritten digits, or on what the settings say.
 
     Args:
         reference: `package.module:Name` of a `Strategy`, or of a function or class that makes one.
@@ -63,12 +71,14 @@ def of_strategy(reference: str, settings: Sequence[str]) -> AuditTarget:
     Raises:
         ConfigError: plugins are not allowed, or there is no such object.
     """
-    found = plugins.resolve_object(reference, field="strategy")
-    made = isinstance(found, Strategy)
-    given = {**_SMALL, "strategy": _PLACE if made else {"name": reference}}
+    loaded = plugins.resolve_object(reference, field="strategy")
+    if isinstance(loaded, Strategy):
+        raw = {**_DEFAULTS, "strategy": _PLACEHOLDER}
+    else:
+        raw = {**_DEFAULTS, "strategy": {"name": reference}}
     for setting in settings:
-        given = override(given, setting)
-    subject = of_config(check(Config, given), reference)
-    if made:
-        return replace(subject, strategy=found)
+        raw = override(raw, setting)
+    subject = target_from_config(check(Config, raw), reference)
+    if isinstance(loaded, Strategy):
+        return replace(subject, strategy=loaded)
     return subject

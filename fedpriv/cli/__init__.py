@@ -17,20 +17,23 @@ from fedpriv.cli.commands import naming, promises, reading, training
 
 
 class _Commands(TyperGroup):
-    """Errors that fedpriv raises on purpose are one line and exit code 2; anything else is a bug and shows itself."""
+    """Prints errors that fedpriv raises on purpose as one line, with exit code 2; other errors show a traceback."""
 
     def invoke(self, ctx: Any) -> object:  # noqa: ANN401 - typer brings its own click
-        from fedpriv.cli.processes import speaks
+        from fedpriv.cli.processes import reports
         from fedpriv.errors import FedprivError
 
         try:
             return self._invoke(ctx)
-        except KeyboardInterrupt:  # a run that trains says more
+        except KeyboardInterrupt:  # a run that trains handles it itself, and prints more
             raise typer.Exit(130) from None
         except BrokenPipeError:  # as in `fedpriv list | head`
             raise
         except FedprivError as error:
-            text = str(error) if speaks(error) else ""
+            if reports(error):
+                text = str(error)
+            else:
+                text = ""  # another process prints it
         except OSError as error:
             if error.errno == errno.EIO and error.filename is None:  # the terminal was closed: nobody reads a message
                 raise typer.Exit(129) from None
@@ -42,7 +45,7 @@ class _Commands(TyperGroup):
         raise typer.Exit(2)
 
     def _invoke(self, ctx: Any) -> object:  # noqa: ANN401
-        """Invoke; the error of an option that others have names the setting that it is here."""
+        """Invokes a command; the error of an unknown option names the setting that has its meaning in fedpriv."""
         try:
             return super().invoke(ctx)
         except Exception as error:
@@ -52,10 +55,10 @@ class _Commands(TyperGroup):
 
 
 def _suggest_setting(error: Any) -> None:  # noqa: ANN401 - click's
-    """Add to the error of an unknown option which setting it means, where the command takes settings."""
+    """Adds to the error of an unknown option the setting that it means, where the command takes settings."""
     from fedpriv.settings.translations import setting_for_option
 
-    takes_settings = any(one.name == "overrides" for one in error.ctx.command.params)
+    takes_settings = any(parameter.name == "overrides" for parameter in error.ctx.command.params)
     if takes_settings:
         setting = setting_for_option(error.option_name)
     else:
@@ -73,8 +76,8 @@ app = typer.Typer(
 )
 
 
-def _tell_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_given: bool) -> None:
+    if is_given:
         typer.echo(f"fedpriv {__version__}")
         raise typer.Exit
 
@@ -88,7 +91,7 @@ app.add_typer(federating.federate, name="federate")
 @app.callback()
 def main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Tell the version and exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Tell the version and exit.")
     ] = False,
 ) -> None:
     """Differentially private federated learning: the epsilon that it prints is counted, not claimed."""

@@ -1,4 +1,4 @@
-"""Account for the folders of runs."""
+"""Prints what runs cost, from the ledgers in their folders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedpriv.reports.spendings import spending_of
 from fedpriv.runs.run_files import RunFiles
 
 
-def tell(
+def print_costs(
     folders: Sequence[Path],
     *,
     as_json: bool,
@@ -23,33 +23,33 @@ def tell(
     colluders: int,
     group: int,
 ) -> None:
-    """Print what runs cost.
+    """Prints what runs cost together.
 
     Raises:
         FedprivError: a folder holds no run, its files are altered or incomplete, or the runs protect nothing in common.
     """
-    files = [RunFiles.read(folder) for folder in folders]
+    runs = [RunFiles.read(folder) for folder in folders]
     with busy_with("counting"):
-        found = account_for(
-            [spending_of(one, plan_of(one)) for one in files],
-            [0.0 if one.ledger.header.delta is None else one.ledger.header.delta for one in files],
+        account = account_for(
+            [spending_of(run, plan_of(run)) for run in runs],
+            [0.0 if run.ledger.header.delta is None else run.ledger.header.delta for run in runs],
             delta=delta,
             accountant=accountant,
             colluders=colluders,
             group=group,
         )
-    notes = (*found.notes, *(unfinished(one.folder) for one in files if one.result is None))
+    notes = (*account.notes, *(unfinished(run.folder) for run in runs if run.result is None))
     if as_json:
-        print_json({**found.to_json(), "notes": notes})
+        print_json({**account.to_json(), "notes": notes})
     else:
-        _print(found, notes)
+        _print(account, notes)
 
 
-def _print(found: Account, notes: Sequence[str]) -> None:
-    print_rows(found.rows())
-    for line in found.table():
+def _print(account: Account, notes: Sequence[str]) -> None:
+    print_rows(account.rows())
+    for line in account.table():
         out.print(escape(line))
-    for line in found.remarks():
+    for line in account.remarks():
         out.print(f"  {escape(line)}")
     for note in notes:
         out.print(f"[yellow]note:[/] {escape(note)}")

@@ -1,4 +1,4 @@
-"""Audit what a command names, and print what is found as it is found."""
+"""Audits what a command names, and prints each finding as soon as it is known."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedpriv.audit import Audit, AuditTarget, CheckResult
 from fedpriv.audit.check_result import SECRET
 from fedpriv.audit.picture import draw
 from fedpriv.audit.running import audit
-from fedpriv.audit.targets import of_config, of_run, of_strategy
+from fedpriv.audit.targets import target_from_config, target_from_folder, target_from_strategy
 from fedpriv.cli import shipped
 from fedpriv.cli.printing import err, out, print_json
 from fedpriv.config import load_config
@@ -24,54 +24,62 @@ from fedpriv.storage.files import write_whole
 _COLOURS = {"held": "green", "found": "bold red", "not checked": "yellow"}
 
 
-def run(asked: str, settings: Sequence[str], folder: Path | None, runs: Path | None, *, as_json: bool) -> Audit:
-    """Make all checks.
+def run(subject: str, settings: Sequence[str], folder: Path | None, runs: Path | None, *, as_json: bool) -> Audit:
+    """Runs all checks.
 
     Args:
-        asked: A configuration, the folder of a run, or `package.module:Name` of a strategy.
+        subject: A configuration, the folder of a run, or `package.module:Name` of a strategy.
         settings: `section.field=value` each.
-        folder: Where the audit is written; nowhere by default.
-        runs: Folder of other runs; that beside a run, or `runs`, if left out.
+        folder: Folder to which the audit is written; None for none.
+        runs: Folder of other runs; if None, the parent of a run's folder, or `runs`.
         as_json: Print one JSON object.
     """
+
+    def tell(finding: CheckResult) -> None:
+        if not as_json:
+            _print_finding(finding)
+
     with warnings.catch_warnings(), err.status("auditing"):
-        warnings.simplefilter("ignore", PromiseWarning)  # what weakens a promise is said by a run
-        made = audit(_subject(asked, settings, runs), tell=lambda one: None if as_json else _tell(one))
-    told = strict_json.plain(made.to_json())
+        warnings.simplefilter("ignore", PromiseWarning)  # a run prints what weakens its promise
+        result = audit(_audit_target(subject, settings, runs), tell=tell)
+    content = strict_json.plain(result.to_json())
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / "audit.json", strict_json.dumps(told, indent=2).encode())
-        draw(made, folder / "audit.png")
+        write_whole(folder / "audit.json", strict_json.dumps(content, indent=2).encode())
+        draw(result, folder / "audit.png")
     if as_json:
-        print_json(told)
+        print_json(content)
     else:
         out.print(f"[yellow]note:[/] {SECRET}")
-    return made
+    return result
 
 
-def _subject(asked: str, settings: Sequence[str], runs: Path | None) -> AuditTarget:
-    path = Path(asked)
-    if path.is_dir():
-        beside = path.resolve().parent
-    else:
-        beside = Path("runs")
-    found = runs or (beside if beside.is_dir() else None)
-    return replace(_named(path, asked, settings), runs=found)
+def _audit_target(subject: str, settings: Sequence[str], runs: Path | None) -> AuditTarget:
+    """Returns what the command names, with the folder of other runs."""
+    path = Path(subject)
+    if not runs:
+        if path.is_dir():
+            runs = path.resolve().parent
+        else:
+            runs = Path("runs")
+        if not runs.is_dir():
+            runs = None
+    return replace(_named_target(path, subject, settings), runs=runs)
 
 
-def _named(path: Path, asked: str, settings: Sequence[str]) -> AuditTarget:
+def _named_target(path: Path, subject: str, settings: Sequence[str]) -> AuditTarget:
     if path.is_dir():
         if settings:
             raise ConfigError(
                 "override", settings[0], "a run has the settings that it has: audit its config.yaml instead"
             )
-        return of_run(path)
-    if ":" in asked and not path.exists():
-        return of_strategy(asked, settings)
-    return of_config(load_config(shipped.found(path), settings), asked)
+        return target_from_folder(path)
+    if ":" in subject and not path.exists():
+        return target_from_strategy(subject, settings)
+    return target_from_config(load_config(shipped.resolve(path), settings), subject)
 
 
-def _tell(finding: CheckResult) -> None:
+def _print_finding(finding: CheckResult) -> None:
     colour = _COLOURS[finding.verdict]
     out.print(f"[{colour}]{finding.verdict:<11}[/] [bold]{finding.name}[/]: {escape(finding.evidence)}")
     if finding.power:

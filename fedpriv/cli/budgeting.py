@@ -1,4 +1,4 @@
-"""Make lifetime budgets, and show what was spent of them."""
+"""Makes lifetime budgets, and prints what was spent of them."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ _STATES = {
 
 
 def create(file: Path, **terms: Any) -> None:  # noqa: ANN401 - the terms of `Budget.create`
-    """Make a budget; arguments as of `Budget.create`."""
+    """Makes a budget; arguments as of `Budget.create`."""
     Budget.create(file, **terms)
 
 
-def tell(file: Path, *, as_json: bool) -> None:
-    """Print what a budget allows, what is spent by which runs, and what is left.
+def print_balance(file: Path, *, as_json: bool) -> None:
+    """Prints what a budget allows, what each run has spent of it, and what is left.
 
     Raises:
-        LedgerError: it is missing, damaged or altered.
+        LedgerError: the budget is missing, damaged or altered.
     """
     with busy_with("counting"):
-        found = Budget(file).balance()
+        balance = Budget(file).balance()
     if as_json:
-        print_json(found.to_json())
+        print_json(balance.to_json())
         return
-    terms = found.terms
+    terms = balance.terms
     rows = {
         "budget": f"epsilon={terms.epsilon:g} of the data {terms.data!r}, for all runs together",
-        "spent": str(found.spent) if found.entries else "nothing",
-        "left": f"one more run of up to epsilon={found.left:.3g}" if found.left else "nothing",
-        "holds": found.holds,
+        "spent": str(balance.spent) if balance.entries else "nothing",
+        "left": f"one more run of up to epsilon={balance.left:.3g}" if balance.left else "nothing",
+        "holds": balance.holds,
     }
     print_rows(rows)
-    if found.entries:
-        table = [["run", "reserved", "epsilon alone", "state"], *map(_line, found.entries)]
+    if balance.entries:
+        table = [["run", "reserved", "epsilon alone", "state"], *map(_line, balance.entries)]
         for line in aligned(table):
             out.print(escape(line))
 
 
 def _line(entry: Entry) -> list[str]:
+    """Returns the line of a run in the table."""
+    state = _STATES.get(entry.state, entry.state)
     if entry.returned:
-        given = ", the rest given back"
-    else:
-        given = ""
-    return [entry.run, entry.time, round_up(entry.epsilon), f"{_STATES.get(entry.state, entry.state)}{given}"]
+        state += ", the rest given back"
+    return [entry.run, entry.time, round_up(entry.epsilon), state]

@@ -60,126 +60,142 @@ _WORDS: dict[type, str] = {
 
 
 def look_up(name: str | None, more: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    """All names by kind, those of one kind, or the options of one name: what each may be, and its default.
+    """Returns all names by kind, the names of one kind, or the options of one name with their values and defaults.
 
     Args:
-        name: A kind, a name, or None.
-        more: Further kinds.
+        name: A kind, a name, or None for all names.
+        more: Further kinds, each with a description for each name.
 
     Raises:
-        ConfigError: it is neither a kind nor a name.
+        ConfigError: `name` is neither a kind nor a name.
     """
-    known = {kind: {name: row.description for name, row in of.registry.items()} for kind, of in SECTIONS.items()}
+    names_by_kind = {
+        kind: {key: row.description for key, row in section.registry.items()} for kind, section in SECTIONS.items()
+    }
     for kind, (_, objects) in PLAIN.items():
-        known[kind] = {name: (thing.__doc__ or "").strip().split("\n")[0] for name, thing in objects.items()}
-    known |= {kind: dict(rows) for kind, rows in more.items()}
+        names_by_kind[kind] = {key: (item.__doc__ or "").strip().split("\n")[0] for key, item in objects.items()}
+    names_by_kind |= {kind: dict(rows) for kind, rows in more.items()}
     if name is None:
-        return known
-    if name in known:
-        return {name: known[name]}
-    found = {
-        title: {"is": known[kind][name], **options}
-        for kind in known
-        if name in known[kind]
+        return names_by_kind
+    if name in names_by_kind:
+        return {name: names_by_kind[name]}
+    matches = {
+        title: {"is": names_by_kind[kind][name], **options}
+        for kind in names_by_kind
+        if name in names_by_kind[kind]
         for title, options in _forms(kind, name)
     }
-    if not found:
-        close = nearest(name, {*known, *chain(*known.values())})
-        raise ConfigError("name", name, f"unknown{close if 'did you mean' in close else nearest(name, known)}")
-    return found
+    if not matches:
+        suggestion = nearest(name, {*names_by_kind, *chain(*names_by_kind.values())})
+        if "did you mean" not in suggestion:
+            suggestion = nearest(name, names_by_kind)
+        raise ConfigError("name", name, f"unknown{suggestion}")
+    return matches
 
 
 def _forms(kind: str, name: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """For each way to write this name, where it stands and its options."""
+    """Yields, for each way to write this name, the field with the name, and the options."""
     if kind in SECTIONS:
-        for given, options in SECTIONS[kind].forms(name):
-            variant = "".join(f", {key}: {value}" for key, value in given.items() if key != "name")
+        for values, options in SECTIONS[kind].forms(name):
+            variant = "".join(f", {key}: {value}" for key, value in values.items() if key != "name")
             yield f"{SECTIONS[kind].field}: {name}{variant}", _options(options)
     elif kind == "partitions":
         yield f"data.partition: {name}", _options(PARTITION_SECTIONS[name])
+    elif kind in PLAIN:
+        yield f"{PLAIN[kind][0]}: {name}", {}
     else:
-        yield f"{PLAIN[kind][0] if kind in PLAIN else kind}: {name}", {}
+        yield f"{kind}: {name}", {}
 
 
 def _options(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
-    """A row for each option; those of an object's fields follow it, with dots, as on the command line."""
+    """Returns a row for each option; the fields of nested objects follow it, with dots, as on the command line."""
     rows: dict[str, str] = {}
     for name, field in model.model_fields.items():
         if _tag(field) is None:
-            rows[prefix + name] = f"{_said(_kind(field))}; {_default(field)}"
-            for path, inner in _inside(_kind(field)):
+            rows[prefix + name] = f"{_describe(_annotation(field))}; {_default(field)}"
+            for path, inner in _nested_models(_annotation(field)):
                 rows |= _options(inner, f"{prefix}{name}.{path}")
     return rows
 
 
-def _inside(kind: Any) -> Iterator[tuple[str, type[BaseModel]]]:  # noqa: ANN401 - any annotation
-    """The objects that an option may be, each with the path to its fields."""
-    for one in _alternatives(kind):
-        if inspect.isclass(one) and issubclass(one, Choice):
-            for word, field in one.model_fields.items():
-                yield from ((f"{word}.{path}", inner) for path, inner in _inside(_kind(field)))
-        elif inspect.isclass(one) and issubclass(one, BaseModel):
-            yield "", one
+def _nested_models(kind: Any) -> Iterator[tuple[str, type[BaseModel]]]:  # noqa: ANN401 - any annotation
+    """Yields the objects that an option may be, each with the path to its fields."""
+    for alternative in _alternatives(kind):
+        if inspect.isclass(alternative) and issubclass(alternative, Choice):
+            for word, field in alternative.model_fields.items():
+                yield from ((f"{word}.{path}", inner) for path, inner in _nested_models(_annotation(field)))
+        elif inspect.isclass(alternative) and issubclass(alternative, BaseModel):
+            yield "", alternative
 
 
-def _kind(field: FieldInfo) -> Any:  # noqa: ANN401 - any annotation
+def _annotation(field: FieldInfo) -> Any:  # noqa: ANN401 - any annotation
+    """Returns a field's annotation together with its metadata, which pydantic holds apart."""
     if field.metadata:
         return Annotated[field.annotation, *field.metadata]
     return field.annotation
 
 
 def _tag(field: FieldInfo) -> object:
-    """The one value that a field can have, by which a mapping is told from others; None if there are more."""
-    parts = get_args(field.annotation)
-    if get_origin(field.annotation) is Literal and len(parts) == 1:
-        return parts[0]
+    """Returns the one value that a field can have, which tells its mapping from others; None if it can have several."""
+    values = get_args(field.annotation)
+    if get_origin(field.annotation) is Literal and len(values) == 1:
+        return values[0]
     return None
 
 
 def _default(field: FieldInfo) -> str:
+    """Returns the default of a field in words, as YAML writes it."""
     if field.is_required():
         return "required"
-    plain = TypeAdapter(_kind(field)).dump_python(field.get_default(call_default_factory=True), mode="json")
-    written: str = yaml.safe_dump(plain, default_flow_style=True, sort_keys=False, width=10**9)
-    return f"{written.strip().removesuffix('...').strip()} by default"
+    value = TypeAdapter(_annotation(field)).dump_python(field.get_default(call_default_factory=True), mode="json")
+    text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10**9)
+    return f"{text.strip().removesuffix('...').strip()} by default"
 
 
 def _alternatives(kind: Any) -> Iterator[Any]:  # noqa: ANN401 - any annotation
-    """The parts of a union, as YAML writes them."""
-    origin, parts = get_origin(kind), get_args(kind)
+    """Yields the alternatives of a union, in the form in which YAML writes them."""
+    origin = get_origin(kind)
+    arguments = get_args(kind)
     if origin in (Union, UnionType):
-        for part in parts:
-            yield from _alternatives(part)
-    elif origin is Annotated and not any(isinstance(part, Bound) for part in parts[1:]):
-        yield from _alternatives(next((part.form for part in parts[1:] if isinstance(part, Spelled)), parts[0]))
+        for argument in arguments:
+            yield from _alternatives(argument)
+    elif origin is Annotated and not any(isinstance(item, Bound) for item in arguments[1:]):
+        spelled = next((item.form for item in arguments[1:] if isinstance(item, Spelled)), arguments[0])
+        yield from _alternatives(spelled)
+    elif inspect.isclass(kind) and is_dataclass(kind):
+        yield options_model(kind)
     else:
-        yield options_model(kind) if inspect.isclass(kind) and is_dataclass(kind) else kind
+        yield kind
 
 
-def _said(kind: Any) -> str:  # noqa: ANN401 - any annotation
-    """An annotation in words."""
-    return " or ".join(map(_word, sorted(_alternatives(kind), key=lambda one: one is not NoneType)))
+def _describe(kind: Any) -> str:  # noqa: ANN401 - any annotation
+    """Returns an annotation in words, `null` first."""
+    return " or ".join(map(_word, sorted(_alternatives(kind), key=lambda alternative: alternative is not NoneType)))
 
 
 def _word(kind: Any) -> str:  # noqa: ANN401 - any annotation
-    origin, parts = get_origin(kind), get_args(kind)
+    """Returns one alternative of an annotation in words."""
+    origin = get_origin(kind)
+    arguments = get_args(kind)
     if origin is Annotated:
-        return next(part.words for part in parts[1:] if isinstance(part, Bound)).removeprefix("must be ")
+        return next(item.words for item in arguments[1:] if isinstance(item, Bound)).removeprefix("must be ")
     if origin is Literal:
-        return either(parts)
+        return either(arguments)
     if origin is not None and issubclass(origin, Mapping):
-        return f"{{{_said(parts[0])}: {_said(parts[1])}, ...}}"
+        return f"{{{_describe(arguments[0])}: {_describe(arguments[1])}, ...}}"
     if origin is not None and issubclass(origin, Sequence):
-        each = [_said(part) for part in parts if part is not ...]
-        return f"[{', '.join(each if len(each) > 1 else [*each, '...'])}]"
+        items = [_describe(item) for item in arguments if item is not ...]
+        if len(items) <= 1:
+            items.append("...")
+        return f"[{', '.join(items)}]"
     if not issubclass(kind, BaseModel):
         name: str = kind.__name__
         return _WORDS.get(kind, name)
-    names = {name: _tag(field) for name, field in kind.model_fields.items()}
-    said = ", ".join(name if tag is None else f"{name}: {tag}" for name, tag in sorted(names.items(), key=_tags_first))
+    tags = {name: _tag(field) for name, field in kind.model_fields.items()}
+    fields = ", ".join(name if tag is None else f"{name}: {tag}" for name, tag in sorted(tags.items(), key=_tags_first))
     if issubclass(kind, Choice):
-        return f"{kind.neither} or one of {{{said}}}"
-    return f"{{{said}}}"
+        return f"{kind.neither} or one of {{{fields}}}"
+    return f"{{{fields}}}"
 
 
 def _tags_first(item: tuple[str, object]) -> bool:

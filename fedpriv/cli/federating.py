@@ -23,8 +23,8 @@ Certificates = Annotated[
     Path | None,
     typer.Option("--root-certificates", metavar="PEM", help="What the server's certificate is checked with."),
 ]
-_HERE = "127.0.0.1:8000"
-_LOOK = 60.0  # seconds between questions to the SuperLink, each of which starts a program
+_LOCAL_SUPERLINK = "127.0.0.1:8000"
+_STATUS_INTERVAL = 60.0  # seconds between status queries to the SuperLink, each of which starts a program
 
 
 @site.command("init")
@@ -37,10 +37,10 @@ def site_init(
     from fedpriv.cli.printing import print_rows
     from fedpriv.sites.site import Site
 
-    made = Site.create(folder, settings)
+    new_site = Site.create(folder, settings)
     rows = {
-        "site": f"{made.card.name}, {made.card.size} examples, in {folder}: keep it as safe as the data",
-        "key": made.card.fingerprint,
+        "site": f"{new_site.card.name}, {new_site.card.size} examples, in {folder}: keep it as safe as the data",
+        "key": new_site.card.fingerprint,
         "for the server": f"{folder / 'card.json'}, and {folder / 'node_key.pub'} to register with Flower",
         "next": f"fedpriv site join {folder} PLAN",
     }
@@ -61,8 +61,9 @@ def site_join(
     from fedpriv.errors import counted
     from fedpriv.sites.site import Site
 
-    found, text = Site(folder), plan.read_text(encoding="utf-8")
-    proposal, terms = found.consider(text)
+    member = Site(folder)
+    text = plan.read_text(encoding="utf-8")
+    proposal, terms = member.consider(text)
     print_rows(
         {
             "plan": proposal.fingerprint,
@@ -70,15 +71,17 @@ def site_join(
             f"{counted(len(terms.plan.records), 'answer')}",
             "costs": str(terms.plan.spent()),
             "sites": ", ".join(f"{card.name} ({card.fingerprint[:9]}...)" for card in proposal.cards),
-            "budget": f"epsilon={found.budget.epsilon:g} (delta={found.budget.delta:g}) of this site, over all plans",
-            "spent so far": f"{found.spent()}, over all plans",
+            "budget": f"epsilon={member.budget.epsilon:g} (delta={member.budget.delta:g}) of this site, over all plans",
+            "spent so far": f"{member.spent()}, over all plans",
         }
     )
     if accept is None:
-        again = f'fedpriv site join {folder} {plan} --accept "FINGERPRINT"'
-        print_rows({"next": f"compare the plan's fingerprint with the other owners, not over the server; then {again}"})
+        command = f'fedpriv site join {folder} {plan} --accept "FINGERPRINT"'
+        print_rows(
+            {"next": f"compare the plan's fingerprint with the other owners, not over the server; then {command}"}
+        )
         return
-    found.join(text, accept)
+    member.join(text, accept)
     print_rows({"accepted": proposal.fingerprint, "next": f"fedpriv site run {folder} --superlink HOST:PORT"})
 
 
@@ -102,23 +105,25 @@ def site_absent(
     first, _, last = rounds.partition("-")
     if not first.isdecimal() or not (last or first).isdecimal():
         raise ConfigError("ROUNDS", rounds, "give a round, such as 7, or rounds, such as 7-9")
-    found = Site(folder)
+    absent_site = Site(folder)
+    accepted = absent_site.plans
     if plan is None:
-        wanted = None
+        hashes = list(accepted)
     else:
-        wanted = "".join(plan.split())
-    plans = [one for one in found.plans if wanted is None or wanted in (one, one[:32])]
-    if len(plans) != 1:
-        raise ConfigError("--plan", plan, f"name one of the plans that this site has accepted, of {len(found.plans)}")
-    made = found.say_absent(plans[0], int(first) - 1, int(last or first) - 1)
-    told = f"rounds {made.first + 1} to {made.last + 1} of plan {found.plans[plans[0]].fingerprint}"
-    print_rows({"signed": f"{found.card.name} is absent in {told}", "next": f"fedpriv site run {folder}"})
+        digits = "".join(plan.split())
+        hashes = [plan_hash for plan_hash in accepted if digits in (plan_hash, plan_hash[:32])]
+    if len(hashes) != 1:
+        raise ConfigError("--plan", plan, f"name one of the plans that this site has accepted, of {len(accepted)}")
+    # users count rounds from 1
+    notice = absent_site.say_absent(hashes[0], int(first) - 1, int(last or first) - 1)
+    covered = f"rounds {notice.first + 1} to {notice.last + 1} of plan {accepted[hashes[0]].fingerprint}"
+    print_rows({"signed": f"{absent_site.card.name} is absent in {covered}", "next": f"fedpriv site run {folder}"})
 
 
 @site.command("run")
 def site_run(
     folder: SiteFolder,
-    superlink: SuperLink = _HERE,
+    superlink: SuperLink = _LOCAL_SUPERLINK,
     certificates: Certificates = None,
     port: Annotated[int, typer.Option("--port", help="On this machine, for the SuperNode's own programs.")] = 9094,
     allow_plugins: AllowPlugins = False,
@@ -130,20 +135,25 @@ def site_run(
     from fedpriv.sites.site import Site
     from fedpriv.sites.socket_server import serve, wake_after
 
-    found = Site(folder)
-    found.prepare()
+    running = Site(folder)
+    running.prepare()
     node = supernode(folder, superlink, certificates, folder / "supernode.log", port)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the SuperNode ends, too
-    rows = {"site": f"{found.card.name} answers; its SuperNode's log is {folder / 'supernode.log'}"}
-    rows["budget"] = f"epsilon={found.budget.epsilon:g} (delta={found.budget.delta:g}), over all plans"
-    rows["spent so far"] = f"{found.spent()}, over all plans"
-    for number, (plan, proposal) in enumerate(found.plans.items(), start=1):
-        absent = [f"absent in rounds {one.first + 1} to {one.last + 1} ({one.why})" for one in found.notices(plan)]
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
+    )  # so that `finally` ends the SuperNode, too
+    rows = {"site": f"{running.card.name} answers; its SuperNode's log is {folder / 'supernode.log'}"}
+    rows["budget"] = f"epsilon={running.budget.epsilon:g} (delta={running.budget.delta:g}), over all plans"
+    rows["spent so far"] = f"{running.spent()}, over all plans"
+    for number, (plan, proposal) in enumerate(running.plans.items(), start=1):
+        absent = [
+            f"absent in rounds {notice.first + 1} to {notice.last + 1} ({notice.why})"
+            for notice in running.notices(plan)
+        ]
         rows[f"plan {number}"] = "; ".join([proposal.fingerprint, *absent])
     print_rows(rows)
     wake_after(folder, node.wait)
     try:
-        serve(folder, found.answer, lambda: node.poll() is None)
+        serve(folder, running.answer, lambda: node.poll() is None)
     finally:
         node.terminate()
         node.wait()
@@ -173,31 +183,34 @@ def federate_plan(
     from fedpriv.sites.resolved_plan import ResolvedPlan
     from fedpriv.storage.folder import RunFolder
 
-    found = load_config(shipped.found(config), settings or [])
-    split = load_data(found)
-    like = PublicDataInfo.of([split.test], split.n_classes)
-    made = propose(found, [SiteDescriptor.model_validate_json(card.read_bytes()) for card in cards], like)
-    with RunFolder.new(folder) as claimed:
-        claimed.write(CONFIG, to_yaml(found).encode())
-        claimed.write(PLAN, made.text.encode())
-    rows, terms = (
-        {"plan": f"{folder / PLAN}, for each site to accept", "fingerprint": made.fingerprint},
-        ResolvedPlan.of(made),
-    )
-    pairs, trust = forecast_of_pairs(terms.plan, terms.network, terms.public), terms.plan.privacy.trust
-    for line in () if pairs is None else pairs.left:
-        if (line.colluders, line.ratio) == (getattr(trust, "colluders", None), getattr(trust, "ratio", None)):
-            more = line.if_one_drops / line.in_mean
-            rows["if absent"] = (
-                f"one site, without a signed notice: {more:.2g} times the noise in the mean of the others"
-            )
+    loaded = load_config(shipped.resolve(config), settings or [])
+    split = load_data(loaded)
+    example = PublicDataInfo.of([split.test], split.n_classes)
+    descriptors = [SiteDescriptor.model_validate_json(card.read_bytes()) for card in cards]
+    proposal = propose(loaded, descriptors, example)
+    with RunFolder.new(folder) as run_folder:
+        run_folder.write(CONFIG, to_yaml(loaded).encode())
+        run_folder.write(PLAN, proposal.text.encode())
+    rows = {"plan": f"{folder / PLAN}, for each site to accept", "fingerprint": proposal.fingerprint}
+
+    # what it costs the others if a site drops out, at the plan's own settings of pair noise
+    terms = ResolvedPlan.of(proposal)
+    trust = terms.plan.privacy.trust
+    pairs = forecast_of_pairs(terms.plan, terms.network, terms.public)
+    if pairs is not None:
+        for line in pairs.left:
+            if (line.colluders, line.ratio) == (getattr(trust, "colluders", None), getattr(trust, "ratio", None)):
+                factor = line.if_one_drops / line.in_mean
+                rows["if absent"] = (
+                    f"one site, without a signed notice: {factor:.2g} times the noise in the mean of the others"
+                )
     print_rows({**rows, "next": f"fedpriv federate run {folder}"})
 
 
 @federate.command("run")
 def federate_run(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the federation.")],
-    superlink: SuperLink = _HERE,
+    superlink: SuperLink = _LOCAL_SUPERLINK,
     certificates: Certificates = None,
     wait: Annotated[float, typer.Option("--wait", help="Seconds for a round's replies.", min=1)] = 120.0,
     allow_plugins: AllowPlugins = False,
@@ -205,25 +218,28 @@ def federate_run(
     """Train, or go on: on the machine of the SuperLink, which starts the server."""
     from fedpriv.cli.printing import out, print_rows
     from fedpriv.errors import FedprivError
-    from fedpriv.sites.over_flower.starting import start_run, status_of
+    from fedpriv.sites.over_flower.starting import run_status, start_run
     from fedpriv.sites.recording import MODEL, RESULT, ROUNDS
 
-    run, told, looked = start_run(folder, superlink, certificates, wait), 0, time.monotonic()
+    run = start_run(folder, superlink, certificates, wait)
+    n_printed = 0
+    last_check = time.monotonic()
     while True:
         ended = (folder / RESULT).exists()
         if (folder / ROUNDS).exists():
             lines = (folder / ROUNDS).read_text().splitlines()
         else:
             lines = []
-        for line in lines[told:]:
+        for line in lines[n_printed:]:
             out.print(line)
-        told = len(lines)
+        n_printed = len(lines)
         if ended:
             break
-        if time.monotonic() - looked > _LOOK:  # Flower alone knows of a server that broke
-            looked, state = time.monotonic(), status_of(run, superlink, certificates)
+        if time.monotonic() - last_check > _STATUS_INTERVAL:  # Flower alone knows of a server that broke
+            last_check = time.monotonic()
+            state = run_status(run, superlink, certificates)
             if state.startswith("finished") and not (folder / RESULT).exists():
                 raise FedprivError(f"the server ended ({state}); see: flwr log {run}")
         time.sleep(0.5)
-    found = json.loads((folder / RESULT).read_text())
-    print_rows({name: str(value) for name, value in found.items()} | {"model": str(folder / MODEL)})
+    result = json.loads((folder / RESULT).read_text())
+    print_rows({name: str(value) for name, value in result.items()} | {"model": str(folder / MODEL)})

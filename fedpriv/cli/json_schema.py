@@ -1,4 +1,4 @@
-"""A JSON schema (draft 2020-12) of configurations, by which editors complete and check YAML files."""
+"""Generates a JSON schema (draft 2020-12) of configurations, with which editors complete and check YAML files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedpriv.config.schema import Config
 
 
 def dumps() -> str:
-    """The schema as text: pydantic's, with the registered names and the options of each."""
+    """Returns the schema as text: that of pydantic, with the registered names and the options of each."""
     schema = Config.model_json_schema(schema_generator=_Schema)
     definitions = schema["$defs"]
     for section in SECTIONS.values():
@@ -25,13 +25,13 @@ def dumps() -> str:
 
 
 class _Schema(GenerateJsonSchema):
-    """pydantic's, with the words that may stand for a section."""
+    """The generator of pydantic, plus the words that may stand for a section."""
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         mapping = super().model_schema(schema)
         section: type = schema["cls"]
         if issubclass(section, Plugin):
-            # `package.module:Name` is code of the user's, of whose options nothing is known here
+            # `package.module:Name` is the user's own code, whose options are not known here
             name = {"anyOf": [{"enum": sorted(section.registry)}, {"type": "string", "pattern": "^[^:]+:[^:]+$"}]}
             mapping["properties"]["name"] = name
             return {"anyOf": [name, mapping]}
@@ -40,17 +40,23 @@ class _Schema(GenerateJsonSchema):
         return mapping
 
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> JsonSchemaValue:  # noqa: ANN401
-        return {}  # a class of Python's: any value, as far as a schema can tell
+        return {}  # a Python class: the schema allows any value
 
 
-def _options(section: type[Plugin], own: dict[str, Any], definitions: dict[str, Any]) -> Iterator[JsonSchemaValue]:
-    """For each name: where it is chosen, its options and no others stand beside it."""
+def _options(section: type[Plugin], common: dict[str, Any], definitions: dict[str, Any]) -> Iterator[JsonSchemaValue]:
+    """Yields a condition for each name: if it is chosen, only its own options are allowed beside it.
+
+    Args:
+        section: The section.
+        common: The properties that all names of the section have.
+        definitions: Definitions of the whole schema, to which those of the options are added.
+    """
     for name in sorted(section.registry):
-        for given, options in section.forms(name):
-            place = f"{section.field}.{name}.{given.get('variant')}."
-            found = options.model_json_schema(schema_generator=_Schema, ref_template=f"#/$defs/{place}{{model}}")
-            definitions |= {f"{place}{inner}": value for inner, value in found.pop("$defs", {}).items()}
-            found["properties"] = {**dict.fromkeys(own, True), **found.get("properties", {})}
+        for values, options in section.forms(name):
+            prefix = f"{section.field}.{name}.{values.get('variant')}."
+            schema = options.model_json_schema(schema_generator=_Schema, ref_template=f"#/$defs/{prefix}{{model}}")
+            definitions |= {f"{prefix}{inner}": value for inner, value in schema.pop("$defs", {}).items()}
+            schema["properties"] = {**dict.fromkeys(common, True), **schema.get("properties", {})}
             default = {name: field.default for name, field in section.model_fields.items() if name == "variant"}
-            is_it = {key: {"const": value} for key, value in {**default, **given}.items()}
-            yield {"if": {"properties": is_it, "required": [*given]}, "then": found}
+            is_chosen = {key: {"const": value} for key, value in {**default, **values}.items()}
+            yield {"if": {"properties": is_chosen, "required": [*values]}, "then": schema}

@@ -12,15 +12,15 @@ import typer
 from fedpriv.cli import shipped
 
 
-def _permit(context: typer.Context, given: bool) -> bool:
-    """Let names outside the catalogue be imported during this command, if the user or the environment says so."""
+def _permit_plugins(context: typer.Context, is_given: bool) -> bool:
+    """Allows imports of names outside the catalogue during this command, if the option or the environment says so."""
     from fedpriv.settings import plugins
 
-    if given:
+    if is_given:
         context.with_resource(plugins.allow_plugins())
     if plugins.are_allowed():
-        sys.path.append(os.getcwd())  # where the user's own modules are looked for, after all else
-    return given
+        sys.path.append(os.getcwd())  # the user's own modules are searched there, after all other folders
+    return is_given
 
 
 _CONFIG = typer.Argument(
@@ -36,6 +36,6 @@ Overrides = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object to standard output.")]
 AllowPlugins = Annotated[
     bool,
-    typer.Option("--allow-plugins", callback=_permit, help="Import what is named as 'package.module:Name'."),
+    typer.Option("--allow-plugins", callback=_permit_plugins, help="Import what is named as 'package.module:Name'."),
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]

@@ -1,4 +1,4 @@
-"""What the commands print."""
+"""Prints on the terminal: rows, tables, errors, JSON, runs and plans."""
 
 from __future__ import annotations
 
@@ -22,62 +22,62 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def busy(rounds: int) -> Status:
-    """A spinner while data are read and rounds are planned; shown on a terminal only."""
+    """Returns a spinner for the time in which data are read and rounds are planned; shown on a terminal only."""
     return busy_with(f"reading data, planning {rounds} round{'s' * (rounds > 1)}")
 
 
-def busy_with(what: str) -> Status:
-    """A spinner; shown on a terminal only."""
-    return err.status(what)
+def busy_with(activity: str) -> Status:
+    """Returns a spinner with a text; shown on a terminal only."""
+    return err.status(activity)
 
 
 def print_rows(rows: dict[str, str], indent: int = 0) -> None:
-    """Print one line for each row, never wrapped, so that an epsilon and its conditions stay on one line."""
+    """Prints one line for each row, never wrapped, so that an epsilon and its conditions stay on one line."""
     width = max(len(name) for name in rows)
     for name, value in rows.items():
         out.print(f"{' ' * indent}[bold]{name:<{width}}[/]  {escape(value)}")
 
 
 def print_tables(tables: dict[str, dict[str, str]]) -> None:
-    """Rows under headings."""
+    """Prints rows under headings."""
     for heading, rows in tables.items():
         out.print(f"[bold]{escape(heading)}[/]")
         print_rows(rows, indent=2)
 
 
 def print_error(text: str) -> None:
-    """Print an error as one line on standard error."""
+    """Prints an error as one line on standard error."""
     err.print(f"[bold red]error:[/] {escape(' '.join(text.split()))}")
 
 
 def print_warning(text: str) -> None:
-    """Print a warning as one line."""
+    """Prints a warning as one line."""
     out.print(f"[bold yellow]warning:[/] {escape(text)}")
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """Print one JSON object on standard output."""
+    """Prints one JSON object on standard output."""
     typer.echo(strict_json.dumps(value, indent=2))
 
 
-def print_run(found: Run, picture: Path, *, as_json: bool) -> None:
-    """Print one run, and draw it to this file."""
+def print_run(run: Run, picture: Path, *, as_json: bool) -> None:
+    """Prints one run, and draws it to the file `picture`."""
     from fedpriv.reports.picture import draw
 
-    drawn = {"picture": str(picture)}
+    picture_row = {"picture": str(picture)}
     try:
-        draw(found, picture)
-    except OSError as error:  # a folder that may be read only
+        draw(run, picture)
+    except OSError as error:  # the folder may be read-only
         err.print(f"[yellow]note:[/] no picture: {picture} could not be written ({error.strerror})")
-        drawn = dict[str, str]()
+        picture_row = {}
     if as_json:
-        print_json({**found.to_json(), **drawn})
+        print_json({**run.to_json(), **picture_row})
     else:
-        print_rows({**found.rows(), **drawn})
+        print_rows({**run.rows(), **picture_row})
 
 
 def print_comparison(runs: Sequence[Run], *, as_json: bool) -> None:
-    """Print several runs, one line each, with notes on comparing them."""
+    """Prints several runs, one line each, with notes on comparing them."""
     from fedpriv.config.of_run import plan_of
     from fedpriv.reports import comparison
     from fedpriv.reports.spendings import PlannedSpending, ended_early
@@ -93,12 +93,12 @@ def print_comparison(runs: Sequence[Run], *, as_json: bool) -> None:
         out.print(f"[yellow]note:[/] {escape(note)}")
 
 
-def print_forecast(found: Forecast) -> None:
-    """Print a plan: its rows, and a line for each other noise that it could have."""
-    print_rows(found.rows())
-    for heading, *lines in found.tables():
+def print_forecast(forecast: Forecast) -> None:
+    """Prints a plan: its rows, and a line for each other noise that it could have."""
+    print_rows(forecast.rows())
+    for heading, *lines in forecast.tables():
         out.print(f"[bold]{escape(heading)}[/]")
         for line in lines:
             out.print(escape(line))
-    for warning in found.warnings:
+    for warning in forecast.warnings:
         print_warning(warning)

@@ -1,4 +1,4 @@
-"""`--processes N`: the same command in several processes of this machine, as torchrun starts them."""
+"""Implements `--processes N`: the same command in several processes of this machine, as torchrun starts them."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ _LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
 
 def launched() -> bool:
-    """Whether torchrun, or `launch`, started this process."""
+    """Returns whether torchrun, or `launch`, started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def leads() -> bool:
-    """Whether this process has the run's folder and the terminal."""
+    """Returns whether this process writes the run's folder and the terminal: rank 0, or a process on its own."""
     return not launched() or os.environ.get("RANK") == "0"
 
 
 def as_launched(config: Config) -> Config:
-    """The configuration with the engine that fits how this process was started."""
+    """Returns the configuration with the engine that fits how this process was started."""
     if not launched() or config.compute.engine != "local":
         return config
     return config.model_copy(update={"compute": replace(config.compute, engine="processes")})
 
 
-def speaks(error: FedprivError) -> bool:
-    """Whether this process tells the user of an error that may be one of all processes."""
+def reports(error: FedprivError) -> bool:
+    """Returns whether this process prints an error, which several processes may have raised together."""
     if not launched():
         return True
     from fedpriv.distributed.process_group import is_first_to_report
@@ -55,7 +55,7 @@ def speaks(error: FedprivError) -> bool:
 
 
 def launch(size: int, arguments: Sequence[str]) -> NoReturn:
-    """Run fedpriv with these arguments in so many processes of this machine, and exit as they do.
+    """Runs fedpriv with these arguments in `size` processes of this machine, and exits with their exit code.
 
     Raises:
         typer.Exit: always.
@@ -64,14 +64,14 @@ def launch(size: int, arguments: Sequence[str]) -> NoReturn:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # what happened is said once, below
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the error is printed once, below
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:
         cores = os.cpu_count() or 1
     os.environ.setdefault("OMP_NUM_THREADS", str(max(cores // size, 1)))
     if sys.platform in _LOOPBACK:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK[sys.platform])  # nobody else need reach them
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK[sys.platform])  # no other machine need reach them
     config = LaunchConfig(1, 1, size, run_id=str(uuid.uuid4()), rdzv_backend="c10d", rdzv_endpoint="localhost:0")
     config.max_restarts = 0
     try:

@@ -1,4 +1,4 @@
-"""Train from a configuration into a folder, and report."""
+"""Trains from a configuration into a folder, and prints the result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fedpriv.runs.training import Training
     from fedpriv.storage.folder import RunFolder
 
-_BROKEN = 3  # exit code: everything is written, but what was trained is of no use
+_BROKEN = 3  # exit code: everything is written, but the model is of no use
 
 
 def run(
@@ -37,7 +37,7 @@ def run(
     extend: Path | None = None,
     as_json: bool = False,
 ) -> None:
-    """Train to the end with a progress bar, and report. After a signal the run can be resumed.
+    """Trains to the end with a progress bar, and prints the result. After a signal the run can be resumed.
 
     Args:
         config: The configuration.
@@ -55,33 +55,34 @@ def run(
     from fedpriv.errors import PromiseWarning, counted
 
     with folder, Signals() as signals, warnings.catch_warnings():
-        warnings.simplefilter("ignore", PromiseWarning)  # said below, on the terminal
+        warnings.simplefilter("ignore", PromiseWarning)  # printed below
         training = _build(config, folder, resumed=resumed, fresh_noise=fresh_noise, extend=extend)
-        clients, rounds = counted(training.network.n_clients, "client"), counted(config.rounds, "round")
+        clients = counted(training.network.n_clients, "client")
+        rounds = counted(config.rounds, "round")
         err.print(f"{training.strategy.name}: {clients}, {rounds}, in {folder.path}")
         if extend is not None:
             err.print(f"goes on from round {training.progress.round} of {extend}, whose releases are counted here, too")
         err.print(f"planned: {escape(str(training.plan.spent()))}")
         for warning in at_start(config, training):
             err.print(f"[bold yellow]warning:[/] {escape(warning)}")
-        for note in _repeats(training):
+        for note in _duplicate_notes(training):
             err.print(f"[yellow]note:[/] {note}")
         try:
             result = _iterate(config, training, folder.path, signals)
         except KeyboardInterrupt:
             try:
                 err.print(f"\nstopped after round {training.progress.round}; go on with: {again}")
-            except OSError:  # the terminal is gone; what it did not take would make another exit code
+            except OSError:  # the terminal is gone; unwritten output would change the exit code
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
             raise typer.Exit(signals.exit_code) from None
         result.save(folder.path, nodes=config.log.save_node_models)
-        _report(training.linked(result), folder, as_json=as_json)
+        _write_result(training.linked(result), folder, as_json=as_json)
         if result.broken:
             raise typer.Exit(_BROKEN)
 
 
 def follow(config: Config, *, resumed: bool = False, fresh_noise: bool = False) -> None:
-    """Take part in a run that another process keeps and reports; arguments as of `run`.
+    """Takes part in a run that the process of rank 0 writes and reports; arguments as of `run`.
 
     Raises:
         typer.Exit: a signal stopped the run, in any process.
@@ -92,31 +93,37 @@ def follow(config: Config, *, resumed: bool = False, fresh_noise: bool = False) 
     with Signals() as signals, warnings.catch_warnings():
         warnings.simplefilter("ignore", PromiseWarning)
         training = build(as_launched(config), resume=resumed, fresh_noise=fresh_noise)
-        _repeats(training)
+        _duplicate_notes(training)  # all processes take part in the comparison
         with signals.patiently():
             for _ in training:
-                if training.anywhere(signals.asked > 0):
+                if training.anywhere(signals.pending > 0):
                     training.save()
                     raise typer.Exit(signals.exit_code)
         training.result()
 
 
-def _repeats(training: Training) -> list[str]:
-    """What the owner should hear of examples of equal content, here and in no file: it is not private."""
+def _duplicate_notes(training: Training) -> list[str]:
+    """Returns notes on examples with equal content; they are not private, so they go to the terminal, not to files."""
     if not training.plan.privacy.private:
         return []
-    found = training.repeats()
+    duplicates = training.repeats()
+    cases = (
+        (
+            duplicates.examples,
+            f"another one ({duplicates.apart} of them one of another client)",
+            "epsilon is for each",
+        ),
+        (duplicates.tested, "a test example", "every test metric is an answer about it without noise"),
+    )
     return [
-        f"{count} training examples equal {what} in content; if they are one person's, {meaning} (shown here only)"
-        for count, what, meaning in (
-            (found.examples, f"another one ({found.apart} of them one of another client)", "epsilon is for each"),
-            (found.tested, "a test example", "every test metric is an answer about it without noise"),
-        )
+        f"{count} training examples equal {other} in content; if they are one person's, {meaning} (shown here only)"
+        for count, other, meaning in cases
         if count
     ]
 
 
 def _build(config: Config, folder: RunFolder, *, resumed: bool, fresh_noise: bool, extend: Path | None) -> Training:
+    """Builds the run in its folder, and abandons the folder if that fails."""
     from fedpriv.config import build, to_yaml
 
     try:
@@ -133,30 +140,36 @@ def _build(config: Config, folder: RunFolder, *, resumed: bool, fresh_noise: boo
 
 
 def _iterate(config: Config, training: Training, folder: Path, signals: Signals) -> Result:
+    """Trains all rounds and writes each to the sinks; after a signal it saves and raises `KeyboardInterrupt`."""
     from fedpriv.config import to_yaml
     from fedpriv.evaluation import metrics
     from fedpriv.evaluation.verdict import constraint_verdict
     from fedpriv.reports import sinks
 
     done = training.progress.round
-    # lines past the checkpoint are as they will be again, unless no release past it will be
-    keep = math.inf if training.ledger.replays else done
+    # rounds past the checkpoint run again: with the same noise their lines stay valid, with fresh noise they do not
+    if training.ledger.replays:
+        keep = math.inf
+    else:
+        keep = done
     if config.log.tensorboard:
-        board = sinks.TensorBoard(_private(folder / "tb"), done)
+        board = sinks.TensorBoard(_private_folder(folder / "tb"), done)
     else:
         board = None
     evaluate = training.measures.evaluate
     if evaluate is None:
-        tested = []
+        columns = []
     else:
-        tested = evaluate.names(training.population.params[0])
-    of_clients = [name for name in metrics.numbers() if name.startswith("client_") and config.log.client_tests]
-    writers = [
-        sinks.Jsonl(folder / "metrics.jsonl", keep),
-        *([sinks.Csv(folder / "metrics.csv", keep, [*tested, *of_clients])] if config.log.csv else []),
-        *([board] if board else []),
-        sinks.ProgressDisplay(config.rounds, done, err),
-    ]
+        columns = [*evaluate.names(training.population.params[0])]
+    if config.log.client_tests:
+        columns += [name for name in metrics.numbers() if name.startswith("client_")]
+    writers: list[sinks.Jsonl | sinks.Csv | sinks.TensorBoard | sinks.ProgressDisplay]
+    writers = [sinks.Jsonl(folder / "metrics.jsonl", keep)]
+    if config.log.csv:
+        writers.append(sinks.Csv(folder / "metrics.csv", keep, columns))
+    if board:
+        writers.append(board)
+    writers.append(sinks.ProgressDisplay(config.rounds, done, err))
     if board and not done:
         board.text("config", f"```yaml\n{to_yaml(config)}```")
         board.text("privacy", f"planned: {training.plan.spent()}")
@@ -165,7 +178,7 @@ def _iterate(config: Config, training: Training, folder: Path, signals: Signals)
             for report in training:
                 for sink in writers:
                     sink.write(report)
-                if training.anywhere(signals.asked > 0):
+                if training.anywhere(signals.pending > 0):
                     for sink in writers:
                         sink.close()
                     training.save()
@@ -173,7 +186,8 @@ def _iterate(config: Config, training: Training, folder: Path, signals: Signals)
         result = training.result()
         if board:
             board.text("privacy", str(result.spent), result.rounds)
-            if verdict := constraint_verdict(result.measures):
+            verdict = constraint_verdict(result.measures)
+            if verdict:
                 board.text("constraints", verdict, result.rounds)
         return result
     finally:
@@ -181,27 +195,28 @@ def _iterate(config: Config, training: Training, folder: Path, signals: Signals)
             sink.close()
 
 
-def _report(facts: dict[str, Any], folder: RunFolder, *, as_json: bool) -> None:
+def _write_result(facts: dict[str, Any], folder: RunFolder, *, as_json: bool) -> None:
+    """Writes the result of a run, draws its picture, and prints it."""
     from fedpriv.reports.picture import draw
     from fedpriv.reports.report import Run
 
     path = folder.path
     folder.write("result.json", (strict_json.dumps(facts, indent=2) + "\n").encode())
-    found = Run.read(path)
-    draw(found, path / "report.png")
+    run = Run.read(path)
+    picture = path / "report.png"
+    draw(run, picture)
     if (path / "tb").exists():
-        board = f"{_tensorboard()} --logdir {path / 'tb'}"
+        board = f"{_tensorboard_command()} --logdir {path / 'tb'}"
     else:
         board = None
     if as_json:
-        places = {"folder": str(path), "picture": str(path / "report.png"), "tensorboard": board}
-        print_json({**facts, **places})
+        print_json({**facts, "folder": str(path), "picture": str(picture), "tensorboard": board})
         return
-    print_rows({**found.rows(), "picture": str(path / "report.png"), "TensorBoard": board or "off"})
+    print_rows({**run.rows(), "picture": str(picture), "TensorBoard": board or "off"})
 
 
 def read_key(path: Path) -> bytes:
-    """The key in a file that `fedpriv key` printed.
+    """Reads the key in a file that `fedpriv key` printed.
 
     Raises:
         ConfigError: the file holds no key.
@@ -217,16 +232,15 @@ def read_key(path: Path) -> bytes:
     return key
 
 
-def _private(folder: Path) -> Path:
-    """A folder for its owner alone, whose files others write as they like."""
+def _private_folder(folder: Path) -> Path:
+    """Makes a folder that only its owner can read, for files that other libraries write with their own permissions."""
     folder.mkdir(0o700, exist_ok=True)
     folder.chmod(0o700)
     return folder
 
 
-def _tensorboard() -> str:
-    """The command as the user can type it here."""
-    beside = Path(sys.executable).with_name("tensorboard")
+def _tensorboard_command() -> str:
+    """Returns the command of TensorBoard as the user can type it in the current folder."""
     if shutil.which("tensorboard"):
         return "tensorboard"
-    return os.path.relpath(beside)
+    return os.path.relpath(Path(sys.executable).with_name("tensorboard"))

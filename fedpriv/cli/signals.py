@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP: they end a run after the present round, or at once if it has not begun."""
+"""Handles Ctrl-C, SIGTERM and SIGHUP: they end a run after the present round, or at once if it has not begun."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ class Signals:
     """A context that handles these signals. Signals that the process ignores (`nohup`) stay ignored.
 
     Attributes:
-        asked: Number of the signal that came inside `patiently`; 0 if none did.
+        pending: Number of the signal that came inside `patiently`; 0 if none did.
     """
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.pending = 0
         self._last = signal.SIGINT.value
-        self._patient = self._seen = False
-        self._before: dict[int, Any] = {}
+        self._patient = False
+        self._received = False
+        self._previous_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Signals:
         for number in (getattr(signal, name) for name in _NAMES if hasattr(signal, name)):
             if signal.getsignal(number) != signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._take)
+                self._previous_handlers[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
 
     @contextmanager
     def patiently(self) -> Generator[None]:
-        """A context in which the first signal only sets `asked`; a second Ctrl-C raises `KeyboardInterrupt`."""
+        """A context in which the first signal only sets `pending`; a second Ctrl-C raises `KeyboardInterrupt`."""
         self._patient = True
         try:
             yield
@@ -48,10 +49,12 @@ class Signals:
         """The exit code by a shell's rule: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP."""
         return 128 + self._last
 
-    def _take(self, number: int, frame: FrameType | None) -> None:
-        if self._seen and number != signal.SIGINT:
-            return  # a terminal that is closed may say so twice; only Ctrl-C insists
-        first, self._seen, self._last = not self._seen, True, number
-        if not (first and self._patient):
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._received and number != signal.SIGINT:
+            return  # a terminal that is closed may send several; only a second Ctrl-C ends the run at once
+        is_first = not self._received
+        self._received = True
+        self._last = number
+        if not (is_first and self._patient):
             raise KeyboardInterrupt
-        self.asked = number
+        self.pending = number

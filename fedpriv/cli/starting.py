@@ -1,4 +1,4 @@
-"""`fedpriv init`: files to start from."""
+"""Implements `fedpriv init`: writes files to start from."""
 
 from __future__ import annotations
 
@@ -8,38 +8,37 @@ from pathlib import Path
 from fedpriv.cli import shipped
 from fedpriv.errors import ConfigError
 
-SCHEMA = "fedpriv.schema.json"  # the name that the first line of each shipped configuration tells editors
+SCHEMA = "fedpriv.schema.json"  # the first line of each shipped configuration has this name, for editors
 
 
 def config(name: str, folder: Path) -> str:
-    """Write a shipped configuration and the JSON schema for editors; returns the next command."""
+    """Writes a shipped configuration and the JSON schema for editors; returns the next command."""
     source = shipped.config(name)
     _write(folder, {source.name: source.read_text(encoding="utf-8")})
-    return f"fedpriv train {_shown(folder / source.name)}"
+    return f"fedpriv train {_command_path(folder / source.name)}"
 
 
 def script(name: str, folder: Path) -> str:
-    """Write a shipped configuration, the schema and a script that trains it; returns the next command."""
+    """Writes a shipped configuration, the schema and a script that trains it; returns the next command."""
     source = shipped.config(name)
     text = (shipped.folder("examples") / "from_config.py").read_text(encoding="utf-8").replace("digits_iadmm", name)
     _write(folder, {source.name: source.read_text(encoding="utf-8"), f"{name}.py": text})
-    return f"python {_shown(folder / f'{name}.py')}"
+    return f"python {_command_path(folder / f'{name}.py')}"
 
 
 def project(folder: Path) -> str:
-    """Write a small project with the user's own data, model and algorithm; returns the next command."""
+    """Writes a small project with the user's own data, model and algorithm; returns the next command."""
     source = shipped.folder("examples") / "project"
-    parts = sorted(path for path in source.iterdir() if path.is_file())
-    _write(folder, {path.name: path.read_text(encoding="utf-8") for path in parts})
+    paths = sorted(path for path in source.iterdir() if path.is_file())
+    _write(folder, {path.name: path.read_text(encoding="utf-8") for path in paths})
+    command = "fedpriv train config.yaml --allow-plugins"
     if folder.resolve() == Path.cwd():
-        there = ""
-    else:
-        there = f"cd {folder} && "
-    return f"{there}fedpriv train config.yaml --allow-plugins"
+        return command
+    return f"cd {folder} && {command}"
 
 
 def _write(folder: Path, contents: Mapping[str, str]) -> None:
-    """All of the files, or none where one of them is there; the schema is fedpriv's own and is renewed."""
+    """Writes all of the files, or none if one of them exists; the schema is always renewed."""
     for name in contents:
         if (folder / name).exists():
             fix = "is there already and was not changed; name another folder with --dir"
@@ -51,7 +50,8 @@ def _write(folder: Path, contents: Mapping[str, str]) -> None:
         (folder / name).write_text(text, encoding="utf-8")
 
 
-def _shown(path: Path) -> str:
+def _command_path(path: Path) -> str:
+    """Returns a path as it stands in a command."""
     if len(path.parts) > 1:
         return str(path)
     return path.name

@@ -1,4 +1,4 @@
-"""Write the page about runs that a data-protection officer can file."""
+"""Writes the privacy statement of runs, a site or a search."""
 
 from __future__ import annotations
 
@@ -15,56 +15,62 @@ from fedpriv.reports.pages import WRITERS, markdown
 from fedpriv.reports.report import Run
 from fedpriv.reports.spendings import spending_of
 from fedpriv.reports.statement import Statement, statement_of
-from fedpriv.sites.statement import draw_site, is_site, statement_of_site
+from fedpriv.sites.statement import draw_site, is_site, site_statement
 from fedpriv.storage.files import write_whole
-from fedpriv.tuning.statement import is_search, statement_of_search
+from fedpriv.tuning.statement import is_search, search_statement
 
 
-def state(folders: Sequence[Path], places: Sequence[Path], *, colluders: int, group: int, as_json: bool) -> None:
-    """Print the page, or write it to files.
+def state(folders: Sequence[Path], outputs: Sequence[Path], *, colluders: int, group: int, as_json: bool) -> None:
+    """Prints the statement, or writes it to files.
+
+    Args:
+        folders: Folders of runs, or the folder of one site or one search.
+        outputs: Files to write; their suffixes name the formats. None prints Markdown.
+        colluders: Number of clients that collude.
+        group: Number of records that one person may have.
+        as_json: Print one JSON object.
 
     Raises:
-        ConfigError: a file's name does not say what it is.
+        ConfigError: the suffix of a file is no known format.
         FedprivError: a folder holds no run, or its files are altered or incomplete.
     """
     if len(folders) == 1 and is_site(folders[0]):
-        drawn = {".png"}
+        picture_suffixes = {".png"}
     else:
-        drawn = set[str]()
-    for place in places:
-        if place.suffix not in {*WRITERS, *drawn}:
-            raise ConfigError("--out", str(place), f"name a file that ends in {', '.join([*WRITERS, *drawn])}")
+        picture_suffixes = set[str]()
+    for path in outputs:
+        if path.suffix not in {*WRITERS, *picture_suffixes}:
+            fix = f"name a file that ends in {', '.join([*WRITERS, *picture_suffixes])}"
+            raise ConfigError("--out", str(path), fix)
     with busy_with("counting"):
-        page = _page(folders, colluders, group)
-    for place in places:
-        if place.suffix in drawn:
-            draw_site(folders[0], place)
+        page = _make_statement(folders, colluders, group)
+    for path in outputs:
+        if path.suffix in picture_suffixes:
+            draw_site(folders[0], path)
         else:
-            write_whole(place, WRITERS[place.suffix](page))
+            write_whole(path, WRITERS[path.suffix](page))
     if as_json:
-        print_json({**page.to_json(), "written": [str(place) for place in places]})
-    elif places:
-        print_rows({"statement": page.summary, "written": ", ".join(map(str, places))})
+        print_json({**page.to_json(), "written": [str(path) for path in outputs]})
+    elif outputs:
+        print_rows({"statement": page.summary, "written": ", ".join(map(str, outputs))})
     else:
         typer.echo(markdown(page).decode())
 
 
-def _page(folders: Sequence[Path], colluders: int, group: int) -> Statement:
+def _make_statement(folders: Sequence[Path], colluders: int, group: int) -> Statement:
+    """Returns the statement of one site, of one search, or of runs."""
     for folder in folders:
         if is_site(folder):
-            what = "site"
+            kind = "site"
+            make = site_statement
         elif is_search(folder):
-            what = "search"
+            kind = "search"
+            make = search_statement
         else:
-            what = None
-        if what and len(folders) > 1:
-            raise ConfigError("RUN", str(folder), f"is a {what}, which has a page of its own: name it alone")
-        if what:
-            if what == "site":
-                page = statement_of_site
-            else:
-                page = statement_of_search
-            return page(folder, colluders=colluders, group=group)
+            continue
+        if len(folders) > 1:
+            raise ConfigError("RUN", str(folder), f"is a {kind}, which has a page of its own: name it alone")
+        return make(folder, colluders=colluders, group=group)
     runs = [Run.read(folder) for folder in folders]
     spendings = [spending_of(run.files, plan_of(run.files)) for run in runs]
     deltas = [0.0 if run.files.ledger.header.delta is None else run.files.ledger.header.delta for run in runs]

@@ -1,4 +1,4 @@
-"""Search for settings, and print what the search costs before anything is released."""
+"""Searches for settings, and prints what the search costs before anything is released."""
 
 from __future__ import annotations
 
@@ -35,79 +35,93 @@ def run(
     plan_only: bool,
     as_json: bool,
 ) -> None:
-    """Plan a search, and run it unless only its plan is wanted.
+    """Plans a search, and runs it unless `plan_only`.
 
     Raises:
-        FedprivError: it cannot run, costs more than it may, or the folder holds another search.
-        typer.Exit: it was stopped.
+        FedprivError: the search cannot run or costs more than its limit, or the folder holds another search.
+        typer.Exit: the user stopped it.
     """
-    search = Search(load_config(shipped.found(config), overrides), Space.read(space), settings)
+    search = Search(load_config(shipped.resolve(config), overrides), Space.read(space), settings)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PromiseWarning)  # said by plan and train
+        warnings.simplefilter("ignore", PromiseWarning)  # plan and train print it
         with busy_with("planning"):
             price = search.price
-        told = {"trials": settings.trials, "hidden": settings.hidden, "rests_on": price.rests_on}
-        told |= {"epsilon": strict_json.epsilon(price.spent.epsilon), "delta": price.spent.delta}
-        told |= {"accountant": price.spent.accountant, "one_trial": strict_json.epsilon(price.one.epsilon)}
+        plan = {
+            "trials": settings.trials,
+            "hidden": settings.hidden,
+            "rests_on": price.rests_on,
+            "epsilon": strict_json.epsilon(price.spent.epsilon),
+            "delta": price.spent.delta,
+            "accountant": price.spent.accountant,
+            "one_trial": strict_json.epsilon(price.one_trial.epsilon),
+        }
         if not as_json:
             _print_plan(search)
         if plan_only:
             if as_json:
-                print_json(told)
+                print_json(plan)
             return
-        path = folder or _free(Path("runs"))
+        path = folder or _next_free_folder(Path("runs"))
         err.print(f"searching in {path}")
         try:
-            found = search.run(path, _tell)
+            outcome = search.run(path, _print_ended)
         except KeyboardInterrupt:
             err.print(f"\nstopped; the same command with --out {path} goes on, and no trial is paid for twice")
             raise typer.Exit(130) from None
     if settings.hidden is None:
-        draw(found, search.space, settings, path / _PICTURE)
-    if found.best is None:
+        draw(outcome, search.space, settings, path / _PICTURE)
+    if not as_json:
+        _print_outcome(outcome, settings, path)
+        return
+    if outcome.best is None:
         best = None
     else:
-        best = str(found.best)
-    if as_json:
-        print_json({**told, "folder": str(path), "best": best, "chosen": found.chosen, "score": found.score})
-    else:
-        _print_found(found, settings, path)
+        best = str(outcome.best)
+    print_json({**plan, "folder": str(path), "best": best, "chosen": outcome.chosen, "score": outcome.score})
 
 
 def _print_plan(search: Search) -> None:
-    settings, price = search.settings, search.price
+    settings = search.settings
+    price = search.price
     if settings.hidden is None:
         count = str(settings.trials)
     else:
         count = f"{settings.trials} on average, a secret number"
+    if price.one_trial.epsilon < float("inf"):
+        one_trial = round_up(price.one_trial.epsilon)
+    else:
+        one_trial = "inf"
     rows = {
         "trials": f"{count}, chosen by {settings.sampler} sampling, scored by {settings.scored_on}",
-        "one trial": f"epsilon={round_up(price.one.epsilon)}" if price.one.epsilon < float("inf") else "epsilon=inf",
+        "one trial": f"epsilon={one_trial}",
         "the search": str(price.spent),
         "rests on": price.rests_on,
     }
     print_rows(rows)
 
 
-def _print_found(found: Outcome, settings: SearchSettings, path: Path) -> None:
-    if found.chosen is None:
-        print_rows({"best": "none: no trial has a finite score", "paid": str(found.price.spent)})
+def _print_outcome(outcome: Outcome, settings: SearchSettings, path: Path) -> None:
+    if outcome.chosen is None:
+        print_rows({"best": "none: no trial has a finite score", "paid": str(outcome.price.spent)})
         return
     rows = {
-        "best": f"{settings.metric}={found.score:.4g}, in {found.best}",
-        **{name: str(value) for name, value in found.chosen.items()},
-        "paid": str(found.price.spent),
+        "best": f"{settings.metric}={outcome.score:.4g}, in {outcome.best}",
+        **{name: str(value) for name, value in outcome.chosen.items()},
+        "paid": str(outcome.price.spent),
     }
-    print_rows(rows | ({"picture": str(path / _PICTURE)} if settings.hidden is None else {}))
+    if settings.hidden is None:
+        rows["picture"] = str(path / _PICTURE)
+    print_rows(rows)
 
 
-def _tell(number: int, report: RoundReport) -> None:
+def _print_ended(number: int, report: RoundReport) -> None:
+    """Prints the metrics of a trial after its last round."""
     if report.round == report.rounds:
-        told = ", ".join(f"{name}={value:.4g}" for name, value in report.metrics.items() if name.startswith("test_"))
-        err.print(f"trial {number}: {escape(told) or 'has ended'}")
+        metrics = ", ".join(f"{name}={value:.4g}" for name, value in report.metrics.items() if name.startswith("test_"))
+        err.print(f"trial {number}: {escape(metrics) or 'has ended'}")
 
 
-def _free(parent: Path) -> Path:
+def _next_free_folder(parent: Path) -> Path:
     number = 1
     while (parent / f"tune-{number}").exists():
         number += 1

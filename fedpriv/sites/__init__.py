@@ -1,8 +1,8 @@
-"""Organisations that train together, each with data that must not leave: what a site decides, and what a server asks.
+"""Training between organisations, each with data that must not leave it.
 
 A `Site` answers questions about its own data, and refuses what its plan or its budget does not allow. A `Federation` is
-the server: it has a plan, public randomness and released messages. Questions and replies are bytes, which any transport
-may carry.
+the server: it has a plan, public randomness and released messages, and no data. Questions and replies are bytes, which
+any transport may carry.
 """
 
 from __future__ import annotations

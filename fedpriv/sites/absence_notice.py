@@ -1,7 +1,8 @@
-"""A site's signed word that it does not answer in some rounds, so that the others may leave its pairs out.
+"""Signed notices in which a site declares that it will not answer in some rounds, so that others leave its pairs out.
 
-Nobody else can say it: it is signed with a key whose public half every site has accepted with the plan. It names the
-plan, so it counts in no other run. The site that signs it keeps it and refuses these rounds for ever.
+Only the site itself can make one: it is signed with a key whose public half every site has accepted with the plan. A
+notice names the plan, so it is valid in no other run. The site that signs it stores it and refuses these rounds for
+ever.
 """
 
 from __future__ import annotations
@@ -20,25 +21,25 @@ from fedpriv.settings.checks import Whole
 from fedpriv.sites.descriptor import SiteDescriptor
 
 Reason = Literal["over_budget", "away"]
-"""Why a site is absent: its budget ends, or its owner says so. No other word leaves."""
-MOST = 4
-"""Open notices of a site in one plan: what every reply has room for."""
+"""Why a site is absent: its budget is used up, or its owner decided so. No other text leaves the site."""
+MAX_OPEN_NOTICES = 4
+"""Largest number of open notices of a site in one plan; every reply has room for so many."""
 _DOMAIN = b"fedpriv/absence notice/1/"
 
 
 class InvalidNotice(PrivacyError):
-    """A notice that is forged, of another run, or contradicts another one."""
+    """Raised for a notice that is forged, of another run, or contradicts another one."""
 
 
 class AbsenceNotice(Section):
-    """A site answers nothing from round `first` to `last`, both included.
+    """Declares that a site answers nothing from round `first` to `last`, both included.
 
     Attributes:
         plan: Hash of the plan, and so of everybody's keys.
         site: Number of the site in it.
         first: The first round, from 0.
         last: The last round.
-        why: In one word.
+        why: The reason, in one word.
         signature: Ed25519, of the site's key in the plan.
     """
 
@@ -51,55 +52,60 @@ class AbsenceNotice(Section):
 
     @classmethod
     def signed(cls, key: bytes, plan: str, site: int, first: int, last: int, why: Reason) -> AbsenceNotice:
-        """A notice, signed with the private key of the site, 32 bytes."""
-        bare = cls(plan=plan, site=site, first=first, last=last, why=why, signature="0" * 128)
-        signature = Ed25519PrivateKey.from_private_bytes(key).sign(bare.told)
-        return bare.model_copy(update={"signature": signature.hex()})
+        """Returns a notice, signed with the private key of the site, 32 bytes."""
+        unsigned = cls(plan=plan, site=site, first=first, last=last, why=why, signature="0" * 128)
+        signature = Ed25519PrivateKey.from_private_bytes(key).sign(unsigned.signed_content)
+        return unsigned.model_copy(update={"signature": signature.hex()})
 
     @property
-    def told(self) -> bytes:
-        """What is signed: all of it but the signature."""
+    def signed_content(self) -> bytes:
+        """The bytes that are signed: all fields but the signature, as JSON with sorted keys."""
         return _DOMAIN + json.dumps(self.model_dump(exclude={"signature"}), sort_keys=True).encode()
 
     def covers(self, round_index: int) -> bool:
-        """Whether it names this round."""
+        """Returns whether the notice names this round."""
         return self.first <= round_index <= self.last
 
     def check(self, plan: str, cards: Sequence[SiteDescriptor], rounds: int) -> None:
-        """Check that the site itself has said it, of this plan.
+        """Checks that the site itself has signed the notice, for this plan.
 
         Raises:
-            BadNotice: it has not, or the notice names no rounds of the plan.
+            InvalidNotice: it has not, or the notice names no rounds of the plan.
         """
         if self.plan != plan or self.site >= len(cards) or not self.first <= self.last < rounds:
             raise InvalidNotice("a notice of another plan, of no site, or of no rounds")
         try:
             public = Ed25519PublicKey.from_public_bytes(cards[self.site].verifying_key)
-            public.verify(bytes.fromhex(self.signature), self.told)
+            public.verify(bytes.fromhex(self.signature), self.signed_content)
         except (InvalidSignature, ValueError):
             raise InvalidNotice(f"a notice that site {self.site} has not signed") from None
 
 
-def absent_by(notices: Iterable[AbsenceNotice], round_index: int, cohort: Collection[int]) -> frozenset[int]:
-    """The participants of a round who do not answer, by notices that have been checked.
+def absent_sites(notices: Iterable[AbsenceNotice], round_index: int, cohort: Collection[int]) -> frozenset[int]:
+    """Returns the participants of a round who have declared that they do not answer.
+
+    Args:
+        notices: Notices whose signatures have been checked.
+        round_index: The round, from 0.
+        cohort: Numbers of the sites that take part in it.
 
     Raises:
-        BadNotice: one is of another round, of a site that takes no part, or there are two of a site.
+        InvalidNotice: one is of another round, of a site that takes no part, or there are two of a site.
     """
-    found = [*notices]
-    sites = frozenset(notice.site for notice in found)
-    if len(sites) < len(found) or not sites <= {*cohort}:
+    notices = list(notices)
+    sites = frozenset(notice.site for notice in notices)
+    if len(sites) < len(notices) or not sites <= {*cohort}:
         raise InvalidNotice(f"round {round_index}: two notices of a site, or one of a site that takes no part")
-    if not all(notice.covers(round_index) for notice in found):
+    if not all(notice.covers(round_index) for notice in notices):
         raise InvalidNotice(f"round {round_index}: a notice of other rounds")
     return sites
 
 
 def new_key() -> bytes:
-    """A site's private key for its notices, 32 bytes from the operating system."""
+    """Returns a new private key with which a site signs its notices, 32 bytes from the operating system."""
     return Ed25519PrivateKey.generate().private_bytes_raw()
 
 
 def public_key(private: bytes) -> bytes:
-    """The public half of a private key, 32 bytes, for everybody's card."""
+    """Returns the public half of a private key, 32 bytes, as the card of the site has it."""
     return Ed25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()

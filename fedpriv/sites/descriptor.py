@@ -1,4 +1,4 @@
-"""What a site tells everybody: its name, its public number of examples, and its public keys."""
+"""The card of a site: the name, public number of examples and public keys that everybody learns of it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ KIND, SIGNING = "x25519:", "ed25519:"
 
 
 class SiteDescriptor(Section):
-    """The public facts of a site.
+    """The public facts of a site: its card.
 
     Attributes:
         name: A lower-case letter, then such letters, digits, `-` and `_`.
-        size: Number of examples that others are told.
+        size: Public number of examples.
         size_declared: Whether that number does not depend on the true one.
         public_key: Public half of the site's X25519 key: `x25519:` and 64 hexadecimal digits.
         signing_key: Public half of the Ed25519 key that signs its absence: `ed25519:` and 64 hexadecimal digits.
@@ -33,19 +33,19 @@ class SiteDescriptor(Section):
 
     @property
     def key(self) -> bytes:
-        """The public key, 32 bytes."""
+        """The X25519 public key, 32 bytes."""
         return bytes.fromhex(self.public_key.removeprefix(KIND))
 
     @property
     def verifying_key(self) -> bytes:
-        """The public key of its notices, 32 bytes."""
+        """The Ed25519 public key that verifies the site's notices, 32 bytes."""
         return bytes.fromhex(self.signing_key.removeprefix(SIGNING))
 
     @property
     def fingerprint(self) -> str:
-        """Of both public keys: what owners compare by another way."""
+        """A fingerprint of both public keys, which owners compare over another channel."""
         return fingerprint_of(self.key + self.verifying_key)
 
     def dumps(self) -> str:
-        """The card as one line of JSON."""
+        """Returns the card as one line of JSON."""
         return json.dumps(self.model_dump(mode="json"))

@@ -1,4 +1,4 @@
-"""The server of a federation: it asks sites, adds up what they say, and keeps nothing but what was released."""
+"""The server of a federation: it asks sites, averages their messages, and stores nothing but released values."""
 
 from __future__ import annotations
 
@@ -34,36 +34,41 @@ _STATE = "server.pt"
 
 
 class Transport(Protocol):
-    """Carries questions to sites, and brings their replies."""
+    """Carries questions to sites, and brings their replies back."""
 
     def ask(self, questions: Mapping[int, bytes]) -> Mapping[int, bytes]:
-        """The replies of those sites, by number, that answered in time."""
+        """Returns the replies of the sites that answered in time, by number.
+
+        Args:
+            questions: The question for each site, by number.
+        """
         ...
 
 
-class Answered(Star):
-    """A star on which some of a round's participants do not answer: means are over those who do."""
+class RespondingStar(Star):
+    """A star on which some participants of a round do not answer; means are over those that do."""
 
-    def only(self, cohort: Tensor) -> None:
-        """Whose messages there are, sorted, `[k]`."""
-        self._share, self._drawn = len(cohort) / len(self._drawn), cohort
+    def restrict_to(self, responders: Tensor) -> None:
+        """Restricts the current round to the participants that answered: their numbers, sorted, `[k]`."""
+        self._share = len(responders) / len(self._drawn)
+        self._drawn = responders
 
     def mean(self, rows: Tensor) -> Tensor:
-        """See `Star`; divided by the expected number of participants times the share of them that answered."""
+        """See `Star`; the sum is divided by the expected number of participants times the share that answered."""
         return self.scatter(sum_of(rows) / (self.cohort.expected(self.n_clients) * self._share))
 
 
 @dataclass(frozen=True)
 class SiteRound:
-    """A round of a federation.
+    """Reports one round of a federation.
 
     Attributes:
         round: Number of finished rounds.
         rounds: Number of planned rounds.
         answered: Names of the sites whose messages were used.
-        absent: Why others were not: a code of theirs, `no_reply` or `malformed`.
-        noticed: Those of them who had signed it beforehand, so that the noise of their pairs was left out.
-        metrics: Of the model, on public test data.
+        absent: The reason for each other participant, by name: its own code, `no_reply` or `malformed`.
+        noticed: Absent sites that had signed a notice beforehand, so that the noise of their pairs was left out.
+        metrics: Metrics of the model on public test data.
     """
 
     round: int
@@ -78,14 +83,14 @@ class SiteRound:
 class Federation:
     """The server's side of a plan.
 
-    It trusts no site to be well: who does not answer, or says what is no message, is absent from a round, which goes on
-    without it where the strategy allows.
+    It relies on no site: one that does not answer, or sends bytes that are no message, is absent from the round, which
+    goes on without it where the strategy allows.
 
     Args:
         proposal: The plan.
-        transport: Reaches the sites.
+        transport: Carries questions to the sites.
         folder: Where the server's state is kept, all of it released; a federation that stopped goes on from there.
-        test: Public test data.
+        test: Public test data; None for no metrics.
 
     Attributes:
         ended: Why there are no more rounds; None while there are.
@@ -100,15 +105,16 @@ class Federation:
     ) -> None:
         self.terms = terms = ResolvedPlan.of(proposal)
         self._transport, self._folder = transport, RunFolder(Path(folder))
-        self._network = Answered(len(terms.cards), terms.network.cohort)
+        self._network = RespondingStar(len(terms.cards), terms.network.cohort)
         if test is None:
             self._evaluate = None
         else:
             self._evaluate = Evaluator(terms.model, terms.loss, test)
-        self._over: dict[int, str] = {}
-        self._notices: list[AbsenceNotice] = []
-        self._learned: list[AbsenceNotice] = []
-        self.progress, self.ended = self._begun(terms.begin()), None
+        self._out_of_budget: dict[int, str] = {}  # sites that refuse every later round, with their code
+        self._notices: list[AbsenceNotice] = []  # those that sites are shown
+        self._new_notices: list[AbsenceNotice] = []  # those of the current round, shown from the next one on
+        self.progress = self._restore_progress(terms.begin())
+        self.ended = None
 
     @property
     def model(self) -> Tensor:
@@ -121,25 +127,26 @@ class Federation:
         return self.terms.strategy
 
     def spent(self) -> PrivacySpent:
-        """At most what each site has spent on the rounds so far: none answers more than its plan says."""
+        """Returns an upper bound on what each site has spent so far: no site answers more than its plan announces."""
         plan = self.terms.plan
-        told = [record for record in plan.records if record.round < self.progress.round]
-        return account(told, plan.n_clients, plan.privacy.delta)
+        released = [record for record in plan.records if record.round < self.progress.round]
+        return account(released, plan.n_clients, plan.privacy.delta)
 
     def __iter__(self) -> Iterator[SiteRound]:
-        """Train, round by round, until the plan or the sites' budgets end."""
-        terms, names = self.terms, [card.name for card in self.terms.cards]
+        """Trains round by round, until the plan or the sites' budgets end, and yields a report of each round."""
+        terms = self.terms
+        names = [card.name for card in terms.cards]
         for index in range(self.progress.round, terms.rounds):
             if self.strategy.is_done(self.progress.server):
                 self.ended = "strategy"
                 return
-            rows, absent = self._asked(index)
-            told = {names[site]: why for site, why in sorted(absent.items())}
-            noticed = tuple(names[site] for site in sorted(self._away(index)) if site in absent)
+            rows, absent = self._collect_messages(index)
+            reasons = {names[site]: why for site, why in sorted(absent.items())}
+            noticed = tuple(names[site] for site in sorted(self._notices_for(index)) if site in absent)
             if not rows or (absent and terms.needs_everyone):
-                self.ended = f"absent: {', '.join(f'{name} ({why})' for name, why in told.items())}"
+                self.ended = f"absent: {', '.join(f'{name} ({why})' for name, why in reasons.items())}"
                 return
-            if not self._next(rows):
+            if not self._advance(rows):
                 self.ended = "nonfinite"
                 return
             if self._evaluate is None:
@@ -148,102 +155,121 @@ class Federation:
                 metrics = self._evaluate(self.model)
             self._save()
             answered = tuple(names[site] for site in sorted(rows))
-            yield SiteRound(index + 1, terms.rounds, answered, told, noticed, metrics)
+            yield SiteRound(index + 1, terms.rounds, answered, reasons, noticed, metrics)
         self.ended = "rounds"
 
     def close(self) -> None:
-        """Let another process use the folder."""
+        """Lets another process use the folder."""
         self._folder.close()
 
-    def _asked(self, index: int) -> tuple[dict[int, Tensor], dict[int, str]]:
-        """What each site says in a round, `[m]`, and why others say nothing."""
-        terms, heard = self.terms, self.progress.received
+    def _collect_messages(self, index: int) -> tuple[dict[int, Tensor], dict[int, str]]:
+        """Asks the participants of a round; returns their messages, each `[m]`, and why the others sent none."""
+        terms = self.terms
+        received = self.progress.received
         cohort = self._network.participants(index, terms.public).tolist()
-        away = {site: notice for site, notice in self._away(index).items() if site in cohort}
-        absent = {site: self._over[site] for site in cohort if site in self._over}
-        absent |= {site: notice.why for site, notice in away.items()}
-        told = tuple(away.values())
-        todo = {
-            site: pack(TrainRequest(terms.hash, index, heard[site].float(), told))
+        notices = {site: notice for site, notice in self._notices_for(index).items() if site in cohort}
+        absent = {site: self._out_of_budget[site] for site in cohort if site in self._out_of_budget}
+        absent |= {site: notice.why for site, notice in notices.items()}
+        unanswered = {
+            site: pack(TrainRequest(terms.hash, index, received[site].float(), tuple(notices.values())))
             for site in cohort
             if site not in absent
         }
         rows: dict[int, Tensor] = {}
         for _ in range(_TRIES):
-            for site, reply in (self._transport.ask(todo) if todo else {}).items():
-                if site in todo:
-                    del todo[site]
-                    self._heard(index, site, reply, rows, absent)
-        return rows, absent | dict.fromkeys(todo, "no_reply")
+            if not unanswered:
+                break
+            for site, reply in self._transport.ask(unanswered).items():
+                if site in unanswered:
+                    del unanswered[site]
+                    self._add_reply(index, site, reply, rows, absent)
+        return rows, absent | dict.fromkeys(unanswered, "no_reply")
 
-    def _heard(self, index: int, site: int, data: bytes, rows: dict[int, Tensor], absent: dict[int, str]) -> None:
+    def _add_reply(self, index: int, site: int, data: bytes, rows: dict[int, Tensor], absent: dict[int, str]) -> None:
+        """Adds the message of a reply to `rows`, or the reason why there is none to `absent`."""
         largest = _HUGE * (1 + float(self.progress.received.abs().max()))
         try:
             reply = unpack_response(data, self.terms.widths[1])
-            self._learn(site, reply)
+            self._collect_notices(site, reply)
         except (MalformedMessage, InvalidNotice):
             absent[site] = "malformed"
             return
         if reply.message is None:
             absent[site] = str(reply.code)
             if reply.code == "over_budget":
-                self._over[site] = "over_budget"
+                self._out_of_budget[site] = "over_budget"
         elif (reply.plan, reply.round) != (self.terms.hash, index) or float(reply.message.abs().max()) > largest:
             absent[site] = "malformed"
         else:
             rows[site] = reply.message
 
-    def _learn(self, site: int, reply: TrainResponse) -> None:
-        """Keep what a site has signed of its absence: in later rounds the others are shown it.
+    def _collect_notices(self, site: int, reply: TrainResponse) -> None:
+        """Checks and stores the notices of a reply; in later rounds the other sites are shown them.
 
         Raises:
-            BadNotice: it has not signed it.
+            InvalidNotice: the site has not signed one of them.
         """
         terms = self.terms
         for notice in reply.notices:
             notice.check(terms.hash, terms.cards, terms.rounds)
             if notice.site != site or not terms.leaves_out:
                 raise InvalidNotice("a notice of another site, or in a plan that uses none")
-        self._learned += [notice for notice in reply.notices if notice not in [*self._notices, *self._learned]]
+        all_notices = [*self._notices, *self._new_notices]
+        self._new_notices += [notice for notice in reply.notices if notice not in all_notices]
 
-    def _away(self, index: int) -> dict[int, AbsenceNotice]:
-        """Who has signed that it is absent from a round, by what was known when the round began."""
+    def _notices_for(self, index: int) -> dict[int, AbsenceNotice]:
+        """Returns the notices that cover a round, by site, among those that were known when the round began."""
         return {notice.site: notice for notice in self._notices if notice.covers(index)}
 
-    def _next(self, rows: Mapping[int, Tensor]) -> bool:
-        """Go on with these messages; whether the new model is finite."""
-        before, answered = self.progress, sorted(rows)
-        self._network.only(torch.tensor(answered))
+    def _advance(self, rows: Mapping[int, Tensor]) -> bool:
+        """Runs the server's update on these messages; returns False, without a new state, if it is not finite."""
+        before = self.progress
+        answered = sorted(rows)
+        self._network.restrict_to(torch.tensor(answered))
         message = torch.stack([rows[site] for site in answered]).to(before.received.dtype)
         reply = server_update(self.strategy, self._network, message, before.reply)
         if not bool(torch.isfinite(reply.models).all() and torch.isfinite(reply.received).all()):
             return False
-        parts = {"received": reply.received, "server": reply.server, "output": reply.output, "models": reply.models}
-        self.progress = replace(before, round=before.round + 1, **parts)
+        self.progress = replace(
+            before,
+            round=before.round + 1,
+            received=reply.received,
+            server=reply.server,
+            output=reply.output,
+            models=reply.models,
+        )
         return True
 
     def _save(self) -> None:
         content = io.BytesIO()
         # only now: a round that is asked again after a crash is asked with the same notices
-        self._notices, self._learned = [*self._notices, *self._learned], []
-        stored = {name: part for name, part in self.progress.stored().items() if name != "local"}
-        known = {"over": sorted(self._over), "notices": [notice.model_dump() for notice in self._notices]}
-        torch.save({"plan": self.terms.hash, "known": json.dumps(known), **stored}, content)
+        self._notices += self._new_notices
+        self._new_notices = []
+        stored = {name: value for name, value in self.progress.stored().items() if name != "local"}
+        absences = {"over": sorted(self._out_of_budget), "notices": [notice.model_dump() for notice in self._notices]}
+        torch.save({"plan": self.terms.hash, "known": json.dumps(absences), **stored}, content)
         self._folder.write(_STATE, content.getvalue())
 
-    def _begun(self, first: TrainState) -> TrainState:
-        """Where the federation stands; sites alone have the state of local steps."""
+    def _restore_progress(self, initial: TrainState) -> TrainState:
+        """Returns the state that the folder holds, or the initial one; sites alone have the state of local steps.
+
+        Raises:
+            FedprivError: the folder's state cannot be read, or is another federation's.
+        """
         path = self._folder.path / _STATE
         if not path.exists():
-            return first
+            return initial
         try:
             stored = torch.load(path, weights_only=True)
-            plan, known = stored.pop("plan"), json.loads(stored.pop("known"))
-            over, notices = known["over"], [AbsenceNotice.model_validate(one) for one in known["notices"]]
-            found = first.restored({**first.stored(), **stored})
+            plan = stored.pop("plan")
+            absences = json.loads(stored.pop("known"))
+            out_of_budget = absences["over"]
+            notices = [AbsenceNotice.model_validate(notice) for notice in absences["notices"]]
+            progress = initial.restored({**initial.stored(), **stored})
         except (RuntimeError, KeyError, TypeError, ValueError, EOFError, UnpicklingError) as error:
             raise FedprivError(f"{path} cannot be read; choose another folder") from error
         if plan != self.terms.hash:
             raise FedprivError(f"{path} is of another federation; choose another folder")
-        self._over, self._notices = dict.fromkeys(over, "over_budget"), notices
-        return found
+        self._out_of_budget = dict.fromkeys(out_of_budget, "over_budget")
+        self._notices = notices
+        return progress

@@ -1,4 +1,4 @@
-"""The plan of a federation: a document that a server proposes and that every site accepts, or not, by its hash."""
+"""The plan of a federation: a document that a server proposes and that every site accepts or rejects by its hash."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.unsupported import check_settings
 from fedpriv.storage import strict_yaml
 
-TOLD = ("model", "loss", "problem", "strategy", "privacy", "network", "rounds", "seed")
-"""The sections of a configuration that a plan has. Data, files and logging are each party's own."""
+PLAN_SECTIONS = ("model", "loss", "problem", "strategy", "privacy", "network", "rounds", "seed")
+"""The sections of a configuration that a plan has. Each party has data, files and logging of its own."""
 
 
 class Example(Section):
     """What one example of every site looks like.
 
     Attributes:
-        shape: Of its input.
-        n_classes: Labels are in `[0, n_classes)`; None for numbers.
-        whole: Whether inputs are whole numbers.
+        shape: Shape of its input.
+        n_classes: Labels are in `[0, n_classes)`; None where labels are numbers.
+        whole: Whether inputs are integers.
     """
 
     shape: tuple[Count, ...]
@@ -44,12 +44,12 @@ class Example(Section):
 
 
 class Document(Section):
-    """A plan as it is written, in YAML.
+    """The content of a plan, as its YAML text has it.
 
     Attributes:
         fedpriv_plan: Version of the format.
         run: `run-` and 32 hexadecimal digits that no other run has.
-        settings: The sections `TOLD` of a configuration, with the noise multiplier filled in.
+        settings: The sections `PLAN_SECTIONS` of a configuration, with the noise multiplier filled in.
         example: What one example looks like.
         sites: Everybody's card, in the order of their numbers.
     """
@@ -63,11 +63,11 @@ class Document(Section):
 
 @dataclass(frozen=True)
 class FederationPlan:
-    """A plan, and the text by whose hash it is known.
+    """A plan, together with its text, whose hash identifies it.
 
     Attributes:
-        text: The document, as it was written.
-        document: The same, read.
+        text: The document as it was written.
+        document: The parsed document.
     """
 
     text: str
@@ -75,58 +75,64 @@ class FederationPlan:
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """Read and check a plan.
+        """Parses and checks a plan.
 
         Raises:
-            ConfigError: it is none, or what it asks is refused between organisations.
+            ConfigError: the text is no plan, or a setting is refused between organisations.
         """
-        found = cls(text, check(Document, strict_yaml.read(text, "plan"), "plan"))
-        if other := {*found.document.settings} ^ {*TOLD}:
-            raise ConfigError("plan.settings", sorted(other)[0], f"a plan has exactly {', '.join(TOLD)}")
+        plan = cls(text, check(Document, strict_yaml.read(text, "plan"), "plan"))
+        mismatched = {*plan.document.settings} ^ {*PLAN_SECTIONS}
+        if mismatched:
+            raise ConfigError("plan.settings", sorted(mismatched)[0], f"a plan has exactly {', '.join(PLAN_SECTIONS)}")
         for field in ("name", "public_key", "signing_key"):
-            if len({getattr(card, field) for card in found.cards}) < len(found.cards):
+            if len({getattr(card, field) for card in plan.cards}) < len(plan.cards):
                 raise ConfigError(f"plan.sites.{field}", "the same twice", "every site has one of its own")
-        return found
+        return plan
 
     @property
     def cards(self) -> Sequence[SiteDescriptor]:
-        """Everybody's card."""
+        """The cards of all sites."""
         return self.document.sites
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 of the text, 64 hexadecimal digits: it names settings, noise, sites and keys, and the run."""
+        """SHA-256 of the text, 64 hexadecimal digits; it covers the settings, noise, sites, keys and run."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     @property
     def fingerprint(self) -> str:
-        """128 bits of the hash, in groups of four: what owners compare by another way before they accept."""
-        return " ".join(self.hash[at : at + 4] for at in range(0, 32, 4))
+        """128 bits of the hash, in groups of four digits; owners compare it over another channel before they accept."""
+        return " ".join(self.hash[start : start + 4] for start in range(0, 32, 4))
 
     @property
     def outline(self) -> PublicDataInfo:
-        """Public facts about everybody's data."""
-        example, sizes = self.document.example, tuple(card.size for card in self.cards)
-        return PublicDataInfo(sizes, example.shape, example.n_classes, torch.int64 if example.whole else torch.float32)
+        """Public facts about the data of all sites."""
+        example = self.document.example
+        sizes = tuple(card.size for card in self.cards)
+        if example.whole:
+            dtype = torch.int64
+        else:
+            dtype = torch.float32
+        return PublicDataInfo(sizes, example.shape, example.n_classes, dtype)
 
     def config(self) -> Config:
-        """The settings as a configuration, whose section of data has no meaning.
+        """Returns the settings as a configuration, whose data section is a placeholder.
 
         Raises:
             ConfigError: a setting cannot be used here, or is refused between organisations.
         """
-        found = _config(self.document.settings, len(self.cards))
-        check_settings(found, len(self.cards))
-        return found
+        config = _config(self.document.settings, len(self.cards))
+        check_settings(config, len(self.cards))
+        return config
 
 
 @checked("propose")
 def propose(config: Config, cards: Sequence[SiteDescriptor], like: PublicDataInfo) -> FederationPlan:
-    """A plan for these sites, whose noise reaches the configuration's target epsilon.
+    """Makes a plan for these sites, with noise that reaches the configuration's target epsilon.
 
     Args:
-        config: The settings; their section of data says nothing of the sites'.
-        cards: Everybody's card, in the order of their numbers.
+        config: The settings; their data section is not used.
+        cards: The cards of all sites, in the order of their numbers.
         like: What one example looks like.
 
     Raises:
@@ -138,33 +144,38 @@ def propose(config: Config, cards: Sequence[SiteDescriptor], like: PublicDataInf
     else:
         seed = config.seed
     dumped = config.model_dump(mode="json")
-    settings: dict[str, Any] = {name: dumped[name] for name in TOLD} | {"seed": seed}
-    privacy, sizes, network = promise(config, cards), [card.size for card in cards], config.network.build(len(cards))
-    recipe, public = config.recipe(len(cards)), Randomness(seed)
-    plan = make_plan(recipe.strategy, privacy, sizes, network, rounds=config.rounds, randomness=public)
+    settings: dict[str, Any] = {name: dumped[name] for name in PLAN_SECTIONS} | {"seed": seed}
+    # find the noise multiplier that reaches the target epsilon
+    privacy = promise(config, cards)
+    sizes = [card.size for card in cards]
+    network = config.network.build(len(cards))
+    strategy = config.recipe(len(cards)).strategy
+    plan = make_plan(strategy, privacy, sizes, network, rounds=config.rounds, randomness=Randomness(seed))
     settings["privacy"] = settings["privacy"] | {"noise_multiplier": plan.privacy.noise_multiplier}
     example = {"shape": [*like.input_shape], "n_classes": like.n_classes, "whole": not like.dtype.is_floating_point}
-    told = {
+    document = {
         "fedpriv_plan": 1,
         "run": f"run-{secrets.token_hex(16)}",
         "settings": settings,
         "example": example,
         "sites": [card.model_dump(mode="json") for card in cards],
     }
-    text = yaml.safe_dump(told, sort_keys=False, allow_unicode=True, width=120)
+    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
     return FederationPlan.read(text)
 
 
 def promise(config: Config, cards: Sequence[SiteDescriptor]) -> Privacy:
-    """The privacy settings of a federation of these sites."""
-    declared, problems = all(card.size_declared for card in cards), config.problem.everyones()
-    return with_neighbours(config.promise(len(cards)), problems * len(cards), sizes_declared=declared)
+    """Returns the privacy settings of a federation of these sites."""
+    sizes_declared = all(card.size_declared for card in cards)
+    problems = config.problem.everyones() * len(cards)
+    return with_neighbours(config.promise(len(cards)), problems, sizes_declared=sizes_declared)
 
 
 def _config(settings: dict[str, Any], n_sites: int) -> Config:
-    nobody = {"name": "digits", "partition": {"kind": "iid", "n_clients": n_sites}}
+    """Returns a plan's settings as a configuration; errors name the setting as the plan has it."""
+    placeholder = {"name": "digits", "partition": {"kind": "iid", "n_clients": n_sites}}
     try:
-        return check(Config, {"data": nobody, **settings})
+        return check(Config, {"data": placeholder, **settings})
     except ConfigError as error:
         raise ConfigError(f"plan.settings.{error.field}", error.value, error.fix) from None
     except FedprivError as error:

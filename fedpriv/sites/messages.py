@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from safetensors import SafetensorError
@@ -27,42 +27,42 @@ Code = Literal[
     "over_budget",
     "failed",
 ]
-"""Why a site does not answer. Nothing else is told: the text of an error may hold data."""
+"""Why a site does not answer. Nothing else leaves the site: the text of an error may hold data."""
 _OVERHEAD = 4096  # bytes of names and numbers beside a row
 _FACTS = {"plan", "round", "code", "notices"}
 
 
 class MalformedMessage(FedprivError):
-    """Bytes that are no message of the expected kind."""
+    """Raised for bytes that are no message of the expected kind."""
 
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """What a server asks of a site.
+    """A question of the server to a site.
 
     Attributes:
         plan: Hash of the plan.
         round: The round, from 0.
-        heard: What the site receives in this round, `[h]`.
-        notices: Of those participants of the round who have signed that they do not answer.
+        received: What the site receives in this round, `[h]`.
+        notices: Absence notices of participants of the round.
     """
 
     plan: str
     round: int
-    heard: Tensor
+    received: Tensor
     notices: tuple[AbsenceNotice, ...] = ()
 
 
 @dataclass(frozen=True)
 class TrainResponse:
-    """What a site says.
+    """The reply of a site.
 
     Attributes:
         plan: Hash of the plan.
         round: The round of the question.
-        message: What its local step sends, `[m]`, private; None if it refuses.
-        code: Why it refuses; None if it does not.
-        notices: That it will not answer in later rounds, signed.
+        message: What its local step sends, `[m]`, privatised; None if the site refuses.
+        code: Why the site refuses; None if it does not.
+        notices: Its own notices of absence from later rounds.
     """
 
     plan: str
@@ -73,14 +73,12 @@ class TrainResponse:
 
 
 def pack(message: TrainRequest | TrainResponse) -> bytes:
-    """The bytes of a message, the same for the same message."""
+    """Returns the bytes of a message; equal messages have equal bytes."""
     if isinstance(message, TrainRequest):
-        row = message.heard
-    else:
-        row = message.message
-    if isinstance(message, TrainRequest):
+        row = message.received
         code = None
     else:
+        row = message.message
         code = message.code
     notices = [notice.model_dump() for notice in message.notices]
     facts = {"plan": message.plan, "round": message.round, "code": code, "notices": notices}
@@ -92,57 +90,63 @@ def pack(message: TrainRequest | TrainResponse) -> bytes:
 
 
 def unpack_request(data: bytes) -> TrainRequest:
-    """Read a question.
+    """Reads a question.
 
     Raises:
-        Malformed: the bytes are none.
+        MalformedMessage: the bytes are no question.
     """
-    plan, at, code, row, notices = _unpacked(data)
+    plan, round_index, code, row, notices = _unpack(data)
     if row is None or code is not None:
         raise MalformedMessage("a question has a row and no code")
-    return TrainRequest(plan, at, row, notices)
+    return TrainRequest(plan, round_index, row, notices)
 
 
 def unpack_response(data: bytes, width: int) -> TrainResponse:
-    """Read a reply of `width` numbers, or a refusal.
+    """Reads a reply of `width` numbers, or a refusal.
 
     Raises:
-        Malformed: the bytes are neither.
+        MalformedMessage: the bytes are neither.
     """
     if len(data) > 4 * width + _OVERHEAD:
         raise MalformedMessage("too long")
-    plan, at, code, row, notices = _unpacked(data)
-    known = next((one for one in get_args(Code) if one == code), None)
-    if (row is None) == (code is None) or code != known or (row is not None and len(row) != width):
+    plan, round_index, code, row, notices = _unpack(data)
+    known_code = next((allowed for allowed in get_args(Code) if allowed == code), None)
+    if (row is None) == (code is None) or code != known_code or (row is not None and len(row) != width):
         raise MalformedMessage("a reply has a row of its width, or a known code")
-    return TrainResponse(plan, at, row, known, notices)
+    return TrainResponse(plan, round_index, row, known_code, notices)
 
 
-def _unpacked(data: bytes) -> tuple[str, int, str | None, Tensor | None, tuple[AbsenceNotice, ...]]:
+def _unpack(data: bytes) -> tuple[str, int, str | None, Tensor | None, tuple[AbsenceNotice, ...]]:
+    """Returns plan, round, code, row of numbers, and notices, whose signatures are still to be checked."""
     try:
-        tensors, facts = load(data), _facts(data)
-        notices = _notices(facts["notices"])
+        tensors = load(data)
+        facts = _read_facts(data)
+        if not isinstance(facts["notices"], list):
+            raise MalformedMessage("notices are a list")
+        notices = tuple(AbsenceNotice.model_validate(notice) for notice in facts["notices"])
     except (SafetensorError, ValueError, RecursionError, KeyError, TypeError) as error:
         raise MalformedMessage("not a message") from error
-    plan, at, code, row = facts["plan"], facts["round"], facts["code"], tensors.get("row")
-    if not (isinstance(plan, str) and type(at) is int and at >= 0 and (code is None or isinstance(code, str))):
+    plan = facts["plan"]
+    round_index = facts["round"]
+    code = facts["code"]
+    row = tensors.get("row")
+    # `type(...) is int`, since a bool is an `int` as well
+    if not (
+        isinstance(plan, str)
+        and type(round_index) is int
+        and round_index >= 0
+        and (code is None or isinstance(code, str))
+    ):
         raise MalformedMessage("facts of another kind")
     if {*tensors} - {"row"} or (row is not None and (row.dim() != 1 or row.dtype != torch.float32)):
         raise MalformedMessage("numbers of another shape or type")
     if row is not None and not bool(torch.isfinite(row).all()):
         raise MalformedMessage("numbers that are not finite")
-    return plan, at, code, row, notices
+    return plan, round_index, code, row, notices
 
 
-def _notices(told: object) -> tuple[AbsenceNotice, ...]:
-    """Notices whose signatures are still to be checked."""
-    if not isinstance(told, list):
-        raise MalformedMessage("notices are a list")
-    return tuple(AbsenceNotice.model_validate(one) for one in told)
-
-
-def _facts(data: bytes) -> Mapping[str, object]:
-    """What stands beside the row; safetensors checked the header before."""
+def _read_facts(data: bytes) -> Mapping[str, Any]:
+    """Returns the metadata beside the row; the header must be one that safetensors has accepted."""
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     facts = json.loads(header["__metadata__"]["fedpriv"])
     if not isinstance(facts, dict) or {*facts} != _FACTS:

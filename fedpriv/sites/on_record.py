@@ -1,6 +1,6 @@
-"""What a site has on record of its federations: plans, ledgers and what it keeps between rounds; none may be missing.
+"""The files that a site has of its federations: plans, ledgers and the state between rounds. None may be missing.
 
-What a site has spent is counted from these files when it starts, and by its statement while it is at work.
+A site counts what it has spent from these files when it starts; its statement does so while the site is at work.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from fedpriv.storage import files
 PLAN = "plan.yaml"
 STATE = "state.pt"
 LEDGER = "ledger.jsonl"
-PLANS = "plans.json"  # hashes of all accepted plans, so that one that is removed is missed
+PLANS = "plans.json"  # hashes of all accepted plans, so that a removed one is noticed
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What a site keeps of a federation between rounds: as private as its data.
+class SessionState:
+    """The state of a site in one federation between rounds; it is as private as the site's data.
 
     Attributes:
-        round: The last round that it answered; -1 before the first.
-        question: Digest of what it was asked then.
-        reply: What it said, to be said again.
+        round: The last round that the site answered; -1 before the first.
+        question: Digest of the question of that round.
+        reply: The reply to it, which is sent again if the question comes again.
         local: State of its local step by name; None before the first round.
         records: Number of records in its ledger.
     """
@@ -44,8 +44,8 @@ class Kept:
     records: int = 0
 
     @classmethod
-    def read(cls, path: Path) -> Kept:
-        """Read what is kept of a federation; the state before the first round where there is no file.
+    def read(cls, path: Path) -> SessionState:
+        """Reads the state of a federation; without a file it is the state before the first round.
 
         Raises:
             FedprivError: it cannot be read.
@@ -62,16 +62,16 @@ def plan_files(folder: Path) -> Sequence[Path]:
     """Returns the files of all plans that a site has accepted, each beside the ledger of its federation.
 
     Args:
-        folder: The site's.
+        folder: The site's folder.
 
     Raises:
         LedgerError: a plan is missing, so that what the site has spent is unknown.
     """
     plans = {path.parent.name: path for path in sorted((folder / "runs").glob(f"*/{PLAN}"))}
-    for known in accepted_hashes(folder):
-        if known not in plans:
+    for plan_hash in accepted_hashes(folder):
+        if plan_hash not in plans:
             raise LedgerError(
-                f"{folder / 'runs' / known} has lost its plan, or is gone, so what this site has spent is unknown: "
+                f"{folder / 'runs' / plan_hash} has lost its plan, or is gone, so what this site has spent is unknown: "
                 "restore it. A plan that is over stays there, too: its answers count for the site's lifetime"
             )
     return [*plans.values()]
@@ -86,7 +86,7 @@ def ledger_beside(plan_file: Path) -> LedgerFile:
     Raises:
         LedgerError: the ledger is missing, lost lines that the site has replied with, or is damaged or altered.
     """
-    kept = Kept.read(plan_file.with_name(STATE)).records  # before the ledger, which may grow meanwhile
+    n_replied = SessionState.read(plan_file.with_name(STATE)).records  # before the ledger, which may grow meanwhile
     path = plan_file.with_name(LEDGER)
     if not path.exists():
         raise LedgerError(
@@ -95,24 +95,25 @@ def ledger_beside(plan_file: Path) -> LedgerFile:
         )
     ledger = LedgerFile.read(path)
     count = len(ledger.records)
-    if count < kept:
+    if count < n_replied:
         raise LedgerError(
-            f"{path} holds {counted(count, 'record')}, and the site has replied with {kept}: part of the ledger is "
-            "lost, so what this site has spent is unknown. Restore the file; until then no plan of the site is answered"
+            f"{path} holds {counted(count, 'record')}, and the site has replied with {n_replied}: part of the ledger "
+            "is lost, so what this site has spent is unknown. Restore the file; until then no plan of the site is "
+            "answered"
         )
     return ledger
 
 
 def accepted_hashes(folder: Path) -> Sequence[str]:
-    """Returns the hashes of the plans that a site has noted as accepted.
+    """Returns the hashes of all plans that a site has accepted, as its list of them has it.
 
     Raises:
-        LedgerError: the note cannot be read.
+        LedgerError: the list cannot be read.
     """
     path = folder / PLANS
     if not path.exists():
         return []
     try:
-        return [str(known) for known in json.loads(files.read(path))]
+        return [str(plan_hash) for plan_hash in json.loads(files.read(path))]
     except (ValueError, TypeError) as error:
         raise LedgerError(f"{path} cannot be read, so plans may be missing: restore it") from error

@@ -1,4 +1,4 @@
-"""What a site lets out: answers that one of its plans has announced, while the budget of all its plans allows them."""
+"""Privacy filter of a site: admits releases that its plan announces while the budget of all its plans allows them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.site_accountant import SiteAccountant
 
 
-def of_one(record: Record, client: int, n_clients: int) -> Record:
-    """One client's part of a record, as a ledger of that client alone would have it; at the same price.
+def single_site_record(record: Record, client: int, n_clients: int) -> Record:
+    """Returns one client's share of a record, as a ledger of that client alone would have it, at the same price.
+
+    Args:
+        record: A record of several clients.
+        client: Number of the client.
+        n_clients: Number of all clients of the plan.
 
     Raises:
-        UnplannedRelease: the client is not among those who answer.
+        UnplannedRelease: the client is not among those that answer.
     """
     if record.clients is None:
         clients = range(n_clients)
@@ -26,31 +31,33 @@ def of_one(record: Record, client: int, n_clients: int) -> Record:
         clients = record.clients
     if client not in clients:
         raise UnplannedRelease(f"round {record.round}: this site takes no part in it")
-    place = clients.index(client)
-    own = {}
+    position = clients.index(client)
+    scalars = {}
     for name in ("noise_multiplier", "rate"):
         value = getattr(record, name)
         if isinstance(value, tuple):
-            own[name] = value[place]
+            scalars[name] = value[position]
         else:
-            own[name] = value
+            scalars[name] = value
     if record.pairs is not None:
-        own["noise_multiplier"] /= math.sqrt(exposure(record.pairs, record.clients, n_clients))
-    return replace(record, clients=None, pairs=None, **own)
+        # colluders know the noise of some pairs, so that less noise protects this client than the sum has
+        scalars["noise_multiplier"] /= math.sqrt(exposure(record.pairs, record.clients, n_clients))
+    return replace(record, clients=None, pairs=None, **scalars)
 
 
 class SitePlanFilter:
-    """Admits a record if the plan has it and if the site's budget, which all its plans share, allows it.
+    """Admits a record if the plan announces it and the site's budget, which all its plans share, allows it.
 
-    Guarantee: whatever is asked, in this federation and in any other, before it or beside it, what the site releases is
-    within its budget. Epsilon is the site's own: it does not depend on who else answers, or on what others keep.
+    Guarantee: whatever questions come in this federation and in others, earlier or at the same time, the site's
+    releases stay within its budget. Epsilon is the site's own: it does not depend on who else answers, or on what
+    others store.
 
     Args:
         terms: The plan.
         number: The site's number in it.
         accountant: Counts the releases of all plans of the site.
         on_record: The records of this plan's ledger that `accountant` has counted already: those of a ledger that is
-            opened again. They are passed once, in this order, without being counted twice.
+            opened again. `count` takes each of them once, in this order, without counting it twice.
     """
 
     def __init__(
@@ -62,24 +69,24 @@ class SitePlanFilter:
         self._accountant = accountant
         self._on_record = deque(on_record)
         self._left_out = frozenset[int]()
-        self.planned = planned_of(terms, number)
+        self.planned = planned_records(terms, number)
 
     def leave_out(self, rounds: frozenset[int]) -> None:
-        """Give up the releases of rounds that the site has signed not to answer: later ones may have their budget."""
+        """Gives up the releases of rounds that the site has signed not to answer; later ones may have their budget."""
         self._left_out = rounds
 
     def admit(self, record: Record) -> None:
         """See `fedpriv.privacy.ledger.PrivacyFilter`.
 
         Raises:
-            BudgetExhausted: it would pass the site's budget.
+            BudgetExhausted: the release would pass the site's budget.
             UnplannedRelease: the plan has another record, or none.
         """
-        own_part = of_one(record, self._number, self._n_sites)
-        self._accountant.admit(self._plan, own_part, left_out=self._left_out)
+        site_record = single_site_record(record, self._number, self._n_sites)
+        self._accountant.admit(self._plan, site_record, left_out=self._left_out)
 
     def count(self, record: Record) -> None:
-        """See `fedpriv.privacy.ledger.PrivacyFilter`: the accountant has counted what is on record.
+        """See `fedpriv.privacy.ledger.PrivacyFilter`; the accountant has counted these records already.
 
         Raises:
             UnplannedRelease: the ledger is not the one that was counted.
@@ -94,8 +101,8 @@ class SitePlanFilter:
         return self._accountant.first_refused(coming)
 
 
-def planned_of(terms: ResolvedPlan, number: int) -> list[Record]:
-    """Returns one site's own part of a plan's records, in order of their rounds."""
+def planned_records(terms: ResolvedPlan, number: int) -> list[Record]:
+    """Returns one site's share of a plan's records, in order of their rounds."""
     n_sites = len(terms.cards)
     shared = [record for record in terms.plan.records if record.clients is None or number in record.clients]
-    return sorted((of_one(record, number, n_sites) for record in shared), key=lambda record: record.round)
+    return sorted((single_site_record(record, number, n_sites) for record in shared), key=lambda record: record.round)

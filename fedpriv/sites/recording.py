@@ -1,4 +1,4 @@
-"""What a federation's folder tells while it trains, and when it is over: released values and public facts only."""
+"""Files of a federation's folder: a line for each round, and the result. Released values and public facts only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLAN, CONFIG, ROUNDS, RESULT, MODEL = "plan.yaml", "config.yaml", "rounds.jsonl"
 
 
 def follow(federation: Federation, folder: Path) -> Iterator[SiteRound]:
-    """Train, and write down each round and the result.
+    """Trains a federation, yields each round's report, and writes the rounds, the model and the result to its folder.
 
     Args:
         federation: The server's side.
@@ -26,21 +26,29 @@ def follow(federation: Federation, folder: Path) -> Iterator[SiteRound]:
     """
     path = folder / ROUNDS
     if path.exists():
-        before = path.read_bytes().splitlines(keepends=True)
+        earlier_lines = path.read_bytes().splitlines(keepends=True)
     else:
-        before = []
-    files.write_whole(path, b"".join(before[: federation.progress.round]))
+        earlier_lines = []
+    # a round that was stopped before its state was saved runs again: its line goes
+    files.write_whole(path, b"".join(earlier_lines[: federation.progress.round]))
     lines = files.Appender(path)
     last: dict[str, Any] = {}
     for report in federation:
         last = asdict(report)
         lines.append(strict_json.dumps(last).encode() + b"\n")
         yield report
-    model, content = copy_trainable(federation.terms.model), io.BytesIO()
+    model = copy_trainable(federation.terms.model)
+    content = io.BytesIO()
     Layout.of(model).write(federation.model, model)
     torch.save(model.state_dict(), content)
     files.write_whole(folder / MODEL, content.getvalue())
-    told = {"rounds": federation.progress.round, "ended": federation.ended, "metrics": last.get("metrics", {})}
-    told |= {"absent": last.get("absent", {}), "noticed": last.get("noticed", ())}  # at the end: who, and why in a word
-    spent = {"plan": federation.terms.hash, "at_most": str(federation.spent())}
-    files.write_whole(folder / RESULT, strict_json.dumps({**told, **spent}, indent=2).encode() + b"\n")
+    result = {
+        "rounds": federation.progress.round,
+        "ended": federation.ended,
+        "metrics": last.get("metrics", {}),
+        "absent": last.get("absent", {}),  # from the last round: each absent site, and the reason in one word
+        "noticed": last.get("noticed", ()),
+        "plan": federation.terms.hash,
+        "at_most": str(federation.spent()),
+    }
+    files.write_whole(folder / RESULT, strict_json.dumps(result, indent=2).encode() + b"\n")

@@ -1,4 +1,4 @@
-"""A site's part of a plan, reserved in the lifetime budget of its data, where its owner keeps one for all uses."""
+"""Reserves a site's share of a plan in the lifetime budget of its data, where the owner has one for all uses."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from fedpriv.errors import LedgerError
 from fedpriv.privacy.budget import Budget
 from fedpriv.privacy.composition import RunCost
 from fedpriv.randomness.streams import Randomness
-from fedpriv.sites.plan_filter import of_one
+from fedpriv.sites.plan_filter import single_site_record
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.site_folder import SiteFolder
 
 
 class Reservation:
-    """What a plan asks of one site, in the budget that the site's settings name; nothing where they name none.
+    """The reservation of one site's share of a plan in the budget file that its settings name.
 
-    All of it is charged, as for a run of one process, whatever the site answers in the end.
+    Where the settings name no file, the methods do nothing. The whole share is charged, as for a run of one process,
+    whatever the site answers in the end.
 
     Args:
-        folder: The site's.
+        folder: The site's folder.
         terms: The plan.
         number: The site's number in it.
 
@@ -28,44 +29,44 @@ class Reservation:
     """
 
     def __init__(self, folder: SiteFolder, terms: ResolvedPlan, number: int) -> None:
-        place = folder.settings.budget.file
-        if place is None:
+        file = folder.settings.budget.file
+        if file is None:
             self._budget = None
         else:
-            self._budget = Budget(Path(place))
+            self._budget = Budget(Path(file))
         noise = Randomness(terms.seed, folder.secret_seed, 0, terms.hash).noise_name()
-        mine = [record for record in terms.plan.records if record.clients is None or number in record.clients]
-        records = [of_one(record, number, len(terms.cards)) for record in mine]
-        self._wanted = RunCost(f"site {folder.settings.name}, plan {terms.hash[:32]}", records, 1, noise=noise)
+        shared = [record for record in terms.plan.records if record.clients is None or number in record.clients]
+        records = [single_site_record(record, number, len(terms.cards)) for record in shared]
+        self._cost = RunCost(f"site {folder.settings.name}, plan {terms.hash[:32]}", records, 1, noise=noise)
 
     def check(self) -> None:
-        """Refuse a plan that the budget does not allow; nothing is reserved.
+        """Refuses a plan that the budget does not allow; reserves nothing.
 
         Raises:
-            BudgetExhausted: it would overspend.
-            PrivacyError: it does not protect what the budget promises.
+            BudgetExhausted: the plan would overspend the budget.
+            PrivacyError: the plan does not protect what the budget promises.
         """
         if self._budget is not None and not self._holds:
-            self._budget.check(self._wanted)
+            self._budget.check(self._cost)
 
     def make(self) -> None:
-        """Reserve it, if it is not reserved yet, before anything is answered. Errors are those of `check`."""
+        """Reserves the share, unless it is reserved already; called before any answer. Errors are those of `check`."""
         if self._budget is not None and not self._holds:
-            self._budget.reserve(self._wanted)
+            self._budget.reserve(self._cost)
 
     def check_made(self) -> None:
-        """Refuse to answer what was never reserved.
+        """Refuses to answer under a plan that was never reserved.
 
         Raises:
             LedgerError: the plan was accepted without this budget, or an earlier copy of it was put back.
         """
         if self._budget is not None and not self._holds:
             raise LedgerError(
-                f"{self._budget.path} holds no reservation of {self._wanted.name}: an earlier copy was put back, or "
+                f"{self._budget.path} holds no reservation of {self._cost.name}: an earlier copy was put back, or "
                 "the site has accepted the plan without this budget. Restore its newest copy, or accept the plan again"
             )
 
     @property
     def _holds(self) -> bool:
         assert self._budget is not None
-        return self._budget.holds(self._wanted.noise or "")
+        return self._budget.holds(self._cost.noise or "")

@@ -1,4 +1,4 @@
-"""What a plan means: strategy, prices, cohorts and initial values, the same for the server and for every site."""
+"""A plan resolved to objects: strategy, prices, cohorts and initial values, equal on the server and on every site."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _SUMS = "statistic:constraints"
 
 @dataclass(frozen=True)
 class ResolvedPlan:
-    """A plan, ready to be followed.
+    """A plan, resolved to the objects that a server and its sites train with.
 
     Attributes:
-        hash: Of the plan.
-        cards: Everybody's card.
+        hash: Hash of the plan.
+        cards: The cards of all sites, by number.
         strategy: The algorithm.
         network: A star of all sites.
-        plan: What is going to be released, and the settings of privacy.
+        plan: All announced releases, and the privacy settings.
         rounds: Number of rounds.
-        seed: Public.
-        model: What is trained, at its initial values.
-        loss: What is minimised.
+        seed: The public seed.
+        model: The model at its initial values.
+        loss: The loss.
         config: The settings.
     """
 
@@ -60,28 +60,41 @@ class ResolvedPlan:
 
     @classmethod
     def of(cls, proposal: FederationPlan) -> ResolvedPlan:
-        """What a plan means.
+        """Resolves a plan.
 
         Raises:
             ConfigError: settings do not fit each other.
         """
-        config, cards = proposal.config(), proposal.cards
+        config = proposal.config()
+        cards = proposal.cards
         network = config.network.build(len(cards))
         assert isinstance(network, Star)
-        privacy, seed = agreed(promise(config, cards)), config.seed
+        privacy = with_key_agreement(promise(config, cards))
+        seed = config.seed
         if privacy.noise_multiplier is None or seed is None:
             if seed is None:
                 missing = "seed"
             else:
                 missing = "privacy.noise_multiplier"
             raise ConfigError(f"plan.settings.{missing}", None, "a plan has it filled in")
-        recipe, sizes = config.recipe(len(cards)), [card.size for card in cards]
+        strategy = config.recipe(len(cards)).strategy
+        sizes = [card.size for card in cards]
         public = Randomness(seed, 0)  # only public streams are drawn from it
-        plan = make_plan(recipe.strategy, privacy, sizes, network, rounds=config.rounds, randomness=public)
-        compatibility.check_problem(recipe.strategy, config.problem.everyones(), privacy, plan.asked, compare=False)
+        plan = make_plan(strategy, privacy, sizes, network, rounds=config.rounds, randomness=public)
+        compatibility.check_problem(strategy, config.problem.everyones(), privacy, plan.asked, compare=False)
         model, loss = make_model(config, proposal.outline)
-        found = recipe.strategy, network, plan, config.rounds, seed, model, loss, config
-        return cls(proposal.hash, cards, *found)
+        return cls(
+            hash=proposal.hash,
+            cards=cards,
+            strategy=strategy,
+            network=network,
+            plan=plan,
+            rounds=config.rounds,
+            seed=seed,
+            model=model,
+            loss=loss,
+            config=config,
+        )
 
     @property
     def sizes(self) -> list[int]:
@@ -90,22 +103,22 @@ class ResolvedPlan:
 
     @property
     def needs_everyone(self) -> bool:
-        """Whether a round is nothing without the messages of all sites."""
+        """Whether a round needs the messages of all sites."""
         return not {_SUMS, "exact"}.isdisjoint(self.plan.asked)
 
     @property
     def leaves_out(self) -> bool:
-        """Whether the pairs of a site that has signed that it is absent are left out by the others.
+        """Whether sites leave out the pair noise that they share with a site that has signed an absence notice.
 
-        Only where every two sites share a secret: there each site's price holds whatever notices the others are shown
-        (docs/protocol.md). Where only some pairs do, it would not.
+        True only where every two sites share a secret: there each site's price holds whatever notices the others are
+        shown (docs/protocol.md). Where only some pairs share one, it would not.
         """
         trust = self.plan.privacy.trust
         return isinstance(trust, KeyAgreedPairwise) and isinstance(trust.secrets, Complete) and not self.needs_everyone
 
     @property
     def public(self) -> Randomness:
-        """The public streams. What is secret is no one's business here."""
+        """The public random streams; this object has no secret ones."""
         return Randomness(self.seed, 0, run=self.hash)
 
     @cached_property
@@ -114,32 +127,35 @@ class ResolvedPlan:
         return Layout.of(self.model).row_of(self.model)
 
     def begin(self) -> TrainState:
-        """The state before round 0, of all sites."""
+        """Returns the state of all sites before round 0."""
         return initial_state(self.strategy, self.start.expand(len(self.cards), -1))
 
     def cohort(self, index: int) -> Tensor:
-        """Numbers of the sites that take part in a round, sorted."""
+        """Returns the numbers of the sites that take part in a round, sorted."""
         return Star(len(self.cards), self.network.cohort).participants(index, self.public)
 
     @cached_property
     def common(self) -> Sequence[Mapping[str, Leaf]]:
-        """Public parts of sites' state before each round: they follow from the plan, so nobody needs to send them."""
+        """The public leaves of sites' state before each round; they follow from the plan, so nobody sends them."""
         first = initial_state(self.strategy, torch.zeros(1, 1).expand(len(self.cards), 1))
-        oracle, network = recording_oracle(self.plan.privacy, self.sizes), Star(len(self.cards), self.network.cohort)
+        oracle = recording_oracle(self.plan.privacy, self.sizes)
+        network = Star(len(self.cards), self.network.cohort)
         rounds = run_rounds(self.strategy, oracle, network, first, self.public, rounds=self.rounds)
         return [shared_leaves(first.local), *(shared_leaves(done.progress.local) for done in rounds)]
 
     @cached_property
     def widths(self) -> tuple[int, int]:
-        """How many numbers a site hears in a round, and how many it says."""
-        first, everyone = self.begin(), torch.arange(len(self.cards))
-        call = ClientInput(0, everyone, first.received, shared_leaves(first.local))
-        said, _ = client_update(self.strategy, recording_oracle(self.plan.privacy, self.sizes), call, first.local)
-        return first.received.shape[1], said.shape[1]
+        """Number of values that a site receives in a round, and number of values that it sends."""
+        first = self.begin()
+        everyone = torch.arange(len(self.cards))
+        client_input = ClientInput(0, everyone, first.received, shared_leaves(first.local))
+        oracle = recording_oracle(self.plan.privacy, self.sizes)
+        message, _ = client_update(self.strategy, oracle, client_input, first.local)
+        return first.received.shape[1], message.shape[1]
 
 
-def agreed(privacy: Privacy) -> Privacy:
-    """The promise, where pairs of sites agree on secrets themselves."""
+def with_key_agreement(privacy: Privacy) -> Privacy:
+    """Returns the same settings, under which pairs of sites agree on their shared secrets by their public keys."""
     trust: Any = privacy.trust
     if not isinstance(trust, Pairwise):
         return privacy

@@ -1,4 +1,4 @@
-"""The one accountant of a site: what it has released in all its federations together, held against its budget."""
+"""Accountant of a site: adds up its releases in all its federations, and compares them with its budget."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SiteAccountant:
 
     Every plan of a site admits its releases here, so that plans which overlap in time, in any order and with restarts
     in between, spend one budget. After a restart it is made from all ledgers of the site, which are written before a
-    value is handed out: it may then count a release that nobody received, and never misses one that somebody did.
+    value is handed out: it may then count a release that nobody received, but misses none that somebody received.
 
     Guarantee: after `admit`, all releases counted so far are together within the budget, as long as those that were on
     record at the start were. If they were not (a budget that its owner has lowered since), nothing is admitted, and the
@@ -26,7 +26,8 @@ class SiteAccountant:
     Args:
         epsilon: The most that the site may spend, over all plans.
         delta: Failure probability at which that holds.
-        on_record: The site's own part (`fedpriv.sites.plan_filter.of_one`) of every record of its ledgers, by plan.
+        on_record: The site's share (`fedpriv.sites.plan_filter.single_site_record`) of every record of its ledgers, by
+            plan.
     """
 
     def __init__(self, epsilon: float, delta: float, on_record: Mapping[str, Sequence[Record]]) -> None:
@@ -46,7 +47,7 @@ class SiteAccountant:
 
         Args:
             plan: Hash of the plan.
-            planned: The site's own part of the plan's records.
+            planned: The site's share of the plan's records.
 
         Raises:
             PrivacyError: the plan protects another unit or relation than the site's other plans: what they cost
@@ -65,7 +66,7 @@ class SiteAccountant:
 
         Args:
             plan: Hash of the plan.
-            planned: The site's own part of the plan's records.
+            planned: The site's share of the plan's records.
 
         Raises:
             PrivacyError: the plan protects another unit or relation.
@@ -81,7 +82,7 @@ class SiteAccountant:
 
         Args:
             plan: Hash of the plan that asked for it, which was announced.
-            record: The site's own part of its record.
+            record: The site's share of its record.
             left_out: Rounds of the plan that the site will not answer.
 
         Raises:
@@ -100,7 +101,7 @@ class SiteAccountant:
         Nothing is counted. Other plans may spend in the meantime, so that fewer rounds may be allowed than this says.
 
         Args:
-            coming: The site's own part of the records that the plan still has to come, in order of their rounds.
+            coming: The site's share of the records that the plan still has to come, in order of their rounds.
 
         Returns:
             The round; None if the budget allows all of them.

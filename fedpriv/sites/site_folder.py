@@ -1,6 +1,6 @@
-"""A site's folder: settings, secret seed, private key, and for each federation its plan, ledger, state and last reply.
+"""A site's folder: settings, secret seed, private keys, and for each federation its plan, ledger, state and last reply.
 
-Only its owner can read it. Never bring back an older copy: a site that forgets what it has spent spends it again.
+Only its owner can read it. Never restore an older copy: a site that forgets what it has spent spends it again.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from fedpriv.sites import absence_notice
 from fedpriv.sites.absence_notice import AbsenceNotice
 from fedpriv.sites.descriptor import KIND, SIGNING, SiteDescriptor
 from fedpriv.sites.federation_plan import FederationPlan
-from fedpriv.sites.on_record import LEDGER, PLAN, PLANS, STATE, Kept, accepted_hashes, ledger_beside, plan_files
+from fedpriv.sites.on_record import LEDGER, PLAN, PLANS, STATE, SessionState, accepted_hashes, ledger_beside, plan_files
 from fedpriv.storage import files, strict_yaml
 from fedpriv.storage.folder import RunFolder
 
 SETTINGS, _SEED, _KEY, _SIGNING_KEY, CARD = "site.yaml", "secret_seed", "private_key", "signing_key", "card.json"
-NODE_KEY = "node_key"  # by which transport knows the site; it hides no data
+NODE_KEY = "node_key"  # authenticates the site to the transport; it protects no data
 _SECRETS = (_SEED, _KEY, _SIGNING_KEY)
 NOTICES = "notices.json"
 _DATA_DIGEST = "data_digest"  # keyed with the secret seed
-_WHOLE: dict[str, Any] = {"kind": "iid", "n_clients": 1}
+_ALL_DATA: dict[str, Any] = {"kind": "iid", "n_clients": 1}
 
 
 class SiteBudget(Section):
-    """The most that a site spends, in all federations together.
+    """The lifetime budget of a site for all federations together.
 
     Attributes:
-        epsilon: So much.
-        delta: At this failure probability.
+        epsilon: The most epsilon that it spends.
+        delta: The failure probability at which that holds.
         file: The lifetime budget of its data (`fedpriv budget`), in which every accepted plan is reserved as well: for
             owners whose data have other uses, such as runs of their own. None: federations are the only use.
     """
@@ -57,13 +57,13 @@ class SiteBudget(Section):
 
 
 class SiteSettings(Section):
-    """What a site's owner decides.
+    """The settings of a site, which its owner writes.
 
     Attributes:
-        name: The site's.
-        data: A section of data as configurations have it; without `partition` all of it is the site's.
+        name: Name of the site.
+        data: A data section as in configurations; without `partition` the site holds the whole data set.
         client: Which of the partition's clients the site is.
-        public_size: The number of examples that others are told; None tells the true one.
+        public_size: The number of examples on its card; None for the true one.
         budget: The most that it spends.
     """
 
@@ -75,27 +75,31 @@ class SiteSettings(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _all_of_it(cls, given: object) -> object:
-        if isinstance(given, dict) and isinstance(data := given.get("data"), dict) and "partition" not in data:
-            return {**given, "data": {**data, "partition": _WHOLE}}
-        return given
+    def _default_to_all_data(cls, raw: object) -> object:
+        """Fills in a partition with one client, which holds everything, where the data section has none."""
+        if not isinstance(raw, dict):
+            return raw
+        data = raw.get("data")
+        if isinstance(data, dict) and "partition" not in data:
+            return {**raw, "data": {**data, "partition": _ALL_DATA}}
+        return raw
 
     @classmethod
     def read(cls, path: Path) -> SiteSettings:
-        """Read a site's settings from a YAML file.
+        """Reads a site's settings from a YAML file.
 
         Raises:
             ConfigError: the file or a setting cannot be used.
         """
         try:
-            given = strict_yaml.read(path.read_text(encoding="utf-8"), str(path))
+            raw = strict_yaml.read(path.read_text(encoding="utf-8"), str(path))
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError("site", str(path), f"cannot be read ({error})") from None
-        return check(cls, given, "site")
+        return check(cls, raw, "site")
 
 
 class SiteFolder:
-    """A site's folder, which only this process may use until `close`.
+    """The folder of a site, which only this process may use until `close`.
 
     Args:
         path: The folder.
@@ -107,7 +111,7 @@ class SiteFolder:
     def __init__(self, path: Path) -> None:
         if not (path / SETTINGS).exists():
             raise FedprivError(f"{path} holds no site; make one: fedpriv site init {path} SETTINGS.yaml")
-        if any(found.stat().st_mode & 0o077 for found in (path, *(path / name for name in _SECRETS))):
+        if any(private.stat().st_mode & 0o077 for private in (path, *(path / name for name in _SECRETS))):
             raise FedprivError(f"{path} can be read by others: chmod -R go= {path}, and ask who has read it")
         self.path = path
         self.settings = SiteSettings.read(path / SETTINGS)
@@ -118,10 +122,10 @@ class SiteFolder:
 
     @classmethod
     def new(cls, path: Path, settings: SiteSettings) -> SiteFolder:
-        """Make the folder of a new site, with a secret seed and keys of its own.
+        """Makes the folder of a new site, with a new secret seed and new keys.
 
         Raises:
-            FedprivError: there is something in it already.
+            FedprivError: the folder is not empty.
         """
         if path.exists() and any(path.iterdir()):
             raise FedprivError(f"{path} is not empty; choose another folder")
@@ -132,25 +136,25 @@ class SiteFolder:
         lock.write(_SIGNING_KEY, absence_notice.new_key().hex().encode())
         for name, key in zip((NODE_KEY, f"{NODE_KEY}.pub"), _node_key(), strict=True):
             lock.write(name, key)
-        told = settings.model_dump(mode="json")
-        if settings.budget.file is not None:  # wherever the site is run from
-            told["budget"]["file"] = str(Path(settings.budget.file).absolute())
-        lock.write(SETTINGS, yaml.safe_dump(told, sort_keys=False, allow_unicode=True).encode())
+        dumped = settings.model_dump(mode="json")
+        if settings.budget.file is not None:  # absolute: the site may be run from any directory
+            dumped["budget"]["file"] = str(Path(settings.budget.file).absolute())
+        lock.write(SETTINGS, yaml.safe_dump(dumped, sort_keys=False, allow_unicode=True).encode())
         return cls(path)
 
     @property
     def public_key(self) -> bytes:
-        """The public half of the key by which pairs agree on secrets."""
+        """The public half of the key with which pairs of sites agree on secrets."""
         return public_key(self.private_key)
 
     @property
     def public_keys(self) -> Mapping[str, str]:
-        """As its card has them."""
+        """Both public keys, as the site's card has them."""
         signing = absence_notice.public_key(self.signing_key).hex()
         return {"public_key": f"{KIND}{self.public_key.hex()}", "signing_key": f"{SIGNING}{signing}"}
 
-    def tell(self, card: SiteDescriptor) -> Path:
-        """Write the card, which may leave; returns where."""
+    def write_card(self, card: SiteDescriptor) -> Path:
+        """Writes the card, which is public; returns its path."""
         self._lock.write(CARD, card.dumps().encode() + b"\n")
         return self.path / CARD
 
@@ -164,92 +168,92 @@ class SiteFolder:
         return [FederationPlan.read(files.read(path).decode()) for path in plan_files(self.path)]
 
     def accept(self, proposal: FederationPlan) -> None:
-        """Keep a plan, whose questions are answered from now on."""
+        """Stores a plan, whose questions are answered from now on."""
         self.run(proposal)
         self._lock.check()
-        files.write_whole(self._of(proposal) / PLAN, proposal.text.encode())
+        files.write_whole(self._plan_folder(proposal) / PLAN, proposal.text.encode())
         self.remember_plans()
 
     def remember_plans(self) -> None:
-        """Note which plans are accepted, so that one whose folder is removed is missed (`plan_files`)."""
+        """Writes the list of accepted plans, so that `plan_files` notices when the folder of one is removed."""
         hashes = [path.parent.name for path in plan_files(self.path)]
         if hashes != accepted_hashes(self.path):
             self._lock.write(PLANS, json.dumps(hashes).encode() + b"\n")
 
     def run(self, proposal: FederationPlan) -> Path:
-        """The folder of a federation, made where there is none."""
-        folder = self._of(proposal)
-        for made in (folder.parent, folder):
-            made.mkdir(0o700, exist_ok=True)
+        """Returns the folder of a federation, and makes it if there is none."""
+        folder = self._plan_folder(proposal)
+        folder.parent.mkdir(0o700, exist_ok=True)
+        folder.mkdir(0o700, exist_ok=True)
         return folder
 
     def ledger(self, proposal: FederationPlan) -> Path:
-        """The ledger of a federation."""
-        return self._of(proposal) / LEDGER
+        """Returns the path of a federation's ledger."""
+        return self._plan_folder(proposal) / LEDGER
 
     def released(self, proposal: FederationPlan) -> Sequence[Record]:
-        """What the site has released in a federation, by its ledger; nothing before the plan is accepted.
+        """Returns the records of a federation's ledger; none before the plan is accepted.
 
         Raises:
             LedgerError: the ledger is missing, lost lines, or is damaged or altered.
         """
-        plan_file = self._of(proposal) / PLAN
+        plan_file = self._plan_folder(proposal) / PLAN
         if not plan_file.exists() and not self.ledger(proposal).exists():
             return []
         return ledger_beside(plan_file).records
 
-    def kept(self, proposal: FederationPlan) -> Kept:
-        """What the site keeps of a federation.
+    def session_state(self, proposal: FederationPlan) -> SessionState:
+        """Reads the site's state in a federation; without a file it is the state before the first round.
 
         Raises:
-            FedprivError: it cannot be read.
+            FedprivError: the file cannot be read.
         """
-        return Kept.read(self._of(proposal) / STATE)
+        return SessionState.read(self._plan_folder(proposal) / STATE)
 
-    def keep(self, proposal: FederationPlan, kept: Kept) -> None:
-        """Write to the disk what the site keeps of a federation.
+    def write_session_state(self, proposal: FederationPlan, state: SessionState) -> None:
+        """Writes the site's state in a federation to disk.
 
         Raises:
-            FedprivError: it cannot be written.
+            FedprivError: the file cannot be written.
         """
         content = io.BytesIO()
-        torch.save({field.name: getattr(kept, field.name) for field in fields(kept)}, content)
+        torch.save({field.name: getattr(state, field.name) for field in fields(state)}, content)
         self._write(proposal, STATE, content.getvalue())
 
     def notices(self, proposal: FederationPlan) -> list[AbsenceNotice]:
-        """What the site has said of its absence in a federation.
+        """Reads the site's own absence notices in a federation.
 
         Raises:
             FedprivError: they cannot be read.
         """
-        path = self._of(proposal) / NOTICES
+        path = self._plan_folder(proposal) / NOTICES
         if not path.exists():
             return []
         try:
-            return [AbsenceNotice.model_validate(one) for one in json.loads(files.read(path))]
+            return [AbsenceNotice.model_validate(notice) for notice in json.loads(files.read(path))]
         except (ValueError, TypeError) as error:
             raise FedprivError(f"{path} cannot be read: this site cannot go on in that federation") from error
 
-    def remember(self, proposal: FederationPlan, notices: Sequence[AbsenceNotice]) -> None:
-        """Write to the disk what the site has said of its absence, before anybody hears it.
+    def write_notices(self, proposal: FederationPlan, notices: Sequence[AbsenceNotice]) -> None:
+        """Writes the site's own absence notices in a federation to disk; called before they leave.
 
         Raises:
-            FedprivError: it cannot be written.
+            FedprivError: the file cannot be written.
         """
-        self._write(proposal, NOTICES, json.dumps([one.model_dump() for one in notices]).encode())
+        self._write(proposal, NOTICES, json.dumps([notice.model_dump() for notice in notices]).encode())
 
     def check_data(self, proposal: FederationPlan, digest: bytes, *, has_released: bool) -> None:
-        """Take note of a keyed digest of the site's examples when a plan is accepted, and compare it from then on.
+        """Stores a keyed digest of the site's examples when a plan is accepted, and compares it from then on.
 
         Args:
             proposal: The plan.
-            digest: Of all examples of the site.
+            digest: Keyed digest of all examples of the site.
             has_released: Whether the site has answered under this plan.
 
         Raises:
             DataError: the examples are not those with which the site accepted the plan, or these are unknown.
         """
-        path = self._of(proposal) / _DATA_DIGEST
+        path = self._plan_folder(proposal) / _DATA_DIGEST
         if not path.exists():
             if has_released:
                 raise DataError(
@@ -265,7 +269,7 @@ class SiteFolder:
             )
 
     def check(self) -> None:
-        """Make sure that this process still holds the folder.
+        """Checks that this process still holds the folder.
 
         Raises:
             FedprivError: it does not.
@@ -273,22 +277,22 @@ class SiteFolder:
         self._lock.check()
 
     def close(self) -> None:
-        """Let others use the folder."""
+        """Lets other processes use the folder."""
         self._lock.close()
 
     def _write(self, proposal: FederationPlan, name: str, content: bytes) -> None:
         self._lock.check()
         try:
-            files.write_whole(self._of(proposal) / name, content)
+            files.write_whole(self._plan_folder(proposal) / name, content)
         except OSError as error:
             raise FedprivError(f"{self.path}: {name} could not be written ({error.strerror})") from error
 
-    def _of(self, proposal: FederationPlan) -> Path:
+    def _plan_folder(self, proposal: FederationPlan) -> Path:
         return self.path / "runs" / proposal.hash
 
 
 def _node_key() -> tuple[bytes, bytes]:
-    """A new pair of keys, private and public, as Flower registers them."""
+    """Returns a new pair of keys, private and public, in the format in which Flower registers them."""
     key = ec.generate_private_key(ec.SECP384R1())
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     return private, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"

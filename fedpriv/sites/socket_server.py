@@ -1,4 +1,4 @@
-"""A site that stays in memory: one process has the data, and short-lived ones bring it questions through a socket.
+"""Serves a site through a socket: one process stays in memory with the data, and short-lived ones bring it questions.
 
 The socket is in the site's folder, which only its owner can enter. Bytes cross it, and nothing is unpickled.
 """
@@ -15,23 +15,23 @@ from pathlib import Path
 from fedpriv.errors import FedprivError
 
 SOCKET = "socket"
-_LONGEST = 90  # characters of a socket's path that every system takes
-_MOST = 2**31 - 1  # bytes of a question
+_MAX_PATH_LENGTH = 90  # characters of a socket's path that every system takes
+_MAX_BYTES = 2**31 - 1  # of a question or a reply
 
 
 def serve(folder: Path, answer: Callable[[bytes], bytes], goes_on: Callable[[], bool]) -> None:
-    """Answer questions, one after another, while `goes_on`.
+    """Answers questions, one after another, while `goes_on()` is true.
 
     Args:
         folder: The site's folder, which the caller holds.
-        answer: From a question to a reply; it raises nothing.
-        goes_on: Asked after each connection.
+        answer: Returns the reply to a question; raises nothing.
+        goes_on: Called after each connection.
 
     Raises:
         FedprivError: the folder's path is too long for a socket.
     """
     path = (folder / SOCKET).absolute()
-    if len(str(path)) > _LONGEST:
+    if len(str(path)) > _MAX_PATH_LENGTH:
         raise FedprivError(f"{path} is too long for a socket; put the site's folder nearer to the root")
     path.unlink(missing_ok=True)
     with Listener(str(path), "AF_UNIX") as listener:
@@ -39,18 +39,19 @@ def serve(folder: Path, answer: Callable[[bytes], bytes], goes_on: Callable[[], 
         while goes_on():
             try:
                 with listener.accept() as connection:
-                    if question := connection.recv_bytes(_MOST):
+                    question = connection.recv_bytes(_MAX_BYTES)
+                    if question:
                         connection.send_bytes(answer(question))
-            except (EOFError, OSError):  # whoever asked is gone
+            except (EOFError, OSError):  # the other end has closed the connection
                 continue
 
 
 def wake_after(folder: Path, end: Callable[[], object]) -> None:
-    """Have whoever serves this folder look whether it goes on, once `end` has returned; at once, in a thread."""
+    """Starts a thread that calls `end` and then wakes the server of this folder, so that it calls its `goes_on`."""
 
     def wake() -> None:
         end()
-        while True:  # it may not listen yet
+        while True:  # the server may not listen yet
             with suppress(OSError, EOFError):
                 ask(folder, b"")
             time.sleep(1)
@@ -59,9 +60,9 @@ def wake_after(folder: Path, end: Callable[[], object]) -> None:
 
 
 def ask(folder: Path, question: bytes) -> bytes:
-    """The reply of the site that is served from this folder; empty bytes only wake it."""
+    """Returns the reply of the site that is served from this folder; an empty question only wakes its server."""
     with Client(str((folder / SOCKET).absolute()), "AF_UNIX") as connection:
         connection.send_bytes(question)
         if question:
-            return connection.recv_bytes(_MOST)
+            return connection.recv_bytes(_MAX_BYTES)
         return b""

@@ -1,4 +1,4 @@
-"""Which settings are refused between organisations: those that are true in one process only."""
+"""Refuses settings that do not work between organisations: those whose promise holds in one process only."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from fedpriv.privacy.settings import Cyclic, Independent, Local
 
 
 def check_settings(config: Config, n_sites: int) -> None:
-    """Refuse a configuration whose promise would not hold between so many organisations, or that names files.
+    """Refuses a configuration whose promise would not hold between `n_sites` organisations, or that names files.
 
     Raises:
-        ConfigError: names the setting.
+        ConfigError: a setting is refused; the error names it.
     """
     privacy = config.promise(n_sites)
     trust = privacy.trust

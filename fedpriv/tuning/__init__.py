@@ -1,4 +1,4 @@
-"""A search for good settings whose price is in the epsilon: a plan first, then trials, then the best of them."""
+"""Searches for good settings, with the price of the search in its epsilon: a plan, then trials, then the best one."""
 
 from fedpriv.tuning.search import Outcome, Search, Trial
 from fedpriv.tuning.settings import Hidden, Sampler, SearchSettings

@@ -1,4 +1,4 @@
-"""The trials of a search as a picture."""
+"""A picture of the trials of a search."""
 
 from __future__ import annotations
 
@@ -19,54 +19,59 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _BLUE, _ORANGE, _GREY = "#0072B2", "#D55E00", "#5F6368"
-_MOST = 8  # fields that get a panel
+_MAX_PANELS = 8  # of fields
 
 
 def draw(outcome: Outcome, space: Space, settings: SearchSettings, path: Path) -> None:
-    """Draw the scores in order, and against each field; to a PNG file."""
+    """Draws the scores of a search, in order of trials and against each field, to a PNG file."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    names = list(space.fields)[:_MOST]
-    scored = [one for one in outcome.trials if one.score is not None]
+    names = list(space.fields)[:_MAX_PANELS]
+    scored = [trial for trial in outcome.trials if trial.score is not None]
     figure = Figure(figsize=(3.2 * (1 + len(names)), 3.2), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, 1 + len(names), squeeze=False)[0]
-    _in_order(panels[0], scored, settings)
+    _draw_in_order(panels[0], scored, settings)
     for axes, name in zip(panels[1:], names, strict=True):
-        _against(axes, scored, outcome, name, space)
-    failed = len(outcome.trials) - len(scored)
-    if failed:
-        lost = f"; {failed} without a finite score"
+        _draw_against_field(axes, scored, outcome, name, space)
+    n_failed = len(outcome.trials) - len(scored)
+    if n_failed:
+        failed = f"; {n_failed} without a finite score"
     else:
-        lost = ""
-    figure.suptitle(f"{len(outcome.trials)} trials{lost}; all together {outcome.price.spent}", fontsize=8)
+        failed = ""
+    figure.suptitle(f"{len(outcome.trials)} trials{failed}; all together {outcome.price.spent}", fontsize=8)
     picture = io.BytesIO()
     figure.savefig(picture, format="png")
     write_whole(path, picture.getvalue())
 
 
-def _in_order(axes: Axes, scored: Sequence[Trial], settings: SearchSettings) -> None:
-    numbers, scores = np.array([one.number for one in scored]), _scores(scored)
-    so_far = (np.maximum if settings.maximizes else np.minimum).accumulate(scores)
+def _draw_in_order(axes: Axes, scored: Sequence[Trial], settings: SearchSettings) -> None:
+    numbers = np.array([trial.number for trial in scored])
+    scores = _scores(scored)
+    if settings.maximizes:
+        best_so_far = np.maximum.accumulate(scores)
+    else:
+        best_so_far = np.minimum.accumulate(scores)
     axes.plot(numbers, scores, "o", color=_BLUE, label="trial")
-    axes.step(numbers, so_far, where="post", color=_ORANGE, label="best so far")
+    axes.step(numbers, best_so_far, where="post", color=_ORANGE, label="best so far")
     axes.set_xlabel("trial", fontsize=8)
     axes.set_ylabel(settings.metric, fontsize=8)
     axes.legend(fontsize=7, frameon=False)
     axes.tick_params(labelsize=7)
 
 
-def _against(axes: Axes, scored: Sequence[Trial], outcome: Outcome, name: str, space: Space) -> None:
+def _draw_against_field(axes: Axes, scored: Sequence[Trial], outcome: Outcome, name: str, space: Space) -> None:
     field = space.fields[name]
     if isinstance(field, Range):
         kind = np.float64
     else:
         kind = np.str_
-    axes.plot(np.array([one.chosen[name] for one in scored], kind), _scores(scored), "o", color=_BLUE)
+    axes.plot(np.array([trial.chosen[name] for trial in scored], kind), _scores(scored), "o", color=_BLUE)
     if outcome.chosen is not None:
-        best = np.array([outcome.chosen[name]], kind), np.array([outcome.score], np.float64)
-        axes.plot(*best, "*", color=_ORANGE, markersize=13)
+        best_value = np.array([outcome.chosen[name]], kind)
+        best_score = np.array([outcome.score], np.float64)
+        axes.plot(best_value, best_score, "*", color=_ORANGE, markersize=13)
     if isinstance(field, Range) and field.log:
         axes.set_xscale("log")
     axes.set_xlabel(name, fontsize=8)
@@ -74,4 +79,4 @@ def _against(axes: Axes, scored: Sequence[Trial], outcome: Outcome, name: str, s
 
 
 def _scores(scored: Sequence[Trial]) -> NDArray[np.float64]:
-    return np.array([one.score for one in scored], np.float64)
+    return np.array([trial.score for trial in scored], np.float64)

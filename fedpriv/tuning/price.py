@@ -1,4 +1,4 @@
-"""What a search costs, before anything is released."""
+"""The price of a search, before anything is released."""
 
 from __future__ import annotations
 
@@ -22,98 +22,109 @@ from fedpriv.tuning.settings import SearchSettings
 
 @dataclass(frozen=True)
 class SearchPrice:
-    """What a search costs.
+    """The price of a search.
 
     Attributes:
-        spent: The whole search.
-        one: One trial alone.
-        rests_on: What must hold, in words.
+        spent: The price of the whole search.
+        one_trial: The price of one trial alone.
+        rests_on: The assumptions of the price, in words.
     """
 
     spent: PrivacySpent
-    one: PrivacySpent
+    one_trial: PrivacySpent
     rests_on: str
 
 
-def plan_of(config: Config) -> Plan:
-    """The releases of one trial.
+def plan_trial(config: Config) -> Plan:
+    """Returns the releases of one trial.
 
     Raises:
-        ConfigError: it cannot work.
+        ConfigError: a setting of the trial cannot be used.
     """
     return planned(config, config.seed or 0)
 
 
-def price_of(settings: SearchSettings, plans: Sequence[Plan]) -> SearchPrice:
-    """The price of a whole search.
+def price_search(settings: SearchSettings, plans: Sequence[Plan]) -> SearchPrice:
+    """Returns the price of a whole search.
 
-    Guarantee: an upper bound. If every trial is seen, it is that of all answers of all trials together: each trial's
-    settings may depend on the scores before, and its noise not. If the number is hidden, see `accounting.search`.
+    Guarantee: an upper bound. If every trial is seen, it is that of all answers of all trials together: the settings of
+    a trial may depend on earlier scores, but its noise may not. If the number is hidden, see `accounting.search`.
 
     Args:
-        settings: Of the search.
-        plans: Of the trials, in order; one that stands for all where they cost alike.
+        settings: The settings of the search.
+        plans: The plans of the trials, in order; a single plan stands for all trials, which then cost the same.
 
     Raises:
         PrivacyError: a hidden number of trials has no price for this adversary.
-        BudgetExhausted: it is more than `settings.epsilon`.
+        BudgetExhausted: the price is above `settings.epsilon`.
     """
-    one = plans[0].spent()
+    one_trial = plans[0].spent()
     if settings.hidden is None:
-        runs = [_spending(f"trial {k}", plan) for k, plan in enumerate(_all(settings, plans))]
+        runs = [
+            RunCost(f"trial {number}", plan.records, plan.n_clients, "the same in all trials")
+            for number, plan in enumerate(_plans_of_all_trials(settings, plans))
+        ]
         spent = compose(runs, plans[0].privacy.delta)
         rests_on = "all answers of all trials may be seen; the number of trials and their noise are fixed beforehand"
     else:
-        spent = _hidden(settings, plans[0], one)
+        spent = _price_hidden(settings, plans[0], one_trial)
         rests_on = (
             "only the best trial's model and settings are ever seen: not how many trials there were (a secret "
             f"{settings.hidden} draw, {settings.trials} on average), how long they took, or the others"
         )
     if settings.epsilon is not None and spent.epsilon > settings.epsilon:
         raise BudgetExhausted(
-            f"the search would cost epsilon={_text(spent.epsilon)} at delta={spent.delta:g}, more than "
-            f"{settings.epsilon:g}, and a trial {_text(one.epsilon)}; nothing was released. Use fewer trials, or more "
-            "noise in each (a smaller privacy.epsilon)"
+            f"the search would cost epsilon={_format_epsilon(spent.epsilon)} at delta={spent.delta:g}, more than "
+            f"{settings.epsilon:g}, and a trial {_format_epsilon(one_trial.epsilon)}; nothing was released. Use fewer "
+            "trials, or more noise in each (a smaller privacy.epsilon)"
         )
-    return SearchPrice(spent, one, rests_on)
+    return SearchPrice(spent, one_trial, rests_on)
 
 
-def _hidden(settings: SearchSettings, plan: Plan, one: PrivacySpent) -> PrivacySpent:
+def _price_hidden(settings: SearchSettings, plan: Plan, one_trial: PrivacySpent) -> PrivacySpent:
+    """Returns the price of a search whose number of trials is a secret draw."""
     trusts = {record.trust.partition("+")[0].partition("(")[0] for record in plan.records}
     if trusts != {"central"}:
         raise PrivacyError(
             "a hidden number of trials hides nothing from who sees messages, as under trust: "
             f"{', '.join(sorted(trusts))}. Use trust: central, or leave --hidden out: then all trials are paid for"
         )
-    found = [history for _, history in histories(charges_of(plan.records, plan.n_clients), plan.n_clients)]
-    epsilon = search.hidden(settings.number, found, plan.privacy.delta)
-    return replace(one, epsilon=epsilon, accountant="rdp", per_client=(epsilon,) * plan.n_clients)
+    costs = count_costs(plan.records, plan.n_clients)
+    client_histories = [history for _, history in histories(costs, plan.n_clients)]
+    epsilon = search.hidden(settings.number, client_histories, plan.privacy.delta)
+    return replace(one_trial, epsilon=epsilon, accountant="rdp", per_client=(epsilon,) * plan.n_clients)
 
 
-def _all(settings: SearchSettings, plans: Sequence[Plan]) -> list[Plan]:
-    return list(plans) * (settings.trials if len(plans) == 1 else 1)
+def _plans_of_all_trials(settings: SearchSettings, plans: Sequence[Plan]) -> list[Plan]:
+    if len(plans) == 1:
+        return list(plans) * settings.trials
+    return list(plans)
 
 
 def reservation(settings: SearchSettings, plans: Sequence[Plan], data: str | None, name: str, noise: str) -> RunCost:
-    """All answers of all trials, as a lifetime budget charges them."""
-    records = [record for plan in _all(settings, plans) for record in plan.records]
+    """Returns the cost of all answers of all trials, as a lifetime budget charges it."""
+    records = [record for plan in _plans_of_all_trials(settings, plans) for record in plan.records]
     return RunCost(name, records, plans[0].n_clients, data, noise=noise)
 
 
-def charges_of(records: Sequence[Record], n_clients: int) -> Counter[PrivacyCost]:
-    """What records cost, whatever their order."""
+def count_costs(records: Sequence[Record], n_clients: int) -> Counter[PrivacyCost]:
+    """Returns how often each privacy cost occurs in the records."""
     return Counter(costs_of(records, n_clients))
 
 
-def check_alike(plan: Plan, first: Plan, chosen: Mapping[str, object]) -> None:
-    """Refuse a trial that costs other than the first, where the price needs all to cost alike.
+def check_same_cost(plan: Plan, first: Plan, chosen: Mapping[str, object]) -> None:
+    """Refuses a trial that costs other than the first, where the price holds only if all trials cost the same.
+
+    Args:
+        plan: The plan of the trial.
+        first: The plan of the first trial.
+        chosen: The settings that were chosen for the trial.
 
     Raises:
-        ConfigError: names what was chosen.
+        ConfigError: the costs differ; the error names the chosen settings.
     """
-    if (plan.n_clients, plan.privacy.delta) == (first.n_clients, first.privacy.delta) and charges_of(
-        plan.records, plan.n_clients
-    ) == charges_of(first.records, first.n_clients):
+    costs = (plan.n_clients, plan.privacy.delta, count_costs(plan.records, plan.n_clients))
+    if costs == (first.n_clients, first.privacy.delta, count_costs(first.records, first.n_clients)):
         return
     fix = (
         "would give this trial another noise, or other answers, than the first. A search that learns from scores, or "
@@ -123,11 +134,7 @@ def check_alike(plan: Plan, first: Plan, chosen: Mapping[str, object]) -> None:
     raise ConfigError("space", dict(chosen), fix)
 
 
-def _text(epsilon: float) -> str:
+def _format_epsilon(epsilon: float) -> str:
     if math.isfinite(epsilon):
         return round_up(epsilon)
     return "inf"
-
-
-def _spending(name: str, plan: Plan) -> RunCost:
-    return RunCost(name, plan.records, plan.n_clients, "the same in all trials")

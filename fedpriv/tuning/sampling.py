@@ -1,4 +1,4 @@
-"""Who chooses the next settings: optuna's samplers, told of the scores so far."""
+"""Chooses the next settings with the samplers of optuna, from the scores so far."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ Past = Sequence[tuple[dict[str, Value], float | None]]
 
 
 def choose(space: Space, settings: SearchSettings, past: Past, seed: int) -> dict[str, Value]:
-    """The next trial's settings: a function of the trials so far and of a seed, so that a killed search repeats it.
+    """Chooses the settings of the next trial.
+
+    They are a function of the trials so far and of a seed, so that a search that was killed chooses the same again.
 
     Args:
-        space: What may be chosen.
-        settings: Of the search.
-        past: What was chosen before, and the scores.
-        seed: Of this choice.
+        space: The fields and their values.
+        settings: The settings of the search.
+        past: The chosen settings and the score of each earlier trial; None for a score that is not finite.
+        seed: The seed of this choice.
 
     Raises:
         ConfigError: optuna is not installed.
@@ -35,12 +37,16 @@ def choose(space: Space, settings: SearchSettings, past: Past, seed: int) -> dic
     sampler: BaseSampler = optuna.samplers.RandomSampler(seed)
     if settings.sampler == "tpe":
         sampler = optuna.samplers.TPESampler(seed=seed)
-    study = optuna.create_study(sampler=sampler, direction="maximize" if settings.maximizes else "minimize")
-    known = space.distributions
+    if settings.maximizes:
+        direction = "maximize"
+    else:
+        direction = "minimize"
+    study = optuna.create_study(sampler=sampler, direction=direction)
+    distributions = space.distributions
     for chosen, score in past:
         if score is None:
             state = optuna.trial.TrialState.FAIL
         else:
             state = optuna.trial.TrialState.COMPLETE
-        study.add_trial(optuna.trial.create_trial(state=state, params=chosen, distributions=known, value=score))
-    return dict(study.ask(fixed_distributions=known).params)
+        study.add_trial(optuna.trial.create_trial(state=state, params=chosen, distributions=distributions, value=score))
+    return dict(study.ask(fixed_distributions=distributions).params)

@@ -1,7 +1,7 @@
-"""Scores on private test data: of each trial one number, how many examples its model gets right, with noise.
+"""Scores on private test data: for each trial the number of examples that its model gets right, with noise.
 
-Guarantee: one more Gaussian answer a trial, in the price of the search. Who has a record among the training data and
-one among the test data pays for both. The number of test examples counts as public.
+Guarantee: each trial has one more Gaussian answer, in the price of the search. Who has a record among the training data
+and one among the test data pays for both. The number of test examples counts as public.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ from fedpriv.storage import files
 from fedpriv.tuning.settings import METRIC
 
 _TEST_DIGEST = "test_data_digest"  # in a trial's folder, keyed with its secret seed
-_BOUND = 0.5  # an example counts as right or wrong: by as much above or below the middle
+_BOUND = 0.5  # an example counts as right or wrong: half above or below the middle
 
 
 def with_score(plan: Plan, noise: float) -> Plan:
-    """The plan of a trial that also tells a score."""
-    first, last = plan.records[0], plan.records[-1]
+    """Returns the plan of a trial that releases a score as well."""
+    first = plan.records[0]
+    last = plan.records[-1]
     score = Record(
         last.round,
         "statistic:score",
@@ -52,10 +53,10 @@ def with_score(plan: Plan, noise: float) -> Plan:
 
 
 def check(config: Config) -> None:
-    """Refuse runs for which a noised score is no more private than an exact one.
+    """Refuses runs for which a noised score is no more private than an exact one.
 
     Raises:
-        ConfigError: names the setting.
+        ConfigError: a setting does not fit; the error names it.
     """
     if config.privacy.unit != "sample":
         fix = "a noised score protects one test example: take unit sample, or public test data (no score_noise)"
@@ -66,53 +67,53 @@ def check(config: Config) -> None:
 
 
 def noised_accuracy(config: Config, path: Path, noise: float, relation: Relation) -> float:
-    """Accuracy of a finished trial's model on the test data, with noise: nothing else of these data is told.
+    """Returns the accuracy of a finished trial's model on the test data, with noise; nothing else of them is released.
 
-    The noise follows from the trial's secret seed and from the test data: told again, after a kill or from an older
-    list of trials, it is the same number. Other test data are refused: with equal noise, the difference of two scores
-    would be exact.
+    The noise follows from the trial's secret seed and from the test data: released again, after a kill or from an older
+    list of trials, the score is the same number. Other test data are refused: with equal noise, the difference of two
+    scores would be exact.
 
     Args:
-        config: The trial.
-        path: Its folder.
+        config: The configuration of the trial.
+        path: The folder of the trial.
         noise: Standard deviation of the number of right answers, over what one example changes.
-        relation: Which data sets are neighbours.
+        relation: The relation between neighbouring data sets.
 
     Raises:
         ConfigError: the model predicts no classes.
-        DataError: the trial told a score of other test data before.
+        DataError: the trial has released a score of other test data.
     """
     split = load_data(config)
     model, loss = make_model(config, outline(config))
     model.load_state_dict(torch.load(path / "model.pt", weights_only=True))
     evaluate = Evaluator(model, loss, split.test)
-    # by types and shapes alone: what else is predicted can follow from the values of labels, which an error would tell
+    # the kind follows from types and shapes alone: an error that depended on values of labels would reveal them
     if evaluate.task.kind != "classes":
         fix = f"is for {METRIC} of whole-number labels and a score for each class: leave it out, or take such"
         raise ConfigError("search.score_noise", noise, fix)
-    found = evaluate(Layout.of(model).row_of(model))
+    metrics = evaluate(Layout.of(model).row_of(model))
     count = size(split.test)
-    right = min(max(round(found[METRIC] * count), 0), count)
+    right = min(max(round(metrics[METRIC] * count), 0), count)
     randomness = Checkpoint.load(path / "checkpoint.pt", torch.device("meta")).randomness()
-    data = _digest_of_test(split.test, randomness.data_key())
+    data = _test_digest(split.test, randomness.data_key())
     _check_same_data(path / _TEST_DIGEST, data)
-    return noised(right, deviation(noise, relation), randomness, data) / count
+    return add_rounded_noise(right, deviation(noise, relation), randomness, data) / count
 
 
-def noised(right: int, scale: float, randomness: Randomness, data: str) -> int:
-    """A number with noise of this deviation, rounded to a whole one: its last bits could tell what was added to.
+def add_rounded_noise(right: int, scale: float, randomness: Randomness, data: str) -> int:
+    """Adds noise, rounded to a whole number: the last bits of a float could reveal what it was added to.
 
     Args:
-        right: The number.
+        right: The number of right answers.
         scale: Standard deviation of the noise.
         randomness: The trial's streams.
-        data: Keyed digest of the test data: other data have other noise.
+        data: Keyed digest of the test data, so that other data have other noise.
     """
-    of_data = replace(randomness, run=f"{randomness.run}/{data}")
-    return right + round(scale * float(normal(of_data.stream("score"), 1)))
+    streams = replace(randomness, run=f"{randomness.run}/{data}")
+    return right + round(scale * float(normal(streams.stream("score"), 1)))
 
 
-def _digest_of_test(test: Dataset[Any], key: bytes) -> str:
+def _test_digest(test: Dataset[Any], key: bytes) -> str:
     digest = hashlib.blake2b(digest_size=16, key=key)
     for batch in DataLoader(test, batch_size=1000):
         digest.update(digest_of(pair_of(batch), key))
@@ -120,7 +121,7 @@ def _digest_of_test(test: Dataset[Any], key: bytes) -> str:
 
 
 def _check_same_data(path: Path, digest: str) -> None:
-    """Takes note of the test data of a trial's score before it is told; refuses other ones."""
+    """Stores the digest of a trial's test data before its score is released; refuses other test data from then on."""
     if not path.exists():
         files.write_whole(path, digest.encode())
     elif files.read(path).decode() != digest:
@@ -131,5 +132,7 @@ def _check_same_data(path: Path, digest: str) -> None:
 
 
 def deviation(noise: float, relation: Relation) -> float:
-    """Of the number of right answers: `noise` times what a neighbour changes, as in `Record`."""
-    return noise * _BOUND * (2 if relation == "replace_one" else 1)
+    """Returns the deviation of the noise: `noise` times what a neighbour changes, as in `Record`."""
+    if relation == "replace_one":
+        return noise * _BOUND * 2
+    return noise * _BOUND

@@ -1,4 +1,4 @@
-"""A search: plan it, run its trials one after another, and find the best. What was killed goes on and is paid once."""
+"""A search: its plan, its trials one after another, and the best of them; a killed search goes on, and pays once."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from fedpriv.settings.checks import checked
 from fedpriv.storage import files, strict_json, strict_yaml
 from fedpriv.storage.folder import RunFolder
 from fedpriv.tuning import sampling, scores
-from fedpriv.tuning.price import SearchPrice, check_alike, plan_of, price_of, reservation
+from fedpriv.tuning.price import SearchPrice, check_same_cost, plan_trial, price_search, reservation
 from fedpriv.tuning.settings import SearchSettings
-from fedpriv.tuning.space import Space, Value, overrides_of
+from fedpriv.tuning.space import Space, Value, as_overrides
 from fedpriv.tuning.trials import Watch, run_trial
 
 PLAN, STATE = "search.json", "trials.json"
 SEEN, _SECRET, BEST, FOUND = "trials", "secret", "best", "best.json"
-_SHOWN_TO_PLAN = 8  # choices that are planned beforehand where all must cost alike
+_PLANNED_CHOICES = 8  # choices that are planned beforehand where all trials must cost the same
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Trial:
     """One trial.
 
     Attributes:
-        number: From 0.
-        chosen: What was chosen, by field.
+        number: The number of the trial, from 0.
+        chosen: The chosen settings, by field.
         score: Its score; None if it is not known yet, or not finite.
         finished: Whether it has ended.
     """
@@ -52,12 +52,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class State:
-    """How far a search is.
+    """The state of a search.
 
     Attributes:
-        number: How many trials there are; secret where it was drawn.
+        number: Number of all trials; secret if it was drawn.
         noise: Name of the search in a lifetime budget.
-        trials: Those that were begun.
+        trials: The trials that have begun.
     """
 
     number: int
@@ -67,10 +67,10 @@ class State:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
-        price: What it cost.
+        price: The price of the search.
         best: Folder of the best run, or of its model where the others stay hidden; None if no trial has a score.
         chosen: The best settings.
         score: Their score.
@@ -93,9 +93,9 @@ class Search:
     It is known before the first trial begins, and a search above its limit, or its data's budget, does not begin.
 
     Args:
-        base: The run; each trial changes what the space names.
-        space: What may be changed.
-        settings: How many trials, and how.
+        base: The configuration of the run; each trial changes the fields that the space names.
+        space: The fields and their values.
+        settings: Number of trials, sampler, metric and limits.
 
     Raises:
         ConfigError: settings cannot be searched.
@@ -107,15 +107,15 @@ class Search:
 
     @staticmethod
     def read(path: Path) -> Search:
-        """The search of a folder.
+        """Reads the search of a folder.
 
         Raises:
-            FedprivError: it holds none, or its plan is damaged.
+            FedprivError: the folder holds none, or its plan is damaged.
         """
         try:
-            told = json.loads(files.read(path / PLAN))
-            base = check(Config, strict_yaml.read(told["config"], str(path / PLAN)))
-            return Search(base, Space.of(told["space"]), SearchSettings(**told["settings"]))
+            plan = json.loads(files.read(path / PLAN))
+            base = check(Config, strict_yaml.read(plan["config"], str(path / PLAN)))
+            return Search(base, Space.of(plan["space"]), SearchSettings(**plan["settings"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise FedprivError(f"{path / PLAN} holds no search, or is damaged ({error}); restore it") from None
 
@@ -131,62 +131,61 @@ class Search:
 
     @cached_property
     def price(self) -> SearchPrice:
-        """What the whole search costs.
+        """The price of the whole search.
 
         Raises:
-            BudgetExhausted: more than its limit.
+            BudgetExhausted: the price is above the limit.
             ConfigError: trials would cost differently where they must not.
         """
-        return price_of(self.settings, self.plans)
+        return price_search(self.settings, self.plans)
 
     @cached_property
     def plans(self) -> Sequence[Plan]:
         """The plan of every trial, or one for all."""
-        if self._known:
-            return [self.plan(one) for one in self._choices(self.settings.trials)]
-        drawn = self._choices(min(_SHOWN_TO_PLAN, self.settings.trials))
-        found = [self.plan(one) for one in drawn]
-        for plan, chosen in zip(found, drawn, strict=True):
-            check_alike(plan, found[0], chosen)
-        return found[:1]
+        if self._chooses_beforehand:
+            return [self.plan(chosen) for chosen in self._choices(self.settings.trials)]
+        choices = self._choices(min(_PLANNED_CHOICES, self.settings.trials))
+        plans = [self.plan(chosen) for chosen in choices]
+        for plan, chosen in zip(plans, choices, strict=True):
+            check_same_cost(plan, plans[0], chosen)
+        return plans[:1]
 
     def plan(self, chosen: dict[str, Value]) -> Plan:
-        """What a trial with these choices releases, its score included.
+        """Returns the plan of a trial with these choices, its score included.
 
         Raises:
-            ConfigError: it cannot work.
+            ConfigError: a setting of the trial cannot be used.
         """
-        found, noise = plan_of(self.config(chosen)), self.settings.score_noise
-        if noise is None:
-            return found
-        return scores.with_score(found, noise)
+        plan = plan_trial(self.config(chosen))
+        if self.settings.score_noise is None:
+            return plan
+        return scores.with_score(plan, self.settings.score_noise)
 
     def config(self, chosen: dict[str, Value]) -> Config:
-        """The run with what was chosen.
+        """Returns the configuration of a trial with these choices.
 
         Raises:
-            ConfigError: it cannot work.
+            ConfigError: a setting of the trial cannot be used.
         """
-        given = self.base.model_dump(mode="json")
+        raw = self.base.model_dump(mode="json")
         if self.base.seed is None:
             seed = self.settings.seed
         else:
             seed = self.base.seed
-        # the search reserves all trials at once
+        # no budget: the search reserves all trials at once
+        changes = [*as_overrides(chosen), f"seed={seed}", "privacy.budget=null"]
         if self.settings.score_noise is not None:
-            private = ["log.test=false"]
-        else:
-            private = []
-        for setting in (*overrides_of(chosen), f"seed={seed}", "privacy.budget=null", *private):
-            given = override(given, setting)
-        return check(Config, given)
+            changes.append("log.test=false")  # test data are private
+        for change in changes:
+            raw = override(raw, change)
+        return check(Config, raw)
 
     def run(self, path: Path, watch: Watch) -> Outcome:
-        """Run all trials, or those that are left.
+        """Runs all trials, or those that remain.
 
         Args:
             path: Folder of the search. If it holds this search already, that goes on.
-            watch: Is told of every round; never where trials stay hidden.
+            watch: Called with the report of every round; never if trials stay hidden.
 
         Raises:
             FedprivError: the folder holds another search, or a trial cannot run.
@@ -195,113 +194,122 @@ class Search:
         price = self.price
         with RunFolder(path) as folder:
             self._begin(folder)
-            if (path / BEST).exists():  # it was killed while it hid what must not be seen
-                return self._hide(folder, price, None)
-            state = self._state(folder)
+            if (path / BEST).exists():  # the search was killed while it removed the hidden trials
+                return self._publish_best(folder, price, None)
+            state = self._read_or_start(folder)
             self._reserve(path, state)
-            while len(open_ := [one for one in state.trials if one.finished]) < state.number:
-                state = self._next(folder, state, len(open_), watch)
+            n_finished = sum(trial.finished for trial in state.trials)
+            while n_finished < state.number:
+                state = self._run_next(folder, state, n_finished, watch)
+                n_finished = sum(trial.finished for trial in state.trials)
             self._close(state)
-            best = self.best_of(state.trials)
+            best = self.best_trial(state.trials)
             if self.settings.hidden is not None:
-                return self._hide(folder, price, best)
+                return self._publish_best(folder, price, best)
             if best is None:
-                where = None
-            else:
-                where = self.folder_of(path, best.number)
-            if best is None:
-                found = (None, None)
-            else:
-                found = (best.chosen, best.score)
-            return Outcome(price, where, *found, state.trials)
+                return Outcome(price, best=None, chosen=None, score=None, trials=state.trials)
+            return Outcome(
+                price,
+                best=self.trial_folder(path, best.number),
+                chosen=best.chosen,
+                score=best.score,
+                trials=state.trials,
+            )
 
     @property
-    def _known(self) -> bool:
-        """Whether all choices are known beforehand."""
+    def _chooses_beforehand(self) -> bool:
+        """Whether all settings are chosen before the first trial."""
         return self.settings.sampler == "random" and self.settings.hidden is None
 
     def _choices(self, count: int) -> list[dict[str, Value]]:
         return [sampling.choose(self.space, self.settings, (), self._seed(k)) for k in range(count)]
 
     def _seed(self, number: int) -> int:
-        """A hidden trial's place must not show in its settings."""
+        """Returns the seed of a choice that is not secret."""
         return (self.settings.seed * 100_003 + number) % 2**32
 
-    @property
-    def _told(self) -> dict[str, Any]:
-        return {"settings": asdict(self.settings), "space": self.space.plain(), "config": to_yaml(self.base)}
-
     def _begin(self, folder: RunFolder) -> None:
-        place = folder.path / PLAN
-        if not place.exists():
-            folder.write(PLAN, strict_json.dumps(strict_json.plain(self._told), indent=2).encode())
-        elif json.loads(files.read(place)) != json.loads(strict_json.dumps(strict_json.plain(self._told))):
+        """Writes the plan of the search, or checks that the folder's plan is the same."""
+        plan = strict_json.plain(
+            {"settings": asdict(self.settings), "space": self.space.plain(), "config": to_yaml(self.base)}
+        )
+        path = folder.path / PLAN
+        if not path.exists():
+            folder.write(PLAN, strict_json.dumps(plan, indent=2).encode())
+        elif json.loads(files.read(path)) != json.loads(strict_json.dumps(plan)):
             raise FedprivError(f"{folder.path} holds another search; choose another folder (--out)")
 
     @property
-    def _inside(self) -> str:
+    def _trials_folder(self) -> str:
+        """Name of the folder with all trials."""
         if self.settings.hidden is None:
             return SEEN
         return _SECRET
 
-    def best_of(self, trials: Sequence[Trial]) -> Trial | None:
-        """The first of those with the best score; None if none has one."""
-        scored, sign = [one for one in trials if one.score is not None], 1 if self.settings.maximizes else -1
-        return max(scored, key=lambda one: (sign * (one.score or 0.0), -one.number), default=None)
+    def best_trial(self, trials: Sequence[Trial]) -> Trial | None:
+        """Returns the first of the trials with the best score; None if no trial has a score."""
+        scored = [trial for trial in trials if trial.score is not None]
+        if self.settings.maximizes:
+            sign = 1
+        else:
+            sign = -1
+        return max(scored, key=lambda trial: (sign * (trial.score or 0.0), -trial.number), default=None)
 
-    def folder_of(self, path: Path, number: int) -> Path:
-        """Where a trial of the search in `path` is."""
-        return path / self._inside / f"{number:04d}"
+    def trial_folder(self, path: Path, number: int) -> Path:
+        """Returns the folder of a trial of the search in `path`."""
+        return path / self._trials_folder / f"{number:04d}"
 
-    def _state(self, folder: RunFolder) -> State:
-        (folder.path / self._inside).mkdir(0o700, exist_ok=True)
-        if (begun := self.begun(folder.path)) is not None:
-            return begun
-        hidden = self.settings.hidden is not None
-        if hidden:
+    def _read_or_start(self, folder: RunFolder) -> State:
+        """Returns the state of the folder's search; draws the number of trials, if hidden, when there is none."""
+        (folder.path / self._trials_folder).mkdir(0o700, exist_ok=True)
+        state = self.read_state(folder.path)
+        if state is not None:
+            return state
+        if self.settings.hidden is not None:
             number = self.settings.number.draw(secrets.randbits(53) * 2.0**-53)
         else:
             number = self.settings.trials
-        return self._keep(folder, State(number, secrets.token_hex(16)))
+        return self._write_state(folder, State(number, secrets.token_hex(16)))
 
-    def begun(self, path: Path) -> State | None:
-        """How far the search in a folder is; None if it has not begun, or has been hidden."""
-        place = path / self._inside / STATE
-        if not place.exists():
+    def read_state(self, path: Path) -> State | None:
+        """Reads the state of the search in a folder; None if it has not begun, or if its hidden trials are removed."""
+        file = path / self._trials_folder / STATE
+        if not file.exists():
             return None
-        told = json.loads(files.read(place))
-        return State(told["number"], told["noise"], tuple(Trial(**one) for one in told["trials"]))
+        content = json.loads(files.read(file))
+        return State(content["number"], content["noise"], tuple(Trial(**trial) for trial in content["trials"]))
 
-    def _keep(self, folder: RunFolder, state: State) -> State:
+    def _write_state(self, folder: RunFolder, state: State) -> State:
         folder.check()
-        files.write_whole(folder.path / self._inside / STATE, strict_json.dumps(asdict(state), indent=2).encode())
+        files.write_whole(
+            folder.path / self._trials_folder / STATE, strict_json.dumps(asdict(state), indent=2).encode()
+        )
         return state
 
-    def _next(self, folder: RunFolder, state: State, done: int, watch: Watch) -> State:
-        """Begin a trial, or go on with the one that was begun."""
-        if len(state.trials) == done:
+    def _run_next(self, folder: RunFolder, state: State, n_finished: int, watch: Watch) -> State:
+        """Runs the next trial, or goes on with the one that was begun; returns the new state."""
+        if len(state.trials) == n_finished:
+            # the settings of a hidden trial must not reveal its number
             if self.settings.hidden is None:
-                seed = self._seed(done)
+                seed = self._seed(n_finished)
             else:
                 seed = secrets.randbits(32)
-            past = [(one.chosen, one.score) for one in state.trials]
+            past = [(trial.chosen, trial.score) for trial in state.trials]
             chosen = sampling.choose(self.space, self.settings, past, seed)
-            if not self._known:
-                check_alike(self.plan(chosen), self.plans[0], chosen)
-            state = self._keep(folder, replace(state, trials=(*state.trials, Trial(done, chosen))))
+            if not self._chooses_beforehand:
+                check_same_cost(self.plan(chosen), self.plans[0], chosen)
+            state = self._write_state(folder, replace(state, trials=(*state.trials, Trial(n_finished, chosen))))
         trial = state.trials[-1]
-        # where scores are hidden, the reports that would betray them are shown to nobody
+        # reports of hidden trials would reveal their scores
         if self.settings.hidden is not None:
-            shown: Watch = _show_nothing
-        else:
-            shown = watch
-        place = self.folder_of(folder.path, trial.number)
-        score = run_trial(self.config(trial.chosen), place, trial.number, self.settings, shown)
-        ended = replace(trial, score=score, finished=True)
-        return self._keep(folder, replace(state, trials=(*state.trials[:-1], ended)))
+            watch = _ignore_report
+        path = self.trial_folder(folder.path, trial.number)
+        score = run_trial(self.config(trial.chosen), path, trial.number, self.settings, watch)
+        finished = replace(trial, score=score, finished=True)
+        return self._write_state(folder, replace(state, trials=(*state.trials[:-1], finished)))
 
     def _reserve(self, path: Path, state: State) -> None:
-        """Charge the lifetime budget for the whole search, once."""
+        """Charges the lifetime budget for the whole search, once."""
         if self.base.privacy.budget is None:
             return
         budget = Budget(self.base.privacy.budget)
@@ -315,30 +323,36 @@ class Search:
         budget.reserve(reservation(self.settings, self.plans, data, str(path), state.noise))
 
     def _close(self, state: State) -> None:
+        """Marks the search as finished in the lifetime budget."""
         if self.base.privacy.budget is not None:
             Budget(self.base.privacy.budget).close(state.noise, "rounds")
 
-    def _hide(self, folder: RunFolder, price: SearchPrice, best: Trial | None) -> Outcome:
-        """Keep the best model and its settings, and remove everything else."""
-        path, kept = folder.path, folder.path / BEST
-        if not kept.exists():
-            made = path / f".{BEST}"
-            shutil.rmtree(made, ignore_errors=True)
-            made.mkdir(0o700)
-            if best is None:
-                told: dict[str, Any] = {"chosen": None, "score": None}
-            else:
-                told = {"chosen": best.chosen, "score": best.score}
-            told |= {"software": software()}
-            files.write_whole(made / FOUND, strict_json.dumps(told, indent=2).encode())
+    def _publish_best(self, folder: RunFolder, price: SearchPrice, best: Trial | None) -> Outcome:
+        """Stores the best model with its settings, and removes all trials of a hidden search."""
+        path = folder.path
+        published = path / BEST
+        if not published.exists():
+            # complete in a hidden folder first, so that a kill leaves no half of it
+            draft = path / f".{BEST}"
+            shutil.rmtree(draft, ignore_errors=True)
+            draft.mkdir(0o700)
+            facts: dict[str, Any] = {"chosen": None, "score": None}
             if best is not None:
-                shutil.copy(self.folder_of(path, best.number) / "model.pt", made / "model.pt")
-                files.write_whole(made / "config.yaml", to_yaml(self.config(best.chosen)).encode())
-            made.rename(kept)
+                facts = {"chosen": best.chosen, "score": best.score}
+            facts["software"] = software()
+            files.write_whole(draft / FOUND, strict_json.dumps(facts, indent=2).encode())
+            if best is not None:
+                shutil.copy(self.trial_folder(path, best.number) / "model.pt", draft / "model.pt")
+                files.write_whole(draft / "config.yaml", to_yaml(self.config(best.chosen)).encode())
+            draft.rename(published)
         shutil.rmtree(path / _SECRET, ignore_errors=True)
-        told = json.loads(files.read(kept / FOUND))
-        return Outcome(price, kept if told["chosen"] else None, told["chosen"], told["score"], ())
+        facts = json.loads(files.read(published / FOUND))
+        if facts["chosen"]:
+            best_folder = published
+        else:
+            best_folder = None
+        return Outcome(price, best=best_folder, chosen=facts["chosen"], score=facts["score"], trials=())
 
 
-def _show_nothing(number: int, report: RoundReport) -> None:
-    """A `Watch` that keeps a trial's rounds to itself."""
+def _ignore_report(number: int, report: RoundReport) -> None:
+    """A `Watch` that does nothing, for hidden trials."""

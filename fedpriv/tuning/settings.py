@@ -1,4 +1,4 @@
-"""What is asked of a search."""
+"""The settings of a search."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ Trials = Annotated[int, Bound("must be a whole number from 1 to 10000", 1, 10_00
 @checked("search")
 @dataclass(frozen=True)
 class SearchSettings:
-    """What is asked of a search.
+    """The settings of a search.
 
     Args:
         trials: Number of runs; with `hidden` the expected number.
         sampler: `"tpe"` learns from the scores so far; `"random"` chooses all settings beforehand.
         metric: The score: a metric on public test data, e.g. `"test_accuracy"`.
-        score_noise: The test data are private, and each trial tells `test_accuracy` alone, with so much noise: its
-            standard deviation over what one example changes. It is in the price. None: test data are public.
-        better: Which way is better; needed for metrics of your own.
-        epsilon: The most that the search may cost; None only tells the price.
-        hidden: Distribution of the number of trials, drawn in secret: then one model is published, and everything else
-            stays hidden. None: every trial is seen.
+        score_noise: Standard deviation of the noise of scores, over what one example changes, for private test data:
+            each trial then releases `test_accuracy` alone, and the price has it. None: test data are public.
+        better: Whether higher or lower scores are better; needed for metrics of your own.
+        epsilon: The most that the search may cost; None for no limit.
+        hidden: Distribution of the number of trials, which is drawn in secret: one model is published, and everything
+            else stays hidden. None: every trial is seen.
         seed: Public seed of the choices.
 
     Raises:
@@ -64,7 +64,7 @@ class SearchSettings:
             fix = "a hidden number of trials has a price for settings that do not depend on earlier trials: use random"
             raise ConfigError("search.sampler", self.sampler, fix)
         if self.hidden is not None:
-            self.number  # noqa: B018 - an expected number that the distribution does not have is an error now
+            self.number  # noqa: B018 - raises for an expected number that the distribution cannot have
 
     @property
     def scored_on(self) -> str:
@@ -75,12 +75,14 @@ class SearchSettings:
 
     @property
     def maximizes(self) -> bool:
-        """Whether a larger score is better."""
+        """Whether larger scores are better."""
         return (self.better or metrics.direction(self.metric)) == "higher"
 
     @property
     def number(self) -> NumberOfTrials:
-        """Distribution of the hidden number of trials."""
+        """The distribution of the hidden number of trials."""
         if self.hidden == "poisson":
             return PoissonTrials(float(self.trials))
-        return NegativeBinomial(float(self.trials), 1.0 if self.hidden == "geometric" else 0.0)
+        if self.hidden == "geometric":
+            return NegativeBinomial(float(self.trials), 1.0)
+        return NegativeBinomial(float(self.trials), 0.0)  # logarithmic

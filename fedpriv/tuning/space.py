@@ -1,4 +1,4 @@
-"""Which settings a search may choose: fields of a configuration, each with a range or a list of choices."""
+"""The settings that a search may choose: fields of a configuration, each with a range or a list of values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 Value = str | int | float | bool | None
-# what a trial may differ in: data, units, adversaries and delta are those of the whole search
+# fields in which trials may differ; data, unit, adversary and delta are the same in the whole search
 _MAY_CHANGE = (
     "strategy",
     "model",
@@ -39,7 +39,7 @@ _MAY_CHANGE = (
 
 
 class Range(Section):
-    """Numbers from `low` to `high`, both included; whole ones if both are. `log`: evenly on a logarithmic scale."""
+    """Numbers from `low` to `high`, both included; whole numbers if both are. `log`: on a logarithmic scale."""
 
     low: int | float
     high: int | float
@@ -55,7 +55,7 @@ class Range(Section):
 
     @property
     def distribution(self) -> BaseDistribution:
-        """For optuna."""
+        """The distribution for optuna."""
         from optuna.distributions import FloatDistribution, IntDistribution
 
         if isinstance(self.low, int) and isinstance(self.high, int):
@@ -71,7 +71,7 @@ class Choices:
 
     @property
     def distribution(self) -> BaseDistribution:
-        """For optuna."""
+        """The distribution for optuna."""
         from optuna.distributions import CategoricalDistribution
 
         return CategoricalDistribution(self.values)
@@ -90,10 +90,10 @@ class Space:
 
     @staticmethod
     def read(path: Path) -> Space:
-        """Read a space from a YAML file.
+        """Reads a space from a YAML file.
 
         Raises:
-            ConfigError: it cannot be read, or a field cannot be searched.
+            ConfigError: the file cannot be read, or a field cannot be searched.
         """
         try:
             return Space.of(strict_yaml.read(path.read_text(encoding="utf-8"), str(path)))
@@ -101,42 +101,43 @@ class Space:
             raise ConfigError("space", str(path), f"cannot be read ({error})") from None
 
     @staticmethod
-    def of(given: object) -> Space:
-        """A space from what YAML held.
+    def of(raw: object) -> Space:
+        """Returns a space from the content of a YAML file.
 
         Raises:
             ConfigError: a field cannot be searched.
         """
-        if not isinstance(given, dict) or not given:
+        if not isinstance(raw, dict) or not raw:
             fix = "give fields with ranges, e.g. strategy.learning_rate: {low: 0.01, high: 1.0, log: true}"
-            raise ConfigError("space", given, fix)
-        return Space({str(name): _field(str(name), one) for name, one in given.items()})
+            raise ConfigError("space", raw, fix)
+        return Space({str(name): _field(str(name), values) for name, values in raw.items()})
 
     @property
     def distributions(self) -> dict[str, BaseDistribution]:
-        """For optuna."""
+        """The distributions for optuna, by field."""
         return {name: field.distribution for name, field in self.fields.items()}
 
     def plain(self) -> dict[str, Any]:
-        """As it is written in YAML."""
+        """Returns the space as YAML has it."""
         return {
             name: field.model_dump() if isinstance(field, Range) else list(field.values)
             for name, field in self.fields.items()
         }
 
 
-def overrides_of(chosen: Mapping[str, Value]) -> list[str]:
-    """Chosen values as settings of the command line."""
+def as_overrides(chosen: Mapping[str, Value]) -> list[str]:
+    """Returns chosen values as settings of the command line, `name=value`."""
     return [f"{name}={json.dumps(value)}" for name, value in chosen.items()]
 
 
-def _field(name: str, given: object) -> Range | Choices:
+def _field(name: str, raw: object) -> Range | Choices:
+    """Returns the range or the choices of a field from their YAML content."""
     if not any(name == allowed or name.startswith(f"{allowed}.") for allowed in _MAY_CHANGE):
         fix = f"a search may change {', '.join(_MAY_CHANGE)} and what is below them; all else is the same in all trials"
         raise ConfigError("space", name, fix)
-    if not isinstance(given, list):
-        return check(Range, given, f"space.{name}")
-    plain = all(value is None or isinstance(value, Value.__args__[:-1]) for value in given)
-    if not given or not plain or len({json.dumps(value) for value in given}) < len(given):
-        raise ConfigError(f"space.{name}", given, "list single values, each once, e.g. [0.1, 0.3, 1.0]")
-    return Choices(tuple(given))
+    if not isinstance(raw, list):
+        return check(Range, raw, f"space.{name}")
+    plain = all(value is None or isinstance(value, Value.__args__[:-1]) for value in raw)
+    if not raw or not plain or len({json.dumps(value) for value in raw}) < len(raw):
+        raise ConfigError(f"space.{name}", raw, "list single values, each once, e.g. [0.1, 0.3, 1.0]")
+    return Choices(tuple(raw))

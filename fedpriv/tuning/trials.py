@@ -1,4 +1,4 @@
-"""One trial: a run in a folder of its own, which goes on where it was killed, and its score."""
+"""Runs a trial in a folder of its own, goes on where it was killed, and reads its score."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _CONFIG, _RESULT, _METRICS = "config.yaml", "result.json", "metrics.jsonl"
 
 
 def run_trial(config: Config, path: Path, number: int, settings: SearchSettings, watch: Watch) -> float | None:
-    """Make a run, or what is left of it, and return its score; None if that is not finite.
+    """Makes a run, or goes on with one that was killed; returns its score, None if that is not finite.
 
     A run that was killed repeats the rounds after its checkpoint with the same noise, so it is paid for once.
 
     Args:
-        config: The run.
-        path: Its folder.
-        number: Which trial it is, for `watch`.
-        settings: Say what the score is.
-        watch: Is told of every round.
+        config: The configuration of the run.
+        path: The folder of the run.
+        number: The number of the trial, for `watch`.
+        settings: The settings of the search, which name the score.
+        watch: Called with the number and the report of every round.
 
     Raises:
         ConfigError: the run has no such metric.
@@ -40,35 +40,45 @@ def run_trial(config: Config, path: Path, number: int, settings: SearchSettings,
         _run(config, path, lambda report: watch(number, report))
     if settings.score_noise is not None:
         return scores.noised_accuracy(config, path, settings.score_noise, config.privacy.relation)
-    return score_of(json.loads(files.read(path / _RESULT)), settings.metric)
+    return read_score(json.loads(files.read(path / _RESULT)), settings.metric)
 
 
-def score_of(result: dict[str, Any], metric: str) -> float | None:
-    """A metric of a finished run.
+def read_score(result: dict[str, Any], metric: str) -> float | None:
+    """Returns a metric of a finished run; None if it is not finite.
 
     Raises:
-        ConfigError: it has no such metric.
+        ConfigError: the run has no such metric.
     """
     if metric not in result:
-        there = ", ".join(name for name in result if name.startswith(("test_", "client_test_")))
-        raise ConfigError("search.metric", metric, f"is no metric of these runs; there are: {there}")
+        available = ", ".join(name for name in result if name.startswith(("test_", "client_test_")))
+        raise ConfigError("search.metric", metric, f"is no metric of these runs; there are: {available}")
     value = result[metric]
     if value is None or not math.isfinite(value):
         return None
     return float(value)
 
 
-def _run(config: Config, path: Path, tell: Callable[[RoundReport], None]) -> None:
+def _run(config: Config, path: Path, watch: Callable[[RoundReport], None]) -> None:
+    """Makes the run, or resumes it if its folder has a configuration."""
     resumed = (path / _CONFIG).exists()
-    with RunFolder(path) if resumed else RunFolder.new(path) as folder:
+    if resumed:
+        run_folder = RunFolder(path)
+    else:
+        run_folder = RunFolder.new(path)
+    with run_folder as folder:
         if not resumed:
             folder.write(_CONFIG, to_yaml(config).encode())
         training = build(config, folder, resume=resumed)
-        sink = Jsonl(path / _METRICS, math.inf if training.ledger.replays else training.progress.round)
+        # rounds past the checkpoint run again, with the same noise: their lines stay valid
+        if training.ledger.replays:
+            keep = math.inf
+        else:
+            keep = training.progress.round
+        sink = Jsonl(path / _METRICS, keep)
         try:
             for report in training:
                 sink.write(report)
-                tell(report)
+                watch(report)
         finally:
             sink.close()
         result = training.result()

@@ -88,4 +88,4 @@ def test_only_a_second_ctrl_c_insists() -> None:
             assert signals.exit_code == 129
             signal.raise_signal(signal.SIGINT)
             raise AssertionError
-        assert signals.asked == (signal.SIGHUP if patient else 0)
+        assert signals.pending == (signal.SIGHUP if patient else 0)

@@ -11,7 +11,7 @@ from audit_worlds import checked, subject
 from numpy.typing import NDArray
 
 import fedpriv as fp
-from fedpriv.audit.batches import batches
+from fedpriv.audit.batches import check_batches
 from fedpriv.audit.canaries import play, reach
 from fedpriv.clients.index_batches import IndexBatches
 from fedpriv.oracle.sampler import BatchSampler
@@ -87,7 +87,7 @@ PLANTED = {
 @pytest.mark.parametrize("relation", ["add_remove", "replace_one"])
 @pytest.mark.parametrize("sampling", [fp.Allocation(4), fp.Allocation(30), fp.Poisson(0.1), fp.Poisson(0.9)])
 def test_right_draws_hold(sampling: fp.Allocation | fp.Poisson, relation: str) -> None:
-    found = checked(batches, subject(sampling=sampling, relation=relation))
+    found = checked(check_batches, subject(sampling=sampling, relation=relation))
     assert found.verdict == "held", found
     assert found.numbers["draws"] > 100
 
@@ -95,7 +95,7 @@ def test_right_draws_hold(sampling: fp.Allocation | fp.Poisson, relation: str) -
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_bug_in_random_allocation_is_found(plant: Allocated, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BatchSampler, "_allocated", plant)
-    found = checked(batches, subject(sampling=fp.Allocation(4)))
+    found = checked(check_batches, subject(sampling=fp.Allocation(4)))
     assert found.verdict == "found"
     assert re.search(PLANTED[plant], found.evidence), found
 
@@ -107,7 +107,7 @@ def test_poisson_batches_of_another_rate_or_of_old_draws_are_found(monkeypatch: 
         return right(self, fp.Poisson(sampling.rate * 1.1), *others)  # pyright: ignore
 
     monkeypatch.setattr(BatchSampler, "_draw_batches", more)
-    found = checked(batches, subject(sampling=fp.Poisson(0.5)))
+    found = checked(check_batches, subject(sampling=fp.Poisson(0.5)))
     assert found.verdict == "found"
     assert "an example is drawn with probability 0.5" in found.evidence
 
@@ -116,12 +116,12 @@ def test_poisson_batches_of_another_rate_or_of_old_draws_are_found(monkeypatch: 
         return right(self, *others)  # pyright: ignore
 
     monkeypatch.setattr(BatchSampler, "_draw_batches", old)
-    assert "same in several rounds" in checked(batches, subject(sampling=fp.Poisson(0.5))).evidence
+    assert "same in several rounds" in checked(check_batches, subject(sampling=fp.Poisson(0.5))).evidence
 
 
 def test_where_no_draw_is_secret_there_is_nothing_to_look_at() -> None:
     for settings in ({"sampling": fp.FullBatch()}, {"sampling": fp.Allocation(5), "unit": "client"}):
-        assert checked(batches, subject(**settings)).evidence == "no secret draw of examples lowers the price"
+        assert checked(check_batches, subject(**settings)).evidence == "no secret draw of examples lowers the price"
 
 
 @pytest.mark.parametrize(("relation", "noise"), [("add_remove", 0.4), ("replace_one", 0.2)])
@@ -143,7 +143,9 @@ def test_whoever_guesses_the_batch_tells_canaries_apart_better_than_by_sums(
     assert 0.65 < advantage < 0.999
     from fedpriv.audit import canaries
 
-    monkeypatch.setattr(canaries, "_ratio_of_epoch", lambda ratios: sum(one.here - one.away for one in ratios))
+    monkeypatch.setattr(
+        canaries, "_log_ratio_of_epoch", lambda ratios: sum(batch.present - batch.absent for batch in ratios)
+    )
     summed = play(made, 200, 10, reach(made, 200, 10))
     by_sums = (summed.scores[summed.took_part][:, None] > summed.scores[~summed.took_part]).mean()
     assert advantage > by_sums + 0.03

@@ -14,8 +14,8 @@ from test_audit_finds import Less
 
 import fedpriv as fp
 from fedpriv.audit import AuditTarget
-from fedpriv.audit.bounds import clopper_pearson, largest_mu, of_scores, one_run
-from fedpriv.audit.canaries import CONFIDENCE, Game, canaries, play, reach
+from fedpriv.audit.bounds import bounds_from_scores, clopper_pearson, largest_mu, one_run
+from fedpriv.audit.canaries import CONFIDENCE, Game, check_canaries, play, reach
 from fedpriv.privacy.accounting.gaussian import epsilon_of
 
 DELTA = 1e-5
@@ -50,7 +50,7 @@ def test_bounds_exceed_epsilon_in_at_most_five_of_a_hundred_games(mu: float) -> 
     """300 games of the mechanism itself; a library's bound was wrong in all of its games at mu 0.25."""
     draw, epsilon, wrong = np.random.default_rng(0), epsilon_of(mu, DELTA), np.zeros(3)
     for _ in range(300):
-        found = of_scores(*gaussian_scores(mu, 200, draw), DELTA, CONFIDENCE, normal=True)
+        found = bounds_from_scores(*gaussian_scores(mu, 200, draw), DELTA, CONFIDENCE, normal=True)
         wrong += np.array([found.clopper_pearson, found.one_run, found.of_mu]) > epsilon
     for count in wrong:
         assert stats.binomtest(int(count), 300, 1 - CONFIDENCE, alternative="greater").pvalue > 0.01, wrong
@@ -61,7 +61,7 @@ def test_more_is_seen_with_more_canaries() -> None:
     draw = np.random.default_rng(0)
     found = [largest_mu(*split(gaussian_scores(1.0, n, draw)), CONFIDENCE) for n in (50, 500, 5000)]
     assert found == sorted(found) and 0.85 < found[-1] < 1.02
-    many = of_scores(*gaussian_scores(1.0, 10_000, draw), DELTA, CONFIDENCE, normal=True)
+    many = bounds_from_scores(*gaussian_scores(1.0, 10_000, draw), DELTA, CONFIDENCE, normal=True)
     assert 1.5 < many.clopper_pearson < many.one_run < many.of_mu < epsilon_of(1.0, DELTA)
 
 
@@ -98,7 +98,7 @@ def test_the_statistic_is_as_good_as_theory_lets_it_be(promise: str) -> None:
     reached = reach(made, each, 6)
     games = [play(made, each, 6, reached) for _ in range(60 if each == 1 else 1)]
     scores, took_part = (np.concatenate([getattr(game, name) for game in games]) for name in ("scores", "took_part"))
-    assert max(of_scores(scores, took_part, DELTA, 0.9999, normal=games[0].normal)) <= games[0].promised
+    assert max(bounds_from_scores(scores, took_part, DELTA, 0.9999, normal=games[0].normal)) <= games[0].promised
     assert games[0].normal == (promise not in ("laplace", "poisson"))
     mu = theory(games[0])
     inside, outside = scores[took_part], scores[~took_part]
@@ -128,8 +128,8 @@ def theory(game: Game) -> float:
 def test_half_the_noise_is_found_by_guessing() -> None:
     made = subject(fp.fedavg(0.5), rounds=6)
     right, wrong = (
-        checked(canaries, made),
-        checked(canaries, subject(fp.fedavg(0.5), rounds=6, mechanism=Less(part=0.5))),
+        checked(check_canaries, made),
+        checked(check_canaries, subject(fp.fedavg(0.5), rounds=6, mechanism=Less(part=0.5))),
     )
     assert right.verdict == "held" and "promised 3" in right.evidence, right
     assert wrong.verdict == "found" and "one run: guesses prove epsilon above" in wrong.evidence, wrong

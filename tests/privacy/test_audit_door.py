@@ -15,8 +15,8 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.audit import AuditTarget
-from fedpriv.audit.clip_check import sums
-from fedpriv.audit.replay import door
+from fedpriv.audit.clip_check import check_sums_only
+from fedpriv.audit.replay import check_by_replay
 from fedpriv.strategies.base import Network, Strategy
 from fedpriv.strategies.fedavg import AddMeanUpdate, Served
 
@@ -112,7 +112,7 @@ class Ending:
 
 
 def audited(strategy: Strategy, **settings: Any) -> Any:
-    return checked(door, subject(strategy, more={"test": TEST}, **settings))
+    return checked(check_by_replay, subject(strategy, more={"test": TEST}, **settings))
 
 
 def own(step: Any) -> Strategy:
@@ -139,7 +139,7 @@ def test_a_strategy_that_kept_the_data_is_found() -> None:
     clients = clients_of(data)
     made = AuditTarget.of(clients, own(step), fp.Privacy(epsilon=3.0), rounds=20, test=TEST)
     before = [x.clone() for x, _ in data]
-    assert checked(door, made).verdict == "found"
+    assert checked(check_by_replay, made).verdict == "found"
     assert all(torch.equal(x, old) for (x, _), old in zip(data, before, strict=True))  # all is put back
 
 
@@ -157,7 +157,9 @@ def test_a_rule_that_stops_by_data_is_found() -> None:
 
     def made(when: Callable[[], int]) -> Any:
         strategy = Strategy(Stepping(nothing), Ending(when))
-        return checked(door, AuditTarget.of(clients_of(data), strategy, fp.Privacy(epsilon=3.0), rounds=20, test=TEST))
+        return checked(
+            check_by_replay, AuditTarget.of(clients_of(data), strategy, fp.Privacy(epsilon=3.0), rounds=20, test=TEST)
+        )
 
     assert made(lambda: 2).verdict == "held"
     found = made(by_data)
@@ -170,7 +172,7 @@ def test_a_metric_on_training_data_is_found() -> None:
     made = AuditTarget.of(
         clients_of(data), fp.fedavg(0.5), fp.Privacy(epsilon=3.0), rounds=20, test=TEST, options=options
     )
-    found = checked(door, made)
+    found = checked(check_by_replay, made)
     assert found.verdict == "found" and "others: metrics, result.json, TensorBoard" in found.evidence
 
 
@@ -195,8 +197,8 @@ class Gathering(AddMeanUpdate):
 )
 def test_an_aggregator_that_is_no_sum_is_found(trust: Any, aggregator: Any, words: str) -> None:
     strategy = fp.fedavg(0.5)
-    assert checked(sums, subject(strategy, trust=trust)).verdict == "held"
-    found = checked(sums, subject(replace(strategy, aggregator=aggregator), trust=trust))
+    assert checked(check_sums_only, subject(strategy, trust=trust)).verdict == "held"
+    found = checked(check_sums_only, subject(replace(strategy, aggregator=aggregator), trust=trust))
     assert found.verdict == "found" and words in found.evidence
-    seen = checked(sums, subject(replace(strategy, aggregator=aggregator)))
+    seen = checked(check_sums_only, subject(replace(strategy, aggregator=aggregator)))
     assert seen.verdict == "held" and "shows every message" in seen.evidence

@@ -16,11 +16,11 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.audit import AuditTarget, CheckResult
-from fedpriv.audit.arithmetic import arithmetic
-from fedpriv.audit.canary_rows import rows_of_data
-from fedpriv.audit.ledger_check import books
-from fedpriv.audit.noise import noise
-from fedpriv.audit.shapes import interaction
+from fedpriv.audit.arithmetic import check_arithmetic
+from fedpriv.audit.canary_rows import check_data
+from fedpriv.audit.ledger_check import check_ledger
+from fedpriv.audit.noise import check_noise
+from fedpriv.audit.shapes import check_interaction
 from fedpriv.models import Loss
 from fedpriv.oracle import data_answerer
 from fedpriv.oracle.backends import summation
@@ -192,36 +192,51 @@ def wrong_sign(planting: Planting) -> None:
 LINKS = {"trust": Pairwise(1, 3.0, Links(((0, 1), (0, 2), (1, 2)))), "noise_multiplier": 1.0}
 CONSTRAINED = {"strategy": fp.private_al(beta=2), "problem": TWO_OF_A_KIND}
 PLANTED: dict[str, tuple[Callable[[Planting], None] | None, dict[str, Any], Callable[..., CheckResult], str]] = {
-    "noise x .9": (None, {"mechanism": Less(part=0.9)}, noise, r"noise is 0\.[89]\d* of what the ledger says"),
-    "noise halved": (None, {"mechanism": Less(part=0.5)}, noise, r"noise is 0\.[45]\d* of what the ledger says"),
-    "noise of another law": (None, {"mechanism": Uniform()}, noise, "does not have the gaussian law"),
-    "noise x .9 in its price": (less_in_price, PLAIN, arithmetic, r"by 1\.11 times the sensitivity"),
-    "the batch clipped": (batch_clipped, PLAIN, arithmetic, r"the batch is clipped.*by 59\.9\d times the sensitivity"),
-    "wrong 1/n": (wrong_divisor, PLAIN, arithmetic, "1.249 times the sensitivity.*divided by another number"),
+    "noise x .9": (None, {"mechanism": Less(part=0.9)}, check_noise, r"noise is 0\.[89]\d* of what the ledger says"),
+    "noise halved": (None, {"mechanism": Less(part=0.5)}, check_noise, r"noise is 0\.[45]\d* of what the ledger says"),
+    "noise of another law": (None, {"mechanism": Uniform()}, check_noise, "does not have the gaussian law"),
+    "noise x .9 in its price": (less_in_price, PLAIN, check_arithmetic, r"by 1\.11 times the sensitivity"),
+    "the batch clipped": (
+        batch_clipped,
+        PLAIN,
+        check_arithmetic,
+        r"the batch is clipped.*by 59\.9\d times the sensitivity",
+    ),
+    "wrong 1/n": (wrong_divisor, PLAIN, check_arithmetic, "1.249 times the sensitivity.*divided by another number"),
     "weights after clipping": (
         weighted_after_clipping,
         {"unit": "client"},
-        arithmetic,
+        check_arithmetic,
         r"1\.439 times the sensitivity.*weighted after clipping",
     ),
-    "float32 sums": (float32_sums, {"sizes": (180, 20)}, arithmetic, "not added up in float64"),
-    "rows that mix": (bleeding, PLAIN, arithmetic, "data of one client change the row of another"),
-    "noise reused every round": (keys_of(lambda _, who: (0, who)), PLAIN, noise, "round 0 is in round 1 again"),
+    "float32 sums": (float32_sums, {"sizes": (180, 20)}, check_arithmetic, "not added up in float64"),
+    "rows that mix": (bleeding, PLAIN, check_arithmetic, "data of one client change the row of another"),
+    "noise reused every round": (keys_of(lambda _, who: (0, who)), PLAIN, check_noise, "round 0 is in round 1 again"),
     "one seed on two clients": (
         keys_of(lambda at, who: (at, [max(c, 1) for c in who])),
         PLAIN,
-        noise,
+        check_noise,
         "clients 0 and 1 draw the same noise",
     ),
-    "coordinates that share noise": (None, {"mechanism": Repeating()}, noise, "coordinates at distance 320 share"),
-    "coordinates without noise": (last_without_noise, PLAIN, noise, "3 coordinates of gradient have no noise"),
-    "an un-noised dual variable": (exact_duals, CONSTRAINED, books, r"answers \(statistic\) were released beside"),
-    "a release beside the ledger": (unwritten, PLAIN, books, "released beside the ledger"),
-    "one pair's sign": (wrong_sign, LINKS, noise, "the noise that clients 0 and 1 share does not cancel"),
+    "coordinates that share noise": (
+        None,
+        {"mechanism": Repeating()},
+        check_noise,
+        "coordinates at distance 320 share",
+    ),
+    "coordinates without noise": (last_without_noise, PLAIN, check_noise, "3 coordinates of gradient have no noise"),
+    "an un-noised dual variable": (
+        exact_duals,
+        CONSTRAINED,
+        check_ledger,
+        r"answers \(statistic\) were released beside",
+    ),
+    "a release beside the ledger": (unwritten, PLAIN, check_ledger, "released beside the ledger"),
+    "one pair's sign": (wrong_sign, LINKS, check_noise, "the noise that clients 0 and 1 share does not cancel"),
     "too little noise of one's own among pairs": (
         None,
         {**LINKS, "mechanism": Less(part=0.5)},
-        noise,
+        check_noise,
         r"the noise of the sum in round \d+ is 0\.[45]",
     ),
 }
@@ -280,7 +295,7 @@ class BatchMean(nn.Module):
     ids=["BatchNorm", "statistics that are kept", "hidden state", "examples that mix"],
 )
 def test_a_model_that_mixes_or_remembers_is_found(layer: nn.Module, words: str) -> None:
-    found = checked(interaction, subject(model=nn.Sequential(layer, nn.Linear(64, 10))))
+    found = checked(check_interaction, subject(model=nn.Sequential(layer, nn.Linear(64, 10))))
     assert found.verdict == "found" and re.search(words, found.evidence), found
 
 
@@ -291,27 +306,27 @@ def test_a_loss_that_mixes_the_batch_is_found() -> None:
     )
     data = [TensorDataset(*pair) for pair in digits_of(SIZES)]
     clients = fp.make_clients(nn.Linear(64, 10), mixing, data)
-    assert checked(interaction, good).verdict == "held"
-    found = checked(interaction, AuditTarget.of(clients, good.strategy, good.privacy, rounds=3))
+    assert checked(check_interaction, good).verdict == "held"
+    found = checked(check_interaction, AuditTarget.of(clients, good.strategy, good.privacy, rounds=3))
     assert found.verdict == "found" and "loss" in found.evidence, found
 
 
 def test_test_data_that_are_training_data_are_found() -> None:
     (x, y), *_ = digits_of(SIZES)
-    same = checked(rows_of_data, subject(more={"test": TensorDataset(x[:7].clone(), y[:7].clone())}))
+    same = checked(check_data, subject(more={"test": TensorDataset(x[:7].clone(), y[:7].clone())}))
     assert same.verdict == "found" and "7 of 125 training examples equal a test example" in same.evidence
     other = digits_of([sum(SIZES), 20])[1]
-    assert checked(rows_of_data, subject(more={"test": TensorDataset(*other)})).verdict == "held"
+    assert checked(check_data, subject(more={"test": TensorDataset(*other)})).verdict == "held"
 
 
 def test_rows_that_are_there_twice_are_found() -> None:
     data = digits_of(SIZES)
     (x, y), (other_x, other_y), *rest = data
     twice = [(torch.cat([x, x[:2]]), torch.cat([y, y[:2]])), (other_x, other_y), *rest]
-    within = checked(rows_of_data, subject(data=twice))
+    within = checked(check_data, subject(data=twice))
     assert within.verdict == "found" and "4 of 127 training examples equal another one (0 of them" in within.evidence
     shared = [(x, y), (torch.cat([other_x, x[:2]]), torch.cat([other_y, y[:2]])), *rest]
-    between = checked(rows_of_data, subject(data=shared))
+    between = checked(check_data, subject(data=shared))
     assert between.verdict == "found" and "(4 of them one of another client)" in between.evidence
 
 
@@ -319,18 +334,18 @@ def test_statistics_of_private_data_are_found() -> None:
     data = digits_of(SIZES)
     rows = torch.cat([x for x, _ in data])
     standard = [((x - rows.mean(0)) / rows.std(0, correction=0).clamp_min(1e-9), y) for x, y in data]
-    found = checked(rows_of_data, subject(data=standard))
+    found = checked(check_data, subject(data=standard))
     assert found.verdict == "found" and "standardised by statistics of private data" in found.evidence
     layer = nn.Linear(64, 10)
     layer.register_buffer("centre", rows.mean(0))
-    found = checked(rows_of_data, subject(model=layer))
+    found = checked(check_data, subject(model=layer))
     assert found.verdict == "found" and "model.centre is the mean of the private inputs" in found.evidence
 
 
 def test_a_clip_that_forgets_the_norm_is_found(monkeypatch: Planting) -> None:
     """Messages that are clipped in another norm than they are priced in."""
     settings = {"unit": "client", "at": "message", "strategy": fp.fedavg(0.5)}
-    assert checked(arithmetic, subject(**settings)).verdict == "held"
+    assert checked(check_arithmetic, subject(**settings)).verdict == "held"
     monkeypatch.setattr(Clip, "_norm", lambda self, rows: rows.abs().amax(-1))
-    found = checked(arithmetic, subject(**settings))
+    found = checked(check_arithmetic, subject(**settings))
     assert found.verdict == "found" and "one unit moves a message" in found.evidence

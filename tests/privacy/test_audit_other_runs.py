@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 import fedpriv as fp
 from fedpriv.audit.check_result import CheckResult
-from fedpriv.audit.other_runs import other_runs
-from fedpriv.audit.targets import of_run
+from fedpriv.audit.other_runs import check_other_runs
+from fedpriv.audit.targets import target_from_folder
 from fedpriv.cli import app
 from fedpriv.config import build, load_config, to_yaml
 from fedpriv.privacy.accounting.accountant import account
@@ -33,8 +33,8 @@ def train(folder: Path, *settings: str) -> Path:
 
 
 def look(run: Path) -> CheckResult:
-    found = of_run(run)
-    return other_runs(replace(found, runs=run.parent), [])
+    found = target_from_folder(run)
+    return check_other_runs(replace(found, runs=run.parent), [])
 
 
 def tight(folders: Sequence[Path]) -> float:

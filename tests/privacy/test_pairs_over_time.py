@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
-from fedpriv.audit.noise import noise as noise_check
+from fedpriv.audit.noise import check_noise as noise_check
 from fedpriv.config import build, forecast, load_config
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.accounting import pairwise as price

@@ -25,7 +25,7 @@ from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.randomness.streams import Randomness
 from fedpriv.sites import FederationPlan, Site, propose
-from fedpriv.sites.federation import Answered
+from fedpriv.sites.federation import RespondingStar
 from fedpriv.sites.resolved_plan import ResolvedPlan
 
 CONFIG = Path(__file__).parents[2] / "configs" / "hospitals.yaml"
@@ -99,14 +99,14 @@ def write_part(source: Path, own: Path, rows: Sequence[int]) -> None:
     (own / "adult.test").write_bytes(gzip.decompress((source / "adult.test.gz").read_bytes()))
 
 
-class Missing(Answered):
+class Missing(RespondingStar):
     """A star on which given clients are absent from given rounds."""
 
     absent: Mapping[int, Sequence[int]]
 
     def participants(self, round_index: int, randomness: Randomness) -> torch.Tensor:
         away = self.absent.get(round_index, ())
-        self.only(
+        self.restrict_to(
             torch.tensor([one for one in super().participants(round_index, randomness).tolist() if one not in away])
         )
         return self._drawn

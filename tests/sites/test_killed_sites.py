@@ -116,7 +116,7 @@ def test_at_every_operation_on_its_disk(found: Party, tmp_path: Path, monkeypatc
 POINTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "before the ledger": lambda patch: patch.setattr(Appender, "append", die),
     "after the ledger, before the reply is kept": lambda patch: patch.setattr(
-        "fedpriv.sites.site_folder.SiteFolder.keep", die
+        "fedpriv.sites.site_folder.SiteFolder.write_session_state", die
     ),
     "after the reply is kept, before it leaves": lambda patch: patch.setattr(SiteSession, "answer", then_die),
     "after it left": lambda patch: None,

@@ -293,5 +293,5 @@ def test_every_word_of_a_notice_is_signed() -> None:
         AbsenceNotice.signed(key, "a" * 64, 1, 2, 4, "away"),
         AbsenceNotice.signed(key, "a" * 64, 1, 2, 3, "over_budget"),
     ]
-    assert len({each.told for each in [one, *others]}) == 6
+    assert len({each.signed_content for each in [one, *others]}) == 6
     assert all(a.signature != b.signature for a, b in itertools.combinations([one, *others], 2))

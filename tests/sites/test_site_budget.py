@@ -26,10 +26,10 @@ from fedpriv.privacy.record import Record
 from fedpriv.sites import Site, propose
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.messages import TrainRequest, pack, unpack_response
-from fedpriv.sites.on_record import Kept
-from fedpriv.sites.plan_filter import of_one
+from fedpriv.sites.on_record import SessionState
+from fedpriv.sites.plan_filter import single_site_record
 from fedpriv.sites.site_folder import SiteFolder
-from fedpriv.sites.statement import draw_site, statement_of_site
+from fedpriv.sites.statement import draw_site, site_statement
 
 DIM = 640
 BUDGET = 2.2
@@ -80,7 +80,7 @@ class Plans:
         for number in range(len(self.plans)):
             path = self.ledger(number)
             if path.exists():
-                records += [of_one(record, NORTH, 4) for record in LedgerFile.read(path).records]
+                records += [single_site_record(record, NORTH, 4) for record in LedgerFile.read(path).records]
         return account(records, 1, 1e-5).epsilon if records else 0.0
 
 
@@ -169,7 +169,7 @@ def test_what_the_site_says_it_has_spent_is_that_of_all_its_plans(tmp_path: Path
     found.restart()
     assert found.site.spent().epsilon == pytest.approx(whole, rel=1e-9)
     found.site.close()
-    text = str(statement_of_site(found.folder))
+    text = str(site_statement(found.folder))
     assert f"epsilon={round_up(whole)}" in text
 
 
@@ -220,14 +220,14 @@ class Killed(BaseException):
 
 def kill(found: Plans, number: int, place: str) -> None:
     """Asks, and ends the process in the middle of the answer; then the site is started again."""
-    append, keep = Ledger._append, SiteFolder.keep
+    append, keep = Ledger._append, SiteFolder.write_session_state
 
     def append_killed(ledger: Ledger, record: Record) -> None:
         if place == "behind the line of the ledger":
             append(ledger, record)
         raise Killed
 
-    def keep_killed(folder: SiteFolder, proposal: FederationPlan, kept: Kept) -> None:
+    def keep_killed(folder: SiteFolder, proposal: FederationPlan, kept: SessionState) -> None:
         if place == "behind the kept reply":
             keep(folder, proposal, kept)
         raise Killed
@@ -236,7 +236,7 @@ def kill(found: Plans, number: int, place: str) -> None:
         if "ledger" in place:
             patch.setattr(Ledger, "_append", append_killed)
         else:
-            patch.setattr(SiteFolder, "keep", keep_killed)
+            patch.setattr(SiteFolder, "write_session_state", keep_killed)
         try:
             found.ask(number)
         except Killed:
@@ -287,7 +287,7 @@ def test_no_order_of_plans_restarts_and_kills_passes_the_budget(
     found.restart()
     found.site.prepare()
     assert found.site.spent().epsilon == pytest.approx(found.epsilon(), rel=1e-9)
-    assert f"epsilon={round_up(found.epsilon())}" in str(statement_of_site(found.folder)) or not found.released()
+    assert f"epsilon={round_up(found.epsilon())}" in str(site_statement(found.folder)) or not found.released()
     found.site.close()
 
 
@@ -442,7 +442,7 @@ def test_what_was_spent_is_not_forgotten_with_a_file(tmp_path: Path, remove: Cal
     with pytest.raises(LedgerError, match="unknown"):
         Site(found.folder)
     with pytest.raises(LedgerError, match="unknown"):
-        statement_of_site(found.folder)
+        site_statement(found.folder)
     with pytest.raises(LedgerError, match="unknown"):
         draw_site(found.folder, tmp_path / "site.png")
     found.ledger(0).parent.mkdir(exist_ok=True)

@@ -14,7 +14,7 @@ from fedpriv.privacy.accounting.plan_filter import UnplannedRelease
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.agreement import new_key, public_key
 from fedpriv.sites import SiteDescriptor, absence_notice, propose
-from fedpriv.sites.plan_filter import SitePlanFilter, of_one
+from fedpriv.sites.plan_filter import SitePlanFilter, single_site_record
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.site_accountant import SiteAccountant
 
@@ -88,13 +88,13 @@ def test_one_sites_part_costs_what_it_costs_in_the_ledger_of_all(overrides: tupl
     terms = terms_of(*overrides, sizes=(100, 200, 400, 800))
     whole = account(terms.plan.records, 4, 1e-5)
     for number in range(4):
-        own = account([of_one(record, number, 4) for record in terms.plan.records], 1, 1e-5)
+        own = account([single_site_record(record, number, 4) for record in terms.plan.records], 1, 1e-5)
         assert own.epsilon == pytest.approx(whole.per_client[number], rel=1e-9)
 
 
 def test_the_budget_is_one_for_all_federations(terms: ResolvedPlan) -> None:
     records = terms.plan.records
-    mine = [of_one(record, 0, 4) for record in records]
+    mine = [single_site_record(record, 0, 4) for record in records]
     limit = account(mine + mine[:2], 1, 1e-5).epsilon * 1.001
     guard = guard_of(terms, limit, mine)
     for record in records[:2]:

@@ -17,7 +17,7 @@ from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.sites import Federation, FederationPlan, Site, propose
 from fedpriv.sites.messages import TrainRequest, TrainResponse, pack, unpack_response
 from fedpriv.sites.resolved_plan import ResolvedPlan
-from fedpriv.sites.session import own_data
+from fedpriv.sites.session import load_site_data
 
 DIM = 640
 FEDAVG = "strategy={name: fedavg, learning_rate: .5}"
@@ -164,11 +164,11 @@ def test_a_site_whose_data_have_changed_answers_no_more(tmp_path: Path) -> None:
     found.sites[0].close()
     again = Site(tmp_path / "north")
     found.sites[0] = again
-    dataset, split = own_data(again._folder.settings.data, again._folder.settings.client)
+    dataset, split = load_site_data(again._folder.settings.data, again._folder.settings.client)
     inputs, labels = (torch.stack([torch.as_tensor(dataset[i][k]) for i in range(len(dataset))]) for k in (0, 1))
     labels[3] = (labels[3] + 1) % 10
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedpriv.sites.session.own_data", lambda *_: (TensorDataset(inputs, labels), split))
+        patch.setattr("fedpriv.sites.session.load_site_data", lambda *_: (TensorDataset(inputs, labels), split))
         assert code(say(found, 1, torch.zeros(DIM))) == "failed"
         with pytest.raises(DataError, match="not those with which it accepted plan"):
             again.prepare()

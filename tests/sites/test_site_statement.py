@@ -17,7 +17,7 @@ from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.reports import picture
 from fedpriv.runs.results import software
 from fedpriv.sites import Site
-from fedpriv.sites.statement import statement_of_site
+from fedpriv.sites.statement import site_statement
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def _run(found: Party, name: str) -> str:
 
 
 def test_its_epsilon_is_that_of_its_accountant(trained: Party):
-    page = statement_of_site(trained.folder / "north")
+    page = site_statement(trained.folder / "north")
     spent = trained.sites[0].spent()
     assert str(spent) in dict(page.sections[0].rows)["guarantee"]
 
@@ -97,12 +97,12 @@ def test_an_altered_ledger_has_no_page_nor_has_a_site_that_joined_nothing(traine
     whole = ledger.read_text()
     ledger.write_text(whole.replace('"rate":1.0', '"rate":0.5', 1))
     with pytest.raises(FedprivError, match="altered"):
-        statement_of_site(trained.folder / "south")
+        site_statement(trained.folder / "south")
     ledger.write_text(whole)
     site = Site.create(tmp_path / "new", trained.folder / "west.yaml")
     site.close()
     with pytest.raises(FedprivError, match="joined no federation"):
-        statement_of_site(tmp_path / "new")
+        site_statement(tmp_path / "new")
 
 
 def test_what_a_site_has_spent_is_drawn_against_its_budget(

@@ -82,7 +82,7 @@ def test_replies_are_made_of_recorded_releases(
             strict=True,
         ):
             asked = unpack_request(question)
-            call = ClientInput(asked.round, terms.cohort(asked.round), asked.heard[None], terms.common[asked.round])
+            call = ClientInput(asked.round, terms.cohort(asked.round), asked.received[None], terms.common[asked.round])
             message, local = client_update(terms.strategy, oracle, call, local)
             assert pack(TrainResponse(found.proposal.hash, asked.round, message[0].float(), None)) == reply
         assert not values

@@ -1,1 +1,1 @@
-"""What each command is called with; the work is done by the modules beside this folder."""
+"""The arguments and options of each command; the modules beside this folder do the work."""

@@ -1,4 +1,4 @@
-"""Commands about names: list, schema, topology."""
+"""The commands about names: list, schema, topology."""
 
 from __future__ import annotations
 
@@ -34,16 +34,19 @@ def topology(
     from fedpriv.network.drawing import draw as draw_graph
     from fedpriv.network.graph import graph_line, of_peers
 
-    given: dict[str, Any] = {"topology": {"name": name}}
+    raw: dict[str, Any] = {"topology": {"name": name}}
     for option in options or []:
-        given = override(given, option)
-    network = of_peers(check(NetworkSection, given, "network").build(n_clients))
+        raw = override(raw, option)
+    network = of_peers(check(NetworkSection, raw, "network").build(n_clients))
     if picture is not None:
         draw_graph(network, picture)
     if as_json:
         print_json({**asdict(network.facts()), "picture": None if picture is None else str(picture)})
         return
-    print_rows({"graph": graph_line(network.facts()), **({"picture": str(picture)} if picture else {})})
+    rows = {"graph": graph_line(network.facts())}
+    if picture:
+        rows["picture"] = str(picture)
+    print_rows(rows)
 
 
 @commands.command(name="list")
@@ -57,13 +60,16 @@ def list_names(
     from fedpriv.cli.printing import print_json, print_tables
 
     configs = {key: shipped.title(path) for key, path in shipped.configs().items()}
-    if name == "configs":  # without the seconds that all else takes to import
+    if name == "configs":  # saves the seconds that the imports of the other names take
         tables = {"configs": configs}
     else:
         from fedpriv.cli.catalogue import look_up
 
         tables = look_up(name, {"configs": configs})
-    (print_json if as_json else print_tables)(tables)
+    if as_json:
+        print_json(tables)
+    else:
+        print_tables(tables)
 
 
 @commands.command()

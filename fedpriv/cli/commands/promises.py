@@ -1,4 +1,4 @@
-"""Commands about what is promised: audit, budget, tune, claims."""
+"""The commands about privacy promises: audit, budget, tune, claims."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def audit(
     """
     from fedpriv.cli import auditing
 
-    made = auditing.run(subject, overrides or [], folder, runs, as_json=as_json)
-    if made.status:
-        raise typer.Exit(made.status)
+    result = auditing.run(subject, overrides or [], folder, runs, as_json=as_json)
+    if result.status:
+        raise typer.Exit(result.status)
 
 
 @commands.command()
@@ -70,7 +70,7 @@ def budget(
     if epsilon is not None:
         terms = {"unit": unit, "relation": relation, "shared": shared, "data": data, "accountant": accountant}
         budgeting.create(file, epsilon=epsilon, delta=delta, **terms)
-    budgeting.tell(file, as_json=as_json)
+    budgeting.print_balance(file, as_json=as_json)
 
 
 @commands.command()
@@ -109,8 +109,9 @@ def tune(
     from fedpriv.cli import tuning
     from fedpriv.tuning import SearchSettings
 
-    given: Any = {"score_noise": score_noise, "better": better, "hidden": hidden, "sampler": sampler}
-    settings = SearchSettings(trials, metric=metric, epsilon=epsilon, seed=seed, **given)
+    # their texts are checked by the settings
+    unchecked: Any = {"score_noise": score_noise, "better": better, "hidden": hidden, "sampler": sampler}
+    settings = SearchSettings(trials, metric=metric, epsilon=epsilon, seed=seed, **unchecked)
     tuning.run(config, space, overrides or [], settings, folder, plan_only=plan_only, as_json=as_json)
 
 
@@ -130,13 +131,15 @@ def claims(
     from fedpriv.config.files import override
     from fedpriv.papers.checking import check, draw
 
-    given: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for option in options or []:
-        given = override(given, option)
-    found, drawn = check(name, given), {} if picture is None else {"picture": str(picture)}
+        settings = override(settings, option)
+    comparison = check(name, settings)
+    picture_row: dict[str, str] = {}
     if picture is not None:
-        draw(found, picture)
+        draw(comparison, picture)
+        picture_row["picture"] = str(picture)
     if as_json:
-        print_json({**found.to_json(), **drawn})
+        print_json({**comparison.to_json(), **picture_row})
     else:
-        print_rows({**found.rows(), **drawn})
+        print_rows({**comparison.rows(), **picture_row})

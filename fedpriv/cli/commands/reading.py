@@ -1,4 +1,4 @@
-"""Commands that read what runs left: show, account, statement, key."""
+"""The commands that read the files of runs: show, account, statement, key."""
 
 from __future__ import annotations
 
@@ -37,11 +37,10 @@ def show(
     else:
         key = running.read_key(key_file)
     runs = [Run.read(folder, key) for folder in folders]
-    found, picture = runs[0], folders[0] / "report.png"
     if len(runs) > 1:
         print_comparison(runs, as_json=as_json)
     else:
-        print_run(found, picture, as_json=as_json)
+        print_run(runs[0], folders[0] / "report.png", as_json=as_json)
     if any(run.findings for run in runs):
         raise typer.Exit(1)
 
@@ -63,7 +62,9 @@ def account(
     """Price runs from their ledgers: together, at any delta, against each adversary and for each unit."""
     from fedpriv.cli import accounting
 
-    accounting.tell(folders, as_json=as_json, delta=delta, accountant=accountant, colluders=colluders, group=group)
+    accounting.print_costs(
+        folders, as_json=as_json, delta=delta, accountant=accountant, colluders=colluders, group=group
+    )
 
 
 @commands.command()
@@ -72,7 +73,7 @@ def statement(
         list[Path],
         typer.Argument(metavar="RUN...", help="Folders of runs on the same data, or of a site, or a search."),
     ],
-    places: Annotated[
+    outputs: Annotated[
         list[Path] | None, typer.Option("--out", metavar="FILE", help="A file: .md, .html or .pdf; may be repeated.")
     ] = None,
     colluders: Annotated[int, typer.Option("--colluders", help="Clients that tell each other all they know.")] = 1,
@@ -83,7 +84,7 @@ def statement(
     """Write a page for a data-protection officer: what was protected, from whom, what left, and how to verify it."""
     from fedpriv.cli import stating
 
-    stating.state(folders, places or [], colluders=colluders, group=group, as_json=as_json)
+    stating.state(folders, outputs or [], colluders=colluders, group=group, as_json=as_json)
 
 
 @commands.command()
@@ -96,5 +97,5 @@ def key(run: RunFolder) -> None:
 
     from fedpriv.runs.checkpoint import Checkpoint
 
-    saved = Checkpoint.load(run / "checkpoint.pt", torch.device("meta"))
-    typer.echo(saved.randomness().seal_key().hex())
+    checkpoint = Checkpoint.load(run / "checkpoint.pt", torch.device("meta"))
+    typer.echo(checkpoint.randomness().seal_key().hex())

@@ -1,4 +1,4 @@
-"""Commands that start runs: init, train, resume, plan."""
+"""The commands that start runs: init, train, resume, plan."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from fedpriv.cli.options import AllowPlugins, AsJson, ConfigFile, MaybeConfigFil
 commands = typer.Typer()
 
 
-def _again(folder: Path, *, allow_plugins: bool) -> str:
-    """The command that goes on with a run."""
+def _resume_command(folder: Path, *, allow_plugins: bool) -> str:
+    """Returns the command that goes on with a run."""
+    command = f"fedpriv resume {folder}"
     if processes.launched():
-        together = f" --processes {os.environ['WORLD_SIZE']}"
-    else:
-        together = ""
-    return f"fedpriv resume {folder}{together}{' --allow-plugins' * allow_plugins}"
+        command += f" --processes {os.environ['WORLD_SIZE']}"
+    if allow_plugins:
+        command += " --allow-plugins"
+    return command
 
 
-def _flags(**given: bool) -> list[str]:
-    """The options that are set, as they are typed."""
-    return [f"--{name.replace('_', '-')}" for name, wanted in given.items() if wanted]
+def _flags(**values: bool) -> list[str]:
+    """Returns the flags that are set, as they are typed."""
+    return [f"--{name.replace('_', '-')}" for name, is_set in values.items() if is_set]
 
 
 @commands.command()
@@ -44,15 +45,13 @@ def init(
     from fedpriv.cli import starting
     from fedpriv.cli.printing import print_rows
 
-    if python:
-        write = starting.script
-    else:
-        write = starting.config
     if project:
-        following = starting.project(folder)
+        next_command = starting.project(folder)
+    elif python:
+        next_command = starting.script(name, folder)
     else:
-        following = write(name, folder)
-    print_rows({"written": f"into {folder.resolve()}", "next": following})
+        next_command = starting.config(name, folder)
+    print_rows({"written": f"into {folder.resolve()}", "next": next_command})
 
 
 @commands.command()
@@ -86,31 +85,35 @@ def train(
     if number is not None:
         flags = _flags(fix_model=fix_model, allow_plugins=allow_plugins, json=as_json)
         if folder is None:
-            where = []
+            out = []
         else:
-            where = ["--out", str(folder)]
-        processes.launch(number, ["train", str(config), *(overrides or []), *where, *flags])
+            out = ["--out", str(folder)]
+        processes.launch(number, ["train", str(config), *(overrides or []), *out, *flags])
     from fedpriv.cli import running
     from fedpriv.config import load_config
     from fedpriv.storage.folder import RunFolder
 
-    settings = load_config(shipped.found(config), [*(overrides or []), *(["model.fix=true"] if fix_model else [])])
+    changes = list(overrides or [])
+    if fix_model:
+        changes.append("model.fix=true")
+    settings = load_config(shipped.resolve(config), changes)
     if not processes.leads():
         return running.follow(settings)
     if folder:
-        claimed = RunFolder.new(folder)
+        run_folder = RunFolder.new(folder)
     else:
-        claimed = RunFolder.numbered(Path("runs") / config.stem)
-    running.run(settings, claimed, again=_again(claimed.path, allow_plugins=allow_plugins), as_json=as_json)
+        run_folder = RunFolder.numbered(Path("runs") / config.stem)
+    again = _resume_command(run_folder.path, allow_plugins=allow_plugins)
+    running.run(settings, run_folder, again=again, as_json=as_json)
 
 
 def _extend(
     earlier: Path, changed: list[str], folder: Path | None, number: int | None, *, allow_plugins: bool, as_json: bool
 ) -> None:
-    """Go on with a finished run; `changed` are settings as `name=value`.
+    """Goes on with a finished run, in a new folder; `changed` are settings as `name=value`.
 
     Raises:
-        ConfigError: a configuration or a number of processes is given besides.
+        ConfigError: a configuration or a number of processes is given as well.
     """
     from fedpriv.cli import running
     from fedpriv.config import load_config
@@ -124,13 +127,12 @@ def _extend(
     if not (earlier / "config.yaml").exists():
         raise FedprivError(f"{earlier} holds no run (no config.yaml); name a folder that fedpriv train made")
     settings = load_config(earlier / "config.yaml", changed)
-    numbered = Path("runs") / f"{earlier.resolve().name}-extended"
     if folder:
-        claimed = RunFolder.new(folder)
+        run_folder = RunFolder.new(folder)
     else:
-        claimed = RunFolder.numbered(numbered)
-    again = _again(claimed.path, allow_plugins=allow_plugins)
-    running.run(settings, claimed, again=again, extend=earlier, as_json=as_json)
+        run_folder = RunFolder.numbered(Path("runs") / f"{earlier.resolve().name}-extended")
+    again = _resume_command(run_folder.path, allow_plugins=allow_plugins)
+    running.run(settings, run_folder, again=again, extend=earlier, as_json=as_json)
 
 
 @commands.command()
@@ -165,7 +167,7 @@ def resume(
     settings = load_config(run / "config.yaml")
     if not processes.leads():
         return running.follow(settings, resumed=True, fresh_noise=fresh_noise)
-    again = _again(run, allow_plugins=allow_plugins)
+    again = _resume_command(run, allow_plugins=allow_plugins)
     running.run(settings, RunFolder(run), again=again, resumed=True, fresh_noise=fresh_noise, as_json=as_json)
 
 
@@ -179,21 +181,17 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Say what a run will cost in privacy, messages and time. Trains nothing."""
-    from fedpriv.cli.printing import (
-        busy,
-        print_forecast,
-        print_json,
-    )
+    from fedpriv.cli.printing import busy, print_forecast, print_json
     from fedpriv.config import forecast, load_config
     from fedpriv.network.drawing import draw as draw_graph
     from fedpriv.network.graph import of_peers
 
-    settings = load_config(shipped.found(config), overrides or [])
+    settings = load_config(shipped.resolve(config), overrides or [])
     with busy(settings.rounds):
-        found = forecast(settings, timed=timed)
+        result = forecast(settings, timed=timed)
     if picture is not None:
-        draw_graph(of_peers(settings.network.build(found.n_clients)), picture)
+        draw_graph(of_peers(settings.network.build(result.n_clients)), picture)
     if as_json:
-        print_json(found.to_json())
+        print_json(result.to_json())
         return
-    print_forecast(found)
+    print_forecast(result)

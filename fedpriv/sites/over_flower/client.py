@@ -1,4 +1,4 @@
-"""The site's end of Flower: each message starts a process that hands its bytes to the site's worker."""
+"""Flower's client app of a site: each message starts a process that passes its bytes to the site's worker."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ app = ClientApp()
 
 @app.query("card")
 def card(message: Message, context: Context) -> Message:
-    """The site's card, which is public."""
+    """Replies with the site's card, which is public."""
     return _reply(message, context, lambda folder: (folder / "card.json").read_bytes())
 
 
 @app.query("round")
 def answer(message: Message, context: Context) -> Message:
-    """What the site says to a question; nothing, where its worker is not there."""
+    """Replies to a question with the site's answer; with no bytes where its worker does not run."""
 
-    def said(folder: Path) -> bytes:
+    def ask_worker(folder: Path) -> bytes:
         question = message.content["fedpriv"]["bytes"]
-        # of a number bytes() makes so many zeros
+        # the server may send another type; anything but bytes is no question
         if isinstance(question, bytes):
             return ask(folder, question)
         return b""
 
-    return _reply(message, context, said)
+    return _reply(message, context, ask_worker)
 
 
-def _reply(message: Message, context: Context, of: Callable[[Path], bytes]) -> Message:
+def _reply(message: Message, context: Context, read_content: Callable[[Path], bytes]) -> Message:
+    """Replies with `read_content(folder)`, where `folder` is the site's; with no bytes if that fails."""
     try:
-        said = of(Path(str(context.node_config["site"])))
+        content = read_content(Path(str(context.node_config["site"])))
     except Exception:  # whatever it is, Flower would send its text to the server
-        said = b""
-    return Message(RecordDict({"fedpriv": ConfigRecord({"bytes": said})}), reply_to=message)
+        content = b""
+    return Message(RecordDict({"fedpriv": ConfigRecord({"bytes": content})}), reply_to=message)

@@ -1,4 +1,4 @@
-"""The server's end of Flower: a process that the SuperLink starts, in which a federation trains."""
+"""Flower's server app: a process that the SuperLink starts, in which a federation trains."""
 
 from __future__ import annotations
 
@@ -22,42 +22,50 @@ app = ServerApp()
 
 
 class OverFlower:
-    """Carries questions to the SuperNodes of sites. Sites are known by the cards that their nodes show.
+    """Transport over Flower: carries questions to the SuperNodes of sites, which it identifies by their cards.
 
     Args:
-        grid: Flower's.
-        cards: Everybody's card, by number.
-        wait: Seconds for a round's replies, and for all sites to come before the first.
+        grid: Flower's grid of nodes.
+        cards: The cards of all sites, by number.
+        wait: Seconds to wait for the replies of a round, and for all sites to connect before the first.
     """
 
     def __init__(self, grid: Grid, cards: Sequence[SiteDescriptor], wait: float) -> None:
-        self._grid, self._cards, self._wait = grid, list(cards), wait
-        self._site_of: dict[int, int | None] = {}
-        until = time.monotonic() + wait
-        while len(self._nodes()) < len(cards) and time.monotonic() < until:
+        self._grid = grid
+        self._cards = list(cards)
+        self._wait = wait
+        self._site_by_node: dict[int, int | None] = {}  # None for a node with no card of a site
+        deadline = time.monotonic() + wait
+        while len(self._nodes()) < len(cards) and time.monotonic() < deadline:
             time.sleep(_POLL)
 
     def ask(self, questions: Mapping[int, bytes]) -> Mapping[int, bytes]:
         """See `Transport`."""
         nodes = self._nodes()
-        said = self._sent("query.round", {nodes[site]: data for site, data in questions.items() if site in nodes})
-        found = {site: said[node] for site, node in nodes.items() if node in said}
-        return {site: data for site, data in found.items() if data}
+        messages = {nodes[site]: data for site, data in questions.items() if site in nodes}
+        replies = self._exchange("query.round", messages)
+        # a reply without bytes is the one of a site whose worker does not run
+        return {site: replies[node] for site, node in nodes.items() if replies.get(node)}
 
     def _nodes(self) -> dict[int, int]:
-        """The node of each site that is there; of several with one card none, since one of them is not the site."""
-        here = {*self._grid.get_node_ids()}
-        if new := here - {*self._site_of}:
-            shown = self._sent("query.card", dict.fromkeys(new, b"card"))
-            self._site_of |= {node: self._number(data) for node, data in shown.items()}
-        sites = [site for node, site in self._site_of.items() if node in here]
+        """Returns the node of each connected site.
+
+        If several nodes show the same card, that site has none, since only one of them can be the site.
+        """
+        connected = {*self._grid.get_node_ids()}
+        new = connected - {*self._site_by_node}
+        if new:
+            cards = self._exchange("query.card", dict.fromkeys(new, b"card"))
+            self._site_by_node |= {node: self._site_number(data) for node, data in cards.items()}
+        sites = [site for node, site in self._site_by_node.items() if node in connected]
         return {
             site: node
-            for node, site in self._site_of.items()
-            if node in here and site is not None and sites.count(site) == 1
+            for node, site in self._site_by_node.items()
+            if node in connected and site is not None and sites.count(site) == 1
         }
 
-    def _number(self, data: bytes) -> int | None:
+    def _site_number(self, data: bytes) -> int | None:
+        """Returns the number of the site with this card; None if it is no card of the federation."""
         try:
             card = SiteDescriptor.model_validate_json(data)
         except ValidationError:
@@ -66,36 +74,40 @@ class OverFlower:
             return self._cards.index(card)
         return None
 
-    def _sent(self, kind: str, messages: Mapping[int, bytes]) -> dict[int, bytes]:
-        """The replies, by node, that come in time."""
-        told = [
+    def _exchange(self, kind: str, messages: Mapping[int, bytes]) -> dict[int, bytes]:
+        """Sends a message to each node; returns the replies that come in time, by node."""
+        outgoing = [
             Message(RecordDict({"fedpriv": ConfigRecord({"bytes": data})}), node, kind, ttl=self._wait)
             for node, data in messages.items()
         ]
-        todo, found, until = {*self._grid.push_messages(told)}, dict[int, bytes](), time.monotonic() + self._wait
-        while todo and time.monotonic() < until:
-            for reply in self._grid.pull_messages(todo):
-                todo.discard(reply.metadata.reply_to_message_id)
+        unanswered = {*self._grid.push_messages(outgoing)}
+        replies: dict[int, bytes] = {}
+        deadline = time.monotonic() + self._wait
+        while unanswered and time.monotonic() < deadline:
+            for reply in self._grid.pull_messages(unanswered):
+                unanswered.discard(reply.metadata.reply_to_message_id)
                 if not reply.has_error():
-                    found[reply.metadata.src_node_id] = _bytes_of(reply)
+                    replies[reply.metadata.src_node_id] = _read_bytes(reply)
             time.sleep(_POLL)
-        return found
+        return replies
 
 
-def _bytes_of(reply: Message) -> bytes:
+def _read_bytes(reply: Message) -> bytes:
+    """Returns the bytes of a reply; empty if it has none."""
     try:
-        said = reply.content["fedpriv"]["bytes"]
+        content = reply.content["fedpriv"]["bytes"]
     except (KeyError, TypeError):
         return b""
-    if isinstance(said, bytes):
-        return said
+    if isinstance(content, bytes):
+        return content
     return b""
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Train the federation of the folder that the run's configuration names."""
-    folder, wait = Path(str(context.run_config["folder"])), float(context.run_config["wait"])
+    """Trains the federation of the folder that the run's configuration names."""
+    folder = Path(str(context.run_config["folder"]))
+    wait = float(context.run_config["wait"])
     proposal = FederationPlan.read((folder / PLAN).read_text(encoding="utf-8"))
     test = load_data(load_config(folder / CONFIG)).test
     transport = OverFlower(grid, proposal.cards, wait)

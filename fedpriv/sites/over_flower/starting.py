@@ -1,4 +1,4 @@
-"""Start Flower's own programs: the SuperNode of a site, and a run at the SuperLink."""
+"""Starts Flower's own programs: the SuperNode of a site, and a run at the SuperLink."""
 
 from __future__ import annotations
 
@@ -40,58 +40,58 @@ wait = 120.0
 
 
 def environment() -> dict[str, str]:
-    """The environment of Flower's programs, in which they tell nobody that they run and install nothing."""
+    """Returns the environment for Flower's programs, in which they send no telemetry and install nothing."""
     quiet = {
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     }
-    beside = str(Path(sys.executable).parent)
-    return {**os.environ, **quiet, "PATH": f"{beside}{os.pathsep}{os.environ.get('PATH', '')}"}
+    scripts = str(Path(sys.executable).parent)  # where Flower's programs are installed
+    return {**os.environ, **quiet, "PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}"}
 
 
 def program(name: str) -> str:
-    """Where one of Flower's programs is.
+    """Returns the path of one of Flower's programs; its bare name if it is not beside this Python.
 
     Raises:
         FedprivError: Flower is not installed.
     """
     if importlib.util.find_spec("flwr") is None:
         raise FedprivError("Flower is not installed: pip install 'fedpriv[flower]'")
-    beside = Path(sys.executable).with_name(name)
-    if beside.exists():
-        return str(beside)
+    path = Path(sys.executable).with_name(name)
+    if path.exists():
+        return str(path)
     return name
 
 
 def check_address(address: str, certificates: Path | None) -> None:
-    """Refuse to send anything over a network without TLS.
+    """Refuses to send anything over a network without TLS.
 
     Raises:
-        ConfigError: there are no certificates, and the address is not this machine's own.
+        ConfigError: there are no certificates, and the address is of another machine.
     """
     host = address.rpartition(":")[0].strip("[]")
     try:
-        own = host == "localhost" or ipaddress.ip_address(host).is_loopback
+        is_local = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
-        own = False
-    if certificates is None and not own:
+        is_local = False
+    if certificates is None and not is_local:
         fix = "is another machine: give --root-certificates, so that it is known to be the server and nobody listens"
         raise ConfigError("--superlink", address, fix)
 
 
 def supernode(folder: Path, superlink: str, certificates: Path | None, log: Path, port: int) -> subprocess.Popen[bytes]:
-    """Start the SuperNode of a site.
+    """Starts the SuperNode of a site.
 
     Args:
-        folder: The site's.
+        folder: The site's folder.
         superlink: Address of the SuperLink, host:port.
-        certificates: Those that the server's certificate is checked with; None for this machine only.
-        log: What it says.
-        port: On this machine, of its own programs.
+        certificates: Root certificates that verify the server's; None if the SuperLink runs on this machine.
+        log: File for the SuperNode's output.
+        port: Port on this machine, for its own programs.
 
     Raises:
-        ConfigError: without certificates, another machine is named.
+        ConfigError: the address is of another machine, and there are no certificates.
         FedprivError: Flower is not installed.
     """
     check_address(superlink, certificates)
@@ -102,15 +102,15 @@ def supernode(folder: Path, superlink: str, certificates: Path | None, log: Path
     words = [program("flower-supernode"), *secure, "--superlink", superlink, "--host", "127.0.0.1"]
     words += ["--port", str(port), "--node-config", f"site={json.dumps(str(folder.absolute()))}"]
     log.touch(mode=0o600)
-    with log.open("ab") as said:
-        return subprocess.Popen(words, stdout=said, stderr=said, env=environment())
+    with log.open("ab") as output:
+        return subprocess.Popen(words, stdout=output, stderr=output, env=environment())
 
 
 def start_run(folder: Path, superlink: str, certificates: Path | None, wait: float) -> str:
-    """Have the SuperLink start a federation's server; returns the number of the run.
+    """Has the SuperLink start a federation's server; returns the number of the run.
 
     Args:
-        folder: The federation's.
+        folder: The federation's folder.
         superlink: Address of the SuperLink, host:port.
         certificates: See `supernode`.
         wait: Seconds for a round's replies.
@@ -119,34 +119,35 @@ def start_run(folder: Path, superlink: str, certificates: Path | None, wait: flo
         FedprivError: the SuperLink does not start it.
     """
     check_address(superlink, certificates)
-    given = {"folder": str(folder.absolute()), "wait": wait}
-    options = " ".join(f"{name}={json.dumps(value)}" for name, value in given.items())
-    with tempfile.TemporaryDirectory() as made:
-        app = Path(made) / "fedpriv_federation"
+    run_config = {"folder": str(folder.absolute()), "wait": wait}
+    options = " ".join(f"{name}={json.dumps(value)}" for name, value in run_config.items())
+    with tempfile.TemporaryDirectory() as temporary:
+        app = Path(temporary) / "fedpriv_federation"
         app.mkdir()
         (app / "pyproject.toml").write_text(_APP)
         (app / "README.md").write_text("Components that are installed with fedpriv.\n")
         (app / "LICENSE").write_text("Apache-2.0\n")
         words = ["run", str(app), "fedpriv", "--run-config", options, "--format", "json"]
-        told = _flwr(Path(made), words, superlink, certificates)
-    if "run-id" not in told:
-        raise FedprivError(f"the SuperLink at {superlink} started no run: {told}")
-    return str(told["run-id"])
+        reply = _call_flwr(Path(temporary), words, superlink, certificates)
+    if "run-id" not in reply:
+        raise FedprivError(f"the SuperLink at {superlink} started no run: {reply}")
+    return str(reply["run-id"])
 
 
-def status_of(run: str, superlink: str, certificates: Path | None) -> str:
-    """What the SuperLink says of a run, such as `running` or `finished:completed`."""
-    with tempfile.TemporaryDirectory() as made:
-        told = _flwr(Path(made), ["ls", "fedpriv", "--format", "json"], superlink, certificates)
-    found = [one for one in told.get("runs", []) if str(one.get("run-id")) == run]
-    if found:
-        return str(found[0].get("status"))
+def run_status(run: str, superlink: str, certificates: Path | None) -> str:
+    """Returns the SuperLink's status of a run, such as `running` or `finished:completed`; `unknown` without one."""
+    with tempfile.TemporaryDirectory() as temporary:
+        reply = _call_flwr(Path(temporary), ["ls", "fedpriv", "--format", "json"], superlink, certificates)
+    matches = [listed for listed in reply.get("runs", []) if str(listed.get("run-id")) == run]
+    if matches:
+        return str(matches[0].get("status"))
     return "unknown"
 
 
-def _flwr(
+def _call_flwr(
     home: Path, words: list[str], superlink: str, certificates: Path | None
 ) -> Mapping[str, list[dict[str, str]]]:
+    """Runs Flower's command `flwr`, with a configuration in the folder `home`; returns the JSON that it prints."""
     if certificates is None:
         secure = "insecure = true"
     else:
@@ -154,8 +155,9 @@ def _flwr(
     settings = f'[superlink]\ndefault = "fedpriv"\n[superlink.fedpriv]\naddress = "{superlink}"\n{secure}\n'
     (home / "config.toml").write_text(settings)
     env = {**environment(), "FLWR_HOME": str(home)}
-    found = subprocess.run([program("flwr"), *words], capture_output=True, text=True, env=env, timeout=120, check=False)
+    words = [program("flwr"), *words]
+    process = subprocess.run(words, capture_output=True, text=True, env=env, timeout=120, check=False)
     try:
-        return json.loads(found.stdout)
+        return json.loads(process.stdout)
     except ValueError:
-        raise FedprivError(f"flwr {words[0]}: {(found.stderr or found.stdout).strip()[-500:]}") from None
+        raise FedprivError(f"flwr {words[1]}: {(process.stderr or process.stdout).strip()[-500:]}") from None
