@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from fedpriv.errors import PrivacyError
-from fedpriv.evaluation.finite_check import told
+from fedpriv.evaluation.finite_check import first_rounds_in_words
 from fedpriv.evaluation.metrics import headlines
 from fedpriv.planning.notebook_display import aligned
 from fedpriv.privacy.accounting.spent import round_up
@@ -46,7 +46,7 @@ def notes(runs: Sequence[Run], plans: Sequence[PlannedSpending] = ()) -> list[st
     if len({_test_data(run) for run in runs}) > 1:
         found.append("these accuracies do not compare: the runs differ in their data or how they are prepared")
     found += [f"{run.folder} is {run.integrity}: {said.text}" for run in runs for said in run.findings]
-    broken = [(run.folder, told((run.result or {}).get("first_nonfinite", {}))) for run in runs]
+    broken = [(run.folder, first_rounds_in_words((run.result or {}).get("first_nonfinite", {}))) for run in runs]
     found += [f"training broke in {folder}; first not finite: {what}" for folder, what in broken if what]
     total = math.fsum(one.epsilon for one in spent)
     same = not {"unit", "relation", "trust"} & {*differing} and len({run.config["data"]["name"] for run in runs}) == 1

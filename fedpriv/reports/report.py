@@ -10,7 +10,7 @@ from typing import Any
 
 from fedpriv.errors import FedprivError, counted, cut
 from fedpriv.evaluation import metrics
-from fedpriv.evaluation.finite_check import told
+from fedpriv.evaluation.finite_check import first_rounds_in_words
 from fedpriv.evaluation.verdict import constraint_verdict
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.runs.curves import column_of
@@ -177,7 +177,7 @@ class Run:
             else:
                 each = None
             return {**where, **self.result, "epsilon": epsilon, "per_client_epsilon": each, **checks}
-        own = metrics.own(dict.fromkeys(name for row in self.metrics for name in row))
+        own = metrics.custom_rows(dict.fromkeys(name for row in self.metrics for name in row))
         every = (*metrics.TESTED, *own, *metrics.OF_NODES, *metrics.OF_RUN)
         last: dict[str, Any] = {m.name: row[m.name] for row in self.metrics for m in every if m.name in row}
         for of, row in product(metrics.SPREADS, metrics.TESTED):
@@ -191,15 +191,15 @@ class Run:
     def rows(self) -> dict[str, str]:
         """What `fedpriv show` prints, as names and values."""
         facts = self.to_json()
-        measured = metrics.shown(
-            facts if self._is_graph else {**facts, "spectral_gap": None}, [*metrics.rows(), *metrics.own(facts)]
+        measured = metrics.texts_of(
+            facts if self._is_graph else {**facts, "spectral_gap": None}, [*metrics.rows(), *metrics.custom_rows(facts)]
         )
         if "relative difference" in measured:
             measured["relative difference"] += _unless_converged(facts)
         rows = {
             "run": self.title,
             "rounds": f"{self.rounds}{self._and_why()}",
-            "first not finite": told(facts.get("first_nonfinite", {})),
+            "first not finite": first_rounds_in_words(facts.get("first_nonfinite", {})),
             **measured,
             "privacy": self.privacy,
             "ledger": self.evidence,
