@@ -21,19 +21,19 @@ _BATCH_SIZE = next(term for term in TERMS if term.is_called("batch_size"))
 _BATCHES = next(term for term in TERMS if term.is_called("batches"))
 
 
-def explain(word: str, value: object, given: Mapping[str, object]) -> str | None:
+def explain(word: str, value: object, arguments: Mapping[str, object]) -> str | None:
     """Returns what to write instead of epochs or a batch size, with the number if the other arguments determine it.
 
     Args:
         word: The argument's name.
         value: Its value.
-        given: The other arguments, by name.
+        arguments: The other arguments, by name.
     """
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
         return None
-    size = _examples_a_client(given.get("clients"))
+    size = _examples_a_client(arguments.get("clients"))
     if _EPOCHS.is_called(word) and word != "rounds":
-        return _rounds_for_epochs(value, size, given)
+        return _rounds_for_epochs(value, size, arguments)
     if _BATCH_SIZE.is_called(word) and size is not None:
         rate = min(value / size, 1.0)
         fix = f"write privacy=fedpriv.Privacy(..., sampling=fedpriv.Poisson(rate={rate:.4g}))"

@@ -108,7 +108,7 @@ def check_shared(
     clients: Sequence[Client],
     network: RoundNetwork,
     privacy: Privacy,
-    asked: Collection[str],
+    query_names: Collection[str],
     *,
     optimum: float | None,
     compare: bool,
@@ -121,7 +121,7 @@ def check_shared(
         clients: All clients of the run.
         network: Who sends messages to whom.
         privacy: The privacy settings.
-        asked: Names of the queries that the strategy makes.
+        query_names: Names of the queries that the strategy makes.
         optimum: Smallest value of the objective, if the gap to it is to be reported.
         compare: Whether the problem is solved with all data in one place, too.
 
@@ -147,7 +147,7 @@ def check_shared(
         raise ConfigError("log.optimum", optimum, fix)
     if compare:
         raise ConfigError("problem.compare", True, f"it needs all data in one process: leave it out, or {alone}")
-    if "exact" in asked and size > len(clients) // 2:
+    if "exact" in query_names and size > len(clients) // 2:
         fix = f"for exact answers every process needs two clients: give at most {max(len(clients) // 2, 1)}"
         raise ConfigError("processes", size, fix)
 
@@ -244,7 +244,7 @@ def check_linear(strategy: Strategy, n_clients: int, network: RoundNetwork, roun
         start = initial_state(strategy, torch.zeros(n_clients, 2, dtype=torch.float64))
         oracle = random_oracle(n_clients, rounds, spread)
         rounds_made = run_rounds(strategy, oracle, network, start, Randomness(0), rounds=rounds)
-        messages.append(torch.stack([made.progress.received[0] for made in rounds_made]))
+        messages.append(torch.stack([result.progress.received[0] for result in rounds_made]))
     if not torch.allclose(messages[0], messages[1], rtol=1e-6, atol=1e-9):
         raise ConfigError(
             "privacy.trust",
@@ -285,7 +285,7 @@ def check_batched(problems: Sequence[Problem], model: nn.Module, warnings: Seque
 
 
 def check_problem(
-    strategy: Strategy, problems: Sequence[Problem], privacy: Privacy, asked: Collection[str], *, compare: bool
+    strategy: Strategy, problems: Sequence[Problem], privacy: Privacy, query_names: Collection[str], *, compare: bool
 ) -> None:
     """Refuse a strategy that does not fit the clients' objectives and constraints.
 
@@ -293,7 +293,7 @@ def check_problem(
         strategy: The algorithm.
         problems: The clients' objectives and constraints.
         privacy: The privacy settings.
-        asked: Names of the queries that the strategy makes.
+        query_names: Names of the queries that the strategy makes.
         compare: Whether the run is compared with a centralised solver.
 
     Raises:
@@ -301,8 +301,8 @@ def check_problem(
             there are none, or they are unbounded, or need group sizes that are not public; or `compare` is set for a
             strategy that has no centralised counterpart.
     """
-    needs_sums = "lagrangian_gradient" in asked or ("statistic:constraints" in asked and privacy.private)
-    sees_problem = needs_sums or not {"exact", "statistic:constraints"}.isdisjoint(asked)
+    needs_sums = "lagrangian_gradient" in query_names or ("statistic:constraints" in query_names and privacy.private)
+    sees_problem = needs_sums or not {"exact", "statistic:constraints"}.isdisjoint(query_names)
     if privacy.private and needs_sums:
         _check_public(strategy, problems, privacy)
     if compare and (privacy.private or not sees_problem):

@@ -75,6 +75,6 @@ def _responses(
     oracle = recording_oracle(noised, [1] * network.n_clients, ImpulseAnswerer(size))
     start = torch.zeros(1, rounds, dtype=torch.float64).expand(network.n_clients, -1)
     models = list[Array]()
-    for made in run_rounds(strategy, oracle, network, initial_state(strategy, start), randomness, rounds=rounds):
-        models.append(made.progress.models.mean(0).numpy().copy())
+    for result in run_rounds(strategy, oracle, network, initial_state(strategy, start), randomness, rounds=rounds):
+        models.append(result.progress.models.mean(0).numpy().copy())
     return np.stack(models)

@@ -53,20 +53,20 @@ def _text(value: object) -> str:
     return cut(text, _LONGEST)
 
 
-def difference(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+def difference(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     """Returns which settings differ, with both values; empty if all are the same.
 
     Args:
         before: The settings that a run began with.
-        now: The settings that it is resumed with.
+        after: The settings that it is resumed with.
     """
     names = list[str]()
-    for name in {**before, **now}:
+    for name in {**before, **after}:
         # of a setting that is of another class all fields differ; only the setting is named
         inside_another = any(name.startswith(f"{other}.") for other in names)
-        if before.get(name) != now.get(name) and not inside_another:
+        if before.get(name) != after.get(name) and not inside_another:
             names.append(name)
-    texts = [f"{name}: {before.get(name, 'not there')} then, {now.get(name, 'not there')} now" for name in names]
+    texts = [f"{name}: {before.get(name, 'not there')} then, {after.get(name, 'not there')} now" for name in names]
     if len(texts) > _MOST:
         more = f"; and {len(texts) - _MOST} more"
     else:
