@@ -134,14 +134,15 @@ class Checkpoint:
             device: Where tensors go.
 
         Raises:
-            FedprivError: the checkpoint is missing though something was released, there is no run, or the file is damaged.
+            FedprivError: the checkpoint is missing though something was released, there is no run, or it cannot be read.
         """
         path = folder / "checkpoint.pt"
         ledger = folder / "ledger.jsonl"
         begun = ledger.exists() or (folder / "config.yaml").exists()
         if path.exists() or not begun or n_reported:
             return Checkpoint.load(path, device)
-        if ledger.exists() and read_ledger(ledger):  # answers without a checkpoint, whose error says what to do
+        # answers without a checkpoint: loading it raises the error that says what to do
+        if ledger.exists() and read_ledger(ledger):
             return Checkpoint.load(path, device)
         ledger.unlink(missing_ok=True)
         return None
