@@ -134,7 +134,7 @@ class Checkpoint:
             device: Where tensors go.
 
         Raises:
-            FedprivError: the checkpoint is missing though something was released, there is no run, or it cannot be read.
+            FedprivError: the checkpoint is missing though something was released, or unreadable; or there is no run.
         """
         path = folder / "checkpoint.pt"
         ledger = folder / "ledger.jsonl"
